@@ -15,6 +15,7 @@ import json
 import os
 import pwd
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -164,7 +165,10 @@ class Inside:
             words += ["--slurm-user", "0"]
             if name.startswith("gw"):
                 words += ["--hooks", own / "hooks"]
-            self.start(host, *words, log=f"service-{host}", environment=environment)
+            # As systemd does, it is there again soon after it has failed.
+            again = f"while :; do {shlex.join(map(str, words))} & service=$!; wait; sleep 0.5; done"
+            again = f"trap 'kill $service; wait; exit' TERM; {again}"
+            self.start(host, "sh", "-c", again, log=f"service-{host}", environment=environment)
         for host in self.hosts(site, "n"):
             self.wait_for(f"service of {host}", host, "bash", "-c", "exec 3<>/dev/tcp/127.0.0.1/7760")
 

@@ -5,6 +5,7 @@ import json
 import os
 import random
 import re
+import time
 from dataclasses import replace
 
 import pytest
@@ -404,3 +405,136 @@ def test_a_wrong_directive_is_refused_when_the_job_is_submitted(workshop, people
     ).finish()
     done.check()
     assert "REFUSED" in done.out and f"line 3 of the job script: `{directive}`" in done.out and says in done.out, str(done)
+
+
+def service(running, node):
+    """The node service of a node of site a. None while it is started again."""
+    found = [process for process in running.processes("slurm") if process.words[1:5] == ["slurm", "node-service", "--node", node]]
+    return found[0] if found else None
+
+
+def test_a_killed_service_does_not_stop_a_jobs_input(workshop, people, slurm):
+    """That of the node in mid-transfer, then that of the controller; the transfer continues when they are back."""
+    anna, bob = people
+    (workshop.folder / "source").write_bytes(random.Random(3).randbytes(12_000_000))
+    path = job(workshop, anna, "input", f"stage_in=b:{workshop.folder}/source=/tmp/input rate=2MB/s",
+               body=f"cmp /tmp/input {workshop.folder}/source && echo same > {anna.home}/result")
+    partly = until(f"{LAB} enter a-n1 -- sh -c 'ls -A /tmp/.landbridge-stage-*/tree'")
+    running = begin(
+        workshop, anna,
+        *(occupied(bob, node, 2 if node == 1 else 9) for node in NODES),
+        f"anna: cd; sbatch -N1 -t1 -o /dev/null {path}", partly,
+        f"cd {workshop.folder}; touch begun; {until('test -e go')}",
+        staged("input", 1), f"scancel -n busy1; {gone('input')}", *left(), "scancel --user " + bob.name,
+        staging=True, limit=180,
+    )
+    for node in ("n1", "gw1"):
+        running.wait_for((workshop.folder / "begun").exists, 90, "a part of the input")
+        service(running, node).kill()
+        time.sleep(4)
+    (workshop.folder / "go").touch()
+    done = running.finish().check()
+    assert (anna.home / "result").read_text() == "same\n", str(done)
+    assert crossed(workshop) < 1.5 * 12_000_000, crossed(workshop)
+    assert_nothing_left(done)
+
+
+@pytest.mark.parametrize("kills", [6, pytest.param(60, marks=pytest.mark.matrix)])
+def test_random_kills_leave_nothing_and_double_nothing(workshop, people, slurm, kills):
+    """Of node services, agents and movers: each transfer is continued by the same command, and arrives as a whole."""
+    anna, _ = people
+    source = make_tree(workshop.folder / "source")
+    move = f"{LANDBRIDGE} stage move --rate 6MB/s --block 64KiB b:{source} a/n1,n2:/tmp/t$i >> {anna.home}/moved"
+    running = begin(
+        workshop, anna,
+        f"anna: cd; i=0; while [ ! -e {workshop.folder}/enough ]; do i=$((i+1)); until {move}; do sleep 0.1; done; done",
+        *(on(f"a-{node}", f"for t in /tmp/t*; do cp -a $t {workshop.folder}/{node}-$(basename $t); done; ls -A /tmp") for node in ("n1", "n2")),
+        nodes=2, limit=120 + 6 * kills,
+    )
+    seed = random.randrange(1 << 32)
+    numbers, killed = random.Random(seed), []
+    while len(killed) < kills:
+        running.wait_for(lambda: at_work_as(anna, "mover"), 60, f"movers (seed {seed}, killed {killed})")
+        time.sleep(numbers.uniform(0, 2))
+        kind = numbers.choice(["service", "mover", "agent", "agent-worker"])
+        victims = [service(running, numbers.choice(["n1", "n2"]))] if kind == "service" else at_work_as(anna, kind)
+        victims = [victim for victim in victims if victim]
+        if victims and numbers.choice(victims).kill():
+            killed.append(kind)
+    (workshop.folder / "enough").touch()
+    done = running.finish().check()
+    copies = sorted(path for path in workshop.folder.iterdir() if path.name.startswith(("n1-", "n2-")))
+    assert len(copies) >= 2, str(done)
+    for copy in copies:
+        assert description(copy) == description(source), f"{copy.name}, seed {seed}, killed {killed}"
+    assert "landbridge-stage" not in done.out, f"seed {seed}, killed {killed}: {done}"
+    assert "by an earlier transfer" in (anna.home / "moved").read_text(), f"seed {seed}, killed {killed}"
+    assert not [kind for kind in ("mover", "agent", "agent-worker") if at_work_as(anna, kind)]
+
+
+def test_a_pinned_job_waits_for_the_node_that_has_its_input(workshop, people, slurm):
+    anna, bob = people
+    (workshop.folder / "source").write_text("x")
+    path = job(workshop, anna, "pinned", f"stage_in=b:{workshop.folder}/source=/tmp/pinned pin", body=f"hostname > {anna.home}/ran")
+    done = begin(
+        workshop, anna,
+        *(occupied(bob, node, 2 if node == 1 else 9) for node in NODES),
+        f"anna: cd; sbatch -N1 -t1 -o /dev/null {path}", staged("pinned", 1),
+        until("scontrol show job $(squeue -h -n pinned -o %i) | grep -q ReqNodeList=n1"),
+        f"scancel -n busy3; sleep 3; test ! -e {anna.home}/ran; scancel -n busy1",
+        gone("pinned"), *left(), "scancel --user " + bob.name,
+        staging=True, limit=120,
+    ).finish()
+    done.check()
+    assert (anna.home / "ran").read_text() == "a-n1\n", str(done)
+    assert_nothing_left(done)
+
+
+def test_input_that_cannot_come_holds_the_job_and_says_why(workshop, people, slurm):
+    """No such source; a path where something is, which stays."""
+    anna, bob = people
+    (workshop.folder / "source").write_text("x")
+    none = job(workshop, anna, "none", f"stage_in=b:{workshop.folder}/nothing=/tmp/none")
+    there = job(workshop, anna, "there", f"stage_in=b:{workshop.folder}/source=/tmp/there")
+    says = "scontrol show job $(squeue -h -n {0} -o %i) | grep -A9 -i comment"
+    done = begin(
+        workshop, anna,
+        *(on(f"a-n{node}", f"echo mine > /tmp/there; chown {anna.uid} /tmp/there") for node in NODES),
+        *(occupied(bob, node, 2 if node == 1 else 9) for node in NODES),
+        *(step for path, name, text in ((none, "none", "No such file"), (there, "there", "is there already")) for step in (
+            f"anna: cd; sbatch -N1 -t1 -o /dev/null {path}", until(f"{says.format(name)} | grep -q '{text}'"),
+            says.format(name), f"scancel -n {name}; {gone(name)}",
+        )),
+        on("a-n1", "cat /tmp/there"), *left(), "scancel --user " + bob.name,
+        staging=True, limit=150,
+    ).finish()
+    done.check()
+    assert "mine" in done.out and f"{workshop.folder}/nothing" in done.out, str(done)
+    for node in NODES:
+        assert f"left on n{node}: there\n" in done.out, str(done)
+
+
+def test_install_shows_what_it_changes_and_uninstall_undoes_it(workshop):
+    conf, units = workshop.folder / "slurm.conf", workshop.folder / "units"
+    conf.write_text("ClusterName=x\n# the last line\n")
+    before = conf.read_text()
+    places = ["--conf", conf, "--units", units, "--state", workshop.folder / "state", "--socket", workshop.folder / "hooks"]
+
+    def slurm(what, *options):
+        return workshop.run([LANDBRIDGE, "slurm", what, "--no-start", *places, *options])
+
+    shown = slurm("install", "--controller", "--dry-run").check()
+    assert "  + BurstBufferType=burst_buffer/lua" in shown.out and "  + ExecStart=" in shown.out, str(shown)
+    assert conf.read_text() == before and not units.exists()
+    slurm("install", "--controller").fails_naming("nothing was changed", "--yes", "--dry-run")
+    slurm("install", "--controller", "--yes").check()
+    assert (workshop.folder / "state").stat().st_mode & 0o777 == 0o700
+    names = {path.name for path in workshop.folder.iterdir()}
+    assert {"burst_buffer.lua", "burst_buffer.conf"} <= names and (units / "landbridge-node.service").exists()
+    assert "Nothing to change." in slurm("install", "--controller", "--yes").check().out
+    removed = slurm("uninstall", "--yes").check()
+    assert "landbridge-node.service: removed" in removed.out, str(removed)
+    assert conf.read_text() == before and not list(units.iterdir())
+    (workshop.folder / "burst_buffer.lua").write_text("-- the centre's own\n")
+    slurm("install", "--controller", "--yes").fails_naming("burst_buffer.lua is there, and not ours")
+    assert conf.read_text() == before

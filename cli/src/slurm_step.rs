@@ -8,14 +8,15 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use node_service::message::Work;
 use node_service::step::{End, Step};
+use rustix::process::{Pid, Signal};
 use types::sites::Site;
 
 use crate::args::SitesFileArgs;
+use crate::sites_file;
 use crate::slurm_service::at_node;
-use crate::{sites_file, stage_control};
 
-/// How long a transfer may take to give up, and to remove what has arrived.
-const GIVE_UP: Duration = Duration::from_secs(20);
+/// How long a transfer may take to end.
+const GIVE_UP: Duration = Duration::from_secs(10);
 
 /// Does the step that standard input has as a line. It is given up when standard input ends.
 pub(crate) fn step() -> Result<i32> {
@@ -91,9 +92,9 @@ fn carry_out(words: &[OsString]) -> Result<i32> {
     }
 }
 
+/// What has arrived stays: the hook may be tried again, and removes it when the job is over.
 fn give_up(child: &mut Child) -> Result<i32> {
-    // It removes what has arrived. If nothing is moved yet, there is nothing to remove.
-    let _ = stage_control::give_up(child.id());
+    let _ = rustix::process::kill_process(Pid::from_child(child), Signal::TERM);
     let deadline = Instant::now() + GIVE_UP;
     while child.try_wait()?.is_none() {
         if Instant::now() > deadline {

@@ -236,11 +236,6 @@ pub(crate) fn cancel(args: &OneArgs) -> Result<i32> {
     steer(args.id, Control::Cancel)
 }
 
-/// Has the transfer of another process give up.
-pub(crate) fn give_up(process: u32) -> Result<()> {
-    ask(&folder()?.join(process.to_string()), &Question::Control(Control::Cancel)).map(drop)
-}
-
 pub(crate) fn rate(args: &RateArgs) -> Result<i32> {
     steer(Some(args.id), Control::Rate(args.rate))
 }

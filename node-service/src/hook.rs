@@ -17,6 +17,10 @@ const UNKNOWN: u32 = 60;
 /// How often a prediction may change while a job is staged.
 const CHANGES: u32 = 16;
 
+/// How often a step is tried: a service that was killed is there again after two seconds, and a transfer continues.
+const ATTEMPTS: u32 = 4;
+const AGAIN: Duration = Duration::from_secs(2);
+
 /// What Slurm knows about jobs.
 pub trait Cluster {
     /// The job's user.
@@ -140,7 +144,7 @@ impl Hook<'_> {
             nodes.sort_unstable();
             nodes.dedup();
             let step = Step::Remove { paths: vec![to.clone()], nodes };
-            if let Err(problem) = self.steps.run(record.user, &step) {
+            if let Err(problem) = self.run(record.user, &step) {
                 failed.push(problem);
             }
         }
@@ -189,7 +193,7 @@ impl Hook<'_> {
             return Ok(first);
         }
         let look = Step::Look { nodes: first, path: to.to_owned() };
-        let there = self.steps.run(record.user, &look)?;
+        let there = self.run(record.user, &look)?;
         let there: Vec<String> = serde_json::from_str(&there).map_err(|e| format!("a look at {to}: {e}"))?;
         let copies = &mut record.inputs[at];
         let (ours, others): (Vec<String>, Vec<String>) =
@@ -225,7 +229,20 @@ impl Hook<'_> {
 
     fn step(&self, user: u32, from: End, to: End) -> Result<(), String> {
         let (rate, harm) = (self.plan.rate.clone(), self.plan.harm.clone());
-        self.steps.run(user, &Step::Move { from, to, rate, harm }).map(drop)
+        self.run(user, &Step::Move { from, to, rate, harm }).map(drop)
+    }
+
+    /// Does a step, again if it fails: what can go wrong for a moment and what cannot look alike from here.
+    fn run(&self, user: u32, step: &Step) -> Result<String, String> {
+        let mut result = self.steps.run(user, step);
+        for _ in 1..ATTEMPTS {
+            if result.is_ok() {
+                break;
+            }
+            self.cluster.sleep(AGAIN);
+            result = self.steps.run(user, step);
+        }
+        result
     }
 }
 
