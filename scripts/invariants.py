@@ -17,6 +17,7 @@ ORDER = [
     "cli",
     "lab",
     "setup",
+    "node-service",
     "launch",
     "gateway",
     "hooks",

@@ -267,9 +267,12 @@ class Workshop:
         """The `--json` summary of the last `across`."""
         return json.loads((self.folder / "run.json").read_text())
 
-    def close(self):
+    def end_all(self):
         for running in self.running:
             running.end()
+
+    def close(self):
+        self.end_all()
         end = time.monotonic() + GRACE_S
         while (left := litter() - self.litter) and time.monotonic() < end:
             time.sleep(0.05)

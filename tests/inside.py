@@ -8,11 +8,14 @@ inside.py PLAN.json, where the plan has
             sites file names none), `lines` (more lines for the site in the sites file), `head` (lines of the site's own
             table); without `starter` the lab's own is kept
   command   words; run on `host` (default a-n1) with LANDBRIDGE_SITES
+  user      whose gateways those of sites with a Slurm are, if not root's; with `home`, the home directory
 """
 
 import json
 import os
+import pwd
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -28,6 +31,9 @@ class Inside:
         self.landbridge = plan["landbridge"]
         self.lab_sites = Path(os.environ["LANDBRIDGE_SITES"])
         self.children = []
+        self.user = plan.get("user")
+        self.home = plan.get("home")
+        self.plans = plan["sites"]
 
     def enter(self, host, *words):
         return [self.landbridge, "lab", "enter", host, "--", *map(str, words)]
@@ -39,6 +45,14 @@ class Inside:
                 env={**os.environ, **(environment or {})},
             )
         self.children.append((log, child))
+
+    def as_user(self, *words):
+        """The words of a command of the plan's user."""
+        if not self.user:
+            return words
+        found = pwd.getpwnam(self.user)
+        become = ["setpriv", f"--reuid={found.pw_uid}", f"--regid={found.pw_gid}", "--init-groups", "--"]
+        return [*become, "env", f"HOME={self.home}", f"USER={self.user}", *words]
 
     def wait_for(self, what, host, *words):
         end = time.monotonic() + READY_S
@@ -84,9 +98,9 @@ class Inside:
         for host in self.hosts(site, "n"):
             self.wait_for(f"sshd of {host}", host, "bash", "-c", "exec 3<>/dev/tcp/127.0.0.1/22")
 
-    def slurm(self, site, partitions=("PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP",), job_submit=None):
+    def slurm(self, site, partitions=("PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP",), job_submit=None, burst_buffer=False):
         """A munged, a slurmctld and a slurmd per node, of this site alone. One of the partitions is called main.
-        `job_submit`: Lua that judges every job, as many centres have it."""
+        `job_submit`: Lua that judges every job, as many centres have it. `burst_buffer`: with ours."""
         own = Path(f"/run/slurm-{site}")
         (own / "state").mkdir(parents=True, mode=0o755)
         (own / "munge").mkdir(mode=0o755)
@@ -102,7 +116,7 @@ class Inside:
             "AuthType=auth/munge", "CredType=cred/munge", f"AuthInfo=socket={own}/munge/socket",
             "ProctrackType=proctrack/linuxproc", "TaskPlugin=task/none", "JobAcctGatherType=jobacct_gather/none",
             "MpiDefault=none", "ReturnToService=2", "SelectType=select/cons_tres", "SelectTypeParameters=CR_Core",
-            "SchedulerParameters=sched_interval=1,batch_sched_delay=0", "SlurmdParameters=config_overrides", "KillWait=2",
+            f"SchedulerParameters=sched_interval=1,batch_sched_delay=0{',bf_interval=1' if burst_buffer else ''}", "SlurmdParameters=config_overrides", "KillWait=2",
             f"StateSaveLocation={own}/state", f"SlurmdSpoolDir={own}/spool.%n", f"SlurmdPidFile={own}/slurmd.%n.pid",
             f"SlurmctldPidFile={own}/slurmctld.pid", f"SlurmdLogFile={self.folder}/slurmd-{site}-%n.log",
             f"SlurmctldLogFile={self.folder}/slurmctld-{site}.log",
@@ -118,6 +132,11 @@ class Inside:
         lines.append("PartitionName=shut Nodes=ALL MaxTime=INFINITE State=DOWN")
         lines.append("PartitionName=short Nodes=ALL MaxTime=1 State=UP")
         conf.write_text("\n".join(lines) + "\n")
+        if burst_buffer:
+            install = [self.landbridge, "slurm", "install", "--controller", "--yes", "--no-start", "--conf", conf]
+            places = ["--units", own / "units", "--state", own / "state" / "landbridge", "--socket", own / "hooks"]
+            with (self.folder / "install.log").open("wb") as log:
+                subprocess.run([str(word) for word in [*install, *places]], check=True, stdout=log)
         self.start(
             controller, "/usr/sbin/munged", "--foreground", "--force", f"--key-file={key}", f"--socket={own}/munge/socket",
             f"--pid-file={own}/munge/pid", f"--seed-file={own}/munge/seed", "--origin=127.0.0.1", log=f"munged-{site}",
@@ -130,13 +149,39 @@ class Inside:
         idle = f"test $(SLURM_CONF={conf} sinfo -h -p main -o '%D %t' | awk '$2==\"idle\" {{n+=$1}} END {{print n+0}}') = {len(nodes)}"
         self.wait_for(f"Slurm of {site}", controller, "bash", "-c", idle)
 
+    def slurm_staging(self, site):
+        """Slurm with our burst buffer, and its node services."""
+        self.slurm(site, burst_buffer=True)
+        self.node_service(site)
+
+    def node_service(self, site):
+        """The service of each node, and of the controller, which starts movers for the users of Slurm."""
+        own = Path(f"/run/slurm-{site}")
+        keep = [word for name in ("SLURM_CONF", "LANDBRIDGE_TEST_MARKER") for word in ("--keep-variable", name)]
+        environment = {"SLURM_CONF": str(own / "slurm.conf")}
+        for host in [*self.hosts(site, "n"), *self.hosts(site, "gw")[:1]]:
+            name = host.split("-")[1]
+            words = [self.landbridge, "slurm", "node-service", "--node", name, "--munge-socket", own / "munge/socket", *keep]
+            words += ["--slurm-user", "0"]
+            if name.startswith("gw"):
+                words += ["--hooks", own / "hooks"]
+            # As systemd does, it is there again soon after it has failed.
+            again = f"while :; do {shlex.join(map(str, words))} & service=$!; wait; sleep 0.5; done"
+            again = f"trap 'kill $service; wait; exit' TERM; {again}"
+            self.start(host, "sh", "-c", again, log=f"service-{host}", environment=environment)
+        for host in self.hosts(site, "n"):
+            self.wait_for(f"service of {host}", host, "bash", "-c", "exec 3<>/dev/tcp/127.0.0.1/7760")
+
     def write_sites(self, plans):
         """The lab's sites file with other starters; keys stay where they are."""
         sites = self.lab_sites.read_text().split("[[site]]\n")[1:]
         text = ""
         for site in sites:
             name = re.search(r'^name = "(.*)"', site)[1]
-            site = site.replace(f'key = "{name}.key"', f'key = "{self.lab_sites.parent}/{name}.key"')
+            key = self.lab_sites.parent / f"{name}.key"
+            if self.is_own(name):
+                key = self.own_copy(key)
+            site = site.replace(f'key = "{name}.key"', f'key = "{key}"')
             plan = plans.get(name, {})
             site = plan.get("head", "") + site
             if "starter" in plan:
@@ -150,13 +195,34 @@ class Inside:
             text += f"[[site]]\n{site}\n"
         path = self.folder / "sites.toml"
         path.write_text(text)
+        if self.user:
+            # Where a user's commands look for it.
+            usual = Path(self.home) / ".config" / "landbridge" / "sites.toml"
+            usual.parent.mkdir(parents=True, exist_ok=True)
+            usual.write_text(text)
+            subprocess.run(["chown", "-R", self.user, Path(self.home) / ".config"], check=True)
         return path, [re.search(r'^name = "(.*)"', site)[1] for site in sites]
 
-    def gateway(self, site, sites):
+    def is_own(self, site):
+        """Whether a site's gateway is the plan's user's."""
+        services = self.plans.get(site, {}).get("services", [])
+        return bool(self.user) and bool({"node_service", "slurm_staging"} & set(services))
+
+    def own_copy(self, key):
+        """A site's key for the plan's user alone."""
+        copy = self.folder / f"{self.user}-{key.name}"
+        copy.write_bytes(key.read_bytes())
+        copy.chmod(0o600)
+        found = pwd.getpwnam(self.user)
+        os.chown(copy, found.pw_uid, found.pw_gid)
+        return copy
+
+    def gateway(self, site, sites, own=False):
         environment = {"SLURM_CONF": f"/run/slurm-{site}/slurm.conf"} if Path(f"/run/slurm-{site}").exists() else {}
         for host in self.hosts(site, "gw"):
             number = host.split("-gw")[1]
             words = [self.landbridge, "gateway", "--gateway", f"gw{number}", "--sites", sites, "--site", site]
+            words = self.as_user(*words) if own else words
             self.start(host, *words, log=f"gateway-{site}" if number == "1" else f"gateway-{host}", environment=environment)
             self.wait_for(f"gateway {number} of {site}", host, "bash", "-c", "exec 3<>/dev/tcp/127.0.0.1/7700")
 
@@ -188,7 +254,7 @@ def main():
                 getattr(inside, service)(site)
         path, names = inside.write_sites(plan["sites"])
         for site in names:
-            inside.gateway(site, path)
+            inside.gateway(site, path, inside.is_own(site))
         host = plan.get("host", "a-n1")
         conf = Path(f"/run/slurm-{host.split('-')[0]}/slurm.conf")
         slurm = {"SLURM_CONF": str(conf)} if conf.exists() else {}

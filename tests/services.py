@@ -16,14 +16,15 @@ def ssh_site(site, *, known=True, lines="", **more):
     return {"starter": starter, "services": ["sshd"], **more}
 
 
-def start(workshop, sites, command, *, environment=None, nodes=2, limit=90, host="a-n1", options=()):
-    """A command inside a lab whose sites have real services."""
+def start(workshop, sites, command, *, environment=None, nodes=2, limit=90, host="a-n1", options=(), person=None):
+    """A command inside a lab whose sites have real services. `person`: whose gateways those with a node service are."""
     folder = workshop.folder / "inside"
     folder.mkdir()
     plan = workshop.folder / "plan.json"
     words = [str(word) for word in command]
     plan.write_text(json.dumps({
         "folder": str(folder), "landbridge": str(LANDBRIDGE), "sites": sites, "command": words, "host": host,
+        **({"user": person.name, "home": str(person.home)} if person else {}),
     }))
     inside = [sys.executable, ROOT / "tests" / "inside.py", plan]
     # An empty command: inside.py starts the gateways, once the services they need are up.

@@ -16,6 +16,7 @@ use crate::forward::ForwardArgs;
 use crate::key::KeyArgs;
 use crate::plan::PlanArgs;
 use crate::sites_args::SitesArgs;
+use crate::slurm_args::SlurmArgs;
 use crate::stage_args::{BesideArgs, StageArgs};
 
 /// Run one unmodified MPI program across private clusters that cannot reach each other.
@@ -74,6 +75,7 @@ pub(crate) enum Command {
     Doctor(DoctorArgs),
     Page(PageArgs),
     Plan(PlanArgs),
+    Slurm(SlurmArgs),
     Stage(StageArgs),
     Couple(CoupleArgs),
     #[cfg(feature = "lab")]
@@ -87,7 +89,11 @@ pub(crate) enum Command {
     },
     /// Started by gateways
     #[command(hide = true)]
-    Agent,
+    Agent {
+        /// Nothing but movers: a node's service has started it where the user has no job
+        #[arg(long = launch::keeper::ONLY_MOVERS)]
+        only_movers: bool,
+    },
     /// Started by gateways: a program that ends with them
     #[command(hide = true, name = launch::leash::LEASH)]
     Leash {
@@ -123,6 +129,9 @@ pub(crate) enum Command {
         keeper: i32,
         /// Where files of the node's ranks may go
         folder: PathBuf,
+        /// Nothing but movers
+        #[arg(long = launch::keeper::ONLY_MOVERS)]
+        only_movers: bool,
     },
 }
 

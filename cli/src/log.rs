@@ -38,6 +38,11 @@ pub(crate) fn start(value: Option<&OsStr>) -> Result<(), FilterError> {
     Ok(())
 }
 
+/// A line of the log.
+pub(crate) fn note(text: &str) {
+    let _ = writeln!(Line::new(), "landbridge: {text}");
+}
+
 /// Levels: `PART=LEVEL` for a module and those below it, `LEVEL` for everything else.
 fn filter(value: &str) -> Result<Targets, FilterError> {
     let mut targets = Targets::new().with_default(LevelFilter::INFO);

@@ -36,6 +36,11 @@ mod sites_check;
 mod sites_file;
 mod sites_join;
 mod sites_links;
+mod slurm_args;
+mod slurm_hook;
+mod slurm_install;
+mod slurm_service;
+mod slurm_step;
 mod stage;
 mod stage_args;
 mod stage_beside;
@@ -104,10 +109,11 @@ fn main() -> ExitCode {
         #[cfg(feature = "share")]
         Command::Share { folder } => share::share(&folder),
         Command::SiteEnd => sites_add::other_end(),
-        Command::Agent => agent::keep(),
+        Command::Agent { only_movers } => agent::keep(only_movers),
         Command::Hold { holder, program } => agent::hold(holder, &program),
         Command::Leash { holder, program } => Err(launch::leash::become_leashed(holder, &program).into()),
-        Command::AgentWorker { keeper, folder } => agent::work(keeper, folder),
+        Command::AgentWorker { keeper, folder, only_movers } => agent::work(keeper, folder, only_movers),
+        Command::Slurm(args) => slurm_args::slurm(&args),
     };
     match result {
         Ok(code) => exit(code),

@@ -16,9 +16,12 @@ use launch::launcher::placement::{SitePlacement, place};
 use launch::message::{Family, InputTo, MpiChoice, Part};
 use launch::mpi::layer;
 use launch::parts::{Joined, PartWish, join};
+use launch::program;
 use launch::spread::{SpreadError, Wish, counts};
 use launch::tailor::{self, Typed};
 use types::SitesFile;
+use types::roster::FORWARDER;
+use wire::control::HeldAllocation;
 
 use crate::alone::{self, Alone};
 use crate::args::{MapBy, Mpi, RunArgs};
@@ -58,6 +61,7 @@ pub(crate) fn run(args: RunArgs, words: Vec<OsString>) -> Result<i32> {
         parts.iter().flat_map(|part| &part.per_site).map(|share| share.site.clone()).collect();
     let push_to: Vec<String> = push_to.into_iter().collect();
     let pushed = if dry { Vec::new() } else { args.push.clone() };
+    let movers = parts.iter().all(|part| part.command.iter().map(OsString::as_os_str).eq(program::MOVER));
     let typed = typed(&args, parts, &firsts)?;
     let elsewhere = match &origin {
         Origin::File(_) => carried::destination(&whole, from.as_deref()),
@@ -77,7 +81,11 @@ pub(crate) fn run(args: RunArgs, words: Vec<OsString>) -> Result<i32> {
             held::fill_wish(&home, held, &mut wish);
         }
     }
-    hosts::choose(&mut sites.file, &mut wish, &hosts)?;
+    hosts::choose(&mut sites.file, &mut wish, &hosts, movers)?;
+    // Nodes that are not the batch job's are those of a node service.
+    let of_job = |held: &HeldAllocation, name: &str| name == FORWARDER || held.nodes.iter().any(|own| own.name == name);
+    let held =
+        held.filter(|held| sites.site(&home).is_ok_and(|site| site.nodes.iter().all(|node| of_job(held, &node.name))));
     // Wrong numbers and unknown sites are reported before the network is tried.
     let checked = counts(&sites.file, &wish);
     if !matches!(checked, Err(SpreadError::NoNumber)) {

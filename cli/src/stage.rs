@@ -9,7 +9,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use serde::Serialize;
 use stage::mover::{Event, Order, Placed, Settings, Spot, Task};
 use stage::relaid::{Layouts, split_pattern};
-use stage::{Node, Place, transfer};
+use stage::{Place, transfer};
 
 use crate::bar::Line;
 use crate::stage_args::{MoveArgs, StageArgs, StageCommand};
@@ -64,7 +64,7 @@ fn move_all(args: &MoveArgs) -> Result<i32> {
     let places = args.places.iter().map(|text| Place::parse(text)).collect::<Result<Vec<_>, _>>()?;
     let (to, from) = places.split_last().context("a source and a target")?;
     for place in from {
-        if place.node == Node::All {
+        if place.is_several() {
             bail!("{place}: a source is on one node: name it, as in {}/n1:…", place.site.as_deref().unwrap_or("SITE"));
         }
     }

@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use setup::here::folders::Folders;
 use stage::mover::Control;
 
+use crate::jobs::host;
 use crate::json;
 use crate::stage_args::{OneArgs, RateArgs, StatusArgs};
 
@@ -134,8 +135,9 @@ fn answer(stream: UnixStream, shared: &Mutex<Shared>) -> Result<()> {
     Ok((&stream).write_all(format!("{state}\n").as_bytes())?)
 }
 
+/// Homes are often shared by machines, which number their processes alike.
 fn folder() -> Result<PathBuf> {
-    Ok(Folders::of_user()?.state.join("stage"))
+    Ok(Folders::of_user()?.state.join("stage").join(host()))
 }
 
 /// The same file by a path that fits a socket's address, which has 108 bytes.

@@ -4,8 +4,8 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
 use anyhow::{Context, Result, anyhow, bail};
+use stage::Place;
 use stage::mover::{Order, Task};
-use stage::{Node, Place};
 
 use crate::stage::{self as command, Job};
 use crate::stage_args::NodesArgs;
@@ -121,9 +121,9 @@ fn outwards(spec: &Spec, map: &Map, nodes: &[At]) -> Result<Vec<Transfer>> {
     let from = Place::parse(&spec.from)?;
     if from.site.is_some() {
         let to = Place::parse(&spec.to)?;
-        let from = match from.node {
-            Node::All => bail!("{from}: give a path alone: it is on every node of the allocation"),
-            _ => on_place(&from, map)?,
+        let from = match from.is_several() {
+            true => bail!("{from}: give a path alone: it is on every node of the allocation"),
+            false => on_place(&from, map)?,
         };
         return Ok(vec![Transfer { from, to: vec![on_place(&to, map)?], optional: false }]);
     }
@@ -149,7 +149,7 @@ fn on_node(path: &OsStr, at: &At) -> Result<End> {
 
 /// A place that is on one node.
 fn on_place(place: &Place, map: &Map) -> Result<End> {
-    if place.node == Node::All {
+    if place.is_several() {
         bail!("{place}: name one node");
     }
     let at = map.nodes_of(place)?.into_iter().next().context("a node of the place")?;

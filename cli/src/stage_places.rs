@@ -48,6 +48,10 @@ impl Map {
         Ok(Map { path, sites, home, held: held.is_some() })
     }
 
+    fn is_held(&self, site: &str) -> bool {
+        self.held && site == self.home
+    }
+
     fn site(&self, name: &str, place: &dyn std::fmt::Display) -> Result<&Site> {
         let sites = &self.sites.file.sites;
         sites.iter().find(|site| site.name == name).ok_or_else(|| {
@@ -72,15 +76,22 @@ impl Map {
         }
         match &place.node {
             Node::Any => Ok(vec![at(FORWARDER)]),
+            // Its nodes are known to the batch system alone.
+            Node::Named(wanted) if !self.is_held(name) && site.starter.node_service().is_some() => {
+                Ok(wanted.split(',').map(at).collect())
+            }
             _ if site.nodes.is_empty() => bail!(
                 "{place}: the nodes of site {name} are those of its batch system's jobs: {name}:PATH is the machine of its \
                  gateway; type this in a job's script to reach the job's nodes"
             ),
             Node::All => Ok(site.nodes.iter().map(|node| at(&node.name)).collect()),
-            Node::Named(wanted) => match site.nodes.iter().any(|node| node.name == *wanted) {
-                true => Ok(vec![at(wanted)]),
-                false => Err(anyhow!("{place}: site {name} has no node `{wanted}`: it has {}", names(site))),
-            },
+            Node::Named(wanted) => {
+                let find = |wanted: &str| match site.nodes.iter().any(|node| node.name == *wanted) {
+                    true => Ok(at(wanted)),
+                    false => Err(anyhow!("{place}: site {name} has no node `{wanted}`: it has {}", names(site))),
+                };
+                wanted.split(',').map(find).collect()
+            }
         }
     }
 
@@ -210,9 +221,9 @@ impl Settled {
             Some(_) => place.path.as_os_str().as_bytes().to_vec(),
             None => absolute(place)?,
         };
-        let typed = match place.node {
-            Node::All => format!("{}/{}:{}", at.site, at.node, place.path.display()),
-            _ => place.to_string(),
+        let typed = match place.is_several() {
+            true => format!("{}/{}:{}", at.site, at.node, place.path.display()),
+            false => place.to_string(),
         };
         self.spot(at, path, typed)
     }

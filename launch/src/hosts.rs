@@ -5,6 +5,7 @@ use std::str::FromStr;
 use thiserror::Error;
 use types::SitesFile;
 use types::roster::FORWARDER;
+use types::sites::Node;
 
 use crate::spread::{Wish, fill_evenly};
 
@@ -72,27 +73,30 @@ pub fn parse_file(text: &str) -> Result<Vec<Host>, HostError> {
 }
 
 /// Reduces the sites of these hosts to these nodes, in this order, and settles how many ranks each site gets. If no
-/// number of ranks is given, a host without slots gets one rank.
+/// number of ranks is given, a host without slots gets one rank. `movers`: the job moves files, which a site's node
+/// service starts on any node.
 ///
 /// # Errors
 /// [`HostError`].
-pub fn choose(file: &mut SitesFile, wish: &mut Wish, hosts: &[Host]) -> Result<(), HostError> {
+pub fn choose(file: &mut SitesFile, wish: &mut Wish, hosts: &[Host], movers: bool) -> Result<(), HostError> {
     if hosts.is_empty() {
         return Ok(());
     }
     let counted = wish.ranks.is_some() || !wish.per_site.is_empty();
-    let mut chosen: Vec<(usize, Vec<types::sites::Node>)> = Vec::new();
+    let mut chosen: Vec<(usize, Vec<Node>)> = Vec::new();
     for Host { site: site_name, node: name, slots } in hosts {
         let (host, site) = (format!("{site_name}/{name}"), site_name.clone());
         let at = file.sites.iter().position(|entry| entry.name == site);
         let Some(at) = at else { return Err(HostError::UnknownSite { host, site, known: file.names() }) };
         let entry = &file.sites[at];
-        // Movers of files can be on the gateway's machine, which is no node.
-        let beside = (name == FORWARDER).then(|| types::sites::Node { name: name.clone(), address: None, slots: None });
-        if beside.is_none() && crate::spread::is_unknown(entry) {
+        // Movers of files can be on the gateway's machine, which is no node, and on any node that has a node service.
+        let any = movers && entry.starter.node_service().is_some();
+        if name != FORWARDER && !any && crate::spread::is_unknown(entry) {
             return Err(HostError::Batch { host, site });
         }
-        let Some(mut node) = beside.or_else(|| entry.nodes.iter().find(|node| node.name == *name).cloned()) else {
+        let unlisted = (any || name == FORWARDER).then(|| Node { name: name.clone(), address: None, slots: None });
+        let listed = entry.nodes.iter().find(|node| node.name == *name).cloned();
+        let Some(mut node) = listed.or(unlisted) else {
             let known = entry.nodes.iter().map(|node| node.name.as_str()).collect::<Vec<_>>().join(", ");
             return Err(HostError::UnknownNode { host, site, node: name.clone(), known });
         };
@@ -106,8 +110,7 @@ pub fn choose(file: &mut SitesFile, wish: &mut Wish, hosts: &[Host]) -> Result<(
         }
     }
     chosen.sort_by_key(|(at, _)| *at);
-    let room =
-        |nodes: &[types::sites::Node]| nodes.iter().map(|node| u64::from(node.slots.unwrap_or(u32::MAX))).sum::<u64>();
+    let room = |nodes: &[Node]| nodes.iter().map(|node| u64::from(node.slots.unwrap_or(u32::MAX))).sum::<u64>();
     if wish.per_site.is_empty() {
         let rooms: Vec<u64> = chosen.iter().map(|(_, nodes)| room(nodes)).collect();
         let all = rooms.iter().sum::<u64>();
@@ -133,6 +136,7 @@ mod tests {
             ("a", "node=[{name=\"n1\"},{name=\"n2\",slots=4}]\n"),
             ("b", "node=[{name=\"n1\"},{name=\"n2\"},{name=\"n3\"}]\n"),
             ("c", "[site.starter]\nkind=\"slurm\"\n"),
+            ("d", "[site.starter]\nkind=\"slurm\"\nnode_service=7760\n"),
         ] {
             let print = "0".repeat(64);
             text += &format!(
@@ -143,9 +147,13 @@ mod tests {
     }
 
     fn placed(hosts: &str, ranks: Option<u32>) -> String {
+        placed_of(hosts, ranks, false)
+    }
+
+    fn placed_of(hosts: &str, ranks: Option<u32>, movers: bool) -> String {
         let hosts: Result<Vec<Host>, _> = hosts.split(',').map(str::parse).collect();
         let (mut file, mut wish) = (file(), Wish { ranks, ..Wish::default() });
-        match hosts.and_then(|hosts| choose(&mut file, &mut wish, &hosts)) {
+        match hosts.and_then(|hosts| choose(&mut file, &mut wish, &hosts, movers)) {
             Err(error) => error.to_string(),
             Ok(()) => spread(&file, "a", &wish).map_or_else(|error| error.to_string(), |roster| roster.to_string()),
         }
@@ -160,11 +168,18 @@ mod tests {
     }
 
     #[test]
+    fn movers_go_to_any_node_of_a_site_with_a_node_service() {
+        assert_eq!(placed_of("d/n7:1,d/n2:1,a/n1:1", Some(3), true), "a:n1*1;d:n7*1,n2*1");
+        assert!(placed_of("c/n1", None, true).contains("give --site c=N"));
+    }
+
+    #[test]
     fn errors_name_what_cannot_be_chosen() {
         for (hosts, ranks, expected) in [
-            ("x/n1", None, "unknown site `x`: the sites file has a, b, c"),
+            ("x/n1", None, "unknown site `x`: the sites file has a, b, c, d"),
             ("a/n9", None, "host a/n9: site a has no node `n9`: the sites file has n1, n2"),
             ("c/n1", None, "give --site c=N"),
+            ("d/n1", None, "give --site d=N"),
             ("a/n1,a/n1", None, "host a/n1 is given twice"),
             ("a/n1:2", Some(3), "room for 2 ranks, but 3"),
             ("n1", None, "`n1` is not SITE/NODE"),

@@ -16,6 +16,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use rustix::process::{Signal, getpid, getppid, set_parent_process_death_signal};
 
+use crate::agent::Runs;
 use crate::folder::Folder;
 use crate::processes::{adopt_orphans, end_descendants};
 use crate::starter::salloc::give_back;
@@ -30,11 +31,14 @@ const LIBPMIX: [(&str, &str); 2] = [("PMIX_MCA_gds", "hash"), ("PMIX_MCA_psec", 
 /// Time limit for ending the processes that an agent left behind.
 const LIMIT: Duration = Duration::from_secs(5);
 
+/// The option with which an agent and its keeper run nothing but movers.
+pub const ONLY_MOVERS: &str = "only-movers";
+
 /// Starts the agent proper with this process's standard input, and waits for it. Returns the exit code to end with.
 ///
 /// # Errors
 /// The agent cannot be started.
-pub async fn keep() -> std::io::Result<i32> {
+pub async fn keep(runs: Runs) -> std::io::Result<i32> {
     adopt_orphans()?;
     let folder = Folder::fresh()?;
     let mut terminate = signal(SignalKind::terminate())?;
@@ -43,6 +47,9 @@ pub async fn keep() -> std::io::Result<i32> {
     let _hangup = signal(SignalKind::hangup())?;
     let mut command = Command::new(std::env::current_exe()?);
     command.arg(WORKER).arg(getpid().as_raw_nonzero().to_string()).arg(folder.path());
+    if runs == Runs::OnlyMovers {
+        command.arg(format!("--{ONLY_MOVERS}"));
+    }
     // If the gateway was itself started by a launcher with PMIx, its variables would make libpmix in the agent a client
     // of that launcher.
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.as_encoded_bytes().starts_with(b"PMIX_")) {

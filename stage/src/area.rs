@@ -16,6 +16,8 @@ const PREFIX: &[u8] = b".landbridge-stage-";
 pub(crate) const TREE: &str = "tree";
 pub(crate) const JOURNAL: &str = "journal";
 const LOCK: &str = "lock";
+/// The target's name, by which what is left of its transfers is found.
+const NAME: &str = "name";
 
 /// Whether a name is of such a folder. None is ever moved.
 pub(crate) fn is_area(name: &[u8]) -> bool {
@@ -37,9 +39,9 @@ impl Area {
     ///
     /// # Errors
     /// [`StageError::Busy`] if another process is at it.
-    pub(crate) fn open(parent: BorrowedFd<'_>, shown: &Path, transfer: &[&[u8]]) -> Result<Area, StageError> {
+    pub(crate) fn open(parent: BorrowedFd<'_>, shown: &Path, origin: &[u8], target: &[u8]) -> Result<Area, StageError> {
         let mut hasher = blake3::Hasher::new();
-        for part in transfer {
+        for part in [origin, target] {
             hasher.update(&(part.len() as u64).to_le_bytes()).update(part);
         }
         let name = [PREFIX, &hasher.finalize().to_hex().as_bytes()[..16]].concat();
@@ -70,7 +72,36 @@ impl Area {
         let process = format!("{} of {}\n", std::process::id(), rustix::system::uname().nodename().to_string_lossy());
         rustix::fs::ftruncate(&lock, 0).at("write", path.join(LOCK))?;
         rustix::io::pwrite(&lock, process.as_bytes(), 0).at("write", path.join(LOCK))?;
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let named = rustix::fs::openat(&folder, NAME, flags, Mode::from_raw_mode(0o600)).at("open", path.join(NAME))?;
+        rustix::io::pwrite(&named, target, 0).at("write", path.join(NAME))?;
         Ok(Area { path, folder, _lock: lock })
+    }
+
+    /// Whether a folder is that of a transfer to this target, by this user, and no process is at it.
+    ///
+    /// # Errors
+    /// It is one, and a process is.
+    pub(crate) fn is_left(path: &Path, target: &[u8]) -> Result<bool, StageError> {
+        let own = |found: std::fs::Metadata| {
+            use std::os::unix::fs::MetadataExt;
+            found.is_dir() && found.uid() == rustix::process::geteuid().as_raw()
+        };
+        let name = path.file_name().is_some_and(|name| is_area(name.as_bytes()));
+        if !name || !std::fs::symlink_metadata(path).is_ok_and(own) {
+            return Ok(false);
+        }
+        if std::fs::read(path.join(NAME)).ok().as_deref() != Some(target) {
+            return Ok(false);
+        }
+        let Ok(lock) = std::fs::File::open(path.join(LOCK)) else { return Ok(true) };
+        match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+            Err(Errno::WOULDBLOCK) => {
+                let process = std::fs::read_to_string(path.join(LOCK)).unwrap_or_default();
+                Err(StageError::Busy { path: path.to_owned(), process: process.trim().to_owned() })
+            }
+            other => other.map(|()| true).at("lock", path.join(LOCK)),
+        }
     }
 
     pub(crate) fn folder(&self) -> BorrowedFd<'_> {

@@ -188,7 +188,7 @@ mod tests {
 
     fn area(folder: &Path) -> Area {
         let parent = std::fs::File::open(folder).unwrap();
-        Area::open(parent.as_fd(), folder, &[b"from", b"to"]).unwrap()
+        Area::open(parent.as_fd(), folder, b"from", b"to").unwrap()
     }
 
     fn manifest() -> Manifest {
@@ -236,10 +236,10 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let first = area(folder.path());
         let parent = std::fs::File::open(folder.path()).unwrap();
-        let error = Area::open(parent.as_fd(), folder.path(), &[b"from", b"to"]).unwrap_err().to_string();
+        let error = Area::open(parent.as_fd(), folder.path(), b"from", b"to").unwrap_err().to_string();
         assert!(error.contains(&format!("process {}", std::process::id())), "{error}");
-        Area::open(parent.as_fd(), folder.path(), &[b"other", b"to"]).unwrap();
+        Area::open(parent.as_fd(), folder.path(), b"other", b"to").unwrap();
         first.remove().unwrap();
-        assert!(Area::open(parent.as_fd(), folder.path(), &[b"from", b"to"]).is_ok());
+        assert!(Area::open(parent.as_fd(), folder.path(), b"from", b"to").is_ok());
     }
 }

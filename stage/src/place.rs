@@ -1,4 +1,4 @@
-//! Where files are: `[SITE[/NODE]:]PATH`.
+//! Where files are: `[SITE[/NODE,…]:]PATH`.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -21,6 +21,7 @@ pub struct Place {
 pub enum Node {
     /// Any that can reach the path, such as the gateway's.
     Any,
+    /// One, or several with commas between.
     Named(String),
     /// `*`: every node of the site.
     All,
@@ -67,7 +68,16 @@ impl Place {
         Ok(Place { site, node, path: PathBuf::from(OsString::from(OsStr::from_bytes(path))) })
     }
 
-    /// `SITE` or `SITE/NODE`.
+    /// Whether it may be on several nodes.
+    pub fn is_several(&self) -> bool {
+        match &self.node {
+            Node::Any => false,
+            Node::Named(names) => names.contains(','),
+            Node::All => true,
+        }
+    }
+
+    /// `SITE` or `SITE/NODE`, with several nodes `SITE/NODE,NODE`.
     fn machine(bytes: &[u8]) -> Option<(Option<String>, Node)> {
         let text = std::str::from_utf8(bytes).ok()?;
         let is_name = |name: &str| {
@@ -78,7 +88,7 @@ impl Place {
         let node = match node {
             None => Node::Any,
             Some("*") => Node::All,
-            Some(name) if is_name(name) => Node::Named(name.to_owned()),
+            Some(name) if name.split(',').all(is_name) => Node::Named(name.to_owned()),
             Some(_) => return None,
         };
         is_name(site).then(|| (Some(site.to_owned()), node))
@@ -112,13 +122,14 @@ mod tests {
         assert_eq!(parsed("data/in"), (None, Node::Any, "data/in".into()));
         assert_eq!(parsed("lyon:data/in"), (lyon(), Node::Any, "data/in".into()));
         assert_eq!(parsed("lyon/n3:/scratch"), (lyon(), Node::Named("n3".into()), "/scratch".into()));
+        assert_eq!(parsed("lyon/n3,n4:/scratch"), (lyon(), Node::Named("n3,n4".into()), "/scratch".into()));
         assert_eq!(parsed("lyon/*:/scratch"), (lyon(), Node::All, "/scratch".into()));
         assert_eq!(parsed("lyon:a:b"), (lyon(), Node::Any, "a:b".into()));
     }
 
     #[test]
     fn a_path_may_have_colons() {
-        for path in ["./a:b", "/a:b", "../x:y", "a b:c", "a/b/c:d", "~/a:b", ":x"] {
+        for path in ["./a:b", "/a:b", "a/b,:c", "../x:y", "a b:c", "a/b/c:d", "~/a:b", ":x"] {
             assert_eq!(parsed(path), (None, Node::Any, path.into()));
         }
     }
@@ -134,7 +145,7 @@ mod tests {
 
     #[test]
     fn a_place_prints_as_it_was_typed() {
-        for text in ["data", "lyon:data", "lyon/n3:/scratch", "lyon/*:/scratch"] {
+        for text in ["data", "lyon:data", "lyon/n3:/scratch", "lyon/n3,n4:/x", "lyon/*:/scratch"] {
             assert_eq!(Place::parse(OsStr::new(text)).unwrap().to_string(), text);
         }
     }

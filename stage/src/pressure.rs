@@ -33,10 +33,28 @@ pub(crate) fn of_thread(thread: u32) -> Option<(u64, u64, bool)> {
     times(Path::new(&folder)).map(|times| (times.ran, times.waited, runnable))
 }
 
-/// The applications of a user on this node: all of the user's processes that compute and are not ours.
+/// Whose applications are watched: those of the mover's user, or everybody's, where it works behind others' jobs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Whose {
+    Users,
+    Everybodys,
+}
+
+/// The variable that makes a mover watch everybody's applications, and its value.
+pub const WATCH: (&str, &str) = ("LANDBRIDGE_WATCH", "everybody");
+
+impl Whose {
+    /// As the environment says.
+    pub(crate) fn of(lookup: impl Fn(&str) -> Option<String>) -> Whose {
+        if lookup(WATCH.0).is_some_and(|value| value == WATCH.1) { Whose::Everybodys } else { Whose::Users }
+    }
+}
+
+/// The applications on this node: all of these users' processes that compute and are not ours.
 #[derive(Debug)]
 pub(crate) struct Applications {
-    user: u32,
+    /// `None`: everybody but root, whose processes are the system's.
+    user: Option<u32>,
     looked: Option<Duration>,
     looks: u64,
     /// All threads, by process and thread.
@@ -47,7 +65,8 @@ pub(crate) struct Applications {
 }
 
 impl Applications {
-    pub(crate) fn new(user: u32) -> Applications {
+    pub(crate) fn new(whose: Whose) -> Applications {
+        let user = (whose == Whose::Users).then(|| rustix::process::geteuid().as_raw());
         Applications { user, looked: None, looks: 0, seen: HashMap::new(), computing: HashMap::new(), sampled: None }
     }
 
@@ -103,7 +122,12 @@ impl Applications {
     fn processes(&self) -> Vec<u32> {
         use std::os::unix::fs::MetadataExt;
         let Ok(all) = std::fs::read_dir("/proc") else { return Vec::new() };
-        let own = |entry: &std::fs::DirEntry| entry.metadata().is_ok_and(|found| found.uid() == self.user);
+        let own = |entry: &std::fs::DirEntry| {
+            entry.metadata().is_ok_and(|found| match self.user {
+                Some(user) => found.uid() == user,
+                None => found.uid() != 0,
+            })
+        };
         let ours =
             |path: &Path| std::fs::read_to_string(path.join("comm")).is_ok_and(|name| name.trim() == "landbridge");
         all.flatten()
@@ -128,7 +152,7 @@ mod tests {
         let cores = std::thread::available_parallelism().unwrap().get();
         let mut children: Vec<_> = (0..2 * cores).map(|_| spin()).collect();
         let began = Instant::now();
-        let mut applications = Applications::new(rustix::process::geteuid().as_raw());
+        let mut applications = Applications::new(Whose::Users);
         let mut found = Vec::new();
         while began.elapsed() < Duration::from_secs(3) {
             found.extend(applications.sample(began.elapsed()).filter(|_| began.elapsed() > Duration::from_secs(2)));

@@ -8,7 +8,7 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use crate::control::{Aim, Controller, Level, Sample};
-use crate::pressure::{Applications, of_thread};
+use crate::pressure::{Applications, Whose, of_thread};
 use crate::sys;
 
 /// How often it is measured.
@@ -96,10 +96,16 @@ pub struct Overlap {
     pub starved: bool,
 }
 
-/// Does all of the work. `alone`: all processes of this session belong to the work.
-pub(crate) fn supervise<W: Work>(work: &mut W, shared: &Shared, aim: Aim, alone: bool) -> Result<(), W::Error> {
+/// Does all of the work. `alone`: all processes of this session belong to the work. `whose`: who must not notice.
+pub(crate) fn supervise<W: Work>(
+    work: &mut W,
+    shared: &Shared,
+    aim: Aim,
+    alone: bool,
+    whose: Whose,
+) -> Result<(), W::Error> {
     let began = Instant::now();
-    let (mut sensor, waits) = (Sensor::new(aim), aim.waits());
+    let (mut sensor, waits) = (Sensor::new(aim, whose), aim.waits());
     // What an application loses without us is measured first.
     sensor.measure(began.elapsed(), shared);
     std::thread::sleep(EVERY);
@@ -155,8 +161,8 @@ struct Sensor {
 }
 
 impl Sensor {
-    fn new(aim: Aim) -> Sensor {
-        let applications = Applications::new(rustix::process::geteuid().as_raw());
+    fn new(aim: Aim, whose: Whose) -> Sensor {
+        let applications = Applications::new(whose);
         let controller = Controller::new(aim);
         Sensor { controller, applications, thread: None, measured: Duration::ZERO, held_up: (0.0, 0.0), lowest: true }
     }

@@ -129,7 +129,7 @@ impl Target {
         let parent = rustix::fs::open(folder, flags, Mode::empty()).at("open the folder", folder)?;
         refuse_own_source(&parent, &name, path, source)?;
         let before = before(&parent, &name, path, &manifest)?;
-        let area = Area::open(parent.as_fd(), folder, &[origin, &name])?;
+        let area = Area::open(parent.as_fd(), folder, origin, &name)?;
         let blocks = Blocks::cut(&manifest, options.block);
         let left = resume::left(&area, &manifest, &blocks)?;
         let tree = Tree::open(&area, &manifest, left.placing)?;

@@ -12,6 +12,7 @@ use crate::control::Aim;
 use crate::error::StageError;
 use crate::mover::{Console, Control, Event, MoverError, Order, Placed, Settings, Spot, TELL, Task, check};
 use crate::pace::Pace;
+use crate::pressure::Whose;
 use crate::source::Source;
 use crate::supervise::{Overlap, Shared, Work, supervise};
 use crate::target::{Check, Options, Report, Target};
@@ -113,7 +114,7 @@ pub(crate) fn local(
         steer,
     };
     let shared = Shared::new(aim.rate);
-    supervise(&mut moving, &shared, aim, alone)?;
+    supervise(&mut moving, &shared, aim, alone, Whose::Users)?;
     let Moving { source, target, cancelled, .. } = moving;
     if cancelled {
         target.evict()?;

@@ -90,7 +90,8 @@ impl Gateway {
             node_id,
             node: node.to_owned(),
             node_address: entry.and_then(|entry| entry.address),
-            fabric: site.fabric.clone(),
+            // Movers use no library of the user's choice.
+            fabric: site.fabric.clone().filter(|_| !only_movers),
             inside: self.door.inside,
             gateways: self.insides(),
             keys: site.keys(),

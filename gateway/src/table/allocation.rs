@@ -9,7 +9,7 @@ use hooks::{AllocationNews, AllocationOrder};
 use thiserror::Error;
 use types::JobId;
 use wire::Control;
-use wire::control::{AllocationMessage, JobMessage, NodeAsk, Traffic};
+use wire::control::{AllocationMessage, HeldAllocation, JobMessage, NodeAsk, Traffic};
 
 use crate::log::log;
 use crate::table::error::{GrantError, JobError, Refused, Violation};
@@ -337,7 +337,8 @@ impl<M: Clone + PartialEq> Table<M> {
     pub(crate) fn perhaps_cancelled(&self, id: JobId) -> String {
         let told =
             |name| format!(", in batch job {name}, which may have been cancelled or have reached its time limit");
-        self.allocation_id(id).map_or(String::new(), told)
+        let job = self.allocation_id(id).filter(|name| name != HeldAllocation::NODE_SERVICE);
+        job.map_or(String::new(), told)
     }
 
     /// The site that asked for a job's nodes; the own site if none did.

@@ -9,12 +9,14 @@ mod fence;
 mod input;
 pub(crate) mod membership;
 pub mod memory;
+mod movers;
 mod pmix;
 pub mod prepare;
 mod rank;
 mod spawn;
 
 pub use self::membership::Lifeline;
+pub use self::movers::{Runs, WATCH};
 
 use std::ffi::OsString;
 use std::time::Duration;
@@ -72,6 +74,9 @@ pub enum AgentError {
         /// What the system said.
         source: std::io::Error,
     },
+    /// Not to be done for a user without a job.
+    #[error("{0}")]
+    NotHere(&'static str),
     /// A correspondent broke the rules.
     #[error(transparent)]
     Post(#[from] PostError),
@@ -100,19 +105,27 @@ pub enum AgentError {
 }
 
 /// Runs an agent until its job is over. `lifeline` fires (or is dropped) when the process that started the agent is
-/// gone. `folder` is for files of the node's ranks; it is made when needed and removed at the end.
+/// gone. `folder` is for files of the node's ranks; it is made when needed and removed at the end. `runs`: what it may
+/// run.
 ///
 /// Must run on the process's main thread, in a runtime of one thread, because ranks are killed when the thread that
 /// started them ends.
 ///
 /// # Errors
 /// [`AgentError`]; every process below this one has ended by then too.
-pub async fn run(order: Order, folder: Folder, lifeline: oneshot::Receiver<Lifeline>) -> Result<(), AgentError> {
+pub async fn run(
+    order: Order,
+    folder: Folder,
+    lifeline: oneshot::Receiver<Lifeline>,
+    runs: Runs,
+) -> Result<(), AgentError> {
+    let runs = if order.only_movers { Runs::OnlyMovers } else { runs };
+    runs.check(&order).map_err(AgentError::NotHere)?;
     let result = match order.forward.clone() {
         // A check while no gateway answers: that this program runs and has its provider is all it can show.
         _ if order.gateways.is_empty() => find_provider(),
         Some(allowed) => far::work(order, allowed, lifeline).await,
-        None => work(order, folder.clone(), lifeline).await,
+        None => work(order, folder.clone(), lifeline, runs).await,
     };
     end_descendants(LIMIT);
     folder.remove();
@@ -125,10 +138,15 @@ fn find_provider() -> Result<(), AgentError> {
     if path.is_file() { Ok(()) } else { Err(mpi::MpiError::NoProvider(path).into()) }
 }
 
-async fn work(order: Order, folder: Folder, lifeline: oneshot::Receiver<Lifeline>) -> Result<(), AgentError> {
+async fn work(
+    order: Order,
+    folder: Folder,
+    lifeline: oneshot::Receiver<Lifeline>,
+    runs: Runs,
+) -> Result<(), AgentError> {
     adopt_orphans().map_err(|source| AgentError::System { what: "adopting orphans", source })?;
     let (membership, reach) = Membership::join(&order, lifeline).await?;
-    let mut agent = Agent::new(order, folder, membership, reach, descriptors::raise())?;
+    let mut agent = Agent::new(order, folder, membership, reach, descriptors::raise(), runs)?;
     while !agent.finished {
         let deadline = agent.deadline;
         tokio::select! {
@@ -166,6 +184,7 @@ struct Agent {
     outputs: mpsc::Receiver<Output>,
     /// The limit on open files of each rank.
     open_files: Rlimit,
+    runs: Runs,
     prepared: Option<Prepared>,
     ranks: Vec<Running>,
     /// The ranks' standard input.
@@ -205,6 +224,7 @@ impl Agent {
         mut membership: Membership,
         reach: Reach,
         open_files: Rlimit,
+        runs: Runs,
     ) -> Result<Agent, AgentError> {
         // Each rank that waits for PMIx has one request in flight, so this stays bounded.
         let (hear, heard) = mpsc::unbounded_channel();
@@ -222,6 +242,7 @@ impl Agent {
             events,
             outputs,
             open_files,
+            runs,
             prepared: None,
             ranks: Vec::new(),
             inputs: Inputs::default(),
@@ -268,13 +289,19 @@ impl Agent {
             return Err(AgentError::Message { from, problem: "only the launcher gives orders" });
         }
         match message {
-            Down::Prepare { program, roster } if program.modules.is_empty() => self.prepare(&program, &roster, &[]),
             Down::Prepare { program, roster } => {
+                let program = match self.runs.admit(&program) {
+                    Ok(program) => program,
+                    Err(reason) => return self.report(&Up::Refused { reason }),
+                };
+                if program.modules.is_empty() {
+                    return self.prepare(&program, &roster, &[]);
+                }
                 let events = self.sinks.events.clone();
                 tokio::spawn(async move {
                     let loaded = modules::load(&program.modules).await;
                     // If the agent has ended, nothing needs the modules.
-                    let _ = events.send(RankEvent::Modules { program, roster, loaded }).await;
+                    let _ = events.send(RankEvent::Modules { program: Box::new(program), roster, loaded }).await;
                 });
                 Ok(())
             }

@@ -64,8 +64,6 @@ pub enum PrepareError {
     Memory(#[from] pool::PoolError),
     #[error(transparent)]
     Bind(#[from] BindError),
-    #[error("only files are moved here (`landbridge stage`); programs run on the site's nodes")]
-    OnlyMovers,
     /// The ranks need an IPv4 address of this node.
     #[error("address {0} is not IPv4: give the node an IPv4 `address` in the sites file")]
     Address(IpAddr),
@@ -164,8 +162,6 @@ pub fn prepare(
         .find(|(_, (site, node, _, _))| (*site, *node) == (order.site_id, order.node_id))
         .ok_or_else(|| PrepareError::NotInRoster(format!("{}/{}", order.site, order.node)))?;
     let count = node.ranks;
-    let own = order.only_movers.then(|| only_movers(program)).transpose()?;
-    let program = own.as_ref().unwrap_or(program);
     let mut environment = Environment::new(&program.environment, std::env::vars_os());
     loaded.iter().for_each(|(name, value)| environment.set_raw(name.clone(), value.clone()));
     let crosses = roster.sites().iter().filter(|site| site.size() > 0).count() > 1;
@@ -241,16 +237,6 @@ pub fn prepare(
         roster,
         secret: order.secret.clone(),
     })
-}
-
-/// The program of a place where nothing may run but movers, in the agent's own environment.
-fn only_movers(program: &Program) -> Result<Program, PrepareError> {
-    let mover = |part: &&Part| part.command == program::MOVER.map(|word| word.as_bytes().to_vec());
-    let Some(part) = program.parts.first().filter(|part| program.parts.len() == 1 && mover(part)) else {
-        return Err(PrepareError::OnlyMovers);
-    };
-    let part = Part { first: part.first, command: part.command.clone(), directory: b"~/".to_vec(), ..Part::default() };
-    Ok(Program { parts: vec![part], mpi: program.mpi, input: program.input, ..Program::default() })
 }
 
 /// Checks one of the programs. `environment`: that of the user and of the modules.

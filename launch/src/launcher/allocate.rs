@@ -46,7 +46,7 @@ pub(super) fn asks(
     let sites = file.sites.iter().zip(&counts).filter(|(site, ranks)| **ranks > 0 && asked(site));
     Ok(sites
         .map(|(site, &ranks)| {
-            let held = held.filter(|_| site.name == home).cloned();
+            let held = held.filter(|_| site.name == home).cloned().or_else(|| named(site));
             let ask = NodeAsk {
                 ranks,
                 per_node: wish.ranks_per_node,
@@ -58,6 +58,15 @@ pub(super) fn asks(
             Ask { site: site.name.clone(), ask }
         })
         .collect())
+}
+
+/// The nodes that the user has named of a site with a node service (see [`crate::hosts`]).
+fn named(site: &Site) -> Option<HeldAllocation> {
+    site.starter.node_service()?;
+    let nodes = site.nodes.iter().filter(|node| node.name != FORWARDER);
+    let nodes = nodes.map(|node| AllocatedNode { name: node.name.clone(), slots: node.slots.unwrap_or(1) });
+    let nodes: Vec<AllocatedNode> = nodes.collect();
+    (!nodes.is_empty()).then(|| HeldAllocation { id: HeldAllocation::NODE_SERVICE.to_owned(), nodes })
 }
 
 /// Refuses a job that some gateway's memory cannot hold, even alone, before any site queues or starts anything.

@@ -5,7 +5,7 @@ use std::process::Stdio;
 use hooks::{AgentOrder, AgentStarter, AllocationHandle, AllocationOrder, StartError};
 use tokio::process::Command;
 use types::sites::Slurm;
-use wire::control::NodeAsk;
+use wire::control::{HeldAllocation, NodeAsk};
 
 use super::held::Held;
 use super::process::{AgentProcess, Manner};
@@ -29,6 +29,12 @@ while :; do
 done"#;
 /// The variable that gives a keeper the name of the job in which it runs, if the job was made for it.
 pub(crate) const ALLOCATION: &str = "LANDBRIDGE_ALLOCATION";
+
+/// The subcommand that has a node's service start an agent. Its arguments are node and port.
+const NODE_CALL: [&str; 2] = ["slurm", "call"];
+
+const NO_SERVICE: &str = "its gateway's sites file has no `node_service` in [site.starter], the port of the service that \
+                          starts movers without a job";
 
 /// A name that no job of the user's own has.
 fn job_name(job: impl std::fmt::Display) -> String {
@@ -61,9 +67,25 @@ impl SlurmStarter {
     }
 }
 
+impl SlurmStarter {
+    /// Starts an agent on a node of no job, by the node's service. The program beside the gateway is a caller of it.
+    fn by_service(&self, order: AgentOrder) -> Started {
+        let port = self.slurm.node_service.ok_or_else(|| StartError(NO_SERVICE.into()))?;
+        let words = agent_words(None)?;
+        let mut command = slurm_command(&words[0]);
+        command.args(NODE_CALL).arg(&order.node).arg(port.to_string());
+        // Files do not move faster over a fabric, whose library the node would not load for a user without a job.
+        let order = AgentOrder { fabric: None, ..order };
+        Ok(Box::new(AgentProcess::start(command, order_line(order)?, Manner::Remote)?))
+    }
+}
+
 impl AgentStarter for SlurmStarter {
     fn start(&self, order: AgentOrder) -> Started {
         let id = order.allocation.clone().ok_or_else(|| StartError("its Slurm job is over".into()))?;
+        if id == HeldAllocation::NODE_SERVICE {
+            return self.by_service(order);
+        }
         let mut command = slurm_command("srun");
         // One task that may use all that the job has on the node, besides the user's own steps.
         command.args(["--nodes=1", "--ntasks=1", "--overlap", "--cpu-bind=none", "--mem=0", "--mpi=none", "--quiet"]);
@@ -76,6 +98,9 @@ impl AgentStarter for SlurmStarter {
 
     fn allocate(&self, order: AllocationOrder) -> Result<Box<dyn AllocationHandle>, StartError> {
         if let Some(held) = order.ask.held {
+            if held.id == HeldAllocation::NODE_SERVICE && self.slurm.node_service.is_none() {
+                return Err(StartError(NO_SERVICE.into()));
+            }
             return Ok(Box::new(Held::new(held)));
         }
         if order.ask.ranks == 0 {

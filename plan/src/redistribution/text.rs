@@ -1,6 +1,6 @@
 //! Layouts as a user types them: `4096x4096/8:block(4),whole`.
 //!
-//! A shape, the bytes of an element, and for each axis how it is spread: `whole` or `*`, `block(P)`, `block(N+N+…)` with
+//! A shape, the bytes of an element, and for each axis how it is spread: `whole` or `*`, `block(P)`, `block(N+N+…)`
 //! the indices of each process, `cyclic(P,BLOCK)` or `cyclic(P,BLOCK,FIRST)`; `~K` or `~K+L` after `whole` and `block`
 //! is a halo of K indices before and L after (K, if L is left out). `:fortran` at the end means that the first axis is
 //! contiguous.

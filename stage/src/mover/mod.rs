@@ -31,6 +31,7 @@ pub use message::{Control, Event, Order, Placed, Settings, Spot, Task};
 pub use pmi::PmiError;
 
 use crate::error::StageError;
+use crate::pressure::Whose;
 use crate::supervise::{Shared, Work, supervise};
 pub(crate) use console::Console;
 use feeding::Feeding;
@@ -125,6 +126,7 @@ pub fn run(
     input: BorrowedFd<'_>,
     output: &mut (dyn std::io::Write + Send),
 ) -> Result<(), MoverError> {
+    let whose = Whose::of(&lookup);
     let peers = Peers::open(lookup)?;
     let console = (peers.me() == 0).then(|| Console::new(input, output));
     let mut mover = Mover {
@@ -156,7 +158,7 @@ pub fn run(
         let aim = order.options.aim();
         shared = Shared::new(aim.rate);
         // Agents are started in sessions of their own.
-        supervise(&mut mover, &shared, aim, true)?;
+        supervise(&mut mover, &shared, aim, true, whose)?;
     }
     mover.feeding.clear();
     mover.receiving.clear();

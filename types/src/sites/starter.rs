@@ -24,6 +24,14 @@ impl Starter {
     pub fn allocates(&self) -> bool {
         matches!(self, Starter::Slurm(_) | Starter::Pbs(_))
     }
+
+    /// The port of the service that starts movers on nodes that no job of the user's has.
+    pub fn node_service(&self) -> Option<u16> {
+        match self {
+            Starter::Slurm(slurm) => slurm.node_service,
+            Starter::Local | Starter::Ssh(_) | Starter::Template(_) | Starter::Pbs(_) => None,
+        }
+    }
 }
 
 /// An ssh login on every node.
@@ -67,6 +75,8 @@ pub struct Slurm {
     pub options: Vec<String>,
     /// Path of `landbridge` on the nodes. `None`: the gateway's own path.
     pub landbridge: Option<String>,
+    /// The port of the node service, which starts movers on any node, behind other users' jobs. `None`: there is none.
+    pub node_service: Option<u16>,
 }
 
 /// The placeholders that a [`Template`] may contain.
@@ -93,6 +103,7 @@ pub(super) struct RawSlurm {
     #[serde(default)]
     options: Vec<String>,
     landbridge: Option<String>,
+    node_service: Option<u16>,
 }
 
 #[derive(Deserialize)]
@@ -181,6 +192,9 @@ impl RawSlurm {
             }
             value => Ok(value),
         };
+        if self.node_service == Some(0) {
+            return Err(Wrong::new("node_service", "`0` is not a port: give 1 to 65535, or remove it"));
+        }
         Ok(Slurm {
             partition: value("partition", self.partition)?,
             account: value("account", self.account)?,
@@ -188,6 +202,7 @@ impl RawSlurm {
             time: value("time", self.time)?,
             options: self.options,
             landbridge: path("landbridge", self.landbridge)?,
+            node_service: self.node_service,
         })
     }
 }

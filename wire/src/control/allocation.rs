@@ -47,7 +47,8 @@ pub struct NodeAsk {
     pub beyond_home: u32,
     /// How long to wait for them, in seconds.
     pub wait_s: u32,
-    /// The batch job that the user already has: its nodes are used, and it is left running afterwards.
+    /// The batch job that the user already has: its nodes are used, and it is left running afterwards. Or nodes without
+    /// one ([`HeldAllocation::NODE_SERVICE`]).
     pub held: Option<HeldAllocation>,
 }
 
@@ -57,6 +58,11 @@ pub struct HeldAllocation {
     /// Its number or name in the batch system.
     pub id: String,
     pub nodes: Vec<AllocatedNode>,
+}
+
+impl HeldAllocation {
+    /// The id of nodes that no batch job was asked for: the site's node service starts movers there.
+    pub const NODE_SERVICE: &str = "node-service";
 }
 
 /// A node of a batch job.

@@ -1,0 +1,140 @@
+//! The flags of `landbridge slurm`.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use clap::{Args, Subcommand};
+use node_service::message::PORT;
+
+use crate::{slurm_hook, slurm_install, slurm_service, slurm_step};
+
+/// Staging behind other users' jobs on a Slurm cluster: for its administrator
+#[derive(Debug, Args)]
+pub(crate) struct SlurmArgs {
+    #[command(subcommand)]
+    pub command: SlurmCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum SlurmCommand {
+    /// Install staging behind other users' jobs on this machine of a Slurm cluster
+    Install(InstallArgs),
+    /// Undo `slurm install` on this machine
+    Uninstall(InstallArgs),
+    NodeService(NodeServiceArgs),
+    /// Started by gateways: has a node's service start an agent
+    #[command(hide = true)]
+    Call {
+        /// Slurm's name of the node
+        node: String,
+        /// The port of its service
+        port: u16,
+    },
+    /// Started by node services: is something at a path?
+    #[command(hide = true)]
+    Look,
+    /// Started by node services: removes what was staged
+    #[command(hide = true)]
+    Remove,
+    /// Started by node services: a step of a hook's
+    #[command(hide = true)]
+    Step,
+    /// Started by Slurm's controller
+    #[command(hide = true)]
+    Hook(HookArgs),
+}
+
+/// Do users' orders on this node as those users, until it is stopped
+#[derive(Debug, Args)]
+#[command(
+    long_about = "Do users' orders on this node as those users: start movers, which only `landbridge stage` uses, and remove \
+        what was staged. An order comes with a munge credential, so munge says whose it is. Runs as root, one on each node, \
+        started by systemd (`landbridge slurm install`). What it starts ends with it."
+)]
+pub(crate) struct NodeServiceArgs {
+    /// Where to listen
+    #[arg(long, value_name = "ADDRESS:PORT", default_value_t = format!("0.0.0.0:{PORT}"))]
+    pub listen: String,
+    /// Slurm's name of this node [default: the host's name up to the first dot]
+    #[arg(long, value_name = "NAME")]
+    pub node: Option<String>,
+    /// The socket of munged [default: as Slurm's configuration says, else munge's own]
+    #[arg(long, value_name = "PATH")]
+    pub munge_socket: Option<PathBuf>,
+    /// A local socket for the hooks of Slurm's controller, on its machine alone
+    #[arg(long, value_name = "PATH")]
+    pub hooks: Option<PathBuf>,
+    /// The user id of Slurm's controller [default: as Slurm's configuration says]
+    #[arg(long, value_name = "UID")]
+    pub slurm_user: Option<u32>,
+    /// A variable of the service's environment that what it starts has too
+    #[arg(long, value_name = "NAME", default_values = ["SLURM_CONF", "TZ"])]
+    pub keep_variable: Vec<String>,
+}
+
+/// What is installed, and where
+#[derive(Debug, Args)]
+pub(crate) struct InstallArgs {
+    /// Slurm's controller runs here: its burst buffer gets the hooks
+    #[arg(long)]
+    pub controller: bool,
+    /// Only show what would change
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Do not ask
+    #[arg(long)]
+    pub yes: bool,
+    /// Do not start or stop the service: only write files
+    #[arg(long)]
+    pub no_start: bool,
+    /// Slurm's configuration
+    #[arg(long, value_name = "FILE", default_value = "/etc/slurm/slurm.conf")]
+    pub conf: PathBuf,
+    /// The folder of systemd's units
+    #[arg(long, value_name = "FOLDER", default_value = "/etc/systemd/system")]
+    pub units: PathBuf,
+    /// The folder of what is known about jobs, which Slurm's user can write [default: in Slurm's StateSaveLocation]
+    #[arg(long, value_name = "FOLDER")]
+    pub state: Option<PathBuf>,
+    /// The socket between the hooks and the service of the controller's machine
+    #[arg(long, value_name = "PATH", default_value = "/run/landbridge/hooks")]
+    pub socket: PathBuf,
+}
+
+/// What a hook is about
+#[derive(Debug, Args)]
+pub(crate) struct HookArgs {
+    /// The folder of what is known about jobs
+    #[arg(long, value_name = "FOLDER")]
+    pub state: PathBuf,
+    /// The socket of this machine's node service
+    #[arg(long, value_name = "PATH")]
+    pub service: PathBuf,
+    #[command(subcommand)]
+    pub hook: Hook,
+}
+
+/// The hooks, by Slurm's names.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Hook {
+    JobProcess { script: PathBuf },
+    DataIn { job: u32, script: PathBuf },
+    PreRun { job: u32, script: PathBuf },
+    DataOut { job: u32, script: PathBuf },
+    JobTeardown { job: u32, script: PathBuf },
+    GetStatus,
+}
+
+/// Does what was typed, and returns the exit code.
+pub(crate) fn slurm(args: &SlurmArgs) -> Result<i32> {
+    match &args.command {
+        SlurmCommand::NodeService(args) => slurm_service::serve(args),
+        SlurmCommand::Install(args) => slurm_install::add(args),
+        SlurmCommand::Uninstall(args) => slurm_install::remove(args),
+        SlurmCommand::Call { node, port } => slurm_service::call(node, *port),
+        SlurmCommand::Look => slurm_service::look(),
+        SlurmCommand::Remove => slurm_service::remove(),
+        SlurmCommand::Step => slurm_step::step(),
+        SlurmCommand::Hook(args) => slurm_hook::hook(args),
+    }
+}

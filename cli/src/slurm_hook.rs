@@ -1,0 +1,72 @@
+//! `landbridge slurm hook`: what `burst_buffer.lua` calls.
+
+use std::io::Write;
+use std::path::Path;
+
+use anyhow::{Context, Result, anyhow};
+use node_service::client;
+use node_service::directive::{Plan, parse};
+use node_service::hook::{self, Steps};
+use node_service::message::{HookRequest, VERSION};
+use node_service::record::Records;
+use node_service::slurm::Jobs;
+use node_service::step::Step;
+
+use crate::slurm_args::{Hook, HookArgs};
+
+/// Does what a hook asks. The message of an error is what Slurm shows to the job's user.
+pub(crate) fn hook(args: &HookArgs) -> Result<i32> {
+    let records = Records(args.state.clone());
+    let service = Service { socket: &args.service };
+    let with = |job: u32, script: &Path, act: fn(&hook::Hook<'_>) -> Result<(), String>| -> Result<i32> {
+        let plan = plan(script)?;
+        if plan.is_empty() {
+            return Ok(0);
+        }
+        act(&hook::Hook { job, plan: &plan, cluster: &Jobs, steps: &service, records: &records })
+            .map_err(|problem| anyhow!(problem))?;
+        Ok(0)
+    };
+    match &args.hook {
+        Hook::JobProcess { script } => plan(script).map(|_| 0),
+        Hook::DataIn { job, script } => with(*job, script, |hook| hook.data_in()),
+        Hook::PreRun { job, script } => with(*job, script, |hook| hook.pre_run()),
+        Hook::DataOut { job, script } => with(*job, script, |hook| hook.data_out()),
+        Hook::JobTeardown { job, script } => with(*job, script, |hook| hook.teardown()),
+        Hook::GetStatus => {
+            for job in records.jobs() {
+                let record = records.read(job).map_err(|problem| anyhow!(problem))?;
+                for copies in record.inputs {
+                    let (whole, begun) = (copies.whole.join(","), copies.begun.join(","));
+                    writeln!(std::io::stdout(), "job {job}: input on {whole}; on its way to {begun}")?;
+                }
+            }
+            Ok(0)
+        }
+    }
+}
+
+fn plan(script: &Path) -> Result<Plan> {
+    let text = std::fs::read(script).with_context(|| script.display().to_string())?;
+    Ok(parse(&text)?)
+}
+
+/// The node service of this machine, which becomes the job's user.
+struct Service<'a> {
+    socket: &'a Path,
+}
+
+impl Steps for Service<'_> {
+    fn run(&self, user: u32, step: &Step) -> Result<String, String> {
+        let step = serde_json::to_string(step).map_err(|e| e.to_string())?;
+        let request = HookRequest { landbridge_node_service: VERSION, user, step };
+        // The step is given up when this process ends, because its end of the connection closes.
+        let (held, _hold) = std::io::pipe().map_err(|e| e.to_string())?;
+        let ended = client::hook(self.socket, &request, held).map_err(|e| e.to_string())?;
+        match ended.code {
+            0 => Ok(ended.output),
+            code if ended.words.is_empty() => Err(format!("exit status {code}")),
+            _ => Err(ended.words.trim_start_matches("landbridge: ").to_owned()),
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! `landbridge slurm node-service`, its callers, and what it starts.
+
+use std::ffi::OsString;
+use std::io::{BufRead, ErrorKind, Write};
+use std::net::TcpListener;
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use node_service::account::Getent;
+use node_service::admission::{Counts, Limits};
+use node_service::child::Own;
+use node_service::client;
+use node_service::credential::Munge;
+use node_service::message::{Request, Work};
+use node_service::service::Service;
+use node_service::slurm::{self, Config};
+
+use crate::log;
+use crate::slurm_args::NodeServiceArgs;
+
+/// How long a transfer that is being ended may take to leave a target that is removed.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Serves until the listener fails or a signal ends it.
+pub(crate) fn serve(args: &NodeServiceArgs) -> Result<i32> {
+    log::start(std::env::var_os(log::VARIABLE).as_deref())?;
+    if !rustix::process::geteuid().is_root() {
+        bail!("only root can become other users: systemd starts it (`systemctl start landbridge-node`)");
+    }
+    // Nothing that it makes is for others, nor what it starts unless that says so.
+    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
+    let config = match (&args.munge_socket, args.slurm_user) {
+        (Some(_), Some(_)) => Config::default(),
+        _ => Config::ask().context("give --munge-socket and --slurm-user, or let Slurm say them")?,
+    };
+    let node = match &args.node {
+        Some(node) => node.clone(),
+        None => own_name()?,
+    };
+    if !slurm::is_node(&node) {
+        bail!("--node {node}: this is no name of a node");
+    }
+    let service = Arc::new(Service {
+        node: node.clone(),
+        // Without a value only root is admitted.
+        slurm: args.slurm_user.or_else(|| config.user()).unwrap_or(0),
+        limits: Limits::default(),
+        opener: Box::new(Munge { socket: args.munge_socket.clone().or_else(|| config.munge_socket()) }),
+        accounts: Box::new(Getent),
+        programs: Box::new(Own::new(&args.keep_variable)?),
+        counts: Counts::default(),
+    });
+    if let Some(path) = &args.hooks {
+        let listener = hooks_socket(path)?;
+        let service = service.clone();
+        std::thread::Builder::new().name("hooks".into()).spawn(move || service.serve_hooks(&listener))?;
+    }
+    let listener = TcpListener::bind(&args.listen).with_context(|| format!("--listen {}", args.listen))?;
+    log::note(&format!("node {node}: serving at {}", args.listen));
+    service.serve(&listener).with_context(|| format!("--listen {}", args.listen))?;
+    Ok(0)
+}
+
+fn own_name() -> Result<String> {
+    let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let short = name.split('.').next().unwrap_or_default().to_owned();
+    if short.is_empty() {
+        bail!("this machine has no name: give Slurm's name for it as --node NAME");
+    }
+    Ok(short)
+}
+
+/// Everybody may connect; who it is decides.
+fn hooks_socket(path: &Path) -> Result<UnixListener> {
+    let shown = || format!("--hooks {}", path.display());
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != ErrorKind::NotFound => return Err(error).with_context(shown),
+        _ => {}
+    }
+    let listener = UnixListener::bind(path).with_context(shown)?;
+    std::fs::set_permissions(path, PermissionsExt::from_mode(0o666)).with_context(shown)?;
+    Ok(listener)
+}
+
+/// Has a node's service start an agent, whose order and lifeline is standard input. Returns the agent's exit code.
+pub(crate) fn call(node: &str, port: u16) -> Result<i32> {
+    let mut order = String::new();
+    // What is read beyond the line stays in the buffer of standard input, from which the rest is read.
+    std::io::stdin().lock().read_line(&mut order)?;
+    let work = Work::Agent { order: order.trim_end_matches('\n').to_owned() };
+    let ended = at_node(node, port, work, std::io::stdin())?;
+    write!(std::io::stderr(), "{}", ended.words)?;
+    Ok(ended.code)
+}
+
+/// Has a node do something as this process's user.
+pub(crate) fn at_node(
+    node: &str,
+    port: u16,
+    work: Work,
+    input: impl std::io::Read + Send + 'static,
+) -> Result<client::Ended> {
+    let munge = Munge { socket: Config::ask()?.munge_socket() };
+    let address = slurm::address(node)?;
+    Ok(client::order(&format!("{address}:{port}"), &munge, &Request::new(node, work), input)?)
+}
+
+/// Is something at the path on standard input? Follows no link at its end.
+pub(crate) fn look() -> Result<i32> {
+    let path: Vec<u8> = read_line("a path")?;
+    let path = PathBuf::from(OsString::from_vec(path));
+    match std::fs::symlink_metadata(&path) {
+        Ok(_) => Ok(1),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(0),
+        Err(error) => {
+            writeln!(std::io::stderr(), "landbridge: cannot look at {}: {error}", path.display())?;
+            Ok(2)
+        }
+    }
+}
+
+/// Removes what was staged: a list of paths on standard input. What is not there is not missed.
+pub(crate) fn remove() -> Result<i32> {
+    let paths: Vec<Vec<u8>> = read_line("a list of paths")?;
+    let mut failed = 0;
+    for path in paths.into_iter().map(|path| PathBuf::from(OsString::from_vec(path))) {
+        if let Err(error) = stage::evict(&path, PATIENCE) {
+            failed += 1;
+            writeln!(std::io::stderr(), "landbridge: {error}")?;
+        }
+    }
+    Ok(if failed > 0 { 2 } else { 0 })
+}
+
+fn read_line<T: serde::de::DeserializeOwned>(what: &'static str) -> Result<T> {
+    let mut line = String::new();
+    std::io::stdin().lock().read_line(&mut line)?;
+    serde_json::from_str(&line).context(what)
+}

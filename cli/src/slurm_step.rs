@@ -1,0 +1,106 @@
+//! A step of a hook's, as the job's user: `landbridge stage move` with the user's own sites file, a look, or a removal.
+
+use std::ffi::OsString;
+use std::io::{BufRead, Read, Write};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use node_service::message::Work;
+use node_service::step::{End, Step};
+use rustix::process::{Pid, Signal};
+use types::sites::Site;
+
+use crate::args::SitesFileArgs;
+use crate::sites_file;
+use crate::slurm_service::at_node;
+
+/// How long a transfer may take to end.
+const GIVE_UP: Duration = Duration::from_secs(10);
+
+/// Does the step that standard input has as a line. It is given up when standard input ends.
+pub(crate) fn step() -> Result<i32> {
+    let mut line = String::new();
+    std::io::stdin().lock().read_line(&mut line)?;
+    let step: Step = serde_json::from_str(&line).context("the step on standard input")?;
+    let path = sites_file::locate(&SitesFileArgs { sites: None })?;
+    let sites = sites_file::read(&path)?;
+    let home = sites_file::own_site(&sites, None)?;
+    let site = sites.site(&home)?;
+    let Some(port) = site.starter.node_service() else {
+        bail!("site {home}: {} has no `node_service` in its [site.starter]: add node_service = 7760", path.display());
+    };
+    match step {
+        Step::Move { from, to, rate, harm } => {
+            let mut words: Vec<OsString> = ["stage", "move", "--json", "--from", &home].map(Into::into).into();
+            for (option, value) in [("--rate", rate), ("--harm", harm)] {
+                words.extend(value.into_iter().flat_map(|value| [option.into(), value.into()]));
+            }
+            words.extend(["--".into(), typed(&from, site).into(), typed(&to, site).into()]);
+            carry_out(&words)
+        }
+        Step::Look { nodes, path } => {
+            let mut there = Vec::new();
+            for node in nodes {
+                let work = Work::Look { path: path.clone().into_bytes() };
+                let ended = at_node(&node, port, work, std::io::empty()).with_context(|| node.clone())?;
+                match ended.code {
+                    0 => {}
+                    1 => there.push(node),
+                    _ => bail!("{node}: {}", ended.words),
+                }
+            }
+            writeln!(std::io::stdout(), "{}", serde_json::to_string(&there)?)?;
+            Ok(0)
+        }
+        Step::Remove { nodes, paths } => {
+            let mut failed = 0;
+            for node in nodes {
+                let paths = paths.iter().map(|path| path.clone().into_bytes()).collect();
+                let problem = match at_node(&node, port, Work::Remove { paths }, std::io::empty()) {
+                    Ok(ended) if ended.code == 0 => continue,
+                    Ok(ended) => ended.words,
+                    Err(error) => format!("{error:#}"),
+                };
+                failed += 1;
+                writeln!(std::io::stderr(), "{node}: {problem}")?;
+            }
+            Ok(i32::from(failed > 0))
+        }
+    }
+}
+
+fn typed(end: &End, site: &Site) -> String {
+    end.typed(&site.name)
+}
+
+/// Runs this command, and has it give up when standard input ends.
+fn carry_out(words: &[OsString]) -> Result<i32> {
+    let mut child = Command::new(std::env::current_exe()?).args(words).stdin(Stdio::null()).spawn()?;
+    let (gone, end) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let _ = std::io::stdin().lock().read_to_end(&mut Vec::new());
+        let _ = gone.send(());
+    });
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(status.code().unwrap_or(1));
+        }
+        if end.recv_timeout(Duration::from_millis(50)).is_ok() {
+            return give_up(&mut child);
+        }
+    }
+}
+
+/// What has arrived stays: the hook may be tried again, and removes it when the job is over.
+fn give_up(child: &mut Child) -> Result<i32> {
+    let _ = rustix::process::kill_process(Pid::from_child(child), Signal::TERM);
+    let deadline = Instant::now() + GIVE_UP;
+    while child.try_wait()?.is_none() {
+        if Instant::now() > deadline {
+            child.kill()?;
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    bail!("given up, because the hook that wanted it is gone")
+}

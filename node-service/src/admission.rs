@@ -1,0 +1,234 @@
+//! Whether an order is done. Pure, but for the counts of what is running.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use thiserror::Error;
+
+use crate::account::AccountError;
+use crate::credential::{CredentialError, Opened};
+use crate::message::{HookRequest, Request, VERSION, Work};
+use crate::stream::LineError;
+
+/// Why an order is not done; sent to the caller.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum Refusal {
+    #[error(transparent)]
+    Line(#[from] LineError),
+    #[error(transparent)]
+    Credential(#[from] CredentialError),
+    #[error(transparent)]
+    Account(#[from] AccountError),
+    #[error("the order is not one for this service: {0}: are both landbridge of the same release?")]
+    Order(String),
+    #[error("the order is of release {theirs} of this conversation, and this node has {VERSION}: update the older one")]
+    Release { theirs: u32 },
+    #[error("the order is for node {theirs}, and this is {ours}")]
+    Node { theirs: String, ours: String },
+    #[error("{running} orders of user id {user} are running here, which is the limit: wait for one to end")]
+    TooMany { user: u32, running: u32 },
+    #[error("{0} callers are connected, which is the limit: try again")]
+    Crowded(u32),
+    #[error("{path} cannot be looked at or removed: a path is absolute, without `..`, and not the root")]
+    Path { path: String },
+    #[error("user id {0} is neither root nor Slurm's user: only they may ask here")]
+    Stranger(u32),
+    #[error("cannot start it: {0}")]
+    Start(std::io::Error),
+    #[error("{0}")]
+    Connection(#[from] std::io::Error),
+}
+
+/// The order in an opened credential, if node `ours` may do it. The caller finds out whether the user has an account.
+///
+/// # Errors
+/// [`Refusal`].
+pub fn judge(opened: &Opened, ours: &str) -> Result<Work, Refusal> {
+    if opened.user == 0 {
+        return Err(AccountError::Root.into());
+    }
+    let request: Request = read(&opened.payload)?;
+    release(request.landbridge_node_service)?;
+    if request.node != ours {
+        return Err(Refusal::Node { theirs: printable(&request.node), ours: ours.to_owned() });
+    }
+    match &request.work {
+        Work::Agent { order } if order.contains('\n') => Err(Refusal::Order("it has several lines".to_owned())),
+        Work::Agent { .. } => Ok(request.work),
+        Work::Look { path } => {
+            fits(std::slice::from_ref(path))?;
+            Ok(request.work)
+        }
+        Work::Remove { paths } => {
+            fits(paths)?;
+            Ok(request.work)
+        }
+    }
+}
+
+/// What a hook of Slurm's asks for, if this peer may.
+///
+/// # Errors
+/// [`Refusal`].
+pub fn judge_hook(line: &[u8], peer: u32, slurm: u32) -> Result<HookRequest, Refusal> {
+    if peer != 0 && peer != slurm {
+        return Err(Refusal::Stranger(peer));
+    }
+    let request: HookRequest = read(line)?;
+    release(request.landbridge_node_service)?;
+    if request.user == 0 {
+        return Err(AccountError::Root.into());
+    }
+    match request.step.contains('\n') {
+        true => Err(Refusal::Order("it has several lines".to_owned())),
+        false => Ok(request),
+    }
+}
+
+fn read<'a, T: serde::Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, Refusal> {
+    serde_json::from_slice(bytes).map_err(|e| Refusal::Order(e.to_string()))
+}
+
+fn release(theirs: u32) -> Result<(), Refusal> {
+    if theirs == VERSION { Ok(()) } else { Err(Refusal::Release { theirs }) }
+}
+
+fn fits(paths: &[Vec<u8>]) -> Result<(), Refusal> {
+    match paths.iter().find(|path| !is_whole(path)) {
+        Some(path) => Err(Refusal::Path { path: printable(&String::from_utf8_lossy(path)) }),
+        None => Ok(()),
+    }
+}
+
+fn is_whole(path: &[u8]) -> bool {
+    let mut parts = path.split(|byte| *byte == b'/').filter(|part| !part.is_empty() && *part != b".").peekable();
+    path.first() == Some(&b'/') && !path.contains(&0) && parts.peek().is_some() && parts.all(|part| part != b"..")
+}
+
+/// A caller's text in a message: short, without control characters.
+fn printable(text: &str) -> String {
+    text.chars().take(200).flat_map(char::escape_debug).collect()
+}
+
+/// How much may run at once.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Callers that have not said yet who they are.
+    pub strangers: u32,
+    /// Orders of a user.
+    pub per_user: u32,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits { strangers: 64, per_user: 32 }
+    }
+}
+
+/// Counts what runs. A place is given back when it is dropped.
+#[derive(Clone, Debug, Default)]
+pub struct Counts {
+    running: Arc<Mutex<HashMap<Option<u32>, u32>>>,
+}
+
+/// A caller's place among those that are served.
+#[derive(Debug)]
+pub struct Seat {
+    counts: Counts,
+    /// `None`: it has not said yet who it is.
+    user: Option<u32>,
+}
+
+impl Counts {
+    /// A place for somebody, if fewer than `limit` have one.
+    ///
+    /// # Errors
+    /// How many have.
+    pub fn enter(&self, user: Option<u32>, limit: u32) -> Result<Seat, u32> {
+        let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = running.entry(user).or_default();
+        if *count >= limit {
+            return Err(*count);
+        }
+        *count += 1;
+        Ok(Seat { counts: self.clone(), user })
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        let mut running = self.counts.running.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = running.get_mut(&self.user) {
+            *count = count.saturating_sub(1);
+            if *count == 0 {
+                running.remove(&self.user);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn opened(user: u32, request: &str) -> Opened {
+        Opened { user, payload: request.as_bytes().to_vec() }
+    }
+
+    fn refused(user: u32, request: &str) -> String {
+        judge(&opened(user, request), "n1").unwrap_err().to_string()
+    }
+
+    #[test]
+    fn only_an_order_for_this_node_and_service_is_done() {
+        let agent = r#"{"landbridge_node_service":1,"node":"n1","work":{"agent":{"order":"{}"}}}"#;
+        assert_eq!(judge(&opened(7, agent), "n1").unwrap(), Work::Agent { order: "{}".into() });
+        assert!(refused(0, agent).contains("nothing is done as root"));
+        assert!(refused(7, &agent.replace("n1", "n2")).contains("for node n2, and this is n1"));
+        assert!(refused(7, &agent.replace(":1", ":2")).contains("release 2"));
+        assert!(refused(7, &agent.replace("agent", "shell")).contains("unknown variant `shell`"));
+        assert!(refused(7, &agent.replace("\"{}\"", "\"a\\nb\"")).contains("several lines"));
+        for other in
+            ["", "{", "null", "{\"node\":\"n1\"}", "a credential for Slurm", &agent.replace("}}}", "}},\"x\":1}")]
+        {
+            assert!(refused(7, other).contains("not one for this service"), "{other}");
+        }
+        assert!(judge(&Opened { user: 7, payload: vec![0xff; 9] }, "n1").is_err());
+    }
+
+    #[test]
+    fn only_whole_paths_are_removed() {
+        let remove = |path: &str| {
+            let work = Work::Remove { paths: vec![path.as_bytes().to_vec()] };
+            let payload = serde_json::to_vec(&Request::new("n1", work)).unwrap();
+            judge(&Opened { user: 7, payload }, "n1").is_ok()
+        };
+        assert!(remove("/tmp/x") && remove("/scratch/a/b..c/"));
+        for wrong in ["", "x", "/", "//", "/.", "/tmp/../etc", "/tmp/x/..", "../x", "/tmp/\0x"] {
+            assert!(!remove(wrong), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn hooks_are_root_or_slurm_and_work_for_users_only() {
+        let hook = br#"{"landbridge_node_service":1,"user":7,"step":"{}"}"#;
+        assert!(judge_hook(hook, 0, 64).is_ok() && judge_hook(hook, 64, 64).is_ok());
+        assert!(judge_hook(hook, 7, 64).unwrap_err().to_string().contains("user id 7 is neither root nor Slurm's"));
+        let root = br#"{"landbridge_node_service":1,"user":0,"step":"{}"}"#;
+        assert!(judge_hook(root, 64, 64).unwrap_err().to_string().contains("as root"));
+        assert!(judge_hook(b"x", 0, 64).is_err());
+    }
+
+    #[test]
+    fn places_are_limited_and_given_back() {
+        let counts = Counts::default();
+        let first = counts.enter(Some(7), 2).unwrap();
+        let _second = counts.enter(Some(7), 2).unwrap();
+        assert_eq!(counts.enter(Some(7), 2).unwrap_err(), 2);
+        assert!(counts.enter(Some(8), 2).is_ok() && counts.enter(None, 1).is_ok());
+        drop(first);
+        assert!(counts.enter(Some(7), 2).is_ok());
+        assert!(counts.running.lock().unwrap().len() == 1);
+    }
+}

@@ -1,0 +1,188 @@
+//! Munge credentials: a text that only a user's own process can have had made, by the commands `munge` and `unmunge`.
+//!
+//! Munge itself refuses what was forged, was used on this node before, is too old, or may be read by others only. Its
+//! commands are used instead of its library, which would be a second way for a fault in C to reach this process.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use thiserror::Error;
+
+/// How long a credential is good for, whatever its maker has asked munge for.
+pub const MOST_AGE_S: u64 = 60;
+/// The longest payload that is encrypted in bytes.
+const LONGEST: usize = 128 << 10;
+
+/// Why there is no credential, or why one is not accepted.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum CredentialError {
+    #[error("cannot run {command}: {source}: install munge on this machine")]
+    Command { command: &'static str, source: std::io::Error },
+    #[error("munge made no credential: {0}: is munged running on this machine?")]
+    Make(String),
+    /// What munge says, such as `Invalid credential`.
+    #[error("munge refuses the credential: {0}")]
+    Refused(String),
+    #[error("the credential is {0} s old, at most {MOST_AGE_S} are accepted: are the clocks of both machines set?")]
+    Old(u64),
+    #[error("unmunge's output has no {0}: is its munge older than 0.5.11?")]
+    Output(&'static str),
+    #[error("an order of {0} bytes: it must be shorter than 128 KiB")]
+    Long(usize),
+}
+
+/// What was in a credential.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Opened {
+    /// Whose process had it made.
+    pub user: u32,
+    pub payload: Vec<u8>,
+}
+
+/// Opens credentials.
+pub trait Opener: Send + Sync {
+    /// # Errors
+    /// It is not accepted.
+    fn open(&self, credential: &[u8]) -> Result<Opened, CredentialError>;
+}
+
+/// The site's munge, through the socket of this machine's munged.
+#[derive(Clone, Debug, Default)]
+pub struct Munge {
+    /// `None`: where munge itself looks.
+    pub socket: Option<PathBuf>,
+}
+
+impl Munge {
+    fn command(&self, name: &'static str) -> Command {
+        let mut command = Command::new(name);
+        if let Some(socket) = &self.socket {
+            command.arg("--socket").arg(socket);
+        }
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+
+    /// A credential of this process's user that only root can open, and that is good for [`MOST_AGE_S`].
+    ///
+    /// # Errors
+    /// [`CredentialError::Make`], with munge's words.
+    pub fn seal(&self, payload: &[u8]) -> Result<Vec<u8>, CredentialError> {
+        if payload.len() >= LONGEST {
+            return Err(CredentialError::Long(payload.len()));
+        }
+        let mut command = self.command("munge");
+        command.args(["--restrict-uid=0", &format!("--ttl={MOST_AGE_S}")]);
+        let (code, out, words) = run("munge", command, payload)?;
+        match code {
+            Some(0) => Ok(out.into_iter().filter(|byte| *byte != b'\n').collect()),
+            _ => Err(CredentialError::Make(words)),
+        }
+    }
+}
+
+impl Opener for Munge {
+    fn open(&self, credential: &[u8]) -> Result<Opened, CredentialError> {
+        let mut command = self.command("unmunge");
+        command.args(["--numeric", "--keys=STATUS,ENCODE_TIME,DECODE_TIME,UID"]);
+        let (code, out, words) = run("unmunge", command, credential)?;
+        // It prints what is in a credential also if it does not accept it.
+        match code {
+            Some(0) => parse(&out),
+            _ if words.is_empty() => Err(CredentialError::Refused(status(&out))),
+            _ => Err(CredentialError::Refused(words)),
+        }
+    }
+}
+
+/// What munge says of a credential that is genuine and not accepted, in numbers that its library defines.
+fn status(output: &[u8]) -> String {
+    let text = String::from_utf8_lossy(output);
+    let status = text.lines().find_map(|line| line.strip_prefix("STATUS:")).map_or("", str::trim);
+    match status {
+        "15" => "expired: it is too old".to_owned(),
+        "16" => "it comes from the future: are the clocks of both machines set?".to_owned(),
+        "17" => "replayed: it has been used on this node before".to_owned(),
+        "18" => "root on this node may not open it".to_owned(),
+        _ => format!("status `{}`", status.escape_debug()),
+    }
+}
+
+/// Runs a command of munge, with this standard input. Returns its exit code, output and words.
+fn run(
+    name: &'static str,
+    mut command: Command,
+    input: &[u8],
+) -> Result<(Option<i32>, Vec<u8>, String), CredentialError> {
+    let failed = |source| CredentialError::Command { command: name, source };
+    let mut child = command.spawn().map_err(failed)?;
+    if let Some(mut stdin) = child.stdin.take() {
+        // It reads all of its input before it writes. If it ends early, its words say why.
+        let _ = stdin.write_all(input);
+    }
+    let done = child.wait_with_output().map_err(failed)?;
+    let words = String::from_utf8_lossy(&done.stderr);
+    let words = words.trim().trim_start_matches(name).trim_start_matches(": Error: ").to_owned();
+    Ok((done.status.code(), done.stdout, words))
+}
+
+/// Reads unmunge's output: lines `KEY: number`, an empty line, the payload.
+fn parse(output: &[u8]) -> Result<Opened, CredentialError> {
+    let end = output.windows(2).position(|pair| pair == b"\n\n").ok_or(CredentialError::Output("payload"))?;
+    let head = String::from_utf8_lossy(&output[..end]);
+    let number = |key: &'static str| -> Result<u64, CredentialError> {
+        let of = |line: &str| line.strip_prefix(key)?.strip_prefix(':')?.trim().parse().ok();
+        head.lines().find_map(of).ok_or(CredentialError::Output(key))
+    };
+    if number("STATUS")? != 0 {
+        return Err(CredentialError::Refused(format!("status {}", number("STATUS")?)));
+    }
+    let age = number("DECODE_TIME")?.abs_diff(number("ENCODE_TIME")?);
+    if age > MOST_AGE_S {
+        return Err(CredentialError::Old(age));
+    }
+    let user = u32::try_from(number("UID")?).map_err(|_| CredentialError::Output("UID"))?;
+    Ok(Opened { user, payload: output[end + 2..].to_vec() })
+}
+
+/// The socket in Slurm's `AuthInfo`, such as `socket=/run/munge/munge.socket.2,ttl=300`.
+pub fn socket_of(auth_info: &str) -> Option<&Path> {
+    auth_info.split(',').find_map(|word| word.trim().strip_prefix("socket=")).map(Path::new)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_output_of_unmunge_is_read() {
+        let text = |age: u64, status: u32, user: &str| {
+            format!(
+                "STATUS:           {status}\nENCODE_TIME:      100\nDECODE_TIME:      {}\nUID: {user}\n\nUID: 0\n\nx",
+                100 + age
+            )
+        };
+        let opened = parse(text(3, 0, "1000").as_bytes()).unwrap();
+        assert_eq!(opened, Opened { user: 1000, payload: b"UID: 0\n\nx".to_vec() });
+        assert!(parse(text(61, 0, "1000").as_bytes()).unwrap_err().to_string().contains("61 s old"));
+        assert!(parse(text(0, 17, "1000").as_bytes()).unwrap_err().to_string().contains("status 17"));
+        assert!(super::status(b"STATUS:   17\nUID: 3\n").contains("replayed"));
+        for wrong in ["", "STATUS: 0\n\nx", "x\n\n", &text(0, 0, "-1"), &text(0, 0, "4294967296"), &text(0, 0, "")] {
+            assert!(parse(wrong.as_bytes()).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_credential_from_the_future_is_as_bad_as_an_old_one() {
+        let text = "STATUS: 0\nENCODE_TIME: 1000\nDECODE_TIME: 900\nUID: 5\n\n";
+        assert!(matches!(parse(text.as_bytes()), Err(CredentialError::Old(100))));
+    }
+
+    #[test]
+    fn slurms_configuration_names_the_socket() {
+        assert_eq!(socket_of("ttl=3,socket=/run/m/s"), Some(Path::new("/run/m/s")));
+        assert_eq!(socket_of("(null)"), None);
+    }
+}

@@ -1,0 +1,190 @@
+//! What a job script asks for: lines `#BB_LUA landbridge stage_in=SRC=DST …`. Pure.
+
+use std::ffi::OsStr;
+
+use stage::{Node, Place};
+use thiserror::Error;
+use types::quantity::parse_byte_rate;
+
+/// How such a line begins, as `burst_buffer.conf` says.
+pub const DIRECTIVE: &str = "#BB_LUA";
+const OURS: &str = "landbridge";
+const WORDS: &str = "stage_in=SRC=DST, stage_out=SRC=DST, rate=RATE, harm=PERCENT, keep and pin";
+
+/// What is moved for a job.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Plan {
+    pub inputs: Vec<Transfer>,
+    pub outputs: Vec<Transfer>,
+    /// Bytes per second at each target, as the user wrote it.
+    pub rate: Option<String>,
+    /// Percent, as the user wrote it.
+    pub harm: Option<String>,
+    /// Inputs stay where the job has run.
+    pub keep: bool,
+    /// The job starts on no other nodes than those that have its input.
+    pub pin: bool,
+}
+
+/// One source and its target.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Transfer {
+    /// Of an input a place, or an absolute path that each of the job's nodes reads itself; of an output an absolute
+    /// path on the job's first node.
+    pub from: String,
+    /// The same with both exchanged.
+    pub to: String,
+}
+
+/// What is wrong with a line; for the user who submits the job.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("line {line} of the job script: `{word}`: {problem}")]
+pub struct DirectiveError {
+    line: usize,
+    word: String,
+    problem: String,
+}
+
+/// Reads a job script as far as Slurm does: up to the first line that is no comment.
+///
+/// # Errors
+/// [`DirectiveError`].
+pub fn parse(script: &[u8]) -> Result<Plan, DirectiveError> {
+    let mut plan = Plan::default();
+    for (number, line) in (1..).zip(script.split(|byte| *byte == b'\n')) {
+        if !line.starts_with(b"#") {
+            break;
+        }
+        let wrong = |word: &str, problem: String| {
+            let word = word.chars().take(200).flat_map(char::escape_debug).collect();
+            DirectiveError { line: number, word, problem }
+        };
+        let Some(rest) = line.strip_prefix(DIRECTIVE.as_bytes()) else { continue };
+        let Ok(rest) = std::str::from_utf8(rest) else {
+            return Err(wrong(&String::from_utf8_lossy(rest), "it is not UTF-8".to_owned()));
+        };
+        let mut words = rest.split_whitespace();
+        if words.next() != Some(OURS) {
+            continue;
+        }
+        for word in words {
+            plan.add(word).map_err(|problem| wrong(word, problem))?;
+        }
+    }
+    Ok(plan)
+}
+
+impl Plan {
+    /// Whether nothing is moved.
+    pub fn is_empty(&self) -> bool {
+        self.inputs.is_empty() && self.outputs.is_empty()
+    }
+
+    fn add(&mut self, word: &str) -> Result<(), String> {
+        match word.split_once('=') {
+            Some(("stage_in", value)) => {
+                let transfer = transfer(value)?;
+                place(&transfer.from)?;
+                on_nodes(&transfer.to)?;
+                self.inputs.push(transfer);
+            }
+            Some(("stage_out", value)) => {
+                let transfer = transfer(value)?;
+                on_nodes(&transfer.from)?;
+                place(&transfer.to)?;
+                self.outputs.push(transfer);
+            }
+            Some(("rate", value)) => {
+                parse_byte_rate(value).map_err(|e| e.to_string())?;
+                self.rate = Some(value.to_owned());
+            }
+            Some(("harm", value)) => {
+                let percent = value.parse().ok().filter(|percent: &f64| (0.0..=100.0).contains(percent));
+                percent.ok_or("it must be a number from 0 to 100")?;
+                self.harm = Some(value.to_owned());
+            }
+            None if word == "keep" => self.keep = true,
+            None if word == "pin" => self.pin = true,
+            _ => return Err(format!("it is unknown; there are {WORDS}")),
+        }
+        Ok(())
+    }
+}
+
+fn transfer(value: &str) -> Result<Transfer, String> {
+    let (from, to) =
+        value.split_once('=').filter(|(from, to)| !from.is_empty() && !to.is_empty()).ok_or("give SRC=DST")?;
+    Ok(Transfer { from: from.to_owned(), to: to.to_owned() })
+}
+
+/// A place of another site, or an absolute path: there is no working directory yet.
+fn place(text: &str) -> Result<(), String> {
+    let place = Place::parse(OsStr::new(text)).map_err(|e| e.to_string())?;
+    if place.is_several() {
+        return Err(format!("{text} is on several nodes"));
+    }
+    match place.site {
+        Some(_) => Ok(()),
+        None => on_nodes(text),
+    }
+}
+
+/// A path on the job's own nodes.
+fn on_nodes(text: &str) -> Result<(), String> {
+    let place = Place::parse(OsStr::new(text)).map_err(|e| e.to_string())?;
+    if place.site.is_some() || place.node != Node::Any {
+        return Err(format!("{text} names a site: here it must be a path on the job's own nodes"));
+    }
+    match place.path.is_absolute() {
+        true => Ok(()),
+        false => Err(format!("{text} is no absolute path")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_a_script_are_a_plan() {
+        let script = b"#!/bin/sh\n#SBATCH -N2\n#BB_LUA pool=x\n\
+            #BB_LUA landbridge stage_in=lyon:/data/run7=/tmp/run7 rate=50MB/s\n\
+            #BB_LUA landbridge stage_in=/scratch/tables=/tmp/tables stage_out=/tmp/out=lyon/n3:results harm=2.5 keep pin\n\
+            echo hello\n#BB_LUA landbridge nonsense\n";
+        let plan = parse(script).unwrap();
+        let transfer = |from: &str, to: &str| Transfer { from: from.into(), to: to.into() };
+        let inputs = vec![transfer("lyon:/data/run7", "/tmp/run7"), transfer("/scratch/tables", "/tmp/tables")];
+        assert_eq!((plan.inputs, plan.outputs), (inputs, vec![transfer("/tmp/out", "lyon/n3:results")]));
+        assert_eq!(
+            (plan.rate.as_deref(), plan.harm.as_deref(), plan.keep, plan.pin),
+            (Some("50MB/s"), Some("2.5"), true, true)
+        );
+        assert!(parse(b"").unwrap().is_empty() && parse(b"#!/bin/sh\necho\n").unwrap().is_empty());
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_with_line_and_word() {
+        for (word, problem) in [
+            ("stage-in=a:b=/c", "it is unknown; there are stage_in"),
+            ("stage_in=lyon:/data", "give SRC=DST"),
+            ("stage_in==/x", "give SRC=DST"),
+            ("stage_in=data=/tmp/x", "data is no absolute path"),
+            ("stage_in=lyon/*:/data=/tmp/x", "several nodes"),
+            ("stage_in=lyon:/data=tmp/x", "tmp/x is no absolute path"),
+            ("stage_in=lyon:/data=kyoto:/tmp/x", "names a site"),
+            ("stage_in=lyon:=/x", "names no path"),
+            ("stage_out=lyon:/x=/y", "names a site"),
+            ("stage_out=/x/..=lyon:/y", "ends in `..`"),
+            ("rate=0", "0"),
+            ("harm=101", "from 0 to 100"),
+            ("harm=NaN", "from 0 to 100"),
+            ("keep=yes", "unknown"),
+            ("\u{1b}[2J", "unknown"),
+        ] {
+            let error = parse(format!("#!/bin/sh\n#BB_LUA landbridge {word}\n").as_bytes()).unwrap_err().to_string();
+            assert!(error.starts_with("line 2 of the job script: `") && error.contains(problem), "{error}");
+            assert!(!error.contains('\u{1b}'));
+        }
+        assert!(parse(b"#BB_LUA landbridge \xff\n").unwrap_err().to_string().contains("not UTF-8"));
+    }
+}

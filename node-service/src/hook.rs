@@ -1,0 +1,250 @@
+//! What Slurm's hooks do for a job: its input goes to the nodes that Slurm predicts, what is missing where it starts
+//! comes from a node that has it, its output leaves after it, and at the end its copies go.
+//!
+//! The other site is asked for an input once. Predictions may change until the job starts, so whatever is missing is
+//! copied node to node; only if no copy can be read is the source read again.
+
+use std::time::Duration;
+
+use crate::directive::{Plan, Transfer};
+use crate::record::{Copies, Record, Records};
+use crate::step::{End, Step};
+
+/// How often Slurm is asked for its prediction.
+pub const LOOK: Duration = Duration::from_secs(1);
+/// How long a job may be without a prediction before it is let go. Its input then goes to where it starts.
+const UNKNOWN: u32 = 60;
+/// How often a prediction may change while a job is staged.
+const CHANGES: u32 = 16;
+
+/// How often a step is tried: a service that was killed is there again after two seconds, and a transfer continues.
+const ATTEMPTS: u32 = 4;
+const AGAIN: Duration = Duration::from_secs(2);
+
+/// What Slurm knows about jobs.
+pub trait Cluster {
+    /// The job's user.
+    ///
+    /// # Errors
+    /// Slurm's words.
+    fn user(&self, job: u32) -> Result<u32, String>;
+
+    /// Where it will start, as it looks now; empty: nobody knows. `None`: it does not wait any more.
+    ///
+    /// # Errors
+    /// Slurm's words.
+    fn predicted(&self, job: u32) -> Result<Option<Vec<String>>, String>;
+
+    /// Where it runs or has run.
+    ///
+    /// # Errors
+    /// Slurm's words.
+    fn nodes(&self, job: u32) -> Result<Vec<String>, String>;
+
+    /// From now on it starts nowhere else.
+    ///
+    /// # Errors
+    /// Slurm's words.
+    fn pin(&self, job: u32, nodes: &[String]) -> Result<(), String>;
+
+    /// Waits.
+    fn sleep(&self, time: Duration);
+}
+
+/// Does steps as users.
+pub trait Steps {
+    /// # Errors
+    /// Why it failed, with the place.
+    fn run(&self, user: u32, step: &Step) -> Result<String, String>;
+}
+
+/// A job, for its hooks.
+pub struct Hook<'a> {
+    pub job: u32,
+    pub plan: &'a Plan,
+    pub cluster: &'a dyn Cluster,
+    pub steps: &'a dyn Steps,
+    pub records: &'a Records,
+}
+
+impl Hook<'_> {
+    /// Moves the job's input to where Slurm will start it, as far as Slurm knows.
+    ///
+    /// # Errors
+    /// For the job's user: Slurm shows it as a comment of the job.
+    pub fn data_in(&self) -> Result<(), String> {
+        if self.plan.inputs.is_empty() {
+            return Ok(());
+        }
+        let mut unknown = 0;
+        for _ in 0..CHANGES {
+            let nodes = loop {
+                match self.cluster.predicted(self.job)? {
+                    None => return Ok(()),
+                    Some(nodes) if !nodes.is_empty() => break nodes,
+                    Some(_) if unknown >= UNKNOWN => return Ok(()),
+                    Some(_) => unknown += 1,
+                }
+                self.cluster.sleep(LOOK);
+            };
+            if self.has_all(&nodes)? {
+                return if self.plan.pin { self.cluster.pin(self.job, &nodes) } else { Ok(()) };
+            }
+            self.bring(&nodes)?;
+        }
+        // What is still missing at the start is copied then.
+        Ok(())
+    }
+
+    /// Copies what is missing to where the job starts, before it starts.
+    ///
+    /// # Errors
+    /// For the job's user.
+    pub fn pre_run(&self) -> Result<(), String> {
+        let nodes = self.cluster.nodes(self.job)?;
+        let mut record = self.records.read(self.job)?;
+        record.nodes.clone_from(&nodes);
+        record.user = self.cluster.user(self.job)?;
+        self.records.write(self.job, &record)?;
+        self.bring(&nodes)
+    }
+
+    /// Moves the job's output away.
+    ///
+    /// # Errors
+    /// For the job's user.
+    pub fn data_out(&self) -> Result<(), String> {
+        let record = self.records.read(self.job)?;
+        let Some(node) = record.nodes.first().filter(|_| !self.plan.outputs.is_empty()) else { return Ok(()) };
+        let mut failed = Vec::new();
+        for Transfer { from, to } in &self.plan.outputs {
+            let to = match to.starts_with('/') {
+                true => End::Nodes { nodes: vec![node.clone()], path: to.clone() },
+                false => End::Place(to.clone()),
+            };
+            let from = End::Nodes { nodes: vec![node.clone()], path: from.clone() };
+            if let Err(problem) = self.step(record.user, from, to) {
+                failed.push(problem);
+            }
+        }
+        if failed.is_empty() { Ok(()) } else { Err(failed.join("; ")) }
+    }
+
+    /// Removes the job's copies, complete or not. With `keep` those stay that the job has used.
+    ///
+    /// # Errors
+    /// What could not be removed, and where. It is not tried again.
+    pub fn teardown(&self) -> Result<(), String> {
+        let record = self.records.read(self.job)?;
+        let mut failed = Vec::new();
+        for (copies, Transfer { to, .. }) in record.inputs.iter().zip(&self.plan.inputs) {
+            let kept = |node: &String| self.plan.keep && record.nodes.contains(node) && copies.whole.contains(node);
+            let mut nodes: Vec<String> = copies.whole.iter().chain(&copies.begun).cloned().collect();
+            nodes.retain(|node| !kept(node));
+            nodes.sort_unstable();
+            nodes.dedup();
+            let step = Step::Remove { paths: vec![to.clone()], nodes };
+            if let Err(problem) = self.run(record.user, &step) {
+                failed.push(problem);
+            }
+        }
+        self.records.remove(self.job)?;
+        if failed.is_empty() { Ok(()) } else { Err(failed.join("; ")) }
+    }
+
+    fn has_all(&self, nodes: &[String]) -> Result<bool, String> {
+        let record = self.records.read(self.job)?;
+        let whole = |copies: &Copies| nodes.iter().all(|node| copies.whole.contains(node));
+        Ok(record.inputs.len() == self.plan.inputs.len() && record.inputs.iter().all(whole))
+    }
+
+    /// Copies each input to those of these nodes that do not have it.
+    fn bring(&self, nodes: &[String]) -> Result<(), String> {
+        let mut record = self.records.read(self.job)?;
+        record.user = self.cluster.user(self.job)?;
+        record.inputs.resize_with(self.plan.inputs.len(), Copies::default);
+        for (at, Transfer { from, to }) in self.plan.inputs.iter().enumerate() {
+            let missing = self.missing(&mut record, at, nodes, to)?;
+            if missing.is_empty() {
+                continue;
+            }
+            // Before anything is there, so that whatever is there can be removed.
+            let copies = &mut record.inputs[at];
+            copies
+                .begun
+                .extend(missing.iter().filter(|node| !copies.begun.contains(node)).cloned().collect::<Vec<_>>());
+            self.records.write(self.job, &record)?;
+            self.copy(record.user, &record.inputs[at].whole, &missing, from, to)?;
+            let copies = &mut record.inputs[at];
+            copies.begun.retain(|node| !missing.contains(node));
+            copies.whole.extend(missing);
+            self.records.write(self.job, &record)?;
+        }
+        Ok(())
+    }
+
+    /// Those of these nodes that do not have an input. What is at its path on others must be ours: it will be removed.
+    fn missing(&self, record: &mut Record, at: usize, nodes: &[String], to: &str) -> Result<Vec<String>, String> {
+        let missing = |copies: &Copies| -> Vec<String> {
+            nodes.iter().filter(|node| !copies.whole.contains(node)).cloned().collect()
+        };
+        let first = missing(&record.inputs[at]);
+        if first.is_empty() {
+            return Ok(first);
+        }
+        let look = Step::Look { nodes: first, path: to.to_owned() };
+        let there = self.run(record.user, &look)?;
+        let there: Vec<String> = serde_json::from_str(&there).map_err(|e| format!("a look at {to}: {e}"))?;
+        let copies = &mut record.inputs[at];
+        let (ours, others): (Vec<String>, Vec<String>) =
+            there.into_iter().partition(|node| copies.begun.contains(node));
+        if !others.is_empty() {
+            return Err(format!(
+                "{}: {to} is there already: give the job's input a path where nothing is, because it is removed with the job",
+                others.join(",")
+            ));
+        }
+        // A target appears as a whole, so an attempt that was cut off had come to its end there.
+        copies.begun.retain(|node| !ours.contains(node));
+        copies.whole.extend(ours);
+        Ok(missing(copies))
+    }
+
+    /// Copies an input to nodes, from a node that has it if there is one.
+    fn copy(&self, user: u32, whole: &[String], missing: &[String], from: &str, to: &str) -> Result<(), String> {
+        let target = || End::Nodes { nodes: missing.to_vec(), path: to.to_owned() };
+        for node in whole {
+            let source = End::Nodes { nodes: vec![node.clone()], path: to.to_owned() };
+            // Whatever is wrong with this copy, the next one may be right; in the end the source says what is.
+            if self.step(user, source, target()).is_ok() {
+                return Ok(());
+            }
+        }
+        let source = match from.starts_with('/') {
+            true => End::Nodes { nodes: missing[..1].to_vec(), path: from.to_owned() },
+            false => End::Place(from.to_owned()),
+        };
+        self.step(user, source, target())
+    }
+
+    fn step(&self, user: u32, from: End, to: End) -> Result<(), String> {
+        let (rate, harm) = (self.plan.rate.clone(), self.plan.harm.clone());
+        self.run(user, &Step::Move { from, to, rate, harm }).map(drop)
+    }
+
+    /// Does a step, again if it fails: what can go wrong for a moment and what cannot look alike from here.
+    fn run(&self, user: u32, step: &Step) -> Result<String, String> {
+        let mut result = self.steps.run(user, step);
+        for _ in 1..ATTEMPTS {
+            if result.is_ok() {
+                break;
+            }
+            self.cluster.sleep(AGAIN);
+            result = self.steps.run(user, step);
+        }
+        result
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,256 @@
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::*;
+use crate::directive::parse;
+
+/// A cluster whose predictions come from a list, and nodes that have files or not.
+#[derive(Default)]
+struct World {
+    predictions: RefCell<Vec<Option<Vec<&'static str>>>>,
+    starts: RefCell<Vec<&'static str>>,
+    /// Paths on nodes.
+    files: RefCell<BTreeMap<String, BTreeSet<String>>>,
+    moves: RefCell<Vec<String>>,
+    broken: RefCell<Vec<String>>,
+    pinned: RefCell<Option<Vec<String>>>,
+    slept: Cell<u32>,
+    /// This many steps fail.
+    fails: Cell<u32>,
+}
+
+fn names(nodes: &[&str]) -> Vec<String> {
+    nodes.iter().map(|node| (*node).to_owned()).collect()
+}
+
+impl Cluster for World {
+    fn user(&self, _: u32) -> Result<u32, String> {
+        Ok(7)
+    }
+
+    fn predicted(&self, _: u32) -> Result<Option<Vec<String>>, String> {
+        let mut predictions = self.predictions.borrow_mut();
+        let next = if predictions.len() > 1 { predictions.remove(0) } else { predictions[0].clone() };
+        Ok(next.map(|nodes| names(&nodes)))
+    }
+
+    fn nodes(&self, _: u32) -> Result<Vec<String>, String> {
+        Ok(names(&self.starts.borrow()))
+    }
+
+    fn pin(&self, _: u32, nodes: &[String]) -> Result<(), String> {
+        *self.pinned.borrow_mut() = Some(nodes.to_vec());
+        Ok(())
+    }
+
+    fn sleep(&self, _: Duration) {
+        self.slept.set(self.slept.get() + 1);
+    }
+}
+
+impl Steps for World {
+    fn run(&self, user: u32, step: &Step) -> Result<String, String> {
+        assert_eq!(user, 7);
+        if self.fails.get() > 0 {
+            self.fails.set(self.fails.get() - 1);
+            return Err("lost for a moment".to_owned());
+        }
+        let mut files = self.files.borrow_mut();
+        match step {
+            Step::Move { from, to, .. } => {
+                let (from, to) = (from.typed("here"), to.clone());
+                self.moves.borrow_mut().push(format!("{from} {}", to.typed("here")));
+                if self.broken.borrow().contains(&from) {
+                    return Err(format!("{from}: lost"));
+                }
+                if let End::Nodes { nodes, path } = to {
+                    for node in nodes {
+                        assert!(files.entry(node).or_default().insert(path.clone()), "moved again");
+                    }
+                }
+                Ok(String::new())
+            }
+            Step::Look { nodes, path } => {
+                let there = |node: &&String| files.get(*node).is_some_and(|paths| paths.contains(path));
+                let there: Vec<&String> = nodes.iter().filter(there).collect();
+                Ok(serde_json::to_string(&there).unwrap())
+            }
+            Step::Remove { nodes, paths } => {
+                for node in nodes {
+                    let there = files.entry(node.clone()).or_default();
+                    there.retain(|path| !paths.contains(path));
+                }
+                Ok(String::new())
+            }
+        }
+    }
+}
+
+struct Job {
+    world: World,
+    plan: Plan,
+    folder: tempfile::TempDir,
+}
+
+impl Job {
+    fn new(words: &str) -> Job {
+        let plan = parse(format!("#BB_LUA landbridge {words}\n").as_bytes()).unwrap();
+        Job { world: World::default(), plan, folder: tempfile::tempdir().unwrap() }
+    }
+
+    fn predicts(self, predictions: &[&[&'static str]]) -> Job {
+        *self.world.predictions.borrow_mut() = predictions.iter().map(|nodes| Some(nodes.to_vec())).collect();
+        self
+    }
+
+    fn hook<T>(&self, act: impl FnOnce(Hook<'_>) -> T) -> T {
+        let records = Records(self.folder.path().to_owned());
+        act(Hook { job: 5, plan: &self.plan, cluster: &self.world, steps: &self.world, records: &records })
+    }
+
+    fn starts(&self, nodes: &[&'static str]) -> Result<(), String> {
+        *self.world.starts.borrow_mut() = nodes.to_vec();
+        self.hook(|hook| hook.pre_run())
+    }
+
+    /// What was moved. A move that was tried again counts once.
+    fn moves(&self) -> Vec<String> {
+        let mut moves = self.world.moves.borrow().clone();
+        moves.dedup();
+        moves
+    }
+
+    fn left(&self) -> usize {
+        self.world.files.borrow().values().map(BTreeSet::len).sum()
+    }
+}
+
+#[test]
+fn a_prediction_that_holds_needs_one_move() {
+    let job = Job::new("stage_in=lyon:/d=/tmp/d").predicts(&[&[], &[], &["n1", "n2"]]);
+    job.hook(|hook| hook.data_in()).unwrap();
+    job.starts(&["n1", "n2"]).unwrap();
+    assert_eq!(job.moves(), ["lyon:/d here/n1,n2:/tmp/d"]);
+    assert_eq!(job.world.slept.get(), 2);
+    job.hook(|hook| hook.teardown()).unwrap();
+    assert_eq!((job.left(), Records(job.folder.path().into()).jobs()), (0, vec![]));
+}
+
+#[test]
+fn a_wrong_prediction_is_repaired_node_to_node() {
+    let job = Job::new("stage_in=lyon:/d=/tmp/d").predicts(&[&["n1"], &["n2", "n1"]]);
+    job.hook(|hook| hook.data_in()).unwrap();
+    job.starts(&["n3", "n4"]).unwrap();
+    assert_eq!(
+        job.moves(),
+        ["lyon:/d here/n1:/tmp/d", "here/n1:/tmp/d here/n2:/tmp/d", "here/n1:/tmp/d here/n3,n4:/tmp/d"]
+    );
+    assert_eq!(job.left(), 4);
+    job.hook(|hook| hook.teardown()).unwrap();
+    assert_eq!(job.left(), 0);
+}
+
+#[test]
+fn without_a_prediction_the_input_comes_at_the_start() {
+    let job = Job::new("stage_in=lyon:/d=/tmp/d stage_in=/scratch/t=/tmp/t").predicts(&[&[]]);
+    job.hook(|hook| hook.data_in()).unwrap();
+    assert!(job.moves().is_empty() && job.world.slept.get() == UNKNOWN);
+    job.starts(&["n3", "n1"]).unwrap();
+    assert_eq!(job.moves(), ["lyon:/d here/n3,n1:/tmp/d", "here/n3:/scratch/t here/n3,n1:/tmp/t"]);
+}
+
+#[test]
+fn a_job_that_no_longer_waits_is_left_alone() {
+    let job = Job::new("stage_in=lyon:/d=/tmp/d").predicts(&[&[]]);
+    *job.world.predictions.borrow_mut() = vec![Some(vec![]), None];
+    job.hook(|hook| hook.data_in()).unwrap();
+    assert!(job.moves().is_empty());
+}
+
+#[test]
+fn predictions_that_never_settle_end_the_staging_not_the_job() {
+    let many: Vec<Vec<&'static str>> = (0..40).map(|at| vec![["n1", "n2", "n3"][at % 3]]).collect();
+    let job = Job::new("stage_in=lyon:/d=/tmp/d").predicts(&many.iter().map(Vec::as_slice).collect::<Vec<_>>());
+    job.hook(|hook| hook.data_in()).unwrap();
+    assert_eq!(job.moves().iter().filter(|text| text.starts_with("lyon")).count(), 1);
+}
+
+#[test]
+fn only_if_no_copy_can_be_read_the_source_is_read_again() {
+    let job = Job::new("stage_in=lyon:/d=/tmp/d").predicts(&[&["n1", "n2"]]);
+    job.hook(|hook| hook.data_in()).unwrap();
+    job.world.broken.borrow_mut().push("here/n1:/tmp/d".into());
+    job.starts(&["n3"]).unwrap();
+    job.world.broken.borrow_mut().push("here/n2:/tmp/d".into());
+    job.world.broken.borrow_mut().push("here/n3:/tmp/d".into());
+    job.starts(&["n4"]).unwrap();
+    let sources: Vec<String> = job.moves().iter().map(|text| text.split(' ').next().unwrap().to_owned()).collect();
+    let [n1, n2, n3] = ["here/n1:/tmp/d", "here/n2:/tmp/d", "here/n3:/tmp/d"];
+    assert_eq!(sources, ["lyon:/d", n1, n2, n1, n2, n3, "lyon:/d"]);
+}
+
+#[test]
+fn what_fails_for_a_moment_is_tried_again() {
+    let job = Job::new("stage_in=lyon:/d=/tmp/d").predicts(&[&["n1"]]);
+    job.world.fails.set(ATTEMPTS - 1);
+    job.hook(|hook| hook.data_in()).unwrap();
+    job.starts(&["n1"]).unwrap();
+    assert_eq!((job.moves().len(), job.world.slept.get()), (1, ATTEMPTS - 1));
+    job.world.fails.set(ATTEMPTS);
+    assert!(job.starts(&["n2"]).unwrap_err().contains("for a moment"));
+}
+
+#[test]
+fn what_was_there_before_is_neither_replaced_nor_removed() {
+    let job = Job::new("stage_in=lyon:/d=/tmp/d").predicts(&[&["n1"]]);
+    job.world.files.borrow_mut().entry("n1".into()).or_default().insert("/tmp/d".into());
+    let error = job.hook(|hook| hook.data_in()).unwrap_err();
+    assert!(error.starts_with("n1: /tmp/d is there already"), "{error}");
+    job.hook(|hook| hook.teardown()).unwrap();
+    assert_eq!((job.left(), job.moves().len()), (1, 0));
+}
+
+#[test]
+fn an_attempt_that_was_cut_off_is_continued_or_found_complete_and_removed_in_the_end() {
+    let job = Job::new("stage_in=lyon:/d=/tmp/d").predicts(&[&["n1", "n2"]]);
+    job.world.broken.borrow_mut().push("lyon:/d".into());
+    job.hook(|hook| hook.data_in()).unwrap_err();
+    let records = Records(job.folder.path().to_owned());
+    assert_eq!(records.read(5).unwrap().inputs[0].begun, ["n1", "n2"]);
+    // One of them had put it in place when the other was lost.
+    job.world.files.borrow_mut().entry("n2".into()).or_default().insert("/tmp/d".into());
+    job.starts(&["n1", "n2"]).unwrap();
+    assert_eq!(job.moves(), ["lyon:/d here/n1,n2:/tmp/d", "here/n2:/tmp/d here/n1:/tmp/d"]);
+    job.hook(|hook| hook.teardown()).unwrap();
+    assert_eq!(job.left(), 0);
+}
+
+#[test]
+fn kept_input_stays_where_the_job_ran_only() {
+    let job = Job::new("keep stage_in=lyon:/d=/tmp/d").predicts(&[&["n1"]]);
+    job.hook(|hook| hook.data_in()).unwrap();
+    job.starts(&["n2"]).unwrap();
+    job.hook(|hook| hook.teardown()).unwrap();
+    let left = job.world.files.borrow();
+    assert!(left["n1"].is_empty() && left["n2"].contains("/tmp/d"));
+}
+
+#[test]
+fn a_pinned_job_starts_where_its_input_is() {
+    let job = Job::new("pin stage_in=lyon:/d=/tmp/d").predicts(&[&["n1"], &["n2"]]);
+    job.hook(|hook| hook.data_in()).unwrap();
+    assert_eq!(*job.world.pinned.borrow(), Some(names(&["n2"])));
+}
+
+#[test]
+fn output_leaves_from_the_first_node() {
+    let job = Job::new("stage_out=/tmp/o=lyon:/o stage_out=/tmp/p=/scratch/p");
+    job.starts(&["n3", "n1"]).unwrap();
+    job.hook(|hook| hook.data_out()).unwrap();
+    assert_eq!(job.moves(), ["here/n3:/tmp/o lyon:/o", "here/n3:/tmp/p here/n3:/scratch/p"]);
+    job.world.files.borrow_mut().clear();
+    job.world.broken.borrow_mut().push("here/n3:/tmp/o".into());
+    assert!(job.hook(|hook| hook.data_out()).unwrap_err().contains("here/n3:/tmp/o: lost"));
+    let last = "here/n3:/tmp/p here/n3:/scratch/p";
+    assert_eq!(job.moves().last().map(String::as_str), Some(last), "one that fails does not keep the others");
+}

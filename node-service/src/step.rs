@@ -1,0 +1,35 @@
+//! What a hook has done as a job's user: one transfer, a look, or a removal. The service knows it as a line.
+
+use serde::{Deserialize, Serialize};
+
+/// A step.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Step {
+    /// `landbridge stage move`.
+    Move { from: End, to: End, rate: Option<String>, harm: Option<String> },
+    /// On which of these nodes is something at this path? Its output is a list in JSON.
+    Look { nodes: Vec<String>, path: String },
+    /// What is at these paths on these nodes goes, complete or not.
+    Remove { nodes: Vec<String>, paths: Vec<String> },
+}
+
+/// An end of a transfer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub enum End {
+    /// As the user wrote it; it has a site.
+    Place(String),
+    /// A path on nodes of this cluster.
+    Nodes { nodes: Vec<String>, path: String },
+}
+
+impl End {
+    /// A place as `stage move` takes it. `site`: the name that the user has for this cluster.
+    pub fn typed(&self, site: &str) -> String {
+        match self {
+            End::Place(place) => place.clone(),
+            End::Nodes { nodes, path } => format!("{site}/{}:{path}", nodes.join(",")),
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! A line from a connection, within a time and a length.
+
+use std::io::{ErrorKind, Read};
+use std::time::{Duration, Instant};
+
+use thiserror::Error;
+
+/// Why there is no line.
+#[derive(Debug, Error)]
+pub enum LineError {
+    #[error("the connection ended before its line did")]
+    Ended,
+    #[error("no whole line came within {0} s")]
+    Slow(u64),
+    #[error("a line of more than {0} bytes")]
+    Long(usize),
+    #[error("reading: {0}")]
+    Io(#[from] std::io::Error),
+}
+
+/// A stream whose reads can be limited in time.
+pub(crate) trait Timed: Read {
+    fn limit(&self, limit: Duration) -> std::io::Result<()>;
+}
+
+impl Timed for std::net::TcpStream {
+    fn limit(&self, limit: Duration) -> std::io::Result<()> {
+        self.set_read_timeout(Some(limit))
+    }
+}
+
+impl Timed for std::os::unix::net::UnixStream {
+    fn limit(&self, limit: Duration) -> std::io::Result<()> {
+        self.set_read_timeout(Some(limit))
+    }
+}
+
+/// Reads a line, without its end. What came behind it stays in `bytes`, for the next one.
+///
+/// # Errors
+/// [`LineError`]. A line of `longest` bytes is the longest.
+pub(crate) fn line(
+    stream: &mut impl Timed,
+    bytes: &mut Vec<u8>,
+    longest: usize,
+    within: Duration,
+) -> Result<Vec<u8>, LineError> {
+    let deadline = Instant::now() + within;
+    let (mut buffer, mut looked) = ([0; 8192], 0);
+    loop {
+        if let Some(end) = bytes[looked..].iter().position(|byte| *byte == b'\n') {
+            let rest = bytes.split_off(looked + end + 1);
+            let mut line = std::mem::replace(bytes, rest);
+            line.pop();
+            return Ok(line);
+        }
+        looked = bytes.len();
+        if looked > longest {
+            return Err(LineError::Long(longest));
+        }
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(LineError::Slow(within.as_secs()));
+        }
+        stream.limit(left)?;
+        match stream.read(&mut buffer) {
+            Ok(0) => return Err(LineError::Ended),
+            Ok(count) => bytes.extend_from_slice(&buffer[..count]),
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! Removing what was moved to a place, complete or not.
+
+use std::io::ErrorKind;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use crate::area::{Area, name_of_target};
+use crate::error::{At, StageError};
+
+/// How often it is looked whether a transfer that is being ended has ended.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// Removes a target, and what transfers to it have left beside it. A transfer that is still writing there has
+/// `patience` to end. What is not there is not missed, and no link is followed.
+///
+/// # Errors
+/// The system's, or [`StageError::Busy`].
+pub fn evict(target: &Path, patience: Duration) -> Result<(), StageError> {
+    let name = name_of_target(target)?;
+    let folder = target.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let deadline = Instant::now() + patience;
+    // What is still growing may be put in place meanwhile, so the target goes last.
+    let entries = match std::fs::read_dir(folder) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        entries => entries.at("list", folder)?,
+    };
+    for entry in entries {
+        let path = entry.at("list", folder)?.path();
+        let left = loop {
+            match Area::is_left(&path, name) {
+                Err(StageError::Busy { .. }) if Instant::now() < deadline => std::thread::sleep(LOOK),
+                left => break left?,
+            }
+        };
+        if left {
+            remove(&path)?;
+        }
+    }
+    remove(target)
+}
+
+fn remove(path: &Path) -> Result<(), StageError> {
+    let removed = match std::fs::symlink_metadata(path) {
+        Ok(found) if found.is_dir() => std::fs::remove_dir_all(path),
+        Ok(_) => std::fs::remove_file(path),
+        Err(error) => Err(error),
+    };
+    match removed {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        other => other.at("remove", path),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use super::*;
+
+    #[test]
+    fn a_target_goes_with_what_transfers_have_left_and_nothing_else() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        let parent = std::fs::File::open(folder.path()).unwrap();
+        let area = |target: &str| Area::open(parent.as_fd(), folder.path(), b"origin", target.as_bytes()).unwrap();
+        let (mine, other) = (area("mine").path().to_owned(), area("other").path().to_owned());
+        std::fs::create_dir_all(at("mine/deep")).unwrap();
+        std::fs::write(at("mine2"), "x").unwrap();
+        std::os::unix::fs::symlink("mine2", at("link")).unwrap();
+        evict(&at("mine"), Duration::ZERO).unwrap();
+        evict(&at("link"), Duration::ZERO).unwrap();
+        evict(&at("never-there"), Duration::ZERO).unwrap();
+        evict(&at("no/such/folder"), Duration::ZERO).unwrap();
+        assert!(!mine.exists() && !at("mine").exists() && !at("link").is_symlink());
+        assert!(other.exists() && at("mine2").exists());
+        let held = area("held");
+        let busy = evict(&at("held"), Duration::from_millis(1)).unwrap_err();
+        assert!(matches!(busy, StageError::Busy { .. }) && held.path().exists());
+    }
+}

@@ -1,0 +1,58 @@
+"""node_caller.py ADDRESS:PORT SOCKET WHAT…: sends a node service what this user makes of each WHAT, and prints its
+last answers as a list of JSON.
+
+WHAT is a list of JSON: how to make the line, then the request as an object (or any text). Ways: "munge" with options
+in between, "again" (the line before once more), "raw" (the text itself), "long" (more than a line has), "changed" (a
+credential with one other letter).
+"""
+
+import json
+import socket
+import subprocess
+import sys
+import time
+
+
+def credential(munged, request, options):
+    command, text = ["munge", f"--socket={munged}", *options], json.dumps(request).encode()
+    return subprocess.run(command, input=text, stdout=subprocess.PIPE, check=True).stdout.strip()
+
+
+def call(address, line):
+    """The last answer. What was started is ended as soon as it runs."""
+    host, port = address.rsplit(":", 1)
+    with socket.create_connection((host, int(port)), timeout=30) as connection:
+        try:
+            connection.sendall(line + b"\n")
+        except OSError:
+            pass  # refused before all was read
+        last = None
+        with connection.makefile("rb") as answers:
+            for answer in answers:
+                last = json.loads(answer)
+                if last == "started":
+                    connection.shutdown(socket.SHUT_WR)
+    return last
+
+
+def main():
+    address, munged, whats = sys.argv[1], sys.argv[2], map(json.loads, sys.argv[3:])
+    line, answers = b"", []
+    for way, *options, request in whats:
+        if way == "munge":
+            wait = [float(option.removeprefix("wait=")) for option in options if option.startswith("wait=")]
+            line = credential(munged, request, [option for option in options if not option.startswith("wait=")])
+            time.sleep(sum(wait))
+        elif way == "changed":
+            line = credential(munged, request, options)
+            middle = len(line) // 2
+            line = line[:middle] + (b"A" if line[middle:middle + 1] != b"A" else b"B") + line[middle + 1:]
+        elif way == "raw":
+            line = request.encode()
+        elif way == "long":
+            line = b"x" * 300_000
+        answers.append(call(address, line))
+    print(json.dumps(answers))
+
+
+main()
