@@ -164,7 +164,7 @@ def arrived(folder):
             head = journal.read_bytes()
         except FileNotFoundError:
             continue
-        return (len(head) - 48 - int.from_bytes(head[8:16], "little")) // 36
+        return (len(head) - 48 - int.from_bytes(head[8:16], "little")) // 40
     return 0
 
 

@@ -345,7 +345,7 @@ DAMAGE = {
     "cut off in its list": lambda journal: os.truncate(journal, 60),
     "empty": lambda journal: os.truncate(journal, 0),
     "gone": os.unlink,
-    "more at its end": lambda journal: journal.write_bytes(journal.read_bytes() + noise(36 * 20, 5)),
+    "more at its end": lambda journal: journal.write_bytes(journal.read_bytes() + noise(40 * 20, 5)),
 }
 
 

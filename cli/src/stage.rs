@@ -2,6 +2,7 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::AsFd;
+use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
@@ -17,6 +18,9 @@ use crate::stage_control::Desk;
 use crate::stage_nodes::Way;
 use crate::stage_places::{At, Map, Movers, absolute};
 use crate::{json, stage_control, stage_nodes};
+
+/// A file would have become longer than the user's limit.
+const SIGXFSZ: i32 = 25;
 
 /// Does what was typed, and returns the exit code.
 pub(crate) fn stage(args: &StageArgs) -> Result<i32> {
@@ -232,6 +236,11 @@ fn watch(job: Job, view: &mut View) -> Result<Option<Vec<Moved>>> {
     }
     let absent: usize =
         order.tasks.iter().filter(|task| absent.contains(&task.from.typed)).map(|task| task.to.len()).sum();
+    if let Some(signal) = status.signal() {
+        let to = order.tasks.iter().flat_map(|task| &task.to).map(|spot| spot.typed.as_str()).collect::<Vec<_>>();
+        let why = if signal == SIGXFSZ { ", the limit on the size of files (`ulimit -f`)" } else { "" };
+        bail!("{}: what was moving it was ended by signal {signal}{why}; the same command continues", to.join(" "));
+    }
     match status.success() && moved.len() + absent == expected {
         true => Ok(Some(moved)),
         // The job has said what happened.

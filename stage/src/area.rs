@@ -1,11 +1,11 @@
 //! The hidden folder beside a target in which its contents grow.
 
-use std::ffi::OsString;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ffi::{OsStr, OsString};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FlockOperation, Mode, OFlags};
+use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::error::{At, StageError};
@@ -28,7 +28,12 @@ pub(crate) fn is_area(name: &[u8]) -> bool {
 #[derive(Debug)]
 pub(crate) struct Area {
     path: PathBuf,
+    /// The folder that it is in, and its name there: what `path` means may change.
+    parent: OwnedFd,
+    name: Vec<u8>,
     folder: OwnedFd,
+    /// Whether there was none before.
+    fresh: bool,
     /// Its lock ends with this process, however that ends.
     _lock: OwnedFd,
 }
@@ -47,12 +52,45 @@ impl Area {
         let name = [PREFIX, &hasher.finalize().to_hex().as_bytes()[..16]].concat();
         let path = shown.join(OsString::from_vec(name.clone()));
         let private = Mode::from_raw_mode(0o700);
-        match rustix::fs::mkdirat(parent, &name, private) {
-            Ok(()) | Err(Errno::EXIST) => {}
+        let fresh = match rustix::fs::mkdirat(parent, &name, private) {
+            Ok(()) => true,
+            Err(Errno::EXIST) => false,
             Err(error) => return Err(error).at("make", path),
+        };
+        let parent = parent.try_clone_to_owned().at("open the folder of", &path)?;
+        let opened = Area::enter(parent, name, path, target, fresh);
+        opened.map_err(|(parent, name, error)| {
+            // Nothing is in it yet, and nobody else is at it.
+            if fresh && !matches!(error, StageError::Busy { .. }) {
+                let _ = std::fs::remove_dir_all(through(parent.as_fd(), &name));
+            }
+            error
+        })
+    }
+
+    fn enter(
+        parent: OwnedFd,
+        name: Vec<u8>,
+        path: PathBuf,
+        target: &[u8],
+        fresh: bool,
+    ) -> Result<Area, (OwnedFd, Vec<u8>, StageError)> {
+        match Area::locked(parent.as_fd(), &name, &path, target) {
+            Ok((folder, lock)) => Ok(Area { path, parent, name, folder, fresh, _lock: lock }),
+            Err(error) => Err((parent, name, error)),
         }
+    }
+
+    /// The folder, and its lock.
+    fn locked(
+        parent: BorrowedFd<'_>,
+        name: &[u8],
+        path: &Path,
+        target: &[u8],
+    ) -> Result<(OwnedFd, OwnedFd), StageError> {
+        let path = path.to_owned();
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let folder = rustix::fs::openat(parent, &name, flags, Mode::empty()).at("open", &path)?;
+        let folder = rustix::fs::openat(parent, name, flags, Mode::empty()).at("open", &path)?;
         let found = rustix::fs::fstat(&folder).at("examine", &path)?;
         if found.st_uid != rustix::process::geteuid().as_raw() || found.st_mode & 0o077 != 0 {
             let problem =
@@ -75,7 +113,7 @@ impl Area {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let named = rustix::fs::openat(&folder, NAME, flags, Mode::from_raw_mode(0o600)).at("open", path.join(NAME))?;
         rustix::io::pwrite(&named, target, 0).at("write", path.join(NAME))?;
-        Ok(Area { path, folder, _lock: lock })
+        Ok((folder, lock))
     }
 
     /// Whether a folder is that of a transfer to this target, by this user, and no process is at it.
@@ -112,12 +150,22 @@ impl Area {
         &self.path
     }
 
+    /// Whether there was none before.
+    pub(crate) fn is_fresh(&self) -> bool {
+        self.fresh
+    }
+
     /// Removes it with all that is in it.
     ///
     /// # Errors
     /// The system's.
     pub(crate) fn remove(self) -> Result<(), StageError> {
-        std::fs::remove_dir_all(&self.path).at("remove", &self.path)
+        // First what says what the rest is: a process that is killed meanwhile must not leave half of what it says.
+        match rustix::fs::unlinkat(&self.folder, JOURNAL, AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => {}
+            Err(error) => return Err(error).at("remove", self.path.join(JOURNAL)),
+        }
+        remove_all(&through(self.parent.as_fd(), &self.name)).at("remove", &self.path)
     }
 
     /// Removes the contents that it has so far.
@@ -125,14 +173,50 @@ impl Area {
     /// # Errors
     /// The system's.
     pub(crate) fn clear(&self) -> Result<(), StageError> {
-        let tree = self.path.join(TREE);
-        let removed = match std::fs::symlink_metadata(&tree) {
-            Ok(found) if found.is_dir() => std::fs::remove_dir_all(&tree),
-            Ok(_) => std::fs::remove_file(&tree),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
-            Err(error) => Err(error),
-        };
-        removed.at("remove", tree)
+        remove_all(&through(self.folder.as_fd(), TREE.as_bytes())).at("remove", self.path.join(TREE))
+    }
+
+    /// Lets this user change all folders of the contents: they may have permissions by which nobody can.
+    pub(crate) fn unseal(&self) {
+        unseal(&through(self.folder.as_fd(), TREE.as_bytes()));
+    }
+}
+
+/// A path below an open folder.
+fn through(folder: BorrowedFd<'_>, name: &[u8]) -> PathBuf {
+    Path::new(&format!("/proc/self/fd/{}", folder.as_raw_fd())).join(OsStr::from_bytes(name))
+}
+
+/// Removes a file or folder, if it is there. No link is followed.
+fn remove_all(path: &Path) -> std::io::Result<()> {
+    let remove = || match std::fs::symlink_metadata(path) {
+        Ok(found) if found.is_dir() => std::fs::remove_dir_all(path),
+        Ok(_) => std::fs::remove_file(path),
+        Err(error) => Err(error),
+    };
+    let removed = match remove() {
+        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
+            unseal(path);
+            remove()
+        }
+        removed => removed,
+    };
+    match removed {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        removed => removed,
+    }
+}
+
+/// Best effort: what follows says what could not be changed.
+fn unseal(path: &Path) {
+    use std::os::unix::fs::PermissionsExt;
+    if std::fs::symlink_metadata(path).is_ok_and(|found| found.is_dir()) {
+        let _ = std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o700));
+        for entry in std::fs::read_dir(path).into_iter().flatten().flatten() {
+            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                unseal(&entry.path());
+            }
+        }
     }
 }
 

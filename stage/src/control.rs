@@ -21,6 +21,11 @@ pub struct Aim {
 }
 
 impl Aim {
+    /// What to begin with. A thread that has given up its rights and starves cannot even hand its work over.
+    fn first(&self) -> Level {
+        if self.waits() { Level::Idle } else { Level::Low }
+    }
+
     /// Whether only what is left over is taken, however long it takes.
     pub(crate) fn waits(&self) -> bool {
         self.deadline.is_none() && self.harm <= NO_HARM
@@ -93,6 +98,8 @@ const SPARE: f64 = 1.08;
 const SLOW: f64 = 0.93;
 /// Above this share of its time a thread is held up by others, and more rights would help.
 const HELD_UP: f64 = 0.15;
+/// Up to this share of its time a thread that is held up would not notice if it had less rights.
+const LEFT_ALONE: f64 = 0.06;
 /// How long it is too slow, before it gets more rights; and how long it has more than it needs before it gets less.
 const PATIENCE: Duration = Duration::from_millis(200);
 const EASE: Duration = Duration::from_secs(2);
@@ -130,7 +137,7 @@ impl Controller {
             recent: None,
             speed: 0.0,
             allowed: aim.rate.map_or(FIRST, |rate| rate as f64),
-            level: Level::Idle,
+            level: aim.first(),
             last: None,
             slow_since: None,
             easy_since: None,
@@ -218,7 +225,7 @@ impl Controller {
     fn choose_level(&mut self, sample: Sample, needed: f64) {
         if !sample.busy {
             // What is left to do can wait.
-            self.level = Level::Idle;
+            self.level = if sample.total == 0 { self.aim.first() } else { Level::Idle };
             (self.slow_since, self.easy_since, self.lowered) = (None, None, false);
             return;
         }
@@ -240,6 +247,11 @@ impl Controller {
         }
         self.slow_since = None;
         if self.level == Level::Idle {
+            return;
+        }
+        if sample.held_up > LEFT_ALONE {
+            // Others want the same cores: with less rights it would starve, and take long to say so.
+            self.easy_since = None;
             return;
         }
         let since = *self.easy_since.get_or_insert(sample.now);
@@ -340,7 +352,8 @@ mod tests {
     #[test]
     fn an_idle_core_needs_no_rights() {
         let outcome = run(&HALF, Aim { rate: Some(RATE), deadline: None, harm: 0.08 }, 10 * RATE);
-        assert!(outcome.took < 10.5 && outcome.levels[1] + outcome.levels[2] == 0.0, "{:?}", outcome.levels);
+        let [_, low, normal] = outcome.levels;
+        assert!(outcome.took < 10.5 && low < 2.5 && normal == 0.0, "{:?}", outcome.levels);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::io::{Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{FallocateFlags, Mode, OFlags};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
@@ -17,13 +17,14 @@ use crate::area::{Area, JOURNAL};
 use crate::error::{At, StageError};
 use crate::manifest::Manifest;
 
-const MAGIC: &[u8; 8] = b"LBSTAGE1";
+const MAGIC: &[u8; 8] = b"LBSTAGE2";
 const NEW: &str = "journal.new";
 /// Set in the number of a block that has not been compared with its hash yet.
 const UNCHECKED: u32 = 1 << 31;
 /// The number of a record that says: all has arrived and is being put in place.
 const PLACING: u32 = u32::MAX;
-const RECORD: usize = 4 + size_of::<Hash>();
+/// Number, hash, and a checksum of both.
+const RECORD: usize = 4 + size_of::<Hash>() + 4;
 
 #[derive(Debug, Serialize, Deserialize)]
 struct Header {
@@ -63,9 +64,16 @@ impl Block {
         let mut record = [0; RECORD];
         let number = self.number | if self.checked { 0 } else { UNCHECKED };
         record[..4].copy_from_slice(&number.to_le_bytes());
-        record[4..].copy_from_slice(&self.hash);
-        record
+        record[4..RECORD - 4].copy_from_slice(&self.hash);
+        sealed(record)
     }
+}
+
+/// A record with its checksum.
+fn sealed(mut record: [u8; RECORD]) -> [u8; RECORD] {
+    let (contents, checksum) = record.split_at_mut(RECORD - 4);
+    checksum.copy_from_slice(&blake3::hash(contents).as_bytes()[..4]);
+    record
 }
 
 #[derive(Debug)]
@@ -80,11 +88,16 @@ fn boot() -> String {
 }
 
 impl Journal {
-    /// Begins one that knows these blocks, in place of any that there is.
+    /// Begins one that knows these blocks, in place of any that there is, with room for `count` of them.
     ///
     /// # Errors
     /// The system's.
-    pub(crate) fn create(area: &Area, block: u32, manifest: &Manifest, known: &[Block]) -> Result<Journal, StageError> {
+    pub(crate) fn create(
+        area: &Area,
+        (block, count): (u32, u32),
+        manifest: &Manifest,
+        known: &[Block],
+    ) -> Result<Journal, StageError> {
         let path = area.path().join(JOURNAL);
         let header = Header { boot: boot(), block, manifest: manifest.clone() };
         let header = postcard::to_stdvec(&header).map_err(|error| StageError::Manifest(error.to_string()))?;
@@ -97,6 +110,13 @@ impl Journal {
             file.write_all(blake3::hash(&header).as_bytes())?;
             file.write_all(&header)?;
             file.write_all(&known.iter().flat_map(Block::record).collect::<Vec<u8>>())?;
+            // One that is compared later has two. The last one is that all is put in place.
+            let records = (2 * u64::from(count) + 1) * RECORD as u64;
+            let whole = header.len() as u64 + 64 + records;
+            match rustix::fs::fallocate(&file, FallocateFlags::KEEP_SIZE, 0, whole) {
+                Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => {}
+                Err(error) => return Err(error.into()),
+            }
             file.sync_data()
         };
         write().at("write", &path)?;
@@ -137,7 +157,12 @@ impl Journal {
         let mut left = Left { same_boot, block, manifest, blocks: Vec::new(), placing: false };
         // The last one may be incomplete.
         for record in records.chunks_exact(RECORD) {
-            let (number, hash) = record.split_at(4);
+            let (contents, checksum) = record.split_at(RECORD - 4);
+            if blake3::hash(contents).as_bytes()[..4] != *checksum {
+                // Damaged: what it was of counts as not there.
+                continue;
+            }
+            let (number, hash) = contents.split_at(4);
             match u32::from_le_bytes(number.try_into().ok()?) {
                 PLACING => left.placing = true,
                 number => left.blocks.push(Block {
@@ -165,7 +190,7 @@ impl Journal {
     pub(crate) fn place(&mut self) -> Result<(), StageError> {
         let mut record = [0; RECORD];
         record[..4].copy_from_slice(&PLACING.to_le_bytes());
-        self.append(&record)?;
+        self.append(&sealed(record))?;
         rustix::fs::fdatasync(self.file.as_fd()).at("write", &self.path)
     }
 
@@ -204,7 +229,7 @@ mod tests {
         assert!(Journal::read(&area).unwrap().is_none());
         let (one, other) =
             (Block { number: 7, hash: [1; 32], checked: true }, Block { number: 3, hash: [2; 32], checked: false });
-        let mut journal = Journal::create(&area, 4096, &manifest(), &[one]).unwrap();
+        let mut journal = Journal::create(&area, (4096, 8), &manifest(), &[one]).unwrap();
         journal.add(other).unwrap();
         let whole = std::fs::read(area.path().join(JOURNAL)).unwrap();
         for cut in whole.len() - RECORD + 1..whole.len() {
@@ -221,7 +246,7 @@ mod tests {
     fn a_damaged_header_is_not_used() {
         let folder = tempfile::tempdir().unwrap();
         let area = area(folder.path());
-        Journal::create(&area, 4096, &manifest(), &[]).unwrap();
+        Journal::create(&area, (4096, 8), &manifest(), &[]).unwrap();
         let whole = std::fs::read(area.path().join(JOURNAL)).unwrap();
         for at in 0..whole.len() {
             let mut damaged = whole.clone();

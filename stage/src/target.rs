@@ -131,8 +131,17 @@ impl Target {
         let before = before(&parent, &name, path, &manifest)?;
         let area = Area::open(parent.as_fd(), folder, origin, &name)?;
         let blocks = Blocks::cut(&manifest, options.block);
-        let left = resume::left(&area, &manifest, &blocks)?;
-        let tree = Tree::open(&area, &manifest, left.placing)?;
+        let prepared = prepare(&area, &parent, &name, path, &manifest, &blocks);
+        let (left, tree, journal) = match prepared {
+            Ok(prepared) => prepared,
+            Err(error) => {
+                // There is nothing to continue.
+                if area.is_fresh() {
+                    area.remove()?;
+                }
+                return Err(error);
+            }
+        };
         let mut target = Target {
             path: path.to_owned(),
             parent,
@@ -141,7 +150,7 @@ impl Target {
             done: Bitmap::new(blocks.count()),
             resumed: 0,
             placing: left.placing,
-            journal: Journal::create(&area, options.block, &manifest, &left.blocks)?,
+            journal,
             missing: vec![0; manifest.entries.len()],
             area,
             tree,
@@ -338,6 +347,30 @@ impl Target {
     }
 }
 
+/// What is there of an earlier transfer, where new contents grow, and what remembers them.
+fn prepare(
+    area: &Area,
+    parent: &OwnedFd,
+    name: &[u8],
+    path: &Path,
+    manifest: &Manifest,
+    blocks: &Blocks,
+) -> Result<(resume::Left, Tree, Journal), StageError> {
+    if area.is_fresh() {
+        room::for_entries(area, path, manifest)?;
+    }
+    let mut left = resume::left(area, manifest, blocks)?;
+    let mut tree = Tree::open(area, manifest, left.placing)?;
+    if left.placing && !tree.is_whole(parent, name, manifest) {
+        // It was put in place, and is not there any more.
+        area.clear()?;
+        left = resume::Left::default();
+        tree = Tree::open(area, manifest, false)?;
+    }
+    let journal = Journal::create(area, (blocks.size(), blocks.count()), manifest, &left.blocks)?;
+    Ok((left, tree, journal))
+}
+
 /// Gives a file or folder its permissions, attributes and times. Returns whether its attributes could not be kept.
 fn dress(file: &OwnedFd, entry: &Entry, allowed: u32, path: &Path) -> Result<bool, StageError> {
     let mut lost = false;
@@ -386,6 +419,39 @@ impl Tree {
             }
         }
         Ok(Tree::Folder(folders))
+    }
+
+    /// Whether each file is here, or in place already.
+    fn is_whole(&mut self, parent: &OwnedFd, name: &[u8], manifest: &Manifest) -> bool {
+        let same = |entry: &Entry, found: rustix::io::Result<rustix::fs::Stat>| {
+            let (seconds, nanoseconds) = entry.modified;
+            found.is_ok_and(|found| match entry.kind {
+                Kind::File { .. } | Kind::Same(_) => {
+                    let size = matches!(entry.kind, Kind::Same(_)) || found.st_size as u64 == entry.size();
+                    size && (found.st_mtime, found.st_mtime_nsec as u32) == (seconds, nanoseconds)
+                }
+                Kind::Folder | Kind::Link(_) => true,
+            })
+        };
+        let nofollow = AtFlags::SYMLINK_NOFOLLOW;
+        let root = &manifest.entries[0];
+        if root.kind != Kind::Folder {
+            return !matches!(self, Tree::Placed) || same(root, rustix::fs::statat(parent, name, nofollow));
+        }
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+        let mut placed = beneath::open(parent.as_fd(), name, flags, Mode::empty()).ok().map(Folders::new);
+        let find = |folders: &mut Folders, entry: &Entry| {
+            let found =
+                folders.parent(&entry.path).and_then(|(folder, name)| rustix::fs::statat(folder, name, nofollow));
+            same(entry, found)
+        };
+        manifest.entries.iter().skip(1).all(|entry| {
+            let here = match self {
+                Tree::Folder(folders) => find(folders, entry),
+                Tree::File | Tree::Placed => false,
+            };
+            here || placed.as_mut().is_some_and(|folders| find(folders, entry))
+        })
     }
 
     fn open_file(&self, area: &Area, path: &[u8], flags: OFlags, mode: Mode) -> rustix::io::Result<OwnedFd> {

@@ -89,6 +89,10 @@ impl Target {
                 _ => {}
             }
         }
+        if self.before == Before::Folder {
+            // Files leave these folders one by one.
+            return Ok(lost);
+        }
         // The innermost first. The root waits: a folder that cannot be written cannot be renamed.
         for entry in self.manifest.entries.iter().skip(1).rev().filter(|entry| entry.kind == Kind::Folder) {
             let shown = entry.below(&self.path);

@@ -1,13 +1,15 @@
 //! What an earlier transfer left, and which of it can be used.
 
 use std::collections::HashMap;
+use std::ffi::OsStr;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 
 use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::Hash;
-use crate::area::{Area, JOURNAL, TREE};
+use crate::area::{Area, TREE};
 use crate::beneath::{self, Folders};
 use crate::blocks::{Blocks, Piece};
 use crate::error::{At, StageError};
@@ -196,9 +198,9 @@ impl<'a> Contents<'a> {
 
     /// Removes what the new manifest does not have, or has otherwise.
     fn prune(&mut self, old: &Manifest, new: &Manifest) -> Result<(), StageError> {
-        let shown = self.area().path().join(JOURNAL);
+        let shown = self.area().path().join(TREE);
         let entries: HashMap<&[u8], &Kind> = new.entries.iter().map(|entry| (&entry.path[..], &entry.kind)).collect();
-        let Contents::Folder(_, folders) = self else {
+        let Contents::Folder(area, folders) = self else {
             return match entries.get(&[][..]) {
                 Some(kind) if **kind == old.entries[0].kind => Ok(()),
                 _ => self.area().clear(),
@@ -216,11 +218,20 @@ impl<'a> Contents<'a> {
                 continue;
             }
             let flags = if entry.kind == Kind::Folder { AtFlags::REMOVEDIR } else { AtFlags::empty() };
-            let removed =
-                folders.parent(&entry.path).and_then(|(folder, name)| rustix::fs::unlinkat(folder, name, flags));
+            let mut remove =
+                || folders.parent(&entry.path).and_then(|(folder, name)| rustix::fs::unlinkat(folder, name, flags));
+            let removed = match remove() {
+                Err(Errno::ACCESS) => {
+                    area.unseal();
+                    remove()
+                }
+                removed => removed,
+            };
             match removed {
                 Ok(()) | Err(Errno::NOENT) => {}
-                Err(error) => return Err(error).at("remove what is out of date of", shown),
+                Err(error) => {
+                    return Err(error).at("remove what is out of date of", shown.join(OsStr::from_bytes(&entry.path)));
+                }
             }
         }
         Ok(())

@@ -1,13 +1,15 @@
 //! Space for what comes, taken before the first byte: a transfer never fills the disk under a running job.
 
 use std::os::fd::AsFd;
+use std::path::Path;
 
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 
 use super::Target;
+use crate::area::Area;
 use crate::error::{At, StageError};
-use crate::manifest::Kind;
+use crate::manifest::{Kind, Manifest};
 
 /// Space is reserved for files with at least this many bytes of data; shorter ones are many, and are written at once.
 const LONG: u64 = 1 << 20;
@@ -15,6 +17,17 @@ const LONG: u64 = 1 << 20;
 const EACH: u64 = 4096;
 /// The most that is left to others unless the user says otherwise.
 const MOST_KEPT: u64 = 4 << 30;
+
+/// Whether the file system can have all files and folders.
+pub(super) fn for_entries(area: &Area, path: &Path, manifest: &Manifest) -> Result<(), StageError> {
+    let room = rustix::fs::fstatvfs(area.folder()).at("examine the file system of", path)?;
+    let needed = manifest.entries.len() as u64;
+    // A file system without a fixed number of files has none at all in this field.
+    if room.f_files > 0 && needed > room.f_favail {
+        return Err(StageError::NoFiles { path: path.to_owned(), needed, free: room.f_favail });
+    }
+    Ok(())
+}
 
 impl Target {
     pub(super) fn reserve(&mut self, kept: Option<u64>) -> Result<(), StageError> {
@@ -28,10 +41,6 @@ impl Target {
         let needed = missing.saturating_add(absent.saturating_mul(EACH)).saturating_sub(reserved);
         if needed.saturating_add(kept) > free {
             return Err(StageError::NoRoom { path: self.path.clone(), needed, free, kept });
-        }
-        // A file system without a fixed number of files has none at all in this field.
-        if room.f_files > 0 && absent > room.f_favail && self.resumed == 0 {
-            return Err(StageError::NoFiles { path: self.path.clone(), needed: absent, free: room.f_favail });
         }
         for number in 0..self.manifest.entries.len() as u32 {
             let entry = &self.manifest.entries[number as usize];
