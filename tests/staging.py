@@ -4,8 +4,6 @@ import fcntl
 import os
 import random
 
-import pytest
-
 from harness import LANDBRIDGE, wait_until
 from test_stage import arrived, description
 
@@ -13,11 +11,6 @@ from test_stage import arrived, description
 SLOWLY = ["--rate", "8MB/s", "--harm", "100", "--block", "256KiB"]
 MIB = 1 << 20
 ORDINARY = 65534
-
-
-def fault(reason):
-    """Marks a test of what the product does not do yet. It fails once the product does it."""
-    return pytest.mark.xfail(strict=True, reason=reason)
 
 
 def noise(length, seed=1):

@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from mounts import fill, mounts  # noqa: F401 (a fixture)
-from staging import MIB, ORDINARY, SLOWLY, contents, fault, move, noise, ordinary, owned
+from staging import MIB, ORDINARY, SLOWLY, contents, move, noise, ordinary, owned
 from test_stage import MOVE, arrived, description, moved, nothing_hidden
 
 DISKS = pytest.mark.parametrize("disk", ["tmpfs", "ext4"])
@@ -28,7 +28,7 @@ def test_a_source_that_does_not_fit_is_refused_before_the_first_byte(workshop, m
 
 @pytest.mark.parametrize(
     "disk",
-    [pytest.param("tmpfs", marks=fault("an error before space is reserved leaves the hidden folder")), "ext4"],
+    ["tmpfs", "ext4"],
 )
 def test_a_disk_without_a_free_byte_keeps_nothing_hidden(workshop, mounts, disk):  # noqa: F811
     at, seen = mounts.mount(disk, size=16 * MIB)
@@ -63,7 +63,6 @@ def test_space_that_is_reserved_is_not_taken_by_others(workshop, mounts, disk, w
     assert set(filler.read_bytes()) == {ord("f")}
 
 
-@fault("the journal's space is not reserved")
 @DISKS
 def test_blocks_are_remembered_on_a_disk_that_others_have_filled(workshop, mounts, disk):  # noqa: F811
     """What remembers the blocks takes space too: with many blocks, more than a page."""
@@ -104,7 +103,7 @@ def test_small_files_on_a_disk_that_fills_up_continue_once_there_is_room(worksho
 
 @pytest.mark.parametrize(
     "kind",
-    ["files", pytest.param("folders", marks=fault("folders are made before free inodes are counted"))],
+    ["files", "folders"],
 )
 def test_a_disk_without_inodes_is_refused_before_the_first_byte(workshop, mounts, kind):  # noqa: F811
     at, seen = mounts.mount("tmpfs", options=",nr_inodes=50")
@@ -144,7 +143,6 @@ def test_a_quota_of_the_user_is_kept(workshop, mounts):  # noqa: F811
     assert (seen / "own" / "target").read_bytes() == source.read_bytes()
 
 
-@fault("a mover of this machine that a signal ends is not reported")
 def test_a_limit_on_the_size_of_files_is_named(workshop):
     """`ulimit -f`, which batch systems set."""
     source, target = workshop.folder / "source", workshop.folder / "to" / "target"
@@ -203,7 +201,6 @@ def with_read_only_folder(folder):
     return folder
 
 
-@fault("permissions are set before files leave their folder")
 def test_a_sealed_folder_is_added_to_a_folder_that_is_there(workshop, mounts):  # noqa: F811
     """A user who is not root cannot take files out of a folder without write permission."""
     source = with_read_only_folder(workshop.folder / "source")
@@ -218,7 +215,6 @@ def test_a_sealed_folder_is_added_to_a_folder_that_is_there(workshop, mounts):  
     nothing_hidden(folder)
 
 
-@fault("permissions are set before what is out of date is removed")
 def test_a_sealed_folder_that_arrived_in_vain_is_replaced(workshop, mounts):  # noqa: F811
     """The target appears in flight, so it is refused; then the source changes. The same command succeeds."""
     source = with_read_only_folder(workshop.folder / "source")

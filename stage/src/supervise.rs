@@ -42,6 +42,8 @@ pub(crate) struct Shared {
     /// Parts of a million of its time that an application has lost to us; [`NONE`]: there was none.
     harm: AtomicU32,
     starved: AtomicBool,
+    /// Nothing computes beside it.
+    alone: AtomicBool,
 }
 
 const NONE: u32 = u32::MAX;
@@ -60,7 +62,7 @@ impl Shared {
 
     /// Whether cores are idle: then what can wait need not.
     pub(crate) fn has_time(&self) -> bool {
-        self.level() == Level::Idle
+        self.level() == Level::Idle || self.alone.load(Ordering::Relaxed)
     }
 
     /// Bytes that have arrived so far, bytes in all, and whether there is something to do.
@@ -188,11 +190,13 @@ impl Sensor {
             self.held_up.0 += passed;
             self.held_up.1 += held_up * passed;
         }
+        let pressure = self.applications.sample(now);
+        shared.alone.store(pressure.is_none(), Ordering::Relaxed);
         let decision = self.controller.sample(Sample {
             now,
             arrived: shared.arrived.load(Ordering::Relaxed),
             total: shared.total.load(Ordering::Relaxed),
-            pressure: self.applications.sample(now),
+            pressure,
             held_up,
             busy,
         });
