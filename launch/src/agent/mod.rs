@@ -16,7 +16,7 @@ mod rank;
 mod spawn;
 
 pub use self::membership::Lifeline;
-pub use self::movers::{Runs, WATCH};
+pub use self::movers::Runs;
 
 use std::ffi::OsString;
 use std::time::Duration;

@@ -10,8 +10,11 @@ use crate::program::OWN;
 /// The subcommand of a mover.
 const MOVER: &str = "mover";
 
-/// The variable by which a mover does no harm to anybody's application, and not to its user's alone.
-pub const WATCH: (&str, &str) = ("LANDBRIDGE_WATCH", "everybody");
+/// The variable by which a mover knows how much of other users' time it may cost, in percent. The node service has set
+/// it for this process.
+const MOST_HARM: &str = "LANDBRIDGE_MOST_HARM";
+/// Without it: only what is idle.
+const NONE: &str = "0";
 
 /// What an agent may run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +40,10 @@ impl Runs {
     /// # Errors
     /// It is no mover; the reason is for the user.
     pub(super) fn admit(self, program: &Program) -> Result<Program, String> {
+        self.admit_with(program, std::env::var(MOST_HARM).unwrap_or_else(|_| NONE.to_owned()))
+    }
+
+    fn admit_with(self, program: &Program, most_harm: String) -> Result<Program, String> {
         if self == Runs::Anything {
             return Ok(program.clone());
         }
@@ -54,8 +61,13 @@ impl Runs {
             return refused("environment modules");
         }
         let (command, directory) = (part.command.clone(), b"/".to_vec());
-        let part =
-            Part { first: part.first, command, directory, settings: Vec::new(), otherwise: Otherwise::default() };
+        let part = Part {
+            first: part.first,
+            command,
+            directory,
+            settings: vec![(MOST_HARM.into(), most_harm.into_bytes())],
+            otherwise: Otherwise::default(),
+        };
         Ok(Program { parts: vec![part], environment: Vec::new(), ..program.clone() })
     }
 }
@@ -79,8 +91,8 @@ mod tests {
     #[test]
     fn a_mover_runs_without_anything_of_the_users() {
         let mover = program(&["landbridge", "mover"]);
-        let admitted = Runs::OnlyMovers.admit(&mover).unwrap();
-        assert!(admitted.environment.is_empty() && admitted.parts[0].settings == [(WATCH.0.into(), WATCH.1.into())]);
+        let admitted = Runs::OnlyMovers.admit_with(&mover, "3".to_owned()).unwrap();
+        assert!(admitted.environment.is_empty() && admitted.parts[0].settings == [(MOST_HARM.into(), b"3".to_vec())]);
         assert_eq!(
             (&admitted.parts[0].otherwise, &admitted.parts[0].directory[..]),
             (&Otherwise::default(), &b"/"[..])
