@@ -16,6 +16,7 @@ import os
 import pwd
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -107,12 +108,15 @@ class Inside:
         key = own / "munge" / "key"
         key.write_bytes(os.urandom(128))
         key.chmod(0o400)
+        # As a centre has it: the controller is nobody special, and its hooks ask the node service.
+        owner = "slurm" if burst_buffer else "root"
+        shutil.chown(own / "state", owner, owner)
         [controller] = self.hosts(site, "gw")[:1]
         nodes = self.hosts(site, "n")
         number = ord(site) - ord("a") + 1
         conf = own / "slurm.conf"
         lines = [
-            f"ClusterName={site}", f"SlurmctldHost={controller}(10.{number}.0.101)", "SlurmUser=root", "SlurmdUser=root",
+            f"ClusterName={site}", f"SlurmctldHost={controller}(10.{number}.0.101)", f"SlurmUser={owner}", "SlurmdUser=root",
             "AuthType=auth/munge", "CredType=cred/munge", f"AuthInfo=socket={own}/munge/socket",
             "ProctrackType=proctrack/linuxproc", "TaskPlugin=task/none", "JobAcctGatherType=jobacct_gather/none",
             "MpiDefault=none", "ReturnToService=2", "SelectType=select/cons_tres", "SelectTypeParameters=CR_Core",
@@ -162,7 +166,7 @@ class Inside:
         for host in [*self.hosts(site, "n"), *self.hosts(site, "gw")[:1]]:
             name = host.split("-")[1]
             words = [self.landbridge, "slurm", "node-service", "--node", name, "--munge-socket", own / "munge/socket", *keep]
-            words += ["--slurm-user", "0"]
+            words += ["--slurm-user", pwd.getpwnam("slurm").pw_uid]
             if name.startswith("gw"):
                 words += ["--hooks", own / "hooks"]
             # As systemd does, it is there again soon after it has failed.

@@ -67,9 +67,17 @@ pub(crate) struct NodeServiceArgs {
     /// The user id of Slurm's controller [default: as Slurm's configuration says]
     #[arg(long, value_name = "UID")]
     pub slurm_user: Option<u32>,
+    /// The percent of their time that other users' applications may lose to a mover, whatever its user wants
+    #[arg(long, value_name = "PERCENT", default_value = "3", value_parser = percent)]
+    pub most_harm: f64,
     /// A variable of the service's environment that what it starts has too
     #[arg(long, value_name = "NAME", default_values = ["SLURM_CONF", "TZ"])]
     pub keep_variable: Vec<String>,
+}
+
+fn percent(text: &str) -> Result<f64, String> {
+    let percent: Option<f64> = text.parse().ok();
+    percent.filter(|percent| (0.0..=100.0).contains(percent)).ok_or_else(|| "give a number from 0 to 100".to_owned())
 }
 
 /// What is installed, and where

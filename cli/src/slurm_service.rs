@@ -52,7 +52,7 @@ pub(crate) fn serve(args: &NodeServiceArgs) -> Result<i32> {
         limits: Limits::default(),
         opener: Box::new(Munge { socket: args.munge_socket.clone().or_else(|| config.munge_socket()) }),
         accounts: Box::new(Getent),
-        programs: Box::new(Own::new(&args.keep_variable)?),
+        programs: Box::new(Own::new(args.most_harm, &args.keep_variable)?),
         counts: Counts::default(),
     });
     if let Some(path) = &args.hooks {

@@ -13,6 +13,9 @@ use thiserror::Error;
 use crate::account::Account;
 use crate::message::Work;
 
+/// The variable by which an agent and its movers know how much of other users' time they may cost, in percent.
+pub const MOST_HARM: &str = "LANDBRIDGE_MOST_HARM";
+
 /// Where programs are looked for, whatever a user or an administrator has set.
 const PATH: &str = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin";
 /// Can be written to by anybody but root.
@@ -74,20 +77,24 @@ pub trait Programs: Send + Sync {
 #[derive(Clone, Debug)]
 pub struct Own {
     file: PathBuf,
+    /// The percent of their time that other users' applications may lose to a mover.
+    most_harm: String,
     /// Variables that it gets besides those of every login.
     variables: Vec<(OsString, OsString)>,
 }
 
 impl Own {
-    /// `variables`: which of this process's own variables the started programs have too.
+    /// `most_harm`: the percent of their time that other users' applications may lose to a mover. `variables`: which of
+    /// this process's own variables the started programs have too.
     ///
     /// # Errors
     /// [`ProgramError`].
-    pub fn new(variables: &[impl AsRef<OsStr>]) -> Result<Own, ProgramError> {
+    pub fn new(most_harm: f64, variables: &[impl AsRef<OsStr>]) -> Result<Own, ProgramError> {
         let file = std::env::current_exe().map_err(ProgramError::Unknown)?;
         safe(&file)?;
         let value = |name: &OsStr| Some((name.to_owned(), std::env::var_os(name)?));
-        Ok(Own { file, variables: variables.iter().filter_map(|name| value(name.as_ref())).collect() })
+        let most_harm = most_harm.to_string();
+        Ok(Own { file, most_harm, variables: variables.iter().filter_map(|name| value(name.as_ref())).collect() })
     }
 }
 
@@ -112,6 +119,7 @@ impl Programs for Own {
         command.arg(&self.file).args(task.words());
         command.env_clear().env("PATH", PATH).envs(self.variables.iter().cloned());
         command.env("HOME", &account.home).env("USER", &account.name).env("LOGNAME", &account.name);
+        command.env(MOST_HARM, &self.most_harm);
         // The home may be on a file system where root is nobody, so only the user's process goes there.
         command.current_dir("/");
         command
@@ -134,7 +142,9 @@ mod tests {
 
     #[test]
     fn the_user_is_complete_before_our_program_runs() {
-        let own = Own { file: "/usr/bin/landbridge".into(), variables: vec![("SLURM_CONF".into(), "/x".into())] };
+        let most_harm = "3".to_owned();
+        let own =
+            Own { file: "/usr/bin/landbridge".into(), most_harm, variables: vec![("SLURM_CONF".into(), "/x".into())] };
         let account = Account { user: 7, group: 8, name: "anna".into(), home: "/home/anna".into() };
         let command = own.command(&account, &Task::Node(Work::Agent { order: "{}".into() }));
         let words: Vec<_> = command.get_args().map(|word| word.to_str().unwrap()).collect();
@@ -143,7 +153,7 @@ mod tests {
         assert_eq!(words[..6], first);
         assert_eq!(words[6..], ["--", "/usr/bin/landbridge", "agent", "--only-movers"]);
         let names: Vec<_> = command.get_envs().filter_map(|(name, value)| value.and(name.to_str())).collect();
-        assert_eq!(names, ["HOME", "LOGNAME", "PATH", "SLURM_CONF", "USER"]);
+        assert_eq!(names, ["HOME", "LANDBRIDGE_MOST_HARM", "LOGNAME", "PATH", "SLURM_CONF", "USER"]);
         assert_eq!(command.get_current_dir(), Some(Path::new("/")));
     }
 }

@@ -22,6 +22,8 @@ pub fn evict(target: &Path, patience: Duration) -> Result<(), StageError> {
     // What is still growing may be put in place meanwhile, so the target goes last.
     let entries = match std::fs::read_dir(folder) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        // In a folder that may be written and not listed, no transfer has been: its own folder could not be found.
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => return remove(target),
         entries => entries.at("list", folder)?,
     };
     for entry in entries {

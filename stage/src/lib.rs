@@ -36,7 +36,6 @@ pub use eviction::evict;
 pub use manifest::{Attributes, Entry, Kind, Manifest, Stamp};
 pub use pace::Pace;
 pub use place::{Node, Place, PlaceError};
-pub use pressure::WATCH;
 pub use source::Source;
 pub use supervise::Overlap;
 pub use target::{Check, Options, Report, Target, resolve};

@@ -5,6 +5,8 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::time::Duration;
 
+use crate::control::Aim;
+
 /// How often processes are looked for.
 const LOOK: Duration = Duration::from_secs(1);
 /// A thread with less than this share of a core is none of an application that computes.
@@ -34,19 +36,34 @@ pub(crate) fn of_thread(thread: u32) -> Option<(u64, u64, bool)> {
 }
 
 /// Whose applications are watched: those of the mover's user, or everybody's, where it works behind others' jobs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Whose {
     Users,
-    Everybodys,
+    /// With the share of their time that they may lose, whatever the user wants.
+    Everybodys {
+        most: f64,
+    },
 }
 
-/// The variable that makes a mover watch everybody's applications, and its value.
-pub const WATCH: (&str, &str) = ("LANDBRIDGE_WATCH", "everybody");
+/// A percentage, set by the node service that has started the mover.
+const MOST_HARM: &str = "LANDBRIDGE_MOST_HARM";
 
 impl Whose {
     /// As the environment says.
     pub(crate) fn of(lookup: impl Fn(&str) -> Option<String>) -> Whose {
-        if lookup(WATCH.0).is_some_and(|value| value == WATCH.1) { Whose::Everybodys } else { Whose::Users }
+        match lookup(MOST_HARM) {
+            None => Whose::Users,
+            // What cannot be read allows nothing.
+            Some(text) => Whose::Everybodys { most: text.parse().map_or(0.0, |percent: f64| percent / 100.0) },
+        }
+    }
+
+    /// What the user may have. A deadline would be kept whatever the harm, so it is not for others' applications.
+    pub(crate) fn allows(self, aim: Aim) -> Aim {
+        match self {
+            Whose::Users => aim,
+            Whose::Everybodys { most } => Aim { deadline: None, harm: aim.harm.min(most), ..aim },
+        }
     }
 }
 
@@ -66,7 +83,7 @@ pub(crate) struct Applications {
 
 impl Applications {
     pub(crate) fn new(whose: Whose) -> Applications {
-        let user = (whose == Whose::Users).then(|| rustix::process::geteuid().as_raw());
+        let user = matches!(whose, Whose::Users).then(|| rustix::process::geteuid().as_raw());
         Applications { user, looked: None, looks: 0, seen: HashMap::new(), computing: HashMap::new(), sampled: None }
     }
 
@@ -144,6 +161,16 @@ mod tests {
     use std::time::Instant;
 
     use super::*;
+
+    #[test]
+    fn users_cannot_take_others_time() {
+        let aim = Aim { rate: Some(5), deadline: Some(Duration::from_secs(1)), harm: 0.5 };
+        assert_eq!(Whose::of(|_| None).allows(aim), aim);
+        for (text, most) in [("3", 0.03), ("0", 0.0), ("90", 0.5), ("much", 0.0)] {
+            let allowed = Whose::of(|name| (name == MOST_HARM).then(|| text.to_owned())).allows(aim);
+            assert_eq!(allowed, Aim { deadline: None, harm: most, ..aim }, "{text}");
+        }
+    }
 
     /// Twice as many busy processes as cores wait for half of their time.
     #[test]

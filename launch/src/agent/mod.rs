@@ -16,7 +16,7 @@ mod rank;
 mod spawn;
 
 pub use self::membership::Lifeline;
-pub use self::movers::{Runs, WATCH};
+pub use self::movers::Runs;
 
 use std::ffi::OsString;
 use std::time::Duration;
@@ -119,7 +119,7 @@ pub async fn run(
     lifeline: oneshot::Receiver<Lifeline>,
     runs: Runs,
 ) -> Result<(), AgentError> {
-    let runs = if order.only_movers { Runs::OnlyMovers } else { runs };
+    let runs = if order.only_movers && runs == Runs::Anything { Runs::OwnMovers } else { runs };
     runs.check(&order).map_err(AgentError::NotHere)?;
     let result = match order.forward.clone() {
         // A check while no gateway answers: that this program runs and has its provider is all it can show.

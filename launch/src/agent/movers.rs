@@ -7,15 +7,21 @@ use crate::message::{MpiChoice, Otherwise, Part, Program};
 use crate::order::Order;
 use crate::program::MOVER;
 
-/// The variable by which a mover does no harm to anybody's application, and not to its user's alone.
-pub const WATCH: (&str, &str) = ("LANDBRIDGE_WATCH", "everybody");
+/// The variable by which a mover knows how much of other users' time it may cost, in percent. The node service has set
+/// it for this process.
+const MOST_HARM: &str = "LANDBRIDGE_MOST_HARM";
+/// Without it: only what is idle.
+const NONE: &str = "0";
 
 /// What an agent may run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Runs {
     /// The user has a right to the node.
     Anything,
+    /// The user has none: a node behind other users' jobs.
     OnlyMovers,
+    /// The machine of the user's own gateway, which is not for programs.
+    OwnMovers,
 }
 
 impl Runs {
@@ -25,7 +31,7 @@ impl Runs {
             Runs::OnlyMovers if order.forward.is_some() => Err("an agent for movers forwards no ports"),
             // A fabric's library would be of the user's choice.
             Runs::OnlyMovers if order.fabric.is_some() => Err("an agent for movers uses no fabric"),
-            Runs::OnlyMovers | Runs::Anything => Ok(()),
+            Runs::OnlyMovers | Runs::OwnMovers | Runs::Anything => Ok(()),
         }
     }
 
@@ -34,6 +40,10 @@ impl Runs {
     /// # Errors
     /// It is no mover; the reason is for the user.
     pub(super) fn admit(self, program: &Program) -> Result<Program, String> {
+        self.admit_with(program, std::env::var(MOST_HARM).unwrap_or_else(|_| NONE.to_owned()))
+    }
+
+    fn admit_with(self, program: &Program, most_harm: String) -> Result<Program, String> {
         if self == Runs::Anything {
             return Ok(program.clone());
         }
@@ -47,13 +57,19 @@ impl Runs {
         if program.mpi != MpiChoice::Libfabric {
             return refused("an MPI library");
         }
-        if !program.modules.is_empty() {
+        if !program.modules.is_empty() && self == Runs::OnlyMovers {
             return refused("environment modules");
         }
         let (command, directory) = (part.command.clone(), b"/".to_vec());
-        let settings = vec![(WATCH.0.into(), WATCH.1.into())];
-        let part = Part { first: part.first, command, directory, settings, otherwise: Otherwise::default() };
-        Ok(Program { parts: vec![part], environment: Vec::new(), ..program.clone() })
+        let limit = (self == Runs::OnlyMovers).then(|| (MOST_HARM.into(), most_harm.into_bytes()));
+        let part = Part {
+            first: part.first,
+            command,
+            directory,
+            settings: Vec::from_iter(limit),
+            otherwise: Otherwise::default(),
+        };
+        Ok(Program { parts: vec![part], environment: Vec::new(), modules: Vec::new(), ..program.clone() })
     }
 }
 
@@ -76,12 +92,14 @@ mod tests {
     #[test]
     fn a_mover_runs_without_anything_of_the_users() {
         let mover = program(&["landbridge", "mover"]);
-        let admitted = Runs::OnlyMovers.admit(&mover).unwrap();
-        assert!(admitted.environment.is_empty() && admitted.parts[0].settings == [(WATCH.0.into(), WATCH.1.into())]);
+        let admitted = Runs::OnlyMovers.admit_with(&mover, "3".to_owned()).unwrap();
+        assert!(admitted.environment.is_empty() && admitted.parts[0].settings == [(MOST_HARM.into(), b"3".to_vec())]);
         assert_eq!(
             (&admitted.parts[0].otherwise, &admitted.parts[0].directory[..]),
             (&Otherwise::default(), &b"/"[..])
         );
+        let own = Runs::OwnMovers.admit(&Program { modules: vec!["x".into()], ..mover.clone() }).unwrap();
+        assert!(own.environment.is_empty() && own.modules.is_empty() && own.parts[0].settings.is_empty());
         assert_eq!(Runs::Anything.admit(&mover).unwrap(), mover);
     }
 

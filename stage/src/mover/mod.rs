@@ -155,7 +155,7 @@ pub fn run(
         mover.turn(&shared)?;
     }
     if let Some(order) = &mover.order {
-        let aim = order.options.aim();
+        let aim = whose.allows(order.options.aim());
         shared = Shared::new(aim.rate);
         // Agents are started in sessions of their own.
         supervise(&mut mover, &shared, aim, true, whose)?;
