@@ -139,6 +139,8 @@ int main(int argc, char **argv) {
     char *out = calloc(1, options.message + 8), *in = calloc(1, options.message + 8);
     char *written = calloc(1, options.disk + 1);
     if (!array || !out || !in || !written) fail("not enough memory");
+    /* Pages that were never written are one page of zeros, which reads would find in the cache. */
+    for (size_t at = 0; at < options.memory / sizeof(double); at++) array[at] = 1;
     if (options.disk) {
         char path[4096];
         snprintf(path, sizeof path, "%s/mpbench-%d-%d", options.folder, (int)getpid(), rank);
