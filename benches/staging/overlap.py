@@ -76,10 +76,10 @@ def experiments(quick):
     return found
 
 
-def measure(name, experiment, rounds, problems, between_nodes=False):
+def measure(name, experiment, rounds, record, between_nodes=False):
     """Rows of one experiment."""
     absent = movers.missing(experiment.movers)
-    problems += [f"{name}: {mover} is left out: {what} is not installed" for mover, what in absent.items()]
+    record.left_out += [f"{name}: {mover}: {what} is not installed" for mover, what in absent.items()]
     chosen = [label for label in experiment.labels() if label not in absent]
     with tempfile.TemporaryDirectory(prefix="staging-", dir=OUT) as folder:
         place = movers.Place(folder, experiment.size_mib * MIB, between_nodes)
@@ -90,7 +90,7 @@ def measure(name, experiment, rounds, problems, between_nodes=False):
             samples = []
             for number in range(rounds):
                 print(f"staging: {name}: round {number + 1} of {rounds}", file=sys.stderr, flush=True)
-                samples.append(_round(experiment, place, programs, chosen, number, problems))
+                samples.append(_round(experiment, place, programs, chosen, number, record))
         finally:
             place.close()
     return [
@@ -101,7 +101,7 @@ def measure(name, experiment, rounds, problems, between_nodes=False):
     ]
 
 
-def _round(experiment, place, programs, chosen, number, problems):
+def _round(experiment, place, programs, chosen, number, record):
     """One sample of each, by (application, mover); one of both is None where the other is alone."""
     found, turn = {}, 1 if number % 2 == 0 else -1
 
@@ -109,7 +109,7 @@ def _round(experiment, place, programs, chosen, number, problems):
         try:
             found.setdefault(key, []).append(quiet_once(**what))
         except Failed as failed:
-            problems.append(f"{experiment.title}, {key[0] or 'alone'}, {key[1] or 'alone'}: {failed}")
+            record.problems.append(f"{experiment.title}, {key[0] or 'alone'}, {key[1] or 'alone'}: {failed}")
 
     def mover(label, alone):
         if label not in experiment.ours:

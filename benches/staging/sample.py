@@ -6,6 +6,7 @@ import signal
 import subprocess
 import threading
 import time
+from dataclasses import dataclass, field
 
 from machine import Failed, clean_environment, end_group, json_lines
 
@@ -39,6 +40,19 @@ def wait_for_quiet():
         time.sleep(0.2)
         if (busy_s() - before) / (time.monotonic() - start) <= IDLE_CORES:
             return
+
+
+@dataclass
+class Record:
+    """What failed, and what was left out because it is not installed."""
+
+    problems: list = field(default_factory=list)
+    left_out: list = field(default_factory=list)
+
+    def add(self, answer):
+        """The same of a part that ran inside a lab."""
+        self.problems += answer["problems"]
+        self.left_out += answer.get("left_out", [])
 
 
 class Child:

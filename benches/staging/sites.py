@@ -26,27 +26,27 @@ def inside(options, case, plan, limit):
     return samples[case][0]
 
 
-def _moved(name, plan, rounds, problems, limit):
+def _moved(name, plan, rounds, record, limit):
     """Seconds of each way to move the same, in turns, and rows with the ratio of ours."""
     answer = inside([*TWO_GATEWAYS, "--route-directly"], name, {**plan, "rounds": rounds}, limit)
-    problems += [f"{name}: {text}" for text in answer["problems"]]
+    record.add(answer)
     return answer["seconds"]
 
 
-def alone(quick, rounds, problems):
+def alone(quick, rounds, record):
     """One file over two gateways: of the slowest of disk, card and trunks."""
     size = (48 if quick else 512) << 20
-    seconds = _moved("alone", {"size": size}, 1 if quick else min(rounds, 3), problems, 1500)
+    seconds = _moved("alone", {"size": size}, 1 if quick else min(rounds, 3), record, 1500)
     best = size / CARD
     for way, values in seconds.items():
         row = {"case": "alone", "mover": way, "seconds": summary(values)}
         yield {**row, "of_card": summary([best / value for value in values])}
 
 
-def small(quick, rounds, problems):
+def small(quick, rounds, record):
     """Files of 4 KiB: of rsync's time."""
     files = 2000 if quick else 100_000
-    seconds = _moved("small", {"files": files}, 1 if quick else min(rounds, 3), problems, 3000)
+    seconds = _moved("small", {"files": files}, 1 if quick else min(rounds, 3), record, 3000)
     rsync = seconds.get("rsync", [])
     for way, values in seconds.items():
         row = {"case": "small", "mover": way, "files": files, "seconds": summary(values)}
@@ -55,12 +55,12 @@ def small(quick, rounds, problems):
         yield row
 
 
-def restart(quick, rounds, problems):
+def restart(quick, rounds, record):
     """A transfer that is killed at nine tenths and started again: the second command, of the whole."""
     size = (48 if quick else 512) << 20
     plan = {"size": size, "rounds": 1 if quick else min(rounds, 3)}
     answer = inside(TWO_GATEWAYS, "restart", plan, 900)
-    problems += answer["problems"]
+    record.add(answer)
     if answer["of_whole"]:
         yield {
             "case": "restart", "mover": "ours", "whole_s": summary(answer["whole_s"]),
@@ -69,11 +69,11 @@ def restart(quick, rounds, problems):
         }
 
 
-def fanout(quick, rounds, problems):
+def fanout(quick, rounds, record):
     """One file to eight nodes of the other site."""
     size = (32 if quick else 256) << 20
     answer = inside(FANOUT, "fanout", {"size": size, "nodes": NODES, "rounds": 1 if quick else min(rounds, 3)}, 900)
-    problems += answer["problems"]
+    record.add(answer)
     if answer["seconds"]:
         yield {
             "case": "fanout", "mover": "ours", "nodes": NODES, "seconds": summary(answer["seconds"]),
@@ -83,16 +83,24 @@ def fanout(quick, rounds, problems):
         }
 
 
-def between_nodes(quick, rounds, problems):
+def between_nodes(quick, rounds, record):
     """The experiments with one core idle and both busy, from one node of a lab to another."""
     plan = {"quick": quick, "rounds": rounds}
     answer = inside(ONE_SITE, "overlap", plan, 1200)
-    problems += answer["problems"]
+    record.add(answer)
     for row in answer["rows"]:
         yield {**row, "case": "nodes"}
 
 
-CASES = {"alone": alone, "small": small, "restart": restart, "fanout": fanout, "nodes": between_nodes}
+def receiver(quick, rounds, record):
+    """Processor seconds per GiB where a file arrives from another node, at 120 MiB/s, with nothing beside it."""
+    plan = {"rounds": 1 if quick else rounds, "size_mib": 128 if quick else 1024}
+    answer = inside(ONE_SITE, "receiver", plan, 600)
+    record.add(answer)
+    yield {"case": "receiver", "mover": "ours", "cpu_s_per_gib": summary(answer["cpu_s_per_gib"])}
+
+
+CASES = {"receiver": receiver, "alone": alone, "small": small, "restart": restart, "fanout": fanout, "nodes": between_nodes}
 
 
 def bars(rows):
@@ -103,6 +111,8 @@ def bars(rows):
             continue
         if row["case"] == "alone":
             found.append(("alone over two gateways: of the card", row["of_card"]["median"], ">=", 0.95))
+        if row["case"] == "receiver":
+            found.append(("receiver: s of CPU per GiB, blocks checked", row["cpu_s_per_gib"]["median"], "<=", 0.6))
         if row["case"] == "small" and "of_rsync" in row:
             found.append((f"{row['files']} files of 4 KiB: of rsync's time", row["of_rsync"]["median"], "<=", 0.1))
         if row["case"] == "restart":

@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from machine import LANDBRIDGE, OUT, Failed, clean_environment, json_lines, run  # noqa: E402
 from relay_inside import Lab  # noqa: E402
 
-from staging import movers, overlap  # noqa: E402
+from staging import chain, disk, movers, overlap, sample  # noqa: E402
 
 PORT = 5022
 # Other programs of this user on the machine count as applications, and ours would wait for them.
@@ -37,10 +37,10 @@ class Ways:
         self.ssh = ["ssh", "-F", "none", "-p", PORT, "-i", self.folder / "user"]
         for option in ("BatchMode=yes", "StrictHostKeyChecking=no", "UserKnownHostsFile=/dev/null", "LogLevel=ERROR"):
             self.ssh += ["-o", option]
-        self.problems = []
+        self.problems, self.left_out = [], []
         self.known = ["ours"]
         if not shutil.which("sshd", path="/usr/sbin:/usr/bin"):
-            self.problems.append("no sshd: rsync, scp and rclone are left out")
+            self.left_out.append("rsync, scp and rclone: sshd is not installed")
             return
         self.lab.start("b-n1", "sh", "-c", sshd)
         self.lab.wait_for(self.lab.far, PORT)
@@ -48,7 +48,7 @@ class Ways:
             if shutil.which(name):
                 self.known.append(name)
             else:
-                self.problems.append(f"{name} is left out: it is not installed")
+                self.left_out.append(f"{name}: it is not installed")
 
     def words(self, way, source, target):
         there = f"{self.user}@{self.lab.far}:{target}"
@@ -117,7 +117,7 @@ def _in_turns(folder, ways, source, rounds, same):
                     ways.known = [other for other in ways.known if other != way]
     finally:
         ways.lab.end()
-    return {"seconds": seconds, "problems": ways.problems}
+    return {"seconds": seconds, "problems": ways.problems, "left_out": ways.left_out}
 
 
 def alone(folder, plan):
@@ -131,8 +131,8 @@ def small(folder, plan):
         return found == plan["files"]
 
     source, ways = make_files(folder / "source", plan["files"]), Ways(folder)
-    # It asks the far end about each file in turn: hours.
-    ways.known = [way for way in ways.known if way != "scp"]
+    # These ask the far end about each file several times: an hour and more.
+    ways.known = [way for way in ways.known if way not in ("scp", "rclone")]
     return _in_turns(folder, ways, source, plan["rounds"], same)
 
 
@@ -223,15 +223,21 @@ def _crossed():
 
 def beside(_folder, plan):
     """Of each experiment, what is ours."""
-    problems, rows = [], []
+    record, rows = sample.Record(), []
+    # What a lab's agents start is nobody's child here, and would count as others.
+    sample.REPEATS = 0
     for name in ("idle", "busy"):
         experiment = overlap.experiments(plan["quick"])[name]
         experiment.movers = ["ours"]
-        rows += overlap.measure(name, experiment, plan["rounds"], problems, between_nodes=True)
-    return {"rows": rows, "problems": problems}
+        rows += overlap.measure(name, experiment, plan["rounds"], record, between_nodes=True)
+    return {"rows": rows, "problems": record.problems, "left_out": record.left_out}
 
 
-CASES = {"alone": alone, "small": small, "restart": restart, "fanout": fanout, "overlap": beside}
+def receiver(folder, plan):
+    return disk.receiver(folder, plan["rounds"], plan["size_mib"])
+
+
+CASES = {"receiver": receiver, "chain": chain.within, "alone": alone, "small": small, "restart": restart, "fanout": fanout, "overlap": beside}
 
 
 def main():
