@@ -1,7 +1,8 @@
-/* The mover of Reid and Stumm, "Overlapping Data Transfer With Application Execution on Clusters", that pushes with MPI:
- * rank 0 sends a file in blocks by MPI_Send to each other rank, or by MPI_Bcast, and sleeps between blocks for as long
- * as it estimates that a rate is kept. Receivers sleep for the same estimate before they ask MPI for the next block,
- * because most MPI libraries spin while they wait. Receivers write through the page cache, with one fsync at the end. */
+/* The mover of Reid and Stumm, "Overlapping Data Transfer With Application Execution on Clusters", that pushes with
+ * MPI: rank 0 sends a file in blocks by MPI_Send to each other rank, or by MPI_Bcast, and sleeps between blocks for as
+ * long as it estimates that a rate is kept. Receivers sleep for the same estimate before they ask MPI for the next
+ * block, because most MPI libraries spin while they wait. They write through the page cache, with one fsync at the end.
+ */
 
 #include <errno.h>
 #include <fcntl.h>

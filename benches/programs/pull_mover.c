@@ -1,7 +1,7 @@
-/* The mover of Reid and Stumm, "Overlapping Data Transfer With Application Execution on Clusters", that pulls over TCP:
- * the receiver asks for each block, blocks until it is there, writes it through the page cache and sleeps until the next
- * one is due. One fsync at the end. A child process serves the source on the loopback interface. With --copy the
- * receiver reads the source itself, in the same blocks at the same rate. */
+/* The mover of Reid and Stumm, "Overlapping Data Transfer With Application Execution on Clusters", that pulls over
+ * TCP: the receiver asks for each block, blocks until it is there, writes it through the page cache and sleeps until
+ * the next one is due. One fsync at the end. A child process serves the source on the loopback interface. With
+ * --copy the receiver reads the source itself, in the same blocks at the same rate. */
 
 #include <arpa/inet.h>
 #include <errno.h>

@@ -1,4 +1,5 @@
-/* The victim of a mover's disk traffic: reads of 4 KiB at random places of a file, past the page cache, one at a time. */
+/* The victim of a mover's disk traffic: reads of 4 KiB at random places of a file, past the page cache, one at a time.
+ */
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,5 +1,5 @@
-"""A chain of jobs in one allocation, each with input and output: `landbridge run --stage-in … --stage-out …` for one run
-after the other, against the same with everything in turn."""
+"""A chain of jobs in one allocation, each with input and output: `landbridge run --stage-in … --stage-out …` for one
+run after the other, against the same with everything in turn."""
 
 import os
 import tempfile

@@ -1,5 +1,5 @@
-"""An application alone (Tcomp), a mover alone (Tio), and both at once (Tconc), in alternating order: how much slower the
-application becomes, and how near (Tcomp + Tio) / Tconc comes to its optimum (Tcomp + Tio) / max(Tcomp, Tio)."""
+"""An application alone (Tcomp), a mover alone (Tio), and both at once (Tconc), in alternating order: how much slower
+the application becomes, and how near (Tcomp + Tio) / Tconc comes to its optimum (Tcomp + Tio) / max(Tcomp, Tio)."""
 
 import sys
 import tempfile
@@ -22,8 +22,8 @@ PEERS = ["rsync", "rclone", "fpsync"]
 
 @dataclass
 class Experiment:
-    """Applications, each with the seconds that it computes alone, beside movers of `size_mib`. `ours` has the options of
-    each variant of ours by its label."""
+    """Applications, each with the seconds that it computes alone, beside movers of `size_mib`. `ours` has the options
+    of each variant of ours by its label."""
 
     title: str
     applications: dict

@@ -1,8 +1,9 @@
-"""A queue of jobs on nodes, in virtual time: first come, first served with EASY backfill, where each job needs input on
-its nodes before it computes and leaves output behind. Nothing is measured here; equal arguments give equal schedules.
+"""A queue of jobs on nodes, in virtual time: first come, first served with EASY backfill, where each job needs input
+on its nodes before it computes and leaves output behind. Nothing is measured here; equal arguments give equal
+schedules.
 
-Two policies. *Serial*: a job holds its nodes while its input arrives and its output leaves. *Overlapped*: input moves to
-the nodes on which a queued job is expected to start, while others compute there; output leaves while the next job
+Two policies. *Serial*: a job holds its nodes while its input arrives and its output leaves. *Overlapped*: input moves
+to the nodes on which a queued job is expected to start, while others compute there; output leaves while the next job
 runs; a job that computes on a node where something moves is slowed down. Where a job starts on other nodes than
 expected, its input is repaired from node to node."""
 

@@ -42,7 +42,10 @@ def _pairs(seeds, jobs, load, share, policies):
         for name, policy in policies.items():
             outcome = simulate(work, NODES, policy)
             found[name].append(
-                (outcome.makespan / serial.makespan, outcome.wait / serial.wait, outcome.wrong, serial.wait, outcome.wait)
+                (
+                    outcome.makespan / serial.makespan, outcome.wait / serial.wait, outcome.wrong, serial.wait,
+                    outcome.wait,
+                )
             )
     return found
 

@@ -64,7 +64,7 @@ class Child:
         self.limit = limit
         self.process = subprocess.Popen(
             self.words, env={**clean_environment(), **environment}, stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, process_group=0,
         )
         self.out = self.err = ""
         self.end = None
@@ -105,7 +105,8 @@ def once(application=None, mover=None, limit=120.0):
     """Runs one or both. An application is (words, environment); a mover also has `prepare()`.
 
     Gives `seconds` from the first start to the last end, `application_s` by the application's own clock and
-    `application_wall_s`, `mover_s`, `mover_cpu_s` of a mover alone, the figures that each printed, and `others_cores`."""
+    `application_wall_s`, `mover_s`, `mover_cpu_s` of a mover alone, the figures that each printed, and
+    `others_cores`."""
     if mover:
         mover.prepare()
     wait_for_quiet()
