@@ -7,7 +7,8 @@ import pytest
 from harness import ROOT
 
 sys.path.insert(0, str(ROOT / "benches"))
-from staging import figures, overlap  # noqa: E402
+from machine import Failed  # noqa: E402
+from staging import applications, figures, overlap, sample  # noqa: E402
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -52,6 +53,25 @@ def test_a_round_in_which_something_failed_is_left_out():
     del broken["app", "ours"]
     assert row(broken) is None
     assert row(broken, one_round(4, 4, 2, 4, 4))["slowdown"]["n"] == 1
+
+
+def test_what_fails_is_a_problem_and_no_sample(monkeypatch):
+    def fails(**what):
+        if what.get("mover"):
+            raise Failed("no space")
+        return alone(4)
+
+    class Place:
+        def mover(self, name, rate, *options, label=None):
+            return name
+
+    monkeypatch.setattr(overlap, "quiet_once", fails)
+    record = sample.Record()
+    program = applications.Application("app", [])
+    found = overlap._round(EXPERIMENT, Place(), [program], ["ours"], 0, record)
+    assert list(found) == [("app", None)]
+    assert [problem.rsplit(": ", 1)[1] for problem in record.problems] == ["no space", "no space"]
+    assert row(found) is None
 
 
 def test_a_bar_is_met_or_missed_by_the_median():

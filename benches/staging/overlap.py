@@ -107,9 +107,11 @@ def _round(experiment, place, programs, chosen, number, record):
 
     def take(key, **what):
         try:
-            found.setdefault(key, []).append(quiet_once(**what))
+            sample = quiet_once(**what)
         except Failed as failed:
             record.problems.append(f"{experiment.title}, {key[0] or 'alone'}, {key[1] or 'alone'}: {failed}")
+        else:
+            found.setdefault(key, []).append(sample)
 
     def mover(label, alone):
         if label not in experiment.ours:
