@@ -30,12 +30,13 @@ static struct {
     double block;        /* seconds in which a rank waits for nothing that is here */
     size_t disk;         /* bytes that a rank writes in each iteration */
     const char *folder;
-} options = {100, 64 << 10, 8, 1000, READS, ALLREDUCE, 8, 0.0, 0, "."};
+    int announce;        /* whether rank 0 prints each phase when it begins */
+} options = {100, 64 << 10, 8, 1000, READS, ALLREDUCE, 8, 0.0, 0, ".", 0};
 
 static const char *USAGE =
     "usage: mpbench [--iterations N] [--memory BYTES] [--stride BYTES] [--passes N] [--access reads|writes]\n"
     "               [--pattern none|ring|broadcast|allreduce] [--message BYTES] [--block SECONDS]\n"
-    "               [--disk BYTES] [--folder PATH]\n";
+    "               [--disk BYTES] [--folder PATH] [--announce]\n";
 
 static double now(void) { return MPI_Wtime(); }
 
@@ -73,7 +74,8 @@ static void parse(int argc, char **argv) {
     static const struct option known[] = {
         {"iterations", 1, NULL, 'i'}, {"memory", 1, NULL, 'm'},  {"stride", 1, NULL, 's'}, {"passes", 1, NULL, 'p'},
         {"access", 1, NULL, 'a'},     {"pattern", 1, NULL, 'c'}, {"message", 1, NULL, 'l'}, {"block", 1, NULL, 'b'},
-        {"disk", 1, NULL, 'd'},       {"folder", 1, NULL, 'f'},  {NULL, 0, NULL, 0}};
+        {"disk", 1, NULL, 'd'},       {"folder", 1, NULL, 'f'},  {"announce", 0, NULL, 'v'},
+        {NULL, 0, NULL, 0}};
     int found;
     char *end;
     opterr = 0;
@@ -92,6 +94,7 @@ static void parse(int argc, char **argv) {
             break;
         case 'd': options.disk = bytes("disk", optarg); break;
         case 'f': options.folder = optarg; break;
+        case 'v': options.announce = 1; break;
         default: fail("unknown option, or one without its value");
         }
     }
@@ -111,6 +114,12 @@ static double compute(double *array, size_t elements, size_t step) {
         __asm__ volatile("" ::: "memory");
     }
     return sum;
+}
+
+static void announce(int rank, const char *phase) {
+    if (rank || !options.announce) return;
+    printf("{\"phase\":\"%s\"}\n", phase);
+    fflush(stdout);
 }
 
 static void communicate(int rank, int size, char *out, char *in) {
@@ -139,6 +148,8 @@ int main(int argc, char **argv) {
     char *out = calloc(1, options.message + 8), *in = calloc(1, options.message + 8);
     char *written = calloc(1, options.disk + 1);
     if (!array || !out || !in || !written) fail("not enough memory");
+    /* Pages that were never written are one page of zeros, which reads would find in the cache. */
+    for (size_t at = 0; at < options.memory / sizeof(double); at++) array[at] = 1;
     if (options.disk) {
         char path[4096];
         snprintf(path, sizeof path, "%s/mpbench-%d-%d", options.folder, (int)getpid(), rank);
@@ -152,17 +163,21 @@ int main(int argc, char **argv) {
     double begin = now();
     for (long iteration = 0; iteration < options.iterations; iteration++) {
         double start = now();
+        announce(rank, "compute");
         sum += compute(array, elements, step);
         double computed = now();
         if (options.block > 0) {
+            announce(rank, "block");
             time_t whole = (time_t)options.block;
             struct timespec nap = {whole, (long)((options.block - (double)whole) * 1e9)};
             nanosleep(&nap, NULL);
         }
         double waited = now();
+        if (options.disk) announce(rank, "disk");
         if (options.disk && (pwrite(file, written, options.disk, 0) != (ssize_t)options.disk || fdatasync(file)))
             fail("writing to the disk failed");
         double wrote = now();
+        if (options.pattern != NONE) announce(rank, "communicate");
         communicate(rank, size, out, in);
         double end = now();
         spent[0] += computed - start;

@@ -1,0 +1,118 @@
+"""What a transfer costs others on the same disk, and what it costs in processor time where it arrives."""
+
+import os
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from statistics import mean
+
+from machine import OUT, PROGRAMS, Failed, json_lines, run
+from report import summary
+
+from . import movers
+from .overlap import RATE
+from .sample import LEAD_S, TICK, Child, wait_for_quiet
+
+MIB = 1 << 20
+OTHERS = ["rsync", "rclone", "buffered copy"]
+
+
+def victim(quick, rounds, record):
+    """Random reads of 4 KiB beside each mover, of those alone."""
+    size, reads = (192, 256) if quick else (512, 1024)
+    names = ["ours", *(OTHERS[:1] if quick else OTHERS)]
+    absent = movers.missing(names)
+    record.left_out += [f"victim: {name}: {what} is not installed" for name, what in absent.items()]
+    names = [name for name in names if name not in absent]
+    rows = {name: [] for name in names}
+    with tempfile.TemporaryDirectory(prefix="staging-", dir=OUT) as folder:
+        place = movers.Place(folder, size * MIB)
+        file = Path(folder) / "read"
+        with open(file, "wb") as writing:
+            for _ in range(reads):
+                writing.write(os.urandom(MIB))
+            os.fsync(writing.fileno())
+        seconds = size * MIB / RATE * 0.8
+
+        def iops(name=None):
+            # Regardless of what the victim loses, so that the rate is the same for all.
+            mover = name and place.mover(name, RATE, "--harm", 100)
+            if mover:
+                mover.prepare()
+            wait_for_quiet()
+            moving = mover and Child(mover.words, mover.environment, 120)
+            try:
+                time.sleep(LEAD_S)
+                out, _ = run([PROGRAMS / "random_reads", file, seconds])
+                if moving:
+                    moving.wait()
+                    mover.check()
+            except BaseException:
+                if moving:
+                    moving.kill()
+                raise
+            return json_lines(out)[-1]["iops"]
+
+        for number in range(rounds):
+            print(f"staging: victim: round {number + 1} of {rounds}", file=sys.stderr, flush=True)
+            try:
+                before = iops()
+                found = {name: iops(name) for name in names[:: 1 if number % 2 == 0 else -1]}
+                alone = mean([before, iops()])
+            except Failed as failed:
+                record.problems.append(f"victim: {failed}")
+                continue
+            for name, value in found.items():
+                rows[name].append((value, alone))
+    for name, pairs in rows.items():
+        if pairs:
+            yield {
+                "case": "victim", "mover": name, "iops": summary([value for value, _ in pairs]),
+                "alone_iops": summary([alone for _, alone in pairs]),
+                "of_alone": summary([value / alone for value, alone in pairs]),
+            }
+
+
+class Watch:
+    """The processor time of the movers in this namespace of processes, by looking at them while they live."""
+
+    def __init__(self):
+        self.used, self.over = {}, False
+        self.thread = threading.Thread(target=self._look, daemon=True)
+        self.thread.start()
+
+    def _look(self):
+        while not self.over:
+            for entry in Path("/proc").iterdir():
+                if entry.name.isdigit():
+                    try:
+                        words = (entry / "cmdline").read_bytes().split(b"\0")
+                        if len(words) > 1 and words[0].endswith(b"landbridge") and words[1] == b"mover":
+                            stat = (entry / "stat").read_text().rsplit(") ", 1)[1].split()
+                            self.used[entry.name] = (int(stat[11]) + int(stat[12])) / TICK
+                    except (OSError, IndexError):
+                        # It has ended.
+                        continue
+            time.sleep(0.02)
+
+    def seconds(self):
+        self.over = True
+        self.thread.join()
+        return sum(self.used.values())
+
+
+def receiver(folder, rounds, size_mib):
+    """Processor seconds per GiB of our receiver: from the second node of a lab to the first, where this runs and sees
+    only the receiver's processes."""
+    place = movers.Place(folder, size_mib * MIB, between_nodes=True)
+    found = []
+    for _ in range(rounds):
+        mover = place.mover("ours", RATE, "--harm", 100)
+        mover.prepare()
+        watch = Watch()
+        run(mover.words, mover.environment | {"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/")})
+        found.append(watch.seconds() * 1024 / size_mib)
+        mover.check()
+    return {"cpu_s_per_gib": found, "problems": []}

@@ -1,0 +1,124 @@
+"""Transfers alone, between two sites of a lab: the rate, many small files, what a restart costs, and one file for all
+nodes of a site; and an application beside a transfer between two nodes."""
+
+import json
+import sys
+
+from machine import ROOT, Failed, in_lab
+from report import summary
+
+WAN = ["--delay", "10ms", "--wan-rate", "1gbit", "--nic-rate", "200mbit"]
+# What TCP carries through a node's card, in bytes per second: 1448 of 1514 bytes of a frame. The gateways' two cards
+# and the WAN carry more.
+CARD = 200e6 / 8 * 1448 / 1514
+TWO_GATEWAYS = ["--sites", 2, "--nodes", 1, "--gateways", 2, *WAN]
+NODES = 8
+# One file crosses the WAN at the rate of this card; then each node's card receives and sends it once.
+FANOUT = ["--sites", 2, "--nodes", NODES, "--gateways", 2, *WAN]
+ONE_SITE = ["--sites", 1, "--nodes", 2, "--delay", 0, "--wan-rate", 0, "--nic-rate", 0]
+
+
+def inside(options, case, plan, limit):
+    """The answer of within.py for a case in a fresh lab."""
+    words = [sys.executable, ROOT / "benches" / "staging" / "within.py", case, json.dumps(plan)]
+    samples, failures = in_lab(list(map(str, options)), [{"name": case, "words": words, "limit": limit}], 1)
+    if failures:
+        raise Failed("; ".join(failures.values()))
+    return samples[case][0]
+
+
+def _moved(name, plan, rounds, record, limit):
+    """Seconds of each way to move the same, in turns, and rows with the ratio of ours."""
+    answer = inside([*TWO_GATEWAYS, "--route-directly"], name, {**plan, "rounds": rounds}, limit)
+    record.add(answer)
+    return answer["seconds"]
+
+
+def alone(quick, rounds, record):
+    """One file over two gateways: of the slowest of disk, card and trunks."""
+    size = (48 if quick else 512) << 20
+    seconds = _moved("alone", {"size": size}, 1 if quick else min(rounds, 3), record, 1500)
+    best = size / CARD
+    for way, values in seconds.items():
+        row = {"case": "alone", "mover": way, "seconds": summary(values)}
+        yield {**row, "of_card": summary([best / value for value in values])}
+
+
+def small(quick, rounds, record):
+    """Files of 4 KiB: of rsync's time."""
+    files = 2000 if quick else 100_000
+    seconds = _moved("small", {"files": files}, 1 if quick else min(rounds, 3), record, 3000)
+    rsync = seconds.get("rsync", [])
+    for way, values in seconds.items():
+        row = {"case": "small", "mover": way, "files": files, "seconds": summary(values)}
+        if rsync:
+            row["of_rsync"] = summary([ours / theirs for ours, theirs in zip(values, rsync)])
+        yield row
+
+
+def restart(quick, rounds, record):
+    """A transfer that is killed at nine tenths and started again: the second command, of the whole."""
+    size = (48 if quick else 512) << 20
+    plan = {"size": size, "rounds": 1 if quick else min(rounds, 3)}
+    answer = inside(TWO_GATEWAYS, "restart", plan, 900)
+    record.add(answer)
+    if answer["of_whole"]:
+        yield {
+            "case": "restart", "mover": "ours", "whole_s": summary(answer["whole_s"]),
+            "killed_at": summary(answer["killed_at"]), "again_s": summary(answer["again_s"]),
+            "of_whole": summary(answer["of_whole"]),
+        }
+
+
+def fanout(quick, rounds, record):
+    """One file to eight nodes of the other site."""
+    size = (32 if quick else 256) << 20
+    answer = inside(FANOUT, "fanout", {"size": size, "nodes": NODES, "rounds": 1 if quick else min(rounds, 3)}, 900)
+    record.add(answer)
+    if answer["seconds"]:
+        yield {
+            "case": "fanout", "mover": "ours", "nodes": NODES, "seconds": summary(answer["seconds"]),
+            "of_slowest_link": summary([value / (size / CARD) for value in answer["seconds"]]),
+            "wan_payload_of_file": summary([value / size for value in answer["payload"]]),
+            "wan_bytes_of_file": summary([value / size for value in answer["wire"]]),
+        }
+
+
+def between_nodes(quick, rounds, record):
+    """The experiments with one core idle and both busy, from one node of a lab to another."""
+    plan = {"quick": quick, "rounds": rounds}
+    answer = inside(ONE_SITE, "overlap", plan, 1200)
+    record.add(answer)
+    for row in answer["rows"]:
+        yield {**row, "case": "nodes"}
+
+
+def receiver(quick, rounds, record):
+    """Processor seconds per GiB where a file arrives from another node, at 120 MiB/s, with nothing beside it."""
+    plan = {"rounds": 1 if quick else rounds, "size_mib": 128 if quick else 1024}
+    answer = inside(ONE_SITE, "receiver", plan, 600)
+    record.add(answer)
+    yield {"case": "receiver", "mover": "ours", "cpu_s_per_gib": summary(answer["cpu_s_per_gib"])}
+
+
+CASES = {"receiver": receiver, "alone": alone, "small": small, "restart": restart, "fanout": fanout, "nodes": between_nodes}
+
+
+def bars(rows):
+    """(what, figure, relation, bar)."""
+    found = []
+    for row in rows:
+        if row["mover"] != "ours":
+            continue
+        if row["case"] == "alone":
+            found.append(("alone over two gateways: of the card", row["of_card"]["median"], ">=", 0.95))
+        if row["case"] == "receiver":
+            found.append(("receiver: s of CPU per GiB, blocks checked", row["cpu_s_per_gib"]["median"], "<=", 0.6))
+        if row["case"] == "small" and "of_rsync" in row:
+            found.append((f"{row['files']} files of 4 KiB: of rsync's time", row["of_rsync"]["median"], "<=", 0.1))
+        if row["case"] == "restart":
+            found.append(("restart after a kill at 90 %: of the whole", row["of_whole"]["median"], "<=", 0.12))
+        if row["case"] == "fanout":
+            found.append(("8 nodes: WAN bytes, of the file", row["wan_payload_of_file"]["median"], "<=", 1.02))
+            found.append(("8 nodes: time, of the slowest link's", row["of_slowest_link"]["median"], "<=", 1.15))
+    return found
