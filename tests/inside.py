@@ -169,7 +169,9 @@ class Inside:
             words += ["--slurm-user", pwd.getpwnam("slurm").pw_uid]
             if name.startswith("gw"):
                 words += ["--hooks", own / "hooks"]
-            # As systemd does, it is there again soon after it has failed.
+            # The rights that the unit file leaves it, and as systemd does, it is there again soon after it has failed.
+            rights = "--bounding-set=-all,+setuid,+setgid,+setpcap,+kill"
+            words = ["setpriv", "--no-new-privs", "--inh-caps=-all", rights, "--", *words]
             again = f"while :; do {shlex.join(map(str, words))} & service=$!; wait; sleep 0.5; done"
             again = f"trap 'kill $service; wait; exit' TERM; {again}"
             self.start(host, "sh", "-c", again, log=f"service-{host}", environment=environment)

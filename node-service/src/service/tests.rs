@@ -126,7 +126,7 @@ fn what_was_started_ends_when_the_caller_is_gone_and_its_place_is_free_again() {
 }
 
 #[test]
-fn whoever_has_no_good_credential_gets_a_reason_and_nothing_is_started() {
+fn callers_without_a_good_credential_get_a_reason_and_nothing_is_started() {
     let address = started();
     let again = agent(9, "x");
     let mut first = Caller::calls(address, &again);
