@@ -34,7 +34,7 @@ class Inside:
         self.children = []
         self.user = plan.get("user")
         self.home = plan.get("home")
-        self.plans = plan["sites"]
+        self.plans = plan.get("sites", {})
 
     def enter(self, host, *words):
         return [self.landbridge, "lab", "enter", host, "--", *map(str, words)]

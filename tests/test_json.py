@@ -64,6 +64,8 @@ def test_each_json_object_has_the_schema(person):  # noqa: F811
         ("doctor",): person.types("landbridge", "doctor", "--output", folder / "report.txt", "--json"),
         ("key",): person.types("landbridge", "key", folder / "new.key", "--json"),
         ("stage", "move"): person.types("landbridge", "stage", "move", "--json", pushed, folder / "moved"),
+        ("stage", "in"): person.types(landbridge, "stage", "in", "--json", f"{pushed}=/tmp/staged-%n", on="a-gw1"),
+        ("stage", "out"): person.types(landbridge, "stage", "out", "--json", f"/tmp/staged-%n={folder}/staged-%n", on="a-gw1"),
         ("stage", "status"): person.types("landbridge", "stage", "status", "--json"),
         ("plan", "broadcast"): person.types("landbridge", "plan", "broadcast", INSTANCE, "--json"),
         ("sites", "remove"): person.types("landbridge", "sites", "remove", "kyoto", "--json"),

@@ -13,7 +13,7 @@ import pytest
 from faults import FaultLab
 from harness import LANDBRIDGE, wait_until
 from mounts import mounts  # noqa: F401 (a fixture)
-from staging import MIB, ORDINARY, SLOWLY, areas, contents, interrupted, killed, move, noise
+from transfers import MIB, ORDINARY, SLOWLY, areas, contents, interrupted, killed, move, noise
 from test_stage import MOVE, arrived, description, in_lab, make_tree, moved, nothing_hidden
 
 BOOT = "/proc/sys/kernel/random/boot_id"
@@ -381,7 +381,8 @@ def test_after_another_boot_damaged_blocks_are_found(workshop, mounts, damage): 
     mounts.must("mount", "--bind", boot, BOOT)
     (one,) = moved(mounts.run(move("--block", "256KiB", source, target)))
     assert target.read_bytes() == source.read_bytes()
-    assert (one["resumed"] == 0) == (damage != "a bit")
+    # Blocks that arrived while something computed have no hash, and come again.
+    assert damage == "a bit" or one["resumed"] == 0
     nothing_hidden(target.parent)
 
 
@@ -455,7 +456,7 @@ def test_sites_that_share_a_file_system_cannot_harm_a_source(workshop, isolated)
 @pytest.mark.parametrize("where", ["here", "between-sites"])
 def test_the_second_transfer_to_a_target_is_refused(workshop, where, request):
     source, target = workshop.folder / "source", workshop.folder / "to" / "target"
-    source.write_bytes(noise(6 * MIB))
+    source.write_bytes(noise((6 if where == "here" else 40) * MIB))
     target.parent.mkdir()
     if where == "here":
         running = workshop.start(move(*SLOWLY, source, target))

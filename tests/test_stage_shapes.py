@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from staging import MIB, move, noise
+from transfers import MIB, move, noise
 from test_stage import description, moved, nothing_hidden
 
 

@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from mounts import fill, mounts  # noqa: F401 (a fixture)
-from staging import MIB, ORDINARY, SLOWLY, contents, move, noise, ordinary, owned
+from transfers import MIB, ORDINARY, SLOWLY, contents, move, noise, ordinary, owned
 from test_stage import MOVE, arrived, description, moved, nothing_hidden
 
 DISKS = pytest.mark.parametrize("disk", ["tmpfs", "ext4"])

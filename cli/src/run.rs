@@ -11,14 +11,15 @@ use launch::environment::{setting, travelling};
 use launch::held;
 use launch::home::{TYPED_DIRECTORY, homes};
 use launch::hosts::{self, Host};
-use launch::launcher::Request;
 use launch::launcher::placement::{SitePlacement, place};
+use launch::launcher::{Request, Summary};
 use launch::message::{Family, InputTo, MpiChoice, Part};
 use launch::mpi::layer;
 use launch::parts::{Joined, PartWish, join};
 use launch::program;
 use launch::spread::{SpreadError, Wish, counts};
 use launch::tailor::{self, Typed};
+use serde::Serialize;
 use types::SitesFile;
 use types::roster::FORWARDER;
 use wire::control::HeldAllocation;
@@ -28,6 +29,7 @@ use crate::args::{MapBy, Mpi, RunArgs};
 use crate::files::Files;
 use crate::input::{self, Input};
 use crate::parts::TypedPart;
+use crate::stage_beside::Overlap;
 use crate::terminal::Terminal;
 use crate::{carried, gateway_again, jobs, json, parts, push, runtime, sites_file, stage_beside};
 
@@ -143,7 +145,7 @@ pub(crate) fn run(args: RunArgs, words: Vec<OsString>) -> Result<i32> {
     };
     let beside = stage_beside::start(&beside, file.as_deref().map(|file| (file, own.as_str())), &places)?;
     let request = Request { sites, home, wish, held, wait, timeout, typed };
-    let summary = runtime.block_on(launch::launcher::run(request, source, terminal));
+    let mut summary = runtime.block_on(launch::launcher::run(request, source, terminal));
     gateway.map_or(Ok(()), alone::Running::end)?;
     if let Some(failure) = &summary.failure {
         // One line, because the last line names what was lost.
@@ -151,23 +153,29 @@ pub(crate) fn run(args: RunArgs, words: Vec<OsString>) -> Result<i32> {
         let advice = advice.map_or(String::new(), |advice| format!("; {advice}"));
         let _ = writeln!(std::io::stderr(), "landbridge: {failure}{advice}");
     }
-    let mut exit_code = summary.exit_code;
-    let mut object = serde_json::to_value(&summary)?;
+    let mut staged = None;
     if let Some(beside) = beside {
-        match beside.finish_after(&summary)? {
-            Some(overlap) => {
-                writeln!(std::io::stderr(), "landbridge: {}", overlap.line())?;
-                object["staged"] = serde_json::to_value(overlap)?;
-            }
-            None if exit_code == 0 => exit_code = 1,
+        staged = beside.finish_after(&summary)?;
+        match &staged {
+            Some(overlap) => writeln!(std::io::stderr(), "landbridge: {}", overlap.line())?,
+            None if summary.exit_code == 0 => summary.exit_code = 1,
             None => {}
         }
-        object["exit_code"] = exit_code.into();
     }
+    let exit_code = summary.exit_code;
     if let Some(target) = &summary_to {
-        write_line(json::object(object)?, target.as_deref())?;
+        write_line(json::object(WithStaging { summary, staged })?, target.as_deref())?;
     }
     Ok(exit_code)
+}
+
+/// What a script gets.
+#[derive(Serialize)]
+struct WithStaging {
+    #[serde(flatten)]
+    summary: Summary,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    staged: Option<Overlap>,
 }
 
 /// Where the sites of a job come from.

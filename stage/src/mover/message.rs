@@ -203,6 +203,8 @@ pub(super) enum Message {
     Absent {
         task: u32,
     },
+    /// To rank 0: the order has been read from its memory.
+    Begun,
 }
 
 /// What became of a target.

@@ -113,6 +113,9 @@ struct Mover<'a> {
     before: u64,
     /// The user's new limit of the rate.
     limit: Option<Option<u64>>,
+    /// Rank 0: how many others have read the order. It ends the job no sooner than all have.
+    begun: u32,
+    ending: bool,
     ended: bool,
 }
 
@@ -147,6 +150,8 @@ pub fn run(
         failed: None,
         before: 0,
         limit: None,
+        begun: 0,
+        ending: false,
         ended: false,
     };
     let mut shared = Shared::new(None);
@@ -299,6 +304,7 @@ impl Mover<'_> {
                     let order: Order =
                         postcard::from_bytes(&bytes).map_err(|error| MoverError::Order(error.to_string()))?;
                     check(&order, self.peers.size()).map_err(MoverError::Order)?;
+                    self.peers.send(0, &Message::Begun)?;
                     self.begin(order, shared)
                 }
                 _ if self.failed.is_some() => Ok(()),
@@ -329,6 +335,10 @@ impl Mover<'_> {
             }
             Message::Failed { text } => self.end(Event::Failed { text }),
             Message::Absent { task } => self.lead_absent(task),
+            Message::Begun => {
+                self.begun += 1;
+                if self.ending { self.end_all() } else { Ok(()) }
+            }
             _ if self.failed.is_some() => Ok(()),
             // The order is read from the first mover's memory; another mover may have read it sooner.
             Message::Manifest { .. } | Message::Control(_) if self.order.is_none() => {
@@ -559,7 +569,12 @@ impl Mover<'_> {
         Ok(())
     }
 
+    /// A mover that was still reading the order would wait for the memory of one that has left.
     fn end_all(&mut self) -> Result<(), MoverError> {
+        self.ending = self.order_lent.is_some() && self.begun + 1 < self.peers.size();
+        if self.ending {
+            return Ok(());
+        }
         for rank in 0..self.peers.size() {
             self.peers.send(rank, &Message::End)?;
         }
