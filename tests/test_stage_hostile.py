@@ -517,8 +517,8 @@ def test_the_same_command_many_times_at_once_succeeds_or_is_refused(workshop):
 # What is removed between two attempts
 
 
-def test_a_folder_that_was_added_to_in_part_and_is_gone_arrives_whole(workshop):
-    """A name in it is taken in flight, so only some files take their place. The user removes all and tries again."""
+def added_in_part(workshop):
+    """A source, and a folder in which only some of its files have taken their place: a folder has the name of one."""
     source, target = workshop.folder / "source", workshop.folder / "to" / "source"
     source.mkdir()
     for name in "abcdef":
@@ -528,6 +528,12 @@ def test_a_folder_that_was_added_to_in_part_and_is_gone_arrives_whole(workshop):
     running.wait_for(lambda: arrived(target.parent) > 3, 30, "some blocks")
     (target / "d").mkdir()
     running.finish().fails_naming(str(target / "d"), "Is a directory")
+    return source, target
+
+
+def test_a_folder_that_was_added_to_in_part_and_is_gone_arrives_whole(workshop):
+    """A name in it is taken in flight, so only some files take their place. The user removes all and tries again."""
+    source, target = added_in_part(workshop)
     shutil.rmtree(target)
     moved(workshop.run(move("--block", "256KiB", source, target.parent)))
     assert description(target) == description(source)
@@ -536,15 +542,7 @@ def test_a_folder_that_was_added_to_in_part_and_is_gone_arrives_whole(workshop):
 
 def test_a_folder_that_was_added_to_in_part_is_completed(workshop):
     """The user removes only what was in the way."""
-    source, target = workshop.folder / "source", workshop.folder / "to" / "source"
-    source.mkdir()
-    for name in "abcdef":
-        (source / name).write_bytes(noise(512 << 10, ord(name)))
-    target.mkdir(parents=True)
-    running = workshop.start(move(*SLOWLY, source, target.parent))
-    running.wait_for(lambda: arrived(target.parent) > 3, 30, "some blocks")
-    (target / "d").mkdir()
-    running.finish().fails_naming(str(target / "d"), "Is a directory")
+    source, target = added_in_part(workshop)
     (target / "d").rmdir()
     (one,) = moved(workshop.run(move("--block", "256KiB", source, target.parent)))
     assert one["resumed"] == 3 * MIB and contents(target) == contents(source)

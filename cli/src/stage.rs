@@ -76,11 +76,11 @@ fn move_all(args: &MoveArgs) -> Result<i32> {
     let job = match places.iter().all(|place| place.site.is_none()) {
         true => {
             let pairs: Vec<(Place, Place)> = from.iter().map(|from| (from.clone(), to.clone())).collect();
-            here(&pairs, (from.len() > 1, layouts), args.pace.settings(), typed(from, &to), title(from, &to))?
+            here(&pairs, (from.len() > 1, layouts), args.common.pace.settings(), typed(from, &to), title(from, &to))?
         }
         false => by_job(args, from, &to, layouts.as_ref())?,
     };
-    carry_out(job, args.json)
+    carry_out(job, args.common.json)
 }
 
 /// The target, or its folder if files of an array get another layout there.
@@ -167,7 +167,7 @@ pub(crate) fn here(
 
 /// Each end is on a node: a job with a mover on each.
 fn by_job(args: &MoveArgs, from: &[Place], to: &Place, layouts: Option<&Layouts>) -> Result<Job> {
-    let map = Map::open(&args.sites, args.from.as_deref())?;
+    let map = Map::open(&args.common.sites, args.common.from.as_deref())?;
     let mut movers = Movers::default();
     let mut on = |place: &Place| -> Result<Vec<At>> {
         let found = map.nodes_of(place)?;
@@ -189,7 +189,7 @@ fn by_job(args: &MoveArgs, from: &[Place], to: &Place, layouts: Option<&Layouts>
             layouts: layouts.cloned(),
         });
     }
-    let order = Order { tasks, options: args.pace.settings() };
+    let order = Order { tasks, options: args.common.pace.settings() };
     Ok(Job { command: map.job(&movers.nodes)?, order, places: typed(from, to), title: title(from, to) })
 }
 

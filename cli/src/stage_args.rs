@@ -102,6 +102,13 @@ pub(crate) struct MoveArgs {
     #[arg(long, value_name = "LAYOUT", requires = "from_layout")]
     pub to_layout: Option<String>,
     #[command(flatten)]
+    pub common: CommonArgs,
+}
+
+/// What `move`, `in` and `out` have in common.
+#[derive(Debug, Args)]
+pub(crate) struct CommonArgs {
+    #[command(flatten)]
     pub pace: PaceArgs,
     /// Write a JSON object about what was moved to standard output
     #[arg(long)]
@@ -184,15 +191,7 @@ pub(crate) struct NodesArgs {
     #[arg(long = "host", value_name = "SITE/NODE,…", value_delimiter = ',')]
     pub hosts: Vec<Host>,
     #[command(flatten)]
-    pub pace: PaceArgs,
-    /// Write a JSON object about what was moved to standard output
-    #[arg(long)]
-    pub json: bool,
-    /// The site where you type this [default: as for run]
-    #[arg(long, value_name = "SITE")]
-    pub from: Option<String>,
-    #[command(flatten)]
-    pub sites: SitesFileArgs,
+    pub common: CommonArgs,
 }
 
 /// What is staged beside a run.

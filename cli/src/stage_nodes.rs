@@ -9,7 +9,7 @@ use stage::mover::{Order, Task};
 
 use crate::stage::{self as command, Job};
 use crate::stage_args::NodesArgs;
-use crate::stage_places::{At, Map, Movers, on_nodes};
+use crate::stage_places::{At, Map, Movers, on_nodes, there};
 use crate::{alone, jobs, sites_file};
 
 /// Which way.
@@ -44,7 +44,7 @@ pub(crate) fn stage(args: &NodesArgs, way: Way) -> Result<i32> {
     let specs = args.specs.iter().map(|text| parse(text)).collect::<Result<Vec<_>>>()?;
     let typed: Vec<String> = args.specs.iter().map(|spec| spec.to_string_lossy().into_owned()).collect();
     let title = format!("{} {}", if way == Way::In { "in" } else { "out" }, typed.join(" "));
-    if args.hosts.is_empty() && sites_file::find(&args.sites)?.is_none() {
+    if args.hosts.is_empty() && sites_file::find(&args.common.sites)?.is_none() {
         // As for `run`, the only node is then this machine.
         let here = At { site: alone::SITE.to_owned(), node: jobs::host() };
         let place = |text: &OsStr| Place::parse(&expand(text, &here)?).map_err(anyhow::Error::from);
@@ -53,11 +53,11 @@ pub(crate) fn stage(args: &NodesArgs, way: Way) -> Result<i32> {
             bail!("{place}: there is no sites file, and so no site: `landbridge sites add NAME [USER@]HOST` adds one");
         }
         return command::carry_out(
-            command::here(&places, (false, None), args.pace.settings(), typed, title)?,
-            args.json,
+            command::here(&places, (false, None), args.common.pace.settings(), typed, title)?,
+            args.common.json,
         );
     }
-    let map = Map::open(&args.sites, args.from.as_deref())?;
+    let map = Map::open(&args.common.sites, args.common.from.as_deref())?;
     let nodes = map.allocation(&args.hosts)?;
     let transfers = specs.iter().map(|spec| transfers(spec, way, &map, &nodes)).collect::<Result<Vec<_>>>()?.concat();
     let mut movers = Movers::default();
@@ -72,8 +72,8 @@ pub(crate) fn stage(args: &NodesArgs, way: Way) -> Result<i32> {
         Ok(Task { from: spot(from)?, to, into: false, optional: *optional, layouts: None })
     };
     let tasks = transfers.iter().map(task).collect::<Result<Vec<_>>>()?;
-    let order = Order { tasks, options: args.pace.settings() };
-    command::carry_out(Job { command: map.job(&movers.nodes)?, order, places: typed, title }, args.json)
+    let order = Order { tasks, options: args.common.pace.settings() };
+    command::carry_out(Job { command: map.job(&movers.nodes)?, order, places: typed, title }, args.common.json)
 }
 
 /// One end of a transfer.
@@ -153,11 +153,7 @@ fn on_place(place: &Place, map: &Map) -> Result<End> {
         bail!("{place}: name one node");
     }
     let at = map.nodes_of(place)?.into_iter().next().context("a node of the place")?;
-    let path = match place.site {
-        Some(_) => place.path.as_os_str().as_bytes().to_vec(),
-        None => crate::stage_places::absolute(place)?,
-    };
-    Ok(End { at, path, typed: place.to_string() })
+    Ok(End { at, path: there(place)?, typed: place.to_string() })
 }
 
 fn has_pattern(text: &OsStr) -> bool {

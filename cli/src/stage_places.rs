@@ -170,6 +170,14 @@ pub(crate) fn absolute(place: &Place) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
+/// A place's path as its own machine understands it.
+pub(crate) fn there(place: &Place) -> Result<Vec<u8>> {
+    match place.site {
+        Some(_) => Ok(place.path.as_os_str().as_bytes().to_vec()),
+        None => absolute(place),
+    }
+}
+
 /// A path as the nodes of a run understand it: relative to the working directory, and below the home there if it is
 /// below the home here.
 pub(crate) fn on_nodes(path: &OsStr) -> Result<Vec<u8>> {
@@ -217,10 +225,7 @@ impl Settled {
 
     /// The spot of a place on one of its nodes.
     pub(crate) fn of_place(&self, place: &Place, at: &At) -> Result<Spot> {
-        let path = match place.site {
-            Some(_) => place.path.as_os_str().as_bytes().to_vec(),
-            None => absolute(place)?,
-        };
+        let path = there(place)?;
         let typed = match place.is_several() {
             true => format!("{}/{}:{}", at.site, at.node, place.path.display()),
             false => place.to_string(),

@@ -9,12 +9,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use thiserror::Error;
+use types::MOST_HARM;
 
 use crate::account::Account;
 use crate::message::Work;
-
-/// The variable by which an agent and its movers know how much of other users' time they may cost, in percent.
-pub const MOST_HARM: &str = "LANDBRIDGE_MOST_HARM";
 
 /// Where programs are looked for, whatever a user or an administrator has set.
 const PATH: &str = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin";

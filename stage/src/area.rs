@@ -1,13 +1,14 @@
 //! The hidden folder beside a target in which its contents grow.
 
-use std::ffi::{OsStr, OsString};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::ffi::OsString;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
+use crate::beneath::through;
 use crate::error::{At, StageError};
 
 const PREFIX: &[u8] = b".landbridge-stage-";
@@ -182,13 +183,8 @@ impl Area {
     }
 }
 
-/// A path below an open folder.
-fn through(folder: BorrowedFd<'_>, name: &[u8]) -> PathBuf {
-    Path::new(&format!("/proc/self/fd/{}", folder.as_raw_fd())).join(OsStr::from_bytes(name))
-}
-
 /// Removes a file or folder, if it is there. No link is followed.
-fn remove_all(path: &Path) -> std::io::Result<()> {
+pub(crate) fn remove_all(path: &Path) -> std::io::Result<()> {
     let remove = || match std::fs::symlink_metadata(path) {
         Ok(found) if found.is_dir() => std::fs::remove_dir_all(path),
         Ok(_) => std::fs::remove_file(path),

@@ -1,6 +1,9 @@
 //! Opening what is below a folder, and never leaving it: no symbolic link is followed on the way, nor at its end.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ffi::OsStr;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::{Mode, OFlags, ResolveFlags};
@@ -43,6 +46,11 @@ fn by_steps(root: BorrowedFd<'_>, path: &[u8], flags: OFlags, mode: Mode) -> Res
         at = rustix::fs::openat(&at, part, WAY, Mode::empty())?;
     }
     Err(Errno::NOENT)
+}
+
+/// A path below an open folder, for calls that take no folder.
+pub(crate) fn through(folder: BorrowedFd<'_>, name: &[u8]) -> PathBuf {
+    Path::new(&format!("/proc/self/fd/{}", folder.as_raw_fd())).join(OsStr::from_bytes(name))
 }
 
 /// Folders below a root, of which the last one used stays open: neighbours in a manifest share it.

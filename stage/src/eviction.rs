@@ -4,7 +4,7 @@ use std::io::ErrorKind;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use crate::area::{Area, name_of_target};
+use crate::area::{Area, name_of_target, remove_all};
 use crate::error::{At, StageError};
 
 /// How often it is looked whether a transfer that is being ended has ended.
@@ -23,7 +23,9 @@ pub fn evict(target: &Path, patience: Duration) -> Result<(), StageError> {
     let entries = match std::fs::read_dir(folder) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
         // In a folder that may be written and not listed, no transfer has been: its own folder could not be found.
-        Err(error) if error.kind() == ErrorKind::PermissionDenied => return remove(target),
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+            return remove_all(target).at("remove", target);
+        }
         entries => entries.at("list", folder)?,
     };
     for entry in entries {
@@ -35,22 +37,10 @@ pub fn evict(target: &Path, patience: Duration) -> Result<(), StageError> {
             }
         };
         if left {
-            remove(&path)?;
+            remove_all(&path).at("remove", &path)?;
         }
     }
-    remove(target)
-}
-
-fn remove(path: &Path) -> Result<(), StageError> {
-    let removed = match std::fs::symlink_metadata(path) {
-        Ok(found) if found.is_dir() => std::fs::remove_dir_all(path),
-        Ok(_) => std::fs::remove_file(path),
-        Err(error) => Err(error),
-    };
-    match removed {
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
-        other => other.at("remove", path),
-    }
+    remove_all(target).at("remove", target)
 }
 
 #[cfg(test)]

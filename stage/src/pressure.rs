@@ -5,6 +5,8 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::time::Duration;
 
+use types::MOST_HARM;
+
 use crate::control::Aim;
 
 /// How often processes are looked for.
@@ -44,9 +46,6 @@ pub(crate) enum Whose {
         most: f64,
     },
 }
-
-/// A percentage, set by the node service that has started the mover.
-const MOST_HARM: &str = "LANDBRIDGE_MOST_HARM";
 
 impl Whose {
     /// As the environment says.

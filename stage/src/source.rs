@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::ffi::{CStr, OsStr};
 use std::io::IoSliceMut;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -12,7 +12,7 @@ use rustix::io::{Errno, ReadWriteFlags};
 
 use crate::Hash;
 use crate::area;
-use crate::beneath::{self, Folders};
+use crate::beneath::{self, Folders, through};
 use crate::blocks::Piece;
 use crate::error::{At, StageError};
 use crate::manifest::{Attributes, Entry, Kind, Manifest, Stamp};
@@ -264,11 +264,6 @@ impl Of<'_> {
             Of::Named(folder, file) => rustix::fs::lgetxattr(through(*folder, file), name, buffer),
         }
     }
-}
-
-/// A path below an open folder, for calls that take no folder.
-fn through(folder: BorrowedFd<'_>, name: &[u8]) -> PathBuf {
-    Path::new(&format!("/proc/self/fd/{}", folder.as_raw_fd())).join(OsStr::from_bytes(name))
 }
 
 /// Walks a source.

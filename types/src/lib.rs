@@ -21,3 +21,7 @@ pub use id::{Address, Identity, Instance, JobId, NodeId, Rank, ServiceId, SiteId
 pub use patience::{Patience, Slowness};
 pub use roster::{NodeRoster, Roster, SiteRoster};
 pub use sites::SitesFile;
+
+/// The variable by which an agent and its movers know how much of other users' time they may cost, in percent. A node
+/// service sets it for what it starts.
+pub const MOST_HARM: &str = "LANDBRIDGE_MOST_HARM";

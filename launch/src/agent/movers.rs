@@ -3,14 +3,13 @@
 //! The user must not compute there, nor have any other program or library of the user's run. What the launcher sends
 //! is the user's, so all of it that could choose code is refused or left out.
 
+use types::MOST_HARM;
+
 use crate::message::{MpiChoice, Otherwise, Part, Program};
 use crate::order::Order;
 use crate::program::MOVER;
 
-/// The variable by which a mover knows how much of other users' time it may cost, in percent. The node service has set
-/// it for this process.
-const MOST_HARM: &str = "LANDBRIDGE_MOST_HARM";
-/// Without it: only what is idle.
+/// Without [`MOST_HARM`]: only what is idle.
 const NONE: &str = "0";
 
 /// What an agent may run.
