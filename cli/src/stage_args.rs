@@ -139,12 +139,22 @@ pub(crate) struct PaceArgs {
     /// Space of the target's file system that is left to others [default: a hundredth of it, at most 4GiB]
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     pub keep_free: Option<u64>,
+    /// Without checksums of blocks: takes less of a core, and what is damaged on its way is not noticed
+    #[arg(long)]
+    pub no_checksum: bool,
 }
 
 impl PaceArgs {
     pub(crate) fn settings(&self) -> Settings {
         let deadline = self.deadline.map(|deadline| deadline.as_millis() as u64);
-        Settings { block: self.block, rate: self.rate, kept: self.keep_free, deadline, harm: self.harm }
+        Settings {
+            block: self.block,
+            rate: self.rate,
+            kept: self.keep_free,
+            deadline,
+            harm: self.harm,
+            unchecked: self.no_checksum,
+        }
     }
 }
 

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::ops::Range;
 
+use crate::pages::Pages;
+
 /// Most pieces (`iovec`s) of a buffer.
 pub const MAX_PIECES: usize = 4;
 
@@ -19,6 +21,7 @@ enum Store {
     /// Boxed, because few operations have several pieces, and all operations are moved around.
     Several(Box<[Piece; MAX_PIECES]>),
     Owned(Vec<u8>),
+    Pages(Pages),
 }
 
 #[derive(Clone, Copy)]
@@ -75,6 +78,11 @@ impl Buffer {
         Buffer { length: bytes.len(), store: Store::Owned(bytes) }
     }
 
+    /// The same, beginning at a page.
+    pub fn pages(pages: Pages) -> Buffer {
+        Buffer { length: pages.len(), store: Store::Pages(pages) }
+    }
+
     /// A buffer of no bytes.
     pub fn empty() -> Buffer {
         Buffer { length: 0, store: Store::One(NOTHING) }
@@ -98,6 +106,7 @@ impl Buffer {
             Store::One(piece) => (one, owned) = (std::slice::from_ref(piece), &[]),
             Store::Several(pieces) => (one, owned) = (pieces.as_slice(), &[]),
             Store::Owned(bytes) => (one, owned) = (&[], bytes),
+            Store::Pages(pages) => (one, owned) = (&[], pages),
         }
         let mut skip = range.start;
         let mut left = range.end.saturating_sub(range.start);
@@ -116,6 +125,7 @@ impl Buffer {
             Store::One(piece) => Some(piece.as_slice()),
             Store::Several(_) => None,
             Store::Owned(bytes) => Some(bytes),
+            Store::Pages(pages) => Some(pages),
         }
     }
 
@@ -125,6 +135,7 @@ impl Buffer {
             Store::One(piece) => std::slice::from_mut(piece),
             Store::Several(pieces) => pieces.as_mut_slice(),
             Store::Owned(bytes) => return bytes.get_mut(offset..).unwrap_or_default(),
+            Store::Pages(pages) => return pages.get_mut(offset..).unwrap_or_default(),
         };
         let mut skip = offset;
         for piece in pieces {
@@ -166,10 +177,27 @@ impl Buffer {
         }
     }
 
+    /// Its bytes, beginning at a page. They are copied unless they did.
+    pub fn into_pages(self) -> Pages {
+        match self.store {
+            Store::Pages(pages) => pages,
+            _ => {
+                let mut pages = Pages::new(self.length);
+                let mut rest = &mut pages[..];
+                for slice in self.slices(0..self.length) {
+                    let (part, after) = rest.split_at_mut(slice.len());
+                    part.copy_from_slice(slice);
+                    rest = after;
+                }
+                pages
+            }
+        }
+    }
+
     /// The same bytes, in memory of our own, so that the user's may be reused.
     pub fn into_owned(self) -> Buffer {
         match self.store {
-            Store::Owned(_) => self,
+            Store::Owned(_) | Store::Pages(_) => self,
             _ => Buffer::owned(self.to_vec(0..self.length)),
         }
     }

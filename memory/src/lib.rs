@@ -9,7 +9,9 @@
 
 pub mod atomic;
 pub mod buffer;
+pub mod pages;
 pub mod region;
 
 pub use buffer::Buffer;
+pub use pages::Pages;
 pub use region::{Access, RegionError, Regions};

@@ -21,6 +21,7 @@ pub mod mover;
 mod pace;
 mod place;
 mod pressure;
+mod reader;
 pub mod relaid;
 mod source;
 mod supervise;

@@ -2,13 +2,13 @@
 
 use std::collections::HashMap;
 use std::ffi::{CStr, OsStr};
-use std::io::IoSliceMut;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use memory::Pages;
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, SeekFrom, Stat};
-use rustix::io::{Errno, ReadWriteFlags};
+use rustix::io::Errno;
 
 use crate::Hash;
 use crate::area;
@@ -16,10 +16,8 @@ use crate::beneath::{self, Folders, through};
 use crate::blocks::Piece;
 use crate::error::{At, StageError};
 use crate::manifest::{Attributes, Entry, Kind, Manifest, Stamp};
+use crate::reader::Reader;
 use crate::relaid::{Layouts, Relaid};
-
-/// Reads or writes that leave nothing in the page cache (`RWF_DONTCACHE`, Linux 6.14).
-pub(crate) const DONTCACHE: ReadWriteFlags = ReadWriteFlags::from_bits_retain(0x80);
 
 /// Attributes that travel. `security.` and `trusted.` belong to the machine.
 const TRAVELLING: [&[u8]; 2] = [b"user.", b"system.posix_acl_"];
@@ -32,7 +30,7 @@ pub struct Source {
     manifest: Manifest,
     /// The file that was read last.
     open: Option<(u32, OwnedFd)>,
-    dontcache: bool,
+    reader: Reader,
 }
 
 #[derive(Debug)]
@@ -67,7 +65,7 @@ impl Source {
             other => return Err(StageError::Special { path: path.to_owned(), what: name_of(other) }),
         };
         let manifest = Manifest { entries: lister.entries };
-        Ok(Source { path: path.to_owned(), root, manifest, open: None, dontcache: true })
+        Ok(Source { path: path.to_owned(), root, manifest, open: None, reader: Reader::default() })
     }
 
     /// Files of an array's processes, as the files of another layout. `pattern`: its name has
@@ -78,7 +76,7 @@ impl Source {
     pub fn relaid(pattern: &Path, layouts: &Layouts) -> Result<Source, StageError> {
         let (relaid, manifest) = Relaid::open(pattern, layouts)?;
         let root = Root::Relaid(Box::new(relaid));
-        Ok(Source { path: pattern.to_owned(), root, manifest, open: None, dontcache: true })
+        Ok(Source { path: pattern.to_owned(), root, manifest, open: None, reader: Reader::default() })
     }
 
     pub fn manifest(&self) -> &Manifest {
@@ -103,7 +101,7 @@ impl Source {
     ///
     /// # Errors
     /// [`StageError::Changed`] if a file is not the listed one any more.
-    pub fn read(&mut self, pieces: &[Piece], block: &mut Vec<u8>) -> Result<Hash, StageError> {
+    pub fn read(&mut self, pieces: &[Piece], block: &mut Pages) -> Result<Hash, StageError> {
         self.fill(pieces, block)?;
         Ok(*blake3::hash(block).as_bytes())
     }
@@ -112,9 +110,9 @@ impl Source {
     ///
     /// # Errors
     /// As [`Source::read`].
-    pub fn fill(&mut self, pieces: &[Piece], block: &mut Vec<u8>) -> Result<(), StageError> {
+    pub fn fill(&mut self, pieces: &[Piece], block: &mut Pages) -> Result<(), StageError> {
         let length = pieces.iter().map(|piece| piece.length as usize).sum();
-        block.resize(length, 0);
+        block.resize(length);
         let mut rest = &mut block[..];
         for piece in pieces.iter().filter(|piece| piece.length > 0) {
             let (part, after) = rest.split_at_mut(piece.length as usize);
@@ -124,7 +122,7 @@ impl Source {
         Ok(())
     }
 
-    fn read_piece(&mut self, piece: Piece, mut part: &mut [u8]) -> Result<(), StageError> {
+    fn read_piece(&mut self, piece: Piece, part: &mut [u8]) -> Result<(), StageError> {
         if let Root::Relaid(relaid) = &mut self.root {
             return relaid.read(piece.entry, piece.offset, part);
         }
@@ -154,23 +152,10 @@ impl Source {
         let Some((_, fd)) = &self.open else {
             return Err(changed("it was removed or replaced".into()));
         };
-        let mut offset = piece.offset;
-        while !part.is_empty() {
-            let read = if self.dontcache {
-                rustix::io::preadv2(fd, &mut [IoSliceMut::new(part)], offset, DONTCACHE)
-            } else {
-                rustix::io::pread(fd, &mut *part, offset)
-            };
-            match read {
-                Ok(0) => return Err(changed(format!("it ends at {offset} of {} bytes", stamp.size))),
-                Ok(count) => {
-                    offset += count as u64;
-                    part = &mut part[count..];
-                }
-                Err(Errno::INTR) => {}
-                Err(Errno::OPNOTSUPP | Errno::INVAL | Errno::NOSYS) if self.dontcache => self.dontcache = false,
-                Err(error) => return Err(error).at("read", shown()),
-            }
+        let read = self.reader.read(fd, part, piece.offset).at("read", shown())?;
+        if read < part.len() {
+            let end = piece.offset + read as u64;
+            return Err(changed(format!("it ends at {end} of {} bytes", stamp.size)));
         }
         match difference(stamp, &rustix::fs::fstat(fd).at("examine", shown())?) {
             None => Ok(()),

@@ -7,6 +7,7 @@ mod room;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
+use memory::Pages;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Timespec, Timestamps, XattrFlags};
 use rustix::io::Errno;
 
@@ -17,6 +18,7 @@ use crate::blocks::{Bitmap, Blocks, SIZES};
 use crate::error::{At, StageError};
 use crate::journal::{Block, Journal, UNKNOWN};
 use crate::manifest::{Entry, Kind, Manifest};
+use crate::reader::Reader;
 use crate::writer::{self, Writer};
 
 /// What is known of a block's bytes when it is written.
@@ -26,7 +28,7 @@ pub enum Check {
     Now(Hash),
     /// Their hash; they are compared when there is time ([`Target::check_one`]).
     Later(Hash),
-    /// They have been in this process's memory alone.
+    /// Nothing: they have been in this process's memory alone, or the user wants no checksums.
     Needless,
 }
 
@@ -89,7 +91,10 @@ pub struct Target {
     missing: Vec<u32>,
     /// The file that was written last.
     open: Option<(u32, OwnedFd)>,
+    reader: Reader,
     writer: Writer,
+    /// Memory for reading a block.
+    spare: Pages,
     /// Blocks whose bytes have not been compared with their hashes.
     unchecked: Vec<(u32, Hash)>,
     without_attributes: Option<(u64, PathBuf)>,
@@ -157,7 +162,9 @@ impl Target {
             manifest,
             blocks,
             open: None,
+            reader: Reader::default(),
             writer: Writer::default(),
+            spare: Pages::default(),
             unchecked: Vec::new(),
             without_attributes: None,
         };
@@ -259,8 +266,10 @@ impl Target {
     /// The system's.
     pub fn check_one(&mut self) -> Result<Option<u32>, StageError> {
         let Some((block, hash)) = self.unchecked.pop() else { return Ok(None) };
-        let mut bytes = Vec::new();
-        let found = self.read(block, &mut bytes)?;
+        let mut bytes = std::mem::take(&mut self.spare);
+        let found = self.read(block, &mut bytes);
+        self.spare = bytes;
+        let found = found?;
         if found == hash {
             self.journal.add(Block { number: block, hash, checked: true })?;
             return Ok(None);
@@ -276,9 +285,22 @@ impl Target {
     ///
     /// # Errors
     /// [`StageError::Damaged`] if it had not been compared yet, and is not what its sender read.
-    pub fn read(&mut self, block: u32, bytes: &mut Vec<u8>) -> Result<Hash, StageError> {
+    pub fn read(&mut self, block: u32, bytes: &mut Pages) -> Result<Hash, StageError> {
+        self.fill(block, bytes)?;
+        let hash = *blake3::hash(bytes).as_bytes();
+        match self.unchecked.iter().any(|(other, expected)| *other == block && *expected != hash) {
+            true => Err(StageError::Damaged { block, path: self.path.clone() }),
+            false => Ok(hash),
+        }
+    }
+
+    /// The same without the hash.
+    ///
+    /// # Errors
+    /// [`StageError`].
+    pub fn fill(&mut self, block: u32, bytes: &mut Pages) -> Result<(), StageError> {
         self.open = None;
-        bytes.resize(self.blocks.bytes(block) as usize, 0);
+        bytes.resize(self.blocks.bytes(block) as usize);
         let mut rest = &mut bytes[..];
         for piece in self.blocks.pieces(block) {
             let (part, after) = rest.split_at_mut(piece.length as usize);
@@ -286,15 +308,14 @@ impl Target {
             let path = &self.manifest.entries[piece.entry as usize].path;
             let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             let file = self.tree.open_file(&self.area, path, flags, Mode::empty());
-            let file = std::fs::File::from(file.at("open", self.path_of(piece.entry))?);
-            let read = std::os::unix::fs::FileExt::read_exact_at(&file, part, piece.offset);
-            read.at("read", self.path_of(piece.entry))?;
+            let file = file.at("open", self.path_of(piece.entry))?;
+            let read = self.reader.read(&file, part, piece.offset).at("read", self.path_of(piece.entry))?;
+            if read < part.len() {
+                let what = format!("it ends at {} bytes", piece.offset + read as u64);
+                return Err(StageError::Changed { path: self.path_of(piece.entry), what });
+            }
         }
-        let hash = *blake3::hash(bytes).as_bytes();
-        match self.unchecked.iter().any(|(other, expected)| *other == block && *expected != hash) {
-            true => Err(StageError::Damaged { block, path: self.path.clone() }),
-            false => Ok(hash),
-        }
+        Ok(())
     }
 
     /// Gives up: removes what has arrived.

@@ -8,7 +8,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use crate::control::Aim;
+use memory::Pages;
+
 use crate::error::StageError;
 use crate::mover::{Console, Control, Event, MoverError, Order, Placed, Settings, Spot, TELL, Task, check};
 use crate::pace::Pace;
@@ -78,7 +79,7 @@ fn one(task: &Task, spot: &Spot, options: &Settings, steer: Steer<'_>) -> Result
     let (manifest, identity) = (source.manifest().clone(), source.identity()?);
     let settings = Options { block: options.block, kept: options.kept };
     let target = Target::open(&path, &task.origin(from)?, manifest, Some(identity), settings)?;
-    let done = local(&mut source, target, options.aim(), true, steer)?;
+    let done = local(&mut source, target, options, true, steer)?;
     Ok(done.map(|(report, overlap)| Placed::new(&path, report, &overlap)))
 }
 
@@ -90,7 +91,7 @@ fn one(task: &Task, spot: &Spot, options: &Settings, steer: Steer<'_>) -> Result
 pub(crate) fn local(
     source: &mut Source,
     target: Target,
-    aim: Aim,
+    options: &Settings,
     alone: bool,
     steer: Steer<'_>,
 ) -> Result<Option<(Report, Overlap)>, StageError> {
@@ -99,6 +100,7 @@ pub(crate) fn local(
     let left: u64 = missing.iter().map(|block| target.blocks().bytes(*block)).sum();
     let arrived = target.resumed();
     let total = arrived + left;
+    let (aim, checks) = (options.aim(), !options.unchecked);
     let pace = Pace::new(aim.rate);
     let mut moving = Moving {
         source,
@@ -106,7 +108,8 @@ pub(crate) fn local(
         missing,
         pace,
         began: Instant::now(),
-        bytes: Vec::new(),
+        bytes: Pages::default(),
+        checks,
         arrived,
         total,
         paused: false,
@@ -131,7 +134,8 @@ struct Moving<'a> {
     missing: Vec<u32>,
     pace: Pace,
     began: Instant,
-    bytes: Vec<u8>,
+    bytes: Pages,
+    checks: bool,
     arrived: u64,
     total: u64,
     paused: bool,
@@ -170,7 +174,7 @@ impl Work for Moving<'_> {
         self.pace.begins(now, self.target.blocks().bytes(block));
         // Hashes are for a crash of the machine. What they cost must not be paid by an application.
         let pieces = self.target.blocks().pieces(block);
-        let check = if shared.has_time() {
+        let check = if self.checks && shared.has_time() {
             Check::Now(self.source.read(pieces, &mut self.bytes)?)
         } else {
             self.source.fill(pieces, &mut self.bytes)?;

@@ -1,19 +1,31 @@
 //! Writing without leaving the file in the page cache, which belongs to the running application.
 //!
 //! Which way the kernel and the file system have is found by trying: `RWF_DONTCACHE`; else each part is written back
-//! and dropped while the next one is written; else the plain way.
+//! and dropped while the next one is written; else the plain way. Beside it `O_DIRECT` is tried for some parts. It
+//! copies nothing, but waits for the disk, so it is taken if it costs less of a core and the disk has time.
 
 use std::io::IoSlice;
 use std::os::fd::BorrowedFd;
+use std::time::{Duration, Instant};
 
-use rustix::fs::Advice;
+use memory::pages::PAGE;
+use rustix::fs::{Advice, OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::{Errno, Result};
+use rustix::time::{ClockId, clock_gettime};
 
-use crate::source::DONTCACHE;
+use crate::reader::DONTCACHE;
 use crate::sys;
 
 /// Shorter writes go the plain way: the disk's turn for each would cost more than their pages.
 const SHORT: usize = 64 << 10;
+/// Shorter writes do not go past the page cache.
+const LONG: usize = 256 << 10;
+/// How often each way is tried.
+const TRIES: u32 = 4;
+/// Another way is taken if it costs at most this share of the processor time.
+const CHEAPER: f64 = 0.9;
+/// And if its waiting for the disk takes at most this share of the time.
+const WAITING: f64 = 0.5;
 
 /// How bytes are written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -25,23 +37,66 @@ pub enum Path {
     WrittenBack,
     /// Through the page cache.
     Cached,
+    /// By `O_DIRECT`.
+    Direct,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Writer {
+    /// The way for all that is not written directly.
     path: Path,
+    direct: Direct,
     /// The part that is being written back: which file, where and how long.
     behind: Option<(u32, u64, u64)>,
+}
+
+/// Whether long parts are written directly.
+#[derive(Debug)]
+enum Direct {
+    No,
+    Yes,
+    /// It is being tried, in turns.
+    Tried {
+        since: Option<Instant>,
+        directly: Cost,
+        otherwise: Cost,
+    },
+}
+
+/// Of some writes.
+#[derive(Clone, Copy, Debug, Default)]
+struct Cost {
+    writes: u32,
+    bytes: u64,
+    processor: Duration,
+    took: Duration,
+}
+
+impl Cost {
+    /// Seconds of a core for a byte.
+    fn each(&self) -> f64 {
+        self.processor.as_secs_f64() / self.bytes.max(1) as f64
+    }
+}
+
+impl Default for Writer {
+    fn default() -> Writer {
+        let direct = Direct::Tried { since: None, directly: Cost::default(), otherwise: Cost::default() };
+        Writer { path: Path::default(), direct, behind: None }
+    }
 }
 
 impl Writer {
     #[cfg(test)]
     pub(crate) fn by(path: Path) -> Writer {
-        Writer { path, behind: None }
+        match path {
+            Path::Direct => Writer { path: Path::Uncached, direct: Direct::Yes, behind: None },
+            path => Writer { path, direct: Direct::No, behind: None },
+        }
     }
 
     pub(crate) fn path(&self) -> Path {
-        self.path
+        if matches!(self.direct, Direct::Yes) { Path::Direct } else { self.path }
     }
 
     /// Writes all of `bytes` at `offset` of the file that has this number.
@@ -49,6 +104,53 @@ impl Writer {
     /// # Errors
     /// The system's.
     pub(crate) fn write(&mut self, file: BorrowedFd<'_>, number: u32, bytes: &[u8], offset: u64) -> Result<()> {
+        // The end of a file, and what is not at the place that a disk needs.
+        let whole = bytes.len() - bytes.len() % PAGE;
+        let fits = bytes.as_ptr().addr().is_multiple_of(PAGE) && offset.is_multiple_of(PAGE as u64) && whole >= LONG;
+        let directly = fits && self.is_due_directly();
+        let (began, before) = (Instant::now(), processor_time());
+        let mut done = 0;
+        if directly {
+            match write_directly(file, &bytes[..whole], offset) {
+                Ok(count) => done = count,
+                Err(Errno::OPNOTSUPP | Errno::INVAL | Errno::NOSYS) => self.direct = Direct::No,
+                Err(error) => return Err(error),
+            }
+        }
+        if done < bytes.len() {
+            self.write_otherwise(file, number, &bytes[done..], offset + done as u64)?;
+        }
+        if fits {
+            self.learn(directly, bytes.len() as u64, began, processor_time().saturating_sub(before));
+        }
+        Ok(())
+    }
+
+    fn is_due_directly(&self) -> bool {
+        match &self.direct {
+            Direct::No => false,
+            Direct::Yes => true,
+            Direct::Tried { directly, otherwise, .. } => directly.writes <= otherwise.writes,
+        }
+    }
+
+    /// What a write cost; after some of both ways, one is chosen.
+    fn learn(&mut self, direct: bool, bytes: u64, began: Instant, processor: Duration) {
+        let Direct::Tried { since, directly, otherwise } = &mut self.direct else { return };
+        let since = *since.get_or_insert(began);
+        let cost = if direct { &mut *directly } else { &mut *otherwise };
+        cost.writes += 1;
+        cost.bytes += bytes;
+        cost.processor += processor;
+        cost.took += began.elapsed();
+        if directly.writes.min(otherwise.writes) >= TRIES {
+            let waiting = 2.0 * directly.took.as_secs_f64() / since.elapsed().as_secs_f64().max(1e-9);
+            let better = directly.each() <= CHEAPER * otherwise.each() && waiting <= WAITING;
+            self.direct = if better { Direct::Yes } else { Direct::No };
+        }
+    }
+
+    fn write_otherwise(&mut self, file: BorrowedFd<'_>, number: u32, bytes: &[u8], offset: u64) -> Result<()> {
         let length = bytes.len() as u64;
         let (mut rest, mut at) = (bytes, offset);
         while !rest.is_empty() {
@@ -105,25 +207,93 @@ impl Writer {
     }
 }
 
+/// Writes past the page cache. Returns how much of it, a multiple of what a disk needs.
+fn write_directly(file: BorrowedFd<'_>, bytes: &[u8], offset: u64) -> Result<usize> {
+    let flags = fcntl_getfl(file)?;
+    fcntl_setfl(file, flags | OFlags::DIRECT)?;
+    let mut done = 0;
+    let result = loop {
+        match rustix::io::pwrite(file, &bytes[done..], offset + done as u64) {
+            // The rest is written, or refused, otherwise.
+            Ok(count) if count == 0 || !count.is_multiple_of(PAGE) => break Ok(done),
+            Ok(count) => done += count,
+            Err(Errno::INTR) => {}
+            Err(error) => break Err(error),
+        }
+        if done == bytes.len() {
+            break Ok(done);
+        }
+    };
+    fcntl_setfl(file, flags)?;
+    result
+}
+
+/// Of this thread.
+fn processor_time() -> Duration {
+    let now = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec as u32)
+}
+
 #[cfg(test)]
 mod tests {
     use std::os::fd::AsFd;
 
+    use memory::Pages;
+
     use super::*;
+
+    fn noise(length: usize) -> Pages {
+        let mut bytes = Pages::new(length);
+        bytes.iter_mut().enumerate().for_each(|(at, byte)| *byte = (at * 7 + (at >> 12)) as u8);
+        bytes
+    }
 
     #[test]
     fn each_path_writes_the_same() {
-        for path in [Path::Uncached, Path::WrittenBack, Path::Cached] {
-            let file = tempfile::tempfile().unwrap();
-            let mut writer = Writer::by(path);
-            let bytes: Vec<u8> = (0..300_000u32).map(|at| (at * 7) as u8).collect();
-            for at in (0..bytes.len()).step_by(100_000) {
-                writer.write(file.as_fd(), 1, &bytes[at..at + 100_000], at as u64).unwrap();
+        for path in [Path::Uncached, Path::WrittenBack, Path::Cached, Path::Direct] {
+            for (length, step) in [(300_000, 100_000), (3_000_001, 1 << 20), (3 << 20, 1_000_000)] {
+                let file = tempfile::tempfile().unwrap();
+                let (mut writer, bytes) = (Writer::by(path), noise(length));
+                for at in (0..length).step_by(step) {
+                    let end = length.min(at + step);
+                    // As a block does, each part begins at a page of its own.
+                    let mut part = Pages::new(end - at);
+                    part.copy_from_slice(&bytes[at..end]);
+                    writer.write(file.as_fd(), 1, &part, at as u64).unwrap();
+                }
+                writer.finish(file.as_fd(), 1).unwrap();
+                let mut read = vec![0; length];
+                std::os::unix::fs::FileExt::read_exact_at(&file, &mut read, 0).unwrap();
+                assert!(read == bytes[..], "{path:?}, {length} in {step}");
             }
-            writer.finish(file.as_fd(), 1).unwrap();
-            let mut read = vec![0; bytes.len()];
-            std::os::unix::fs::FileExt::read_exact_at(&file, &mut read, 0).unwrap();
-            assert!(read == bytes, "{path:?}");
         }
+    }
+
+    #[test]
+    fn one_way_is_chosen_after_both_were_tried() {
+        let file = tempfile::tempfile().unwrap();
+        let (mut writer, bytes) = (Writer::default(), noise(1 << 20));
+        for number in 0..2 * u64::from(TRIES) {
+            assert!(matches!(writer.direct, Direct::Tried { .. } | Direct::No), "{writer:?}");
+            writer.write(file.as_fd(), 1, &bytes, number << 20).unwrap();
+        }
+        assert!(matches!(writer.direct, Direct::Yes | Direct::No), "{writer:?}");
+    }
+
+    #[test]
+    fn the_cheaper_way_is_taken_if_it_need_not_wait() {
+        let ms = Duration::from_millis;
+        let chosen = |direct: u64, other: u64, waited: u64| {
+            let cost = |processor, took| Cost { writes: TRIES, bytes: 100, processor: ms(processor), took: ms(took) };
+            let since = Some(Instant::now() - ms(1000));
+            let directly = Cost { writes: TRIES - 1, ..cost(direct, waited) };
+            let tried = Direct::Tried { since, directly, otherwise: cost(other, 1) };
+            let mut writer = Writer { direct: tried, ..Writer::default() };
+            writer.learn(true, 0, Instant::now(), ms(0));
+            writer.path()
+        };
+        assert_eq!(chosen(10, 20, 100), Path::Direct);
+        assert_eq!(chosen(20, 20, 100), Path::Uncached);
+        assert_eq!(chosen(10, 20, 400), Path::Uncached);
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::io::ErrorKind;
 
+use memory::Pages;
 use pool::HostId;
 
 use super::lent::Lent;
@@ -10,6 +11,7 @@ use super::message::{Message, Settings, Task};
 use super::peers::Peers;
 use super::{MoverError, at_home};
 use crate::blocks::Blocks;
+use crate::journal::UNKNOWN;
 use crate::source::Source;
 
 pub(super) struct Feeding {
@@ -23,6 +25,8 @@ pub(super) struct Feeding {
     total: u64,
     /// Targets that fetch from here, and have not everything yet.
     hungry: usize,
+    /// Whether blocks have a checksum.
+    checks: bool,
     _manifest: Lent,
 }
 
@@ -41,7 +45,7 @@ impl Feeding {
         }
         let (source, name) = (task.source(&path)?, task.name(&path)?);
         let manifest = postcard::to_stdvec(source.manifest()).map_err(|e| MoverError::Message(e.to_string()))?;
-        let (length, manifest) = (manifest.len() as u64, peers.lend(manifest)?);
+        let (length, manifest) = (manifest.len() as u64, peers.lend(Pages::from(&manifest[..]))?);
         let (host, identity) = (HostId::own().0, source.identity()?);
         let announcement = Message::Manifest { task: number, key: manifest.key(), length, host, identity, name };
         let targets: Vec<u32> = task.to.iter().map(|spot| spot.rank).collect();
@@ -49,8 +53,19 @@ impl Feeding {
         let blocks = Blocks::cut(source.manifest(), options.block);
         let lent = Lending::default();
         let total = source.manifest().bytes() * hungry as u64;
-        let feeding =
-            Feeding { task: number, source, blocks, lent, targets, read: 0, total, hungry, _manifest: manifest };
+        let checks = !options.unchecked;
+        let feeding = Feeding {
+            task: number,
+            source,
+            blocks,
+            lent,
+            targets,
+            read: 0,
+            total,
+            hungry,
+            checks,
+            _manifest: manifest,
+        };
         Ok(Some((feeding, announcement)))
     }
 
@@ -59,21 +74,27 @@ impl Feeding {
     }
 
     /// Reads a block into memory that `from` may read.
-    pub(super) fn read(&mut self, from: u32, block: u32, peers: &Peers) -> Result<Message, MoverError> {
+    pub(super) fn read(&mut self, from: u32, block: u32, peers: &mut Peers) -> Result<Message, MoverError> {
         let pieces = self.blocks.pieces(block);
         if pieces.is_empty() {
             return Err(MoverError::Message(format!("{}: there is no block {block}", peers.place(from))));
         }
-        let mut bytes = self.lent.spare();
-        let hash = self.source.read(pieces, &mut bytes)?;
+        let mut bytes = peers.room();
+        let hash = match self.checks {
+            true => self.source.read(pieces, &mut bytes)?,
+            false => {
+                self.source.fill(pieces, &mut bytes)?;
+                UNKNOWN
+            }
+        };
         let length = bytes.len() as u32;
         self.read += u64::from(length);
         let key = self.lent.lend(from, block, peers.lend(bytes)?);
         Ok(Message::Ready { task: self.task, block, hash, key, length })
     }
 
-    pub(super) fn released(&mut self, by: u32, block: u32) {
-        self.lent.released(by, block);
+    pub(super) fn released(&mut self, by: u32, block: u32, peers: &mut Peers) {
+        self.lent.released(by, block, peers);
     }
 
     /// Bytes that were read, and that all will read.
@@ -100,15 +121,9 @@ impl Feeding {
 #[derive(Default)]
 pub(super) struct Lending {
     lent: HashMap<(u32, u32), Lent>,
-    spare: Vec<Vec<u8>>,
 }
 
 impl Lending {
-    /// Memory for the next block: that of an earlier one, whose pages are there.
-    pub(super) fn spare(&mut self) -> Vec<u8> {
-        self.spare.pop().unwrap_or_default()
-    }
-
     /// Returns the key.
     pub(super) fn lend(&mut self, to: u32, block: u32, lent: Lent) -> u64 {
         let key = lent.key();
@@ -116,9 +131,9 @@ impl Lending {
         key
     }
 
-    pub(super) fn released(&mut self, by: u32, block: u32) {
+    pub(super) fn released(&mut self, by: u32, block: u32, peers: &mut Peers) {
         if let Some(lent) = self.lent.remove(&(by, block)) {
-            self.spare.push(lent.take());
+            peers.recycle(lent.take());
         }
     }
 }

@@ -2,20 +2,20 @@
 
 use std::sync::Arc;
 
-use memory::{Access, RegionError, Regions};
+use memory::{Access, Pages, RegionError, Regions};
 
 /// Bytes that peers may read for as long as this lives.
 pub(super) struct Lent {
-    bytes: Vec<u8>,
+    bytes: Pages,
     key: u64,
     regions: Arc<Regions>,
 }
 
 impl Lent {
-    pub(super) fn new(regions: &Arc<Regions>, mut bytes: Vec<u8>) -> Result<Lent, RegionError> {
+    pub(super) fn new(regions: &Arc<Regions>, mut bytes: Pages) -> Result<Lent, RegionError> {
         let (start, length) = (bytes.as_mut_ptr(), bytes.len());
         let access = Access { remote_read: true, remote_write: false };
-        // SAFETY: the vector's memory stays where it is, and unchanged, until `drop` or `take` has removed the region:
+        // SAFETY: its memory stays where it is, and unchanged, until `drop` or `take` has removed the region:
         // nothing else reaches `bytes`.
         let key = unsafe { regions.register(start, length, 0, access, None) }?;
         Ok(Lent { bytes, key, regions: regions.clone() })
@@ -27,7 +27,7 @@ impl Lent {
     }
 
     /// Ends the loan, and gives the memory back.
-    pub(super) fn take(mut self) -> Vec<u8> {
+    pub(super) fn take(mut self) -> Pages {
         self.regions.remove(self.key);
         std::mem::take(&mut self.bytes)
     }

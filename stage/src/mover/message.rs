@@ -110,6 +110,9 @@ pub struct Settings {
     pub deadline: Option<u64>,
     /// Parts of a million of its time that an application may lose.
     pub harm: u32,
+    /// Blocks have no checksums.
+    #[serde(default)]
+    pub unchecked: bool,
 }
 
 impl Settings {

@@ -25,6 +25,7 @@ use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use memory::Pages;
 use thiserror::Error;
 
 pub use message::{Control, Event, Order, Placed, Settings, Spot, Task};
@@ -249,7 +250,7 @@ impl Mover<'_> {
                 check(&order, self.peers.size()).map_err(MoverError::Order)?;
                 self.lead = Lead::new(&order);
                 let bytes = postcard::to_stdvec(&order).map_err(|error| MoverError::Order(error.to_string()))?;
-                let (length, lent) = (bytes.len() as u64, self.peers.lend(bytes)?);
+                let (length, lent) = (bytes.len() as u64, self.peers.lend(Pages::from(&bytes[..]))?);
                 for rank in 1..self.peers.size() {
                     self.peers.send(rank, &Message::Order { key: lent.key(), length })?;
                 }
@@ -360,10 +361,10 @@ impl Mover<'_> {
             }
             Message::Release { task, block } => {
                 if let Some(feeding) = self.feeding.get_mut(&task) {
-                    feeding.released(from, block);
+                    feeding.released(from, block, &mut self.peers);
                 }
                 if let Some(receiving) = self.receiving.get_mut(&task) {
-                    receiving.released(from, block);
+                    receiving.released(from, block, &mut self.peers);
                 }
                 Ok(())
             }
@@ -384,8 +385,8 @@ impl Mover<'_> {
     fn fetch(&mut self, from: u32, task: u32, block: u32) -> Result<(), MoverError> {
         let ready = match (self.feeding.get_mut(&task), self.receiving.get_mut(&task)) {
             // Of a task's source and a target on the same node, it is the source that feeds.
-            (Some(feeding), _) => Some(feeding.read(from, block, &self.peers)?),
-            (None, Some(receiving)) => receiving.read(from, block, &self.peers)?,
+            (Some(feeding), _) => Some(feeding.read(from, block, &mut self.peers)?),
+            (None, Some(receiving)) => receiving.read(from, block, &mut self.peers)?,
             (None, None) => {
                 self.early.push((from, Message::Fetch { task, block }));
                 None
@@ -447,11 +448,11 @@ impl Mover<'_> {
         Ok(())
     }
 
-    fn arrived(&mut self, task: u32, block: u32, bytes: Vec<u8>, at_once: bool) -> Result<(), MoverError> {
+    fn arrived(&mut self, task: u32, block: u32, bytes: Pages, at_once: bool) -> Result<(), MoverError> {
         let Some(receiving) = self.receiving.get_mut(&task) else { return Ok(()) };
         let feeder = receiving.feeder();
         self.peers.send(feeder, &Message::Release { task, block })?;
-        for (to, ready) in receiving.arrived(block, bytes, at_once, &self.peers)? {
+        for (to, ready) in receiving.arrived(block, bytes, at_once, &mut self.peers)? {
             self.peers.send(to, &ready)?;
         }
         self.if_full(task)

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use endpoint::operation::{CompleteWhen, Kind, Match, ReadOp, RecvOp, SendOp};
 use endpoint::{Config, Endpoint, Failure, PeerId, UserData};
-use memory::{Buffer, RegionError, Regions};
+use memory::{Buffer, Pages, RegionError, Regions};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use types::roster::FORWARDER;
 use types::{Address, Rank, Roster};
@@ -20,13 +20,15 @@ use super::pmi::Pmi;
 const TAG: u64 = 1;
 /// Receives posted for messages.
 const POSTED: usize = 32;
+/// Memory of as many blocks is kept for others.
+const SPARE: usize = 8;
 /// The longest sleep: the endpoint checks its connections for silence at this interval.
 const LONGEST_SLEEP: Duration = Duration::from_millis(250);
 
 pub(super) enum Happened {
     Told(u32, Message),
     /// What was read for this context.
-    Read(usize, Vec<u8>),
+    Read(usize, Pages),
 }
 
 pub(super) struct Peers {
@@ -34,6 +36,8 @@ pub(super) struct Peers {
     regions: Arc<Regions>,
     peers: Vec<PeerId>,
     waiting: VecDeque<Waiting>,
+    /// Memory of blocks that are done with.
+    spare: Vec<Pages>,
     sleeps_on: Vec<OwnedFd>,
     pmi: Pmi,
     me: u32,
@@ -63,7 +67,8 @@ impl Peers {
             peers.push(endpoint.peer(address));
         }
         let sleeps_on = endpoint.wait_fds().map(|fd| fd.try_clone_to_owned()).collect::<Result<_, _>>()?;
-        let mut peers = Peers { endpoint, regions, peers, waiting: VecDeque::new(), sleeps_on, pmi, me, roster };
+        let mut peers =
+            Peers { endpoint, regions, peers, waiting: VecDeque::new(), spare: Vec::new(), sleeps_on, pmi, me, roster };
         for _ in 0..POSTED {
             peers.await_message()?;
         }
@@ -92,7 +97,19 @@ impl Peers {
         place.map_or_else(|| format!("rank {rank}"), |place| format!("{}/{}", place.site_name, place.node_name))
     }
 
-    pub(super) fn lend(&self, bytes: Vec<u8>) -> Result<Lent, RegionError> {
+    /// Memory for a block: that of an earlier one, if there is some.
+    pub(super) fn room(&mut self) -> Pages {
+        self.spare.pop().unwrap_or_default()
+    }
+
+    /// Takes back the memory of a block.
+    pub(super) fn recycle(&mut self, pages: Pages) {
+        if self.spare.len() < SPARE {
+            self.spare.push(pages);
+        }
+    }
+
+    pub(super) fn lend(&self, bytes: Pages) -> Result<Lent, RegionError> {
         Lent::new(&self.regions, bytes)
     }
 
@@ -111,7 +128,9 @@ impl Peers {
     pub(super) fn read(&mut self, from: u32, key: u64, length: usize, context: usize) -> Result<(), MoverError> {
         let from = self.peer(from)?;
         let user = UserData { context, flags: 0 };
-        self.begin(Waiting::Read(ReadOp { from, key, address: 0, buffer: Buffer::owned(vec![0; length]), user }))
+        let mut pages = self.room();
+        pages.resize(length);
+        self.begin(Waiting::Read(ReadOp { from, key, address: 0, buffer: Buffer::pages(pages), user }))
     }
 
     fn peer(&self, rank: u32) -> Result<PeerId, MoverError> {
@@ -165,7 +184,7 @@ impl Peers {
             let length = completion.length as usize;
             match (completion.kind, completion.buffer, from) {
                 (Kind::Read, Some(buffer), _) => {
-                    return Ok(Some(Happened::Read(completion.user.context, buffer.into_vec())));
+                    return Ok(Some(Happened::Read(completion.user.context, buffer.into_pages())));
                 }
                 (Kind::Recv, Some(buffer), Some(from)) => {
                     self.await_message()?;

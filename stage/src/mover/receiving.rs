@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use memory::Pages;
 use pool::HostId;
 
 use super::feeding::{Lending, feeder};
@@ -12,6 +13,7 @@ use super::peers::Peers;
 use super::{MoverError, Origin, TELL, at_home};
 use crate::Hash;
 use crate::error::StageError;
+use crate::journal::UNKNOWN;
 use crate::manifest::Manifest;
 use crate::pace::Pace;
 use crate::supervise::Overlap;
@@ -35,6 +37,8 @@ pub(super) struct Receiving {
     waiting: Vec<(u32, u32)>,
     lent: Lending,
     told_full: bool,
+    /// Whether blocks have a checksum.
+    checks: bool,
 }
 
 impl Receiving {
@@ -75,6 +79,7 @@ impl Receiving {
             waiting: Vec::new(),
             lent: Lending::default(),
             told_full: false,
+            checks: !options.unchecked,
             target,
         })
     }
@@ -102,12 +107,16 @@ impl Receiving {
     pub(super) fn arrived(
         &mut self,
         block: u32,
-        bytes: Vec<u8>,
+        bytes: Pages,
         at_once: bool,
-        peers: &Peers,
+        peers: &mut Peers,
     ) -> Result<Vec<(u32, Message)>, MoverError> {
         let Some(offer) = self.flow.arrived(block) else { return Ok(Vec::new()) };
-        let check = if at_once { Check::Now(offer.hash) } else { Check::Later(offer.hash) };
+        let check = match (self.checks, at_once) {
+            (false, _) => Check::Needless,
+            (true, true) => Check::Now(offer.hash),
+            (true, false) => Check::Later(offer.hash),
+        };
         match self.target.write(block, &bytes, check) {
             Ok(()) => {}
             Err(StageError::Damaged { .. }) if self.flow.damaged(block) => return Ok(Vec::new()),
@@ -116,18 +125,30 @@ impl Receiving {
         self.arrived += bytes.len() as u64;
         let (now, later) = std::mem::take(&mut self.waiting).into_iter().partition(|(_, wanted)| *wanted == block);
         self.waiting = later;
-        let now: Vec<(u32, u32)> = now;
-        now.into_iter().map(|(to, _)| Ok((to, self.ready(to, block, offer.hash, bytes.clone(), peers)?))).collect()
+        let mut now: Vec<(u32, u32)> = now;
+        let (last, mut ready) = (now.pop(), Vec::new());
+        for (to, _) in now {
+            ready.push((to, self.ready(to, block, offer.hash, bytes.clone(), peers)?));
+        }
+        match last {
+            Some((to, _)) => ready.push((to, self.ready(to, block, offer.hash, bytes, peers)?)),
+            None => peers.recycle(bytes),
+        }
+        Ok(ready)
     }
 
     /// A block that another node wants. `None`: as soon as it has arrived.
-    pub(super) fn read(&mut self, from: u32, block: u32, peers: &Peers) -> Result<Option<Message>, MoverError> {
+    pub(super) fn read(&mut self, from: u32, block: u32, peers: &mut Peers) -> Result<Option<Message>, MoverError> {
         if !self.target.done().contains(block) {
             self.waiting.push((from, block));
             return Ok(None);
         }
-        let mut bytes = self.lent.spare();
-        match self.target.read(block, &mut bytes) {
+        let mut bytes = peers.room();
+        let hash = match self.checks {
+            true => self.target.read(block, &mut bytes),
+            false => self.target.fill(block, &mut bytes).map(|()| UNKNOWN),
+        };
+        match hash {
             Ok(hash) => self.ready(from, block, hash, bytes, peers).map(Some),
             // It is compared before long, and fetched again.
             Err(StageError::Damaged { .. }) => {
@@ -138,14 +159,14 @@ impl Receiving {
         }
     }
 
-    fn ready(&mut self, to: u32, block: u32, hash: Hash, bytes: Vec<u8>, peers: &Peers) -> Result<Message, MoverError> {
+    fn ready(&mut self, to: u32, block: u32, hash: Hash, bytes: Pages, peers: &Peers) -> Result<Message, MoverError> {
         let length = bytes.len() as u32;
         let key = self.lent.lend(to, block, peers.lend(bytes)?);
         Ok(Message::Ready { task: self.task, block, hash, key, length })
     }
 
-    pub(super) fn released(&mut self, by: u32, block: u32) {
-        self.lent.released(by, block);
+    pub(super) fn released(&mut self, by: u32, block: u32, peers: &mut Peers) {
+        self.lent.released(by, block, peers);
     }
 
     pub(super) fn follower_is_full(&mut self) {

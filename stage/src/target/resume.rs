@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 
 use rustix::fs::{AtFlags, Mode, OFlags};
@@ -15,6 +15,7 @@ use crate::blocks::{Blocks, Piece};
 use crate::error::{At, StageError};
 use crate::journal::{Block, Journal};
 use crate::manifest::{Kind, Manifest, Stamp};
+use crate::reader::Reader;
 
 #[derive(Debug, Default)]
 pub(super) struct Left {
@@ -166,7 +167,7 @@ impl<'a> Contents<'a> {
     ) -> Result<Option<Hash>, StageError> {
         let shown = self.area().path().join(TREE);
         let mut hasher = blake3::Hasher::new();
-        let mut open: Option<(u32, OwnedFd)> = None;
+        let (mut open, mut reader): (Option<(u32, OwnedFd)>, _) = (None, Reader::default());
         for piece in pieces {
             if open.as_ref().is_none_or(|(entry, _)| *entry != piece.entry) {
                 match self.read(&manifest.entries[piece.entry as usize].path) {
@@ -177,11 +178,8 @@ impl<'a> Contents<'a> {
             }
             let Some((_, file)) = &open else { return Ok(None) };
             buffer.resize(piece.length as usize, 0);
-            let file = std::fs::File::from(file.as_fd().try_clone_to_owned().at("open", &shown)?);
-            match std::os::unix::fs::FileExt::read_exact_at(&file, buffer, piece.offset) {
-                Ok(()) => {}
-                Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => return Ok(None),
-                Err(error) => return Err(error).at("read", shown),
+            if reader.read(file, buffer, piece.offset).at("read", &shown)? < buffer.len() {
+                return Ok(None);
             }
             hasher.update(buffer);
         }

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use tempfile::TempDir;
 
 use super::*;
-use crate::control::Aim;
+use crate::mover::Settings;
 use crate::source::Source;
 use crate::transfer::local;
 
@@ -33,7 +33,9 @@ fn contents(path: &Path) -> BTreeMap<OsString, String> {
     found
 }
 
-const AIM: Aim = Aim { rate: None, deadline: None, harm: 0.05 };
+fn settings() -> Settings {
+    Settings { harm: 50_000, ..Settings::default() }
+}
 
 fn options(block: u32) -> Options {
     Options { block, kept: Some(0) }
@@ -48,13 +50,13 @@ fn open(from: &Path, to: &Path, block: u32) -> Result<(Source, Target), StageErr
 
 fn moved(from: &Path, to: &Path, block: u32) -> Result<Report, StageError> {
     let (mut source, target) = open(from, to, block)?;
-    local(&mut source, target, AIM, false, &mut |_, _| Vec::new()).map(|done| done.unwrap().0)
+    local(&mut source, target, &settings(), false, &mut |_, _| Vec::new()).map(|done| done.unwrap().0)
 }
 
 /// Moves some blocks, in any order, then stops as a process does that is killed.
 fn interrupted(from: &Path, to: &Path, block: u32, which: impl Fn(u32) -> bool) -> u64 {
     let (mut source, mut target) = open(from, to, block).unwrap();
-    let mut bytes = Vec::new();
+    let mut bytes = Pages::default();
     let missing: Vec<u32> = target.done().missing().filter(|block| which(*block)).collect();
     for block in missing.into_iter().rev() {
         let hash = source.read(target.blocks().pieces(block), &mut bytes).unwrap();
@@ -275,7 +277,7 @@ fn a_source_that_changes_is_noticed() {
                 blocks += 1;
                 Vec::new()
             };
-            let error = local(&mut source, target, AIM, false, &mut progress).unwrap_err();
+            let error = local(&mut source, target, &settings(), false, &mut progress).unwrap_err();
             assert!(matches!(error, StageError::Changed { .. }), "{error}");
             assert!(error.to_string().contains(text) || text == "100000 bytes became 7", "{error}");
             assert!(!at("to").exists());
@@ -293,7 +295,7 @@ fn a_flipped_bit_is_found() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("from"), noise(10_000, 1)).unwrap();
     let (mut source, mut target) = open(&folder.path().join("from"), &folder.path().join("to"), 4096).unwrap();
-    let mut bytes = Vec::new();
+    let mut bytes = Pages::default();
     let hash = source.read(target.blocks().pieces(1), &mut bytes).unwrap();
     bytes[4000] ^= 1;
     let error = target.write(1, &bytes, Check::Now(hash)).unwrap_err();
@@ -308,7 +310,7 @@ fn a_flipped_bit_is_found_later_too() {
     let (from, to) = (folder.path().join("from"), folder.path().join("to"));
     std::fs::write(&from, noise(10_000, 1)).unwrap();
     let (mut source, mut target) = open(&from, &to, 4096).unwrap();
-    let mut bytes = Vec::new();
+    let mut bytes = Pages::default();
     for block in 0..3 {
         let hash = source.read(target.blocks().pieces(block), &mut bytes).unwrap();
         bytes[100] ^= u8::from(block == 1);
@@ -369,7 +371,7 @@ fn what_was_being_put_in_place_is_put_in_place() {
             std::fs::create_dir(&to).unwrap();
         }
         let (mut source, mut target) = open(&from, &to, 4096).unwrap();
-        let mut bytes = Vec::new();
+        let mut bytes = Pages::default();
         for block in 0..target.blocks().count() {
             let hash = source.read(target.blocks().pieces(block), &mut bytes).unwrap();
             target.write(block, &bytes, Check::Now(hash)).unwrap();
