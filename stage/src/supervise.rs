@@ -98,19 +98,32 @@ pub struct Overlap {
     pub starved: bool,
 }
 
-/// Does all of the work. `alone`: all processes of this session belong to the work. `whose`: who must not notice.
+/// A first look at what runs beside the work, from before there is any: what an application loses without us.
+pub(crate) struct Before {
+    began: Instant,
+    applications: Applications,
+}
+
+impl Before {
+    /// `whose`: who must not notice.
+    pub(crate) fn look(whose: Whose) -> Before {
+        let mut applications = Applications::new(whose);
+        applications.sample(Duration::ZERO);
+        Before { began: Instant::now(), applications }
+    }
+}
+
+/// Does all of the work. `alone`: all processes of this session belong to the work.
 pub(crate) fn supervise<W: Work>(
     work: &mut W,
     shared: &Shared,
     aim: Aim,
     alone: bool,
-    whose: Whose,
+    before: Before,
 ) -> Result<(), W::Error> {
-    let began = Instant::now();
-    let (mut sensor, waits) = (Sensor::new(aim, whose), aim.waits());
-    // What an application loses without us is measured first.
-    sensor.measure(began.elapsed(), shared);
-    std::thread::sleep(EVERY);
+    let Before { began, applications } = before;
+    let (mut sensor, waits) = (Sensor::new(aim, applications), aim.waits());
+    std::thread::sleep(EVERY.saturating_sub(began.elapsed()));
     sensor.measure(began.elapsed(), shared);
     shared.busy.store(true, Ordering::Relaxed);
     loop {
@@ -163,8 +176,7 @@ struct Sensor {
 }
 
 impl Sensor {
-    fn new(aim: Aim, whose: Whose) -> Sensor {
-        let applications = Applications::new(whose);
+    fn new(aim: Aim, applications: Applications) -> Sensor {
         let controller = Controller::new(aim);
         Sensor { controller, applications, thread: None, measured: Duration::ZERO, held_up: (0.0, 0.0), lowest: true }
     }

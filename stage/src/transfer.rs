@@ -15,7 +15,7 @@ use crate::mover::{Console, Control, Event, MoverError, Order, Placed, Settings,
 use crate::pace::Pace;
 use crate::pressure::Whose;
 use crate::source::Source;
-use crate::supervise::{Overlap, Shared, Work, supervise};
+use crate::supervise::{Before, Overlap, Shared, Work, supervise};
 use crate::target::{Check, Options, Report, Target};
 
 /// Called again and again with the bytes that have arrived, those of earlier transfers among them, and all. Returns
@@ -73,13 +73,14 @@ pub fn here(input: BorrowedFd<'_>, output: &mut (dyn Write + Send)) -> Result<()
 
 /// `None`: cancelled.
 fn one(task: &Task, spot: &Spot, options: &Settings, steer: Steer<'_>) -> Result<Option<Placed>, StageError> {
+    let before = Before::look(Whose::Users);
     let from = Path::new(OsStr::from_bytes(&task.from.path));
     let path = task.target(Path::new(OsStr::from_bytes(&spot.path)), &task.name(from)?)?;
     let mut source = task.source(from)?;
     let (manifest, identity) = (source.manifest().clone(), source.identity()?);
     let settings = Options { block: options.block, kept: options.kept };
     let target = Target::open(&path, &task.origin(from)?, manifest, Some(identity), settings)?;
-    let done = local(&mut source, target, options, true, steer)?;
+    let done = local(&mut source, target, options, before, true, steer)?;
     Ok(done.map(|(report, overlap)| Placed::new(&path, report, &overlap)))
 }
 
@@ -92,6 +93,7 @@ pub(crate) fn local(
     source: &mut Source,
     target: Target,
     options: &Settings,
+    before: Before,
     alone: bool,
     steer: Steer<'_>,
 ) -> Result<Option<(Report, Overlap)>, StageError> {
@@ -117,7 +119,7 @@ pub(crate) fn local(
         steer,
     };
     let shared = Shared::new(aim.rate);
-    supervise(&mut moving, &shared, aim, alone, Whose::Users)?;
+    supervise(&mut moving, &shared, aim, alone, before)?;
     let Moving { source, target, cancelled, .. } = moving;
     if cancelled {
         target.evict()?;

@@ -108,7 +108,7 @@ impl Writer {
         let whole = bytes.len() - bytes.len() % PAGE;
         let fits = bytes.as_ptr().addr().is_multiple_of(PAGE) && offset.is_multiple_of(PAGE as u64) && whole >= LONG;
         let directly = fits && self.is_due_directly();
-        let (began, before) = (Instant::now(), processor_time());
+        let began = (fits && matches!(self.direct, Direct::Tried { .. })).then(|| (Instant::now(), processor_time()));
         let mut done = 0;
         if directly {
             match write_directly(file, &bytes[..whole], offset) {
@@ -120,7 +120,7 @@ impl Writer {
         if done < bytes.len() {
             self.write_otherwise(file, number, &bytes[done..], offset + done as u64)?;
         }
-        if fits {
+        if let Some((began, before)) = began {
             self.learn(directly, bytes.len() as u64, began, processor_time().saturating_sub(before));
         }
         Ok(())

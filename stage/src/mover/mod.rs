@@ -33,7 +33,7 @@ pub use pmi::PmiError;
 
 use crate::error::StageError;
 use crate::pressure::Whose;
-use crate::supervise::{Shared, Work, supervise};
+use crate::supervise::{Before, Shared, Work, supervise};
 pub(crate) use console::Console;
 use feeding::Feeding;
 use lead::Lead;
@@ -95,6 +95,8 @@ struct Mover<'a> {
     peers: Peers,
     began: Instant,
     order: Option<Order>,
+    /// The order is known, and nothing of it has been begun.
+    fresh: bool,
     /// Where the others read it: rank 0 alone.
     order_lent: Option<Lent>,
     console: Option<Console<'a>>,
@@ -131,12 +133,14 @@ pub fn run(
     output: &mut (dyn std::io::Write + Send),
 ) -> Result<(), MoverError> {
     let whose = Whose::of(&lookup);
+    let before = Before::look(whose);
     let peers = Peers::open(lookup)?;
     let console = (peers.me() == 0).then(|| Console::new(input, output));
     let mut mover = Mover {
         peers,
         began: Instant::now(),
         order: None,
+        fresh: false,
         order_lent: None,
         console,
         lead: Lead::default(),
@@ -163,8 +167,10 @@ pub fn run(
     if let Some(order) = &mover.order {
         let aim = whose.allows(order.options.aim());
         shared = Shared::new(aim.rate);
+        // To list a source takes cores too, and so is done beside those who measure.
+        mover.fresh = true;
         // Agents are started in sessions of their own.
-        supervise(&mut mover, &shared, aim, true, whose)?;
+        supervise(&mut mover, &shared, aim, true, before)?;
     }
     mover.feeding.clear();
     mover.receiving.clear();
@@ -177,6 +183,9 @@ impl Work for Mover<'_> {
     /// Does all that can be done, then sleeps.
     fn turn(&mut self, shared: &Shared) -> Result<bool, MoverError> {
         let mut moved = false;
+        if std::mem::take(&mut self.fresh) {
+            self.guarded(|mover| mover.begin(shared))?;
+        }
         while let Some(happened) = self.peers.step()? {
             moved = true;
             self.guarded(|mover| mover.happened(happened, shared))?;
@@ -184,7 +193,7 @@ impl Work for Mover<'_> {
                 return Ok(false);
             }
         }
-        moved |= self.listen(shared)?;
+        moved |= self.listen()?;
         let mut wake = TELL;
         let mut result = Ok(());
         if self.failed.is_none() {
@@ -239,7 +248,7 @@ impl Mover<'_> {
     }
 
     /// Reads what the user wants.
-    fn listen(&mut self, shared: &Shared) -> Result<bool, MoverError> {
+    fn listen(&mut self) -> Result<bool, MoverError> {
         let Some(console) = &mut self.console else { return Ok(false) };
         let lines = console.lines()?;
         let (any, deserted) = (!lines.is_empty(), console.is_deserted());
@@ -255,7 +264,7 @@ impl Mover<'_> {
                     self.peers.send(rank, &Message::Order { key: lent.key(), length })?;
                 }
                 self.order_lent = Some(lent);
-                self.guarded(|mover| mover.begin(order, shared))?;
+                self.order = Some(order);
             } else {
                 let control: Control = serde_json::from_str(&line).map_err(unreadable)?;
                 for rank in 0..self.peers.size() {
@@ -272,21 +281,27 @@ impl Mover<'_> {
     }
 
     /// Opens the sources of this node.
-    fn begin(&mut self, order: Order, shared: &Shared) -> Result<(), MoverError> {
-        for (number, task) in (0..).zip(&order.tasks) {
-            if task.from.rank == self.peers.me() {
-                let Some((feeding, announcement)) = Feeding::open(number, task, &order.options, &self.peers)? else {
-                    self.peers.send(0, &Message::Absent { task: number })?;
-                    continue;
-                };
-                self.feeding.insert(number, feeding);
-                for target in &task.to {
-                    self.peers.send(target.rank, &announcement)?;
-                }
+    fn begin(&mut self, shared: &Shared) -> Result<(), MoverError> {
+        let Some(order) = self.order.take() else { return Ok(()) };
+        let opened = self.open_sources(&order);
+        self.order = Some(order);
+        opened?;
+        self.hear_early(shared)
+    }
+
+    fn open_sources(&mut self, order: &Order) -> Result<(), MoverError> {
+        let me = self.peers.me();
+        for (number, task) in (0..).zip(&order.tasks).filter(|(_, task)| task.from.rank == me) {
+            let Some((feeding, announcement)) = Feeding::open(number, task, &order.options, &self.peers)? else {
+                self.peers.send(0, &Message::Absent { task: number })?;
+                continue;
+            };
+            self.feeding.insert(number, feeding);
+            for target in &task.to {
+                self.peers.send(target.rank, &announcement)?;
             }
         }
-        self.order = Some(order);
-        self.hear_early(shared)
+        Ok(())
     }
 
     /// What came before it could be understood.
@@ -306,7 +321,8 @@ impl Mover<'_> {
                         postcard::from_bytes(&bytes).map_err(|error| MoverError::Order(error.to_string()))?;
                     check(&order, self.peers.size()).map_err(MoverError::Order)?;
                     self.peers.send(0, &Message::Begun)?;
-                    self.begin(order, shared)
+                    self.order = Some(order);
+                    Ok(())
                 }
                 _ if self.failed.is_some() => Ok(()),
                 Some(Wanted::Manifest { task, from }) => self.begin_target(task, &from, &bytes, shared),

@@ -10,7 +10,9 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::mover::Settings;
+use crate::pressure::Whose;
 use crate::source::Source;
+use crate::supervise::Before;
 use crate::transfer::local;
 
 /// Everything about what is below a path, for comparing.
@@ -50,7 +52,8 @@ fn open(from: &Path, to: &Path, block: u32) -> Result<(Source, Target), StageErr
 
 fn moved(from: &Path, to: &Path, block: u32) -> Result<Report, StageError> {
     let (mut source, target) = open(from, to, block)?;
-    local(&mut source, target, &settings(), false, &mut |_, _| Vec::new()).map(|done| done.unwrap().0)
+    local(&mut source, target, &settings(), Before::look(Whose::Users), false, &mut |_, _| Vec::new())
+        .map(|done| done.unwrap().0)
 }
 
 /// Moves some blocks, in any order, then stops as a process does that is killed.
@@ -277,7 +280,8 @@ fn a_source_that_changes_is_noticed() {
                 blocks += 1;
                 Vec::new()
             };
-            let error = local(&mut source, target, &settings(), false, &mut progress).unwrap_err();
+            let error =
+                local(&mut source, target, &settings(), Before::look(Whose::Users), false, &mut progress).unwrap_err();
             assert!(matches!(error, StageError::Changed { .. }), "{error}");
             assert!(error.to_string().contains(text) || text == "100000 bytes became 7", "{error}");
             assert!(!at("to").exists());
