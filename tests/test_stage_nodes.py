@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import re
 
 import numpy as np
 import pytest
@@ -55,6 +56,24 @@ def test_all_nodes_get_what_is_staged_in_and_give_what_is_staged_out(workshop, i
     assert [(workshop.folder / f"a-n{number}").read_text() for number in (1, 2)] == ["one", "two"]
     assert (workshop.folder / "rare.n2").read_text() == "only here\n" and not (workshop.folder / "rare.n1").exists()
     nothing_hidden(workshop.folder)
+
+
+def test_a_node_on_which_something_computes_feeds_no_other(workshop, isolated):
+    """The nodes of a site pass on what they get; the first one would, but it computes, and so it comes last."""
+    source = workshop.folder / "source"
+    source.write_bytes(random.Random(8).randbytes(4_000_000))
+    sent = "cat /proc/net/dev"
+    steps = [on("b-n1", "(yes >/dev/null & echo $! >/tmp/pid)"), "sleep 0.5"]
+    steps += [on(f"b-n{node}", f"{sent} >/tmp/before") for node in (1, 2, 3)]
+    steps += [f"{MOVE} {source} 'b/*:/tmp/in'", on("b-n1", "kill $(cat /tmp/pid)")]
+    for node in (1, 2, 3):
+        steps += [f"echo node {node}", on(f"b-n{node}", f"cmp {source} /tmp/in && cat /tmp/before && {sent}")]
+    done = in_lab(workshop, *steps, nodes=3).finish().check()
+    share = {}
+    for node, text in re.findall(r"^node (\d)$(.*?)(?=^node|\Z)", done.out, re.MULTILINE | re.DOTALL):
+        before, after = (int(line.split()[9]) for line in text.splitlines() if ":" in line and "lo:" not in line)
+        share[int(node)] = (after - before) / source.stat().st_size
+    assert share[1] < 0.2 and sum(each > 1 for each in share.values()) == 2, share
 
 
 @pytest.mark.parametrize(

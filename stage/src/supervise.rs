@@ -102,6 +102,8 @@ pub struct Overlap {
 pub(crate) struct Before {
     began: Instant,
     applications: Applications,
+    /// The pressure on them, once it is known; `None` in it: nothing computes.
+    pressure: Option<Option<f64>>,
 }
 
 impl Before {
@@ -109,7 +111,17 @@ impl Before {
     pub(crate) fn look(whose: Whose) -> Before {
         let mut applications = Applications::new(whose);
         applications.sample(Duration::ZERO);
-        Before { began: Instant::now(), applications }
+        Before { began: Instant::now(), applications, pressure: None }
+    }
+
+    /// Whether an application computes here, as soon as that can be known.
+    pub(crate) fn is_busy(&mut self) -> Option<bool> {
+        let now = self.began.elapsed();
+        (now >= EVERY).then(|| self.measured(now).is_some())
+    }
+
+    fn measured(&mut self, now: Duration) -> Option<f64> {
+        *self.pressure.get_or_insert_with(|| self.applications.sample(now))
     }
 }
 
@@ -119,12 +131,13 @@ pub(crate) fn supervise<W: Work>(
     shared: &Shared,
     aim: Aim,
     alone: bool,
-    before: Before,
+    mut before: Before,
 ) -> Result<(), W::Error> {
-    let Before { began, applications } = before;
-    let (mut sensor, waits) = (Sensor::new(aim, applications), aim.waits());
+    let began = before.began;
     std::thread::sleep(EVERY.saturating_sub(began.elapsed()));
-    sensor.measure(began.elapsed(), shared);
+    let first = before.measured(began.elapsed());
+    let (mut sensor, waits) = (Sensor::new(aim, before.applications), aim.waits());
+    sensor.decide(began.elapsed(), first, shared);
     shared.busy.store(true, Ordering::Relaxed);
     loop {
         let level = shared.level();
@@ -182,6 +195,11 @@ impl Sensor {
     }
 
     fn measure(&mut self, now: Duration, shared: &Shared) {
+        let pressure = self.applications.sample(now);
+        self.decide(now, pressure, shared);
+    }
+
+    fn decide(&mut self, now: Duration, pressure: Option<f64>, shared: &Shared) {
         if shared.limited.swap(false, Ordering::Acquire) {
             self.controller.set_rate(Some(shared.limit.load(Ordering::Relaxed)).filter(|rate| *rate > 0));
         }
@@ -202,7 +220,6 @@ impl Sensor {
             self.held_up.0 += passed;
             self.held_up.1 += held_up * passed;
         }
-        let pressure = self.applications.sample(now);
         shared.alone.store(pressure.is_none(), Ordering::Relaxed);
         let decision = self.controller.sample(Sample {
             now,

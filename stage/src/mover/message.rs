@@ -208,6 +208,8 @@ pub(super) enum Message {
     },
     /// To rank 0: the order has been read from its memory.
     Begun,
+    /// To rank 0, before the order: whether an application computes on the sender's node.
+    Busy(bool),
 }
 
 /// What became of a target.

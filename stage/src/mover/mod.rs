@@ -16,6 +16,7 @@ mod lead;
 #[allow(unsafe_code)]
 mod lent;
 mod message;
+mod muster;
 mod peers;
 mod pmi;
 mod receiving;
@@ -39,11 +40,14 @@ use feeding::Feeding;
 use lead::Lead;
 use lent::Lent;
 use message::Message;
+use muster::Muster;
 use peers::{Happened, Peers};
 use receiving::Receiving;
 
 /// How often a mover tells how far it is.
 pub(crate) const TELL: Duration = Duration::from_millis(200);
+/// The longest sleep before the order is known.
+const SOON: Duration = Duration::from_millis(20);
 /// How long a mover whose work has failed waits until the first one has heard of it.
 const LEAVE: Duration = Duration::from_secs(5);
 
@@ -97,6 +101,9 @@ struct Mover<'a> {
     order: Option<Order>,
     /// The order is known, and nothing of it has been begun.
     fresh: bool,
+    muster: Muster,
+    /// Rank 0: the order, until it goes out.
+    held: Option<Order>,
     /// Where the others read it: rank 0 alone.
     order_lent: Option<Lent>,
     console: Option<Console<'a>>,
@@ -133,10 +140,12 @@ pub fn run(
     output: &mut (dyn std::io::Write + Send),
 ) -> Result<(), MoverError> {
     let whose = Whose::of(&lookup);
-    let before = Before::look(whose);
+    let mut before = Before::look(whose);
     let peers = Peers::open(lookup)?;
     let console = (peers.me() == 0).then(|| Console::new(input, output));
     let mut mover = Mover {
+        muster: Muster::new(peers.size()),
+        held: None,
         peers,
         began: Instant::now(),
         order: None,
@@ -159,10 +168,15 @@ pub fn run(
         ending: false,
         ended: false,
     };
-    let mut shared = Shared::new(None);
+    let (mut shared, mut told) = (Shared::new(None), false);
     // Until there is something to move, nothing is measured.
     while !mover.ended && mover.order.is_none() {
         mover.turn(&shared)?;
+        if !told && let Some(busy) = before.is_busy() {
+            told = true;
+            mover.peers.send(0, &Message::Busy(busy))?;
+        }
+        mover.give_out()?;
     }
     if let Some(order) = &mover.order {
         let aim = whose.allows(order.options.aim());
@@ -194,7 +208,7 @@ impl Work for Mover<'_> {
             }
         }
         moved |= self.listen()?;
-        let mut wake = TELL;
+        let mut wake = if self.order.is_some() { TELL } else { SOON };
         let mut result = Ok(());
         if self.failed.is_none() {
             result = self.drive(&mut wake, shared.rate());
@@ -254,17 +268,10 @@ impl Mover<'_> {
         let (any, deserted) = (!lines.is_empty(), console.is_deserted());
         for line in lines {
             let unreadable = |error: serde_json::Error| MoverError::Order(error.to_string());
-            if self.order.is_none() {
+            if self.order.is_none() && self.held.is_none() {
                 let order: Order = serde_json::from_str(&line).map_err(unreadable)?;
                 check(&order, self.peers.size()).map_err(MoverError::Order)?;
-                self.lead = Lead::new(&order);
-                let bytes = postcard::to_stdvec(&order).map_err(|error| MoverError::Order(error.to_string()))?;
-                let (length, lent) = (bytes.len() as u64, self.peers.lend(Pages::from(&bytes[..]))?);
-                for rank in 1..self.peers.size() {
-                    self.peers.send(rank, &Message::Order { key: lent.key(), length })?;
-                }
-                self.order_lent = Some(lent);
-                self.order = Some(order);
+                self.held = Some(order);
             } else {
                 let control: Control = serde_json::from_str(&line).map_err(unreadable)?;
                 for rank in 0..self.peers.size() {
@@ -278,6 +285,23 @@ impl Mover<'_> {
             self.end_all()?;
         }
         Ok(any)
+    }
+
+    /// Rank 0: tells all the order, once it is known in which order nodes feed each other.
+    fn give_out(&mut self) -> Result<(), MoverError> {
+        let now = self.now();
+        let enough = |order: &mut Order| !self.lead.is_over() && self.muster.is_enough(order, now);
+        let Some(mut order) = self.held.take_if(enough) else { return Ok(()) };
+        self.muster.arrange(&mut order);
+        self.lead = Lead::new(&order);
+        let bytes = postcard::to_stdvec(&order).map_err(|error| MoverError::Order(error.to_string()))?;
+        let (length, lent) = (bytes.len() as u64, self.peers.lend(Pages::from(&bytes[..]))?);
+        for rank in 1..self.peers.size() {
+            self.peers.send(rank, &Message::Order { key: lent.key(), length })?;
+        }
+        self.order_lent = Some(lent);
+        self.order = Some(order);
+        Ok(())
     }
 
     /// Opens the sources of this node.
@@ -352,6 +376,10 @@ impl Mover<'_> {
             }
             Message::Failed { text } => self.end(Event::Failed { text }),
             Message::Absent { task } => self.lead_absent(task),
+            Message::Busy(busy) => {
+                self.muster.heard(from, busy);
+                Ok(())
+            }
             Message::Begun => {
                 self.begun += 1;
                 if self.ending { self.end_all() } else { Ok(()) }
