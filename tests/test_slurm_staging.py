@@ -293,8 +293,9 @@ def test_input_comes_before_a_job_and_output_leaves_after_it(workshop, people, s
     anna, bob = people
     source = make_tree(workshop.folder / "source")
     (workshop.folder / "to").mkdir()
-    body = f"hostname > {anna.home}/ran; cp -a /tmp/one /tmp/output"
+    body = f"hostname > {anna.home}/ran; cp -a /tmp/one /tmp/output; hostname > /tmp/each"
     words = f"stage_in=b:{source}=/tmp/one stage_out=/tmp/output=b:{workshop.folder}/to/output rate=3MB/s"
+    words += f" stage_out=/tmp/each=b:{workshop.folder}/to/each-{{node}}"
     one = job(workshop, anna, "one", words, body=body)
     meanwhile = f"squeue -h -t R -w n4 -n next -o %i | grep -q . && ls -A {workshop.folder}/to | grep -q landbridge-stage"
     done = begin(
@@ -309,7 +310,7 @@ def test_input_comes_before_a_job_and_output_leaves_after_it(workshop, people, s
         line(bob.words("sbatch", "-N1", "-t1", "-w", "n4", "-J", "next", "-o", "/dev/null", "--exclusive", "--wrap", "sleep 30")),
         until(f"{meanwhile} && echo MEANWHILE", 30),
         gone("one"),
-        on("a-n4", "rm -r /tmp/output"),
+        on("a-n4", "rm -r /tmp/output /tmp/each"),
         *left(),
         "scancel --user " + bob.name,
         staging=True, limit=150,
@@ -317,6 +318,7 @@ def test_input_comes_before_a_job_and_output_leaves_after_it(workshop, people, s
     done.check()
     assert "while it is PENDING" in done.out and "MEANWHILE" in done.out and (anna.home / "ran").read_text() == "a-n4\n", str(done)
     assert description(workshop.folder / "to" / "output") == description(source), str(done)
+    assert (workshop.folder / "to" / "each-n4").read_text() == "a-n4\n", str(done)
     assert_nothing_left(done)
     assert crossed(workshop) < 1.03 * 9_250_000, crossed(workshop)
 

@@ -30,11 +30,14 @@ pub struct Plan {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Transfer {
     /// Of an input a place, or an absolute path that each of the job's nodes reads itself; of an output an absolute
-    /// path on the job's first node.
+    /// path on the job's first node, or on all of them if `to` tells them apart by [`NODE`].
     pub from: String,
     /// The same with both exchanged.
     pub to: String,
 }
+
+/// In the target of an output, the name of the node that it comes from. Slurm removes `%n` from these lines.
+pub const NODE: &str = "{node}";
 
 /// What is wrong with a line; for the user who submits the job.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -92,6 +95,9 @@ impl Plan {
                 let transfer = transfer(value)?;
                 on_nodes(&transfer.from)?;
                 place(&transfer.to)?;
+                if transfer.to.contains("%n") {
+                    return Err(format!("for the node's name write {NODE}: Slurm takes % for itself"));
+                }
                 self.outputs.push(transfer);
             }
             Some(("rate", value)) => {
@@ -175,6 +181,7 @@ mod tests {
             ("stage_in=lyon:=/x", "names no path"),
             ("stage_out=lyon:/x=/y", "names a site"),
             ("stage_out=/x/..=lyon:/y", "ends in `..`"),
+            ("stage_out=/x=lyon:/y.%n", "write {node}"),
             ("rate=0", "0"),
             ("harm=101", "from 0 to 100"),
             ("harm=NaN", "from 0 to 100"),

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use crate::directive::{Plan, Transfer};
+use crate::directive::{NODE, Plan, Transfer};
 use crate::record::{Copies, Record, Records};
 use crate::step::{End, Step};
 
@@ -109,25 +109,51 @@ impl Hook<'_> {
         self.bring(&nodes)
     }
 
-    /// Moves the job's output away.
+    /// Moves the job's output away: all that can be.
     ///
     /// # Errors
     /// For the job's user.
     pub fn data_out(&self) -> Result<(), String> {
         let record = self.records.read(self.job)?;
-        let Some(node) = record.nodes.first().filter(|_| !self.plan.outputs.is_empty()) else { return Ok(()) };
         let mut failed = Vec::new();
-        for Transfer { from, to } in &self.plan.outputs {
-            let to = match to.starts_with('/') {
-                true => End::Nodes { nodes: vec![node.clone()], path: to.clone() },
-                false => End::Place(to.clone()),
+        for output in &self.plan.outputs {
+            let nodes = match self.nodes_with(output, &record) {
+                Ok(nodes) => nodes,
+                Err(problem) => {
+                    failed.push(problem);
+                    continue;
+                }
             };
-            let from = End::Nodes { nodes: vec![node.clone()], path: from.clone() };
-            if let Err(problem) = self.step(record.user, from, to) {
-                failed.push(problem);
+            for node in nodes {
+                let (from, to) = (output.from.clone(), output.to.replace(NODE, &node));
+                let to = match to.starts_with('/') {
+                    true => End::Nodes { nodes: vec![node.clone()], path: to },
+                    false => End::Place(to),
+                };
+                let from = End::Nodes { nodes: vec![node], path: from };
+                failed.extend(self.step(record.user, from, to).err());
             }
         }
         if failed.is_empty() { Ok(()) } else { Err(failed.join("; ")) }
+    }
+
+    /// The nodes from which an output is taken: the first one, or all that have it.
+    fn nodes_with(&self, output: &Transfer, record: &Record) -> Result<Vec<String>, String> {
+        if !output.to.contains(NODE) {
+            return Ok(record.nodes.first().cloned().into_iter().collect());
+        }
+        let (nodes, path) = (record.nodes.clone(), &output.from);
+        let there = self.look(record.user, nodes, path)?;
+        match there.is_empty() && !record.nodes.is_empty() {
+            true => Err(format!("{}: none has {path}", record.nodes.join(","))),
+            false => Ok(there),
+        }
+    }
+
+    /// Which of these nodes have something at this path.
+    fn look(&self, user: u32, nodes: Vec<String>, path: &str) -> Result<Vec<String>, String> {
+        let there = self.run(user, &Step::Look { nodes, path: path.to_owned() })?;
+        serde_json::from_str(&there).map_err(|e| format!("a look at {path}: {e}"))
     }
 
     /// Removes the job's copies, complete or not. With `keep` those stay that the job has used.
@@ -192,9 +218,7 @@ impl Hook<'_> {
         if first.is_empty() {
             return Ok(first);
         }
-        let look = Step::Look { nodes: first, path: to.to_owned() };
-        let there = self.run(record.user, &look)?;
-        let there: Vec<String> = serde_json::from_str(&there).map_err(|e| format!("a look at {to}: {e}"))?;
+        let there = self.look(record.user, first, to)?;
         let copies = &mut record.inputs[at];
         let (ours, others): (Vec<String>, Vec<String>) =
             there.into_iter().partition(|node| copies.begun.contains(node));

@@ -254,3 +254,15 @@ fn output_leaves_from_the_first_node() {
     let last = "here/n3:/tmp/p here/n3:/scratch/p";
     assert_eq!(job.moves().last().map(String::as_str), Some(last), "one that fails does not keep the others");
 }
+
+#[test]
+fn output_with_the_nodes_name_in_it_leaves_from_all_nodes_that_have_it() {
+    let job = Job::new("stage_out=/tmp/o=lyon:/o.{node}");
+    job.starts(&["n3", "n1", "n2"]).unwrap();
+    assert!(job.hook(|hook| hook.data_out()).unwrap_err().contains("n3,n1,n2: none has /tmp/o"));
+    for node in ["n1", "n3"] {
+        job.world.files.borrow_mut().entry(node.into()).or_default().insert("/tmp/o".into());
+    }
+    job.hook(|hook| hook.data_out()).unwrap();
+    assert_eq!(job.moves(), ["here/n3:/tmp/o lyon:/o.n3", "here/n1:/tmp/o lyon:/o.n1"]);
+}
