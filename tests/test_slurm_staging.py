@@ -304,6 +304,7 @@ def test_input_comes_before_a_job_and_output_leaves_after_it(workshop, people, s
         f"anna: cd; sbatch -N1 -t1 {one}",
         staged("one", 4),
         f"test ! -e {anna.home}/ran; squeue -h -n one -o 'while it is %T'",
+        "SLURM_TIME_FORMAT=%s scontrol -o show job $(squeue -h -n one -o %i) | grep -oE 'StartTime=[0-9]{10} '",
         "scancel -n busy4",
         until(f"test -e {anna.home}/ran"),
         "cd /",
@@ -316,7 +317,8 @@ def test_input_comes_before_a_job_and_output_leaves_after_it(workshop, people, s
         staging=True, limit=150,
     ).finish()
     done.check()
-    assert "while it is PENDING" in done.out and "MEANWHILE" in done.out and (anna.home / "ran").read_text() == "a-n4\n", str(done)
+    assert "while it is PENDING" in done.out and "StartTime=" in done.out, str(done)
+    assert "MEANWHILE" in done.out and (anna.home / "ran").read_text() == "a-n4\n", str(done)
     assert description(workshop.folder / "to" / "output") == description(source), str(done)
     assert (workshop.folder / "to" / "each-n4").read_text() == "a-n4\n", str(done)
     assert_nothing_left(done)

@@ -9,7 +9,7 @@ use types::quantity::parse_byte_rate;
 /// How such a line begins, as `burst_buffer.conf` says.
 pub const DIRECTIVE: &str = "#BB_LUA";
 const OURS: &str = "landbridge";
-const WORDS: &str = "stage_in=SRC=DST, stage_out=SRC=DST, rate=RATE, harm=PERCENT, keep and pin";
+const WORDS: &str = "stage_in=SRC=DST, stage_out=SRC=DST, rate=RATE, harm=PERCENT, keep, pin and pin=cheaper";
 
 /// What is moved for a job.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -22,8 +22,17 @@ pub struct Plan {
     pub harm: Option<String>,
     /// Inputs stay where the job has run.
     pub keep: bool,
-    /// The job starts on no other nodes than those that have its input.
-    pub pin: bool,
+    pub pin: Pin,
+}
+
+/// When a job starts on no other nodes than those that have its input.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Pin {
+    #[default]
+    Never,
+    /// When copying it to others would take longer than these make the job wait.
+    Cheaper,
+    Always,
 }
 
 /// One source and its target.
@@ -110,7 +119,8 @@ impl Plan {
                 self.harm = Some(value.to_owned());
             }
             None if word == "keep" => self.keep = true,
-            None if word == "pin" => self.pin = true,
+            None if word == "pin" => self.pin = Pin::Always,
+            Some(("pin", "cheaper")) => self.pin = Pin::Cheaper,
             _ => return Err(format!("it is unknown; there are {WORDS}")),
         }
         Ok(())
@@ -163,8 +173,9 @@ mod tests {
         assert_eq!((plan.inputs, plan.outputs), (inputs, vec![transfer("/tmp/out", "lyon/n3:results")]));
         assert_eq!(
             (plan.rate.as_deref(), plan.harm.as_deref(), plan.keep, plan.pin),
-            (Some("50MB/s"), Some("2.5"), true, true)
+            (Some("50MB/s"), Some("2.5"), true, Pin::Always)
         );
+        assert_eq!(parse(b"#BB_LUA landbridge pin=cheaper\n").unwrap().pin, Pin::Cheaper);
         assert!(parse(b"").unwrap().is_empty() && parse(b"#!/bin/sh\necho\n").unwrap().is_empty());
     }
 
@@ -186,6 +197,7 @@ mod tests {
             ("harm=101", "from 0 to 100"),
             ("harm=NaN", "from 0 to 100"),
             ("keep=yes", "unknown"),
+            ("pin=sometimes", "unknown"),
             ("\u{1b}[2J", "unknown"),
         ] {
             let error = parse(format!("#!/bin/sh\n#BB_LUA landbridge {word}\n").as_bytes()).unwrap_err().to_string();

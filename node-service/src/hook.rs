@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use crate::directive::{NODE, Plan, Transfer};
+use crate::directive::{NODE, Pin, Plan, Transfer};
 use crate::record::{Copies, Record, Records};
 use crate::step::{End, Step};
 
@@ -21,6 +21,22 @@ const CHANGES: u32 = 16;
 const ATTEMPTS: u32 = 4;
 const AGAIN: Duration = Duration::from_secs(2);
 
+/// Where and when a job will start, as it looks now.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Prediction {
+    /// Empty: nobody knows.
+    pub nodes: Vec<String>,
+    /// In seconds since 1970.
+    pub start: Option<u64>,
+}
+
+impl Prediction {
+    /// Seconds that a job wins which starts as in another prediction. `None`: nobody knows.
+    fn wins(&self, other: &Prediction) -> Option<u64> {
+        Some(self.start?.saturating_sub(other.start?))
+    }
+}
+
 /// What Slurm knows about jobs.
 pub trait Cluster {
     /// The job's user.
@@ -29,11 +45,11 @@ pub trait Cluster {
     /// Slurm's words.
     fn user(&self, job: u32) -> Result<u32, String>;
 
-    /// Where it will start, as it looks now; empty: nobody knows. `None`: it does not wait any more.
+    /// Where and when it will start. `None`: it does not wait any more.
     ///
     /// # Errors
     /// Slurm's words.
-    fn predicted(&self, job: u32) -> Result<Option<Vec<String>>, String>;
+    fn predicted(&self, job: u32) -> Result<Option<Prediction>, String>;
 
     /// Where it runs or has run.
     ///
@@ -46,6 +62,9 @@ pub trait Cluster {
     /// # Errors
     /// Slurm's words.
     fn pin(&self, job: u32, nodes: &[String]) -> Result<(), String>;
+
+    /// The time since some moment.
+    fn now(&self) -> Duration;
 
     /// Waits.
     fn sleep(&self, time: Duration);
@@ -77,20 +96,31 @@ impl Hook<'_> {
             return Ok(());
         }
         let mut unknown = 0;
+        // Where the input was copied to last, and how many seconds that took.
+        let mut copied: Option<(Prediction, u64)> = None;
         for _ in 0..CHANGES {
-            let nodes = loop {
+            let predicted = loop {
                 match self.cluster.predicted(self.job)? {
                     None => return Ok(()),
-                    Some(nodes) if !nodes.is_empty() => break nodes,
+                    Some(predicted) if !predicted.nodes.is_empty() => break predicted,
                     Some(_) if unknown >= UNKNOWN => return Ok(()),
                     Some(_) => unknown += 1,
                 }
                 self.cluster.sleep(LOOK);
             };
-            if self.has_all(&nodes)? {
-                return if self.plan.pin { self.cluster.pin(self.job, &nodes) } else { Ok(()) };
+            if self.has_all(&predicted.nodes)? {
+                let pinned = self.plan.pin == Pin::Always;
+                return if pinned { self.cluster.pin(self.job, &predicted.nodes) } else { Ok(()) };
             }
-            self.bring(&nodes)?;
+            if let Some((before, seconds)) = &copied
+                && self.plan.pin == Pin::Cheaper
+                && before.wins(&predicted).is_some_and(|wins| wins < *seconds)
+            {
+                return self.cluster.pin(self.job, &before.nodes);
+            }
+            let began = self.cluster.now();
+            self.bring(&predicted.nodes)?;
+            copied = Some((predicted, (self.cluster.now() - began).as_secs()));
         }
         // What is still missing at the start is copied then.
         Ok(())

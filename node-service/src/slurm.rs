@@ -7,7 +7,7 @@ use std::time::Duration;
 use thiserror::Error;
 
 use crate::credential::socket_of;
-use crate::hook::Cluster;
+use crate::hook::{Cluster, Prediction};
 
 /// Slurm does not say what it was asked.
 #[derive(Debug, Error)]
@@ -30,7 +30,8 @@ pub enum SlurmError {
 pub fn ask(words: &[&str]) -> Result<String, SlurmError> {
     let command = words.join(" ");
     let (name, rest) = words.split_first().unwrap_or((&"", &[]));
-    let done = Command::new(name).args(rest).stdin(Stdio::null()).output();
+    // Times are seconds since 1970, not in a zone of this machine.
+    let done = Command::new(name).args(rest).env("SLURM_TIME_FORMAT", "%s").stdin(Stdio::null()).output();
     let done = done.map_err(|source| SlurmError::Command { command: command.clone(), source })?;
     match done.status.success() {
         true => Ok(String::from_utf8_lossy(&done.stdout).into_owned()),
@@ -122,13 +123,16 @@ impl Cluster for Jobs {
         user.ok_or_else(|| format!("Slurm does not say whose job {job} is"))
     }
 
-    fn predicted(&self, job: u32) -> Result<Option<Vec<String>>, String> {
+    fn predicted(&self, job: u32) -> Result<Option<Prediction>, String> {
         let line = Jobs::line(job)?;
         if field(&line, "JobState").as_deref() != Some("PENDING") {
             return Ok(None);
         }
         let list = field(&line, "SchedNodeList");
-        list.map_or_else(|| Ok(Vec::new()), |list| names(&list)).map(Some).map_err(|e| e.to_string())
+        let nodes = list.map_or_else(|| Ok(Vec::new()), |list| names(&list)).map_err(|e| e.to_string())?;
+        // `Unknown` where there is none.
+        let start = field(&line, "StartTime").and_then(|seconds| seconds.parse().ok());
+        Ok(Some(Prediction { nodes, start }))
     }
 
     fn nodes(&self, job: u32) -> Result<Vec<String>, String> {
@@ -139,6 +143,11 @@ impl Cluster for Jobs {
     fn pin(&self, job: u32, nodes: &[String]) -> Result<(), String> {
         let (job, nodes) = (format!("JobId={job}"), format!("ReqNodeList={}", nodes.join(",")));
         ask(&["scontrol", "update", &job, &nodes]).map(drop).map_err(|e| e.to_string())
+    }
+
+    fn now(&self) -> Duration {
+        let clock = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+        Duration::new(clock.tv_sec.unsigned_abs(), clock.tv_nsec as u32)
     }
 
     fn sleep(&self, time: Duration) {

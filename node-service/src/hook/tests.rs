@@ -8,6 +8,11 @@ use crate::directive::parse;
 #[derive(Default)]
 struct World {
     predictions: RefCell<Vec<Option<Vec<&'static str>>>>,
+    /// When it starts, on each node.
+    times: RefCell<BTreeMap<&'static str, u64>>,
+    clock: Cell<u64>,
+    /// Seconds.
+    move_takes: Cell<u64>,
     starts: RefCell<Vec<&'static str>>,
     /// Paths on nodes.
     files: RefCell<BTreeMap<String, BTreeSet<String>>>,
@@ -28,10 +33,11 @@ impl Cluster for World {
         Ok(7)
     }
 
-    fn predicted(&self, _: u32) -> Result<Option<Vec<String>>, String> {
+    fn predicted(&self, _: u32) -> Result<Option<Prediction>, String> {
         let mut predictions = self.predictions.borrow_mut();
         let next = if predictions.len() > 1 { predictions.remove(0) } else { predictions[0].clone() };
-        Ok(next.map(|nodes| names(&nodes)))
+        let start = |nodes: &[&str]| self.times.borrow().get(nodes.first()?).copied();
+        Ok(next.map(|nodes| Prediction { nodes: names(&nodes), start: start(&nodes) }))
     }
 
     fn nodes(&self, _: u32) -> Result<Vec<String>, String> {
@@ -41,6 +47,10 @@ impl Cluster for World {
     fn pin(&self, _: u32, nodes: &[String]) -> Result<(), String> {
         *self.pinned.borrow_mut() = Some(nodes.to_vec());
         Ok(())
+    }
+
+    fn now(&self) -> Duration {
+        Duration::from_secs(self.clock.get())
     }
 
     fn sleep(&self, _: Duration) {
@@ -58,6 +68,7 @@ impl Steps for World {
         let mut files = self.files.borrow_mut();
         match step {
             Step::Move { from, to, .. } => {
+                self.clock.set(self.clock.get() + self.move_takes.get());
                 let (from, to) = (from.typed("here"), to.clone());
                 self.moves.borrow_mut().push(format!("{from} {}", to.typed("here")));
                 if self.broken.borrow().contains(&from) {
@@ -240,6 +251,22 @@ fn a_pinned_job_starts_where_its_input_is() {
     let job = Job::new("pin stage_in=lyon:/d=/tmp/d").predicts(&[&["n1"], &["n2"]]);
     job.hook(|hook| hook.data_in()).unwrap();
     assert_eq!(*job.world.pinned.borrow(), Some(names(&["n2"])));
+}
+
+#[test]
+fn a_job_is_pinned_if_copying_takes_longer_than_waiting() {
+    for (takes, n2, pinned) in [(100, 950, true), (100, 800, false), (10, 950, false)] {
+        let job = Job::new("pin=cheaper stage_in=lyon:/d=/tmp/d").predicts(&[&["n1"], &["n2"]]);
+        job.world.times.borrow_mut().extend([("n1", 1000), ("n2", n2)]);
+        job.world.move_takes.set(takes);
+        job.hook(|hook| hook.data_in()).unwrap();
+        assert_eq!(*job.world.pinned.borrow(), pinned.then(|| names(&["n1"])), "{takes} s, {n2}");
+        assert_eq!(job.left(), if pinned { 1 } else { 2 });
+    }
+    let job = Job::new("pin=cheaper stage_in=lyon:/d=/tmp/d").predicts(&[&["n1"], &["n2"]]);
+    job.world.move_takes.set(1000);
+    job.hook(|hook| hook.data_in()).unwrap();
+    assert_eq!((job.world.pinned.borrow().clone(), job.left()), (None, 2), "nobody knows when it starts");
 }
 
 #[test]
