@@ -167,7 +167,10 @@ def arrived(folder):
     return 0
 
 
-@pytest.mark.parametrize("victim", ["source", "target", "run", "stage", "agent"])
+# Processes in between are random victims too, in test_stage_kills.py.
+@pytest.mark.parametrize("victim", [
+    "source", "target", "stage", *(pytest.param(other, marks=pytest.mark.matrix) for other in ("run", "agent")),
+])
 def test_after_a_kill_the_same_command_continues(workshop, isolated, victim):
     """In mid-transfer: what has arrived is not moved again, and nothing is left over."""
     source = make_tree(workshop.folder / "source")
