@@ -6,7 +6,8 @@ inside.py PLAN.json, where the plan has
   landbridge
   sites     for each site: `starter` (the lines of its table), `services` (of "sshd", "slurm"), `nodes` (false: the
             sites file names none), `lines` (more lines for the site in the sites file), `head` (lines of the site's own
-            table); without `starter` the lab's own is kept
+            table), `restart` (true: its gateways are started again after a kill); without `starter` the lab's own is
+            kept
   command   words; run on `host` (default a-n1) with LANDBRIDGE_SITES
   user      whose gateways those of sites with a Slurm are, if not root's; with `home`, the home directory
 """
@@ -46,6 +47,11 @@ class Inside:
                 env={**os.environ, **(environment or {})},
             )
         self.children.append((log, child))
+
+    def start_again(self, host, *words, log, environment=None):
+        """As systemd does, it is there again soon after it has failed."""
+        again = f"while :; do {shlex.join(map(str, words))} & child=$!; wait; sleep 0.5; done"
+        self.start(host, "sh", "-c", f"trap 'kill $child; wait; exit' TERM; {again}", log=log, environment=environment)
 
     def as_user(self, *words):
         """The words of a command of the plan's user."""
@@ -169,12 +175,10 @@ class Inside:
             words += ["--slurm-user", pwd.getpwnam("slurm").pw_uid]
             if name.startswith("gw"):
                 words += ["--hooks", own / "hooks"]
-            # The rights that the unit file leaves it, and as systemd does, it is there again soon after it has failed.
+            # The rights that the unit file leaves it.
             rights = "--bounding-set=-all,+setuid,+setgid,+setpcap,+kill"
             words = ["setpriv", "--no-new-privs", "--inh-caps=-all", rights, "--", *words]
-            again = f"while :; do {shlex.join(map(str, words))} & service=$!; wait; sleep 0.5; done"
-            again = f"trap 'kill $service; wait; exit' TERM; {again}"
-            self.start(host, "sh", "-c", again, log=f"service-{host}", environment=environment)
+            self.start_again(host, *words, log=f"service-{host}", environment=environment)
         for host in self.hosts(site, "n"):
             self.wait_for(f"service of {host}", host, "bash", "-c", "exec 3<>/dev/tcp/127.0.0.1/7760")
 
@@ -229,7 +233,8 @@ class Inside:
             number = host.split("-gw")[1]
             words = [self.landbridge, "gateway", "--gateway", f"gw{number}", "--sites", sites, "--site", site]
             words = self.as_user(*words) if own else words
-            self.start(host, *words, log=f"gateway-{site}" if number == "1" else f"gateway-{host}", environment=environment)
+            start = self.start_again if self.plans.get(site, {}).get("restart") else self.start
+            start(host, *words, log=f"gateway-{site}" if number == "1" else f"gateway-{host}", environment=environment)
             self.wait_for(f"gateway {number} of {site}", host, "bash", "-c", "exec 3<>/dev/tcp/127.0.0.1/7700")
 
     def end(self):

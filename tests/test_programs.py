@@ -63,6 +63,7 @@ def test_a_window_that_is_not_freed_does_no_harm(workshop, mpi):
     assert done.out.count("fenced") == 4, str(done)
 
 
+@pytest.mark.one_mpi
 @pytest.mark.alone
 def test_naps_do_not_slow_what_passes_us_by(workshop, mpi):
     """Compared with never napping: while a rank waits for the library's own shared memory, nothing of ours would
@@ -83,6 +84,7 @@ def test_naps_do_not_slow_what_passes_us_by(workshop, mpi):
     assert not slow, found
 
 
+@pytest.mark.one_mpi
 @pytest.mark.slow
 def test_twelve_ranks_on_two_cores(workshop, mpi):
     program = [mpi.python, PROGRAMS / "collectives.py"]
@@ -90,6 +92,7 @@ def test_twelve_ranks_on_two_cores(workshop, mpi):
     assert "collectives: 12 ranks good" in done.out, str(done)
 
 
+@pytest.mark.one_mpi
 @pytest.mark.slow
 def test_a_message_of_one_gibibyte(workshop, mpi):
     program = [mpi.python, PROGRAMS / "large_message.py", 1 << 30]

@@ -449,39 +449,6 @@ def test_a_killed_service_does_not_stop_a_jobs_input(workshop, people, slurm):
     assert_nothing_left(done)
 
 
-@pytest.mark.parametrize("kills", [6, pytest.param(60, marks=pytest.mark.matrix)])
-def test_random_kills_leave_nothing_and_double_nothing(workshop, people, slurm, kills):
-    """Of node services, agents and movers: each transfer is continued by the same command, and arrives as a whole."""
-    anna, _ = people
-    source = make_tree(workshop.folder / "source")
-    move = f"{LANDBRIDGE} stage move --rate 6MB/s --block 64KiB b:{source} a/n1,n2:/tmp/t$i >> {anna.home}/moved"
-    running = begin(
-        workshop, anna,
-        f"anna: cd; i=0; while [ ! -e {workshop.folder}/enough ]; do i=$((i+1)); until {move}; do sleep 0.1; done; done",
-        *(on(f"a-{node}", f"for t in /tmp/t*; do cp -a $t {workshop.folder}/{node}-$(basename $t); done; ls -A /tmp") for node in ("n1", "n2")),
-        nodes=2, limit=120 + 6 * kills,
-    )
-    seed = random.randrange(1 << 32)
-    numbers, killed = random.Random(seed), []
-    while len(killed) < kills:
-        running.wait_for(lambda: at_work_as(anna, "mover"), 60, f"movers (seed {seed}, killed {killed})")
-        time.sleep(numbers.uniform(0, 2))
-        kind = numbers.choice(["service", "mover", "agent", "agent-worker"])
-        victims = [service(running, numbers.choice(["n1", "n2"]))] if kind == "service" else at_work_as(anna, kind)
-        victims = [victim for victim in victims if victim]
-        if victims and numbers.choice(victims).kill():
-            killed.append(kind)
-    (workshop.folder / "enough").touch()
-    done = running.finish().check()
-    copies = sorted(path for path in workshop.folder.iterdir() if path.name.startswith(("n1-", "n2-")))
-    assert len(copies) >= 2, str(done)
-    for copy in copies:
-        assert description(copy) == description(source), f"{copy.name}, seed {seed}, killed {killed}"
-    assert "landbridge-stage" not in done.out, f"seed {seed}, killed {killed}: {done}"
-    assert "by an earlier transfer" in (anna.home / "moved").read_text(), f"seed {seed}, killed {killed}"
-    assert not [kind for kind in ("mover", "agent", "agent-worker") if at_work_as(anna, kind)]
-
-
 def test_a_pinned_job_waits_for_the_node_that_has_its_input(workshop, people, slurm):
     anna, bob = people
     (workshop.folder / "source").write_text("x")

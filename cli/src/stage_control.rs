@@ -72,6 +72,7 @@ impl Desk {
         // Of an earlier process with this number, which was killed.
         let _ = std::fs::remove_file(&file);
         let opened = std::fs::File::open(&folder).with_context(|| folder.display().to_string())?;
+        forget_killed(&folder, &opened);
         let listener = UnixListener::bind(short(&opened, &file)).with_context(|| file.display().to_string())?;
         let state = State { id, places, title, rate, ..State::default() };
         let shared = Arc::new(Mutex::new(Shared { state, began: Instant::now(), input: None }));
@@ -143,6 +144,21 @@ fn folder() -> Result<PathBuf> {
 /// The same file by a path that fits a socket's address, which has 108 bytes.
 fn short(folder: &std::fs::File, file: &Path) -> PathBuf {
     Path::new(&format!("/proc/self/fd/{}", folder.as_raw_fd())).join(file.file_name().unwrap_or_default())
+}
+
+/// Removes the sockets of processes that were killed.
+fn forget_killed(folder: &Path, opened: &std::fs::File) {
+    for file in std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()) {
+        let process = Path::new("/proc").join(file.file_name().unwrap_or_default());
+        let refused = || {
+            let connected = UnixStream::connect(short(opened, &file));
+            connected.is_err_and(|error| error.kind() == std::io::ErrorKind::ConnectionRefused)
+        };
+        // One that has just begun may refuse connections for a moment.
+        if !process.exists() && refused() {
+            let _ = std::fs::remove_file(&file);
+        }
+    }
 }
 
 fn ask(file: &Path, question: &Question) -> Result<State> {

@@ -46,11 +46,7 @@ impl Area {
     /// # Errors
     /// [`StageError::Busy`] if another process is at it.
     pub(crate) fn open(parent: BorrowedFd<'_>, shown: &Path, origin: &[u8], target: &[u8]) -> Result<Area, StageError> {
-        let mut hasher = blake3::Hasher::new();
-        for part in [origin, target] {
-            hasher.update(&(part.len() as u64).to_le_bytes()).update(part);
-        }
-        let name = [PREFIX, &hasher.finalize().to_hex().as_bytes()[..16]].concat();
+        let name = called(origin, target);
         let path = shown.join(OsString::from_vec(name.clone()));
         let private = Mode::from_raw_mode(0o700);
         let fresh = match rustix::fs::mkdirat(parent, &name, private) {
@@ -117,6 +113,16 @@ impl Area {
         Ok((folder, lock))
     }
 
+    /// Whether a transfer from `origin` to this target has put all in place and was ended before it forgot that.
+    pub(crate) fn has_placed(parent: BorrowedFd<'_>, origin: &[u8], target: &[u8]) -> bool {
+        let area = called(origin, target);
+        let find = |name: &str| {
+            let path = [&area, &b"/"[..], name.as_bytes()].concat();
+            rustix::fs::statat(parent, path, AtFlags::SYMLINK_NOFOLLOW).map(|_| ())
+        };
+        find(JOURNAL).is_ok() && find(TREE) == Err(Errno::NOENT)
+    }
+
     /// Whether a folder is that of a transfer to this target, by this user, and no process is at it.
     ///
     /// # Errors
@@ -181,6 +187,15 @@ impl Area {
     pub(crate) fn unseal(&self) {
         unseal(&through(self.folder.as_fd(), TREE.as_bytes()));
     }
+}
+
+/// What the folder of a transfer is called.
+fn called(origin: &[u8], target: &[u8]) -> Vec<u8> {
+    let mut hasher = blake3::Hasher::new();
+    for part in [origin, target] {
+        hasher.update(&(part.len() as u64).to_le_bytes()).update(part);
+    }
+    [PREFIX, &hasher.finalize().to_hex().as_bytes()[..16]].concat()
 }
 
 /// Removes a file or folder, if it is there. No link is followed.

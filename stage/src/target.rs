@@ -61,6 +61,9 @@ pub struct Report {
     pub path: writer::Path,
 }
 
+/// Permission bits that a root keeps.
+const ROOT_BITS: u32 = 0o3777;
+
 /// What is at the target's name already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Before {
@@ -111,12 +114,13 @@ enum Tree {
 
 impl Target {
     /// Prepares a target at `path`, whose folder exists: finds what an earlier transfer from `origin` left, refuses
-    /// what cannot be, and reserves the space. `source`: device and inode of the source, if it is on this machine.
+    /// what cannot be, and reserves the space. `again`: an earlier transfer had put it in place ([`resolve`]).
+    /// `source`: device and inode of the source, if it is on this machine.
     ///
     /// # Errors
     /// [`StageError`]; nothing has been moved then.
     pub fn open(
-        path: &Path,
+        (path, again): (&Path, bool),
         origin: &[u8],
         manifest: Manifest,
         source: Option<(u64, u64)>,
@@ -136,7 +140,10 @@ impl Target {
         let before = before(&parent, &name, path, &manifest)?;
         let area = Area::open(parent.as_fd(), folder, origin, &name)?;
         let blocks = Blocks::cut(&manifest, options.block);
-        let prepared = prepare(&area, &parent, &name, path, &manifest, &blocks);
+        let prepared = match again && is_copy(&parent, &name, &manifest) {
+            true => found_in_place(&area, &manifest, &blocks),
+            false => prepare(&area, &parent, &name, path, &manifest, &blocks),
+        };
         let (left, tree, journal) = match prepared {
             Ok(prepared) => prepared,
             Err(error) => {
@@ -307,7 +314,10 @@ impl Target {
             rest = after;
             let path = &self.manifest.entries[piece.entry as usize].path;
             let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-            let file = self.tree.open_file(&self.area, path, flags, Mode::empty());
+            let file = match self.tree {
+                Tree::Placed => self.open_in_place(path, flags),
+                Tree::File | Tree::Folder(_) => self.tree.open_file(&self.area, path, flags, Mode::empty()),
+            };
             let file = file.at("open", self.path_of(piece.entry))?;
             let read = self.reader.read(&file, part, piece.offset).at("read", self.path_of(piece.entry))?;
             if read < part.len() {
@@ -331,6 +341,16 @@ impl Target {
             Some(entry) => entry.below(&self.path),
             None => self.path.clone(),
         }
+    }
+
+    /// Opens a file of what an earlier process has put in place.
+    fn open_in_place(&self, path: &[u8], flags: OFlags) -> rustix::io::Result<OwnedFd> {
+        if path.is_empty() {
+            return beneath::open(self.parent.as_fd(), &self.name, flags, Mode::empty());
+        }
+        let way = OFlags::PATH | OFlags::DIRECTORY;
+        let root = beneath::open(self.parent.as_fd(), &self.name, way, Mode::empty())?;
+        beneath::open(root.as_fd(), path, flags, Mode::empty())
     }
 
     /// Opens a file of the tree for writing, and makes it if it is not there.
@@ -390,6 +410,46 @@ fn prepare(
     }
     let journal = Journal::create(area, (blocks.size(), blocks.count()), manifest, &left.blocks)?;
     Ok((left, tree, journal))
+}
+
+/// The same where an earlier transfer has put all of it in place, and has removed what remembered that.
+fn found_in_place(
+    area: &Area,
+    manifest: &Manifest,
+    blocks: &Blocks,
+) -> Result<(resume::Left, Tree, Journal), StageError> {
+    area.clear()?;
+    let all = (0..blocks.count()).map(|number| Block { number, hash: UNKNOWN, checked: true }).collect();
+    let left = resume::Left { blocks: all, placing: true };
+    let journal = Journal::create(area, (blocks.size(), blocks.count()), manifest, &left.blocks)?;
+    Ok((left, Tree::Placed, journal))
+}
+
+/// Whether a folder is a copy of the manifest's: the same files, sizes, times and root.
+fn is_copy(parent: &OwnedFd, name: &[u8], manifest: &Manifest) -> bool {
+    let root = &manifest.entries[0];
+    let same = |found: rustix::fs::Stat| {
+        FileType::from_raw_mode(found.st_mode) == FileType::Directory
+            && found.st_mode & 0o7777 == root.mode & ROOT_BITS
+            && (found.st_mtime, found.st_mtime_nsec as u32) == root.modified
+    };
+    root.kind == Kind::Folder
+        && rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW).is_ok_and(same)
+        && Tree::Placed.is_whole(parent, name, manifest)
+}
+
+/// Whether the folder `typed` is what an earlier transfer from `origin` has put there, which ended before it could say
+/// so.
+pub(crate) fn is_own(typed: &Path, origin: &[u8], manifest: &Manifest) -> bool {
+    // It may come from another node, and has not been looked at yet.
+    if manifest.fault().is_some() || manifest.entries[0].kind != Kind::Folder {
+        return false;
+    }
+    let Ok(name) = area::name_of_target(typed) else { return false };
+    let folder = typed.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let Ok(parent) = rustix::fs::open(folder, flags, Mode::empty()) else { return false };
+    is_copy(&parent, name, manifest) || Area::has_placed(parent.as_fd(), origin, name)
 }
 
 /// Gives a file or folder its permissions, attributes and times. Returns whether its attributes could not be kept.
@@ -496,23 +556,33 @@ impl Tree {
 }
 
 /// The path that a source called `name` gets: in the folder `typed`, if that is there or ends in a slash, or if the
-/// source must go `into` it with others; else `typed` itself.
+/// source must go `into` it with others; else `typed` itself. A folder that is there because this transfer has put it
+/// there, which `is_own` finds out, is `typed` itself too: the same command would add a second copy otherwise, after it
+/// was ended between that and its report. Returns whether that is so as well.
 ///
 /// # Errors
 /// [`StageError::Conflict`] if there is no such folder.
-pub fn resolve(typed: &Path, name: &Path, into: bool) -> Result<PathBuf, StageError> {
+pub fn resolve(
+    typed: &Path,
+    name: &Path,
+    into: bool,
+    is_own: impl FnOnce() -> bool,
+) -> Result<(PathBuf, bool), StageError> {
     let refused = |problem: &str| Err(StageError::Conflict { path: typed.to_owned(), problem: problem.to_owned() });
     let slash = typed.as_os_str().as_encoded_bytes().ends_with(b"/");
     if typed.is_dir() {
+        if !slash && !into && is_own() {
+            return Ok((typed.to_owned(), true));
+        }
         return match name.file_name() {
-            Some(name) => Ok(typed.join(name)),
+            Some(name) => Ok((typed.join(name), false)),
             None => refused("the source has no name to put there"),
         };
     }
     match (slash, into) {
         (true, _) => refused("there is no such folder: make it, or leave out the slash to give the source this name"),
         (_, true) => refused("there is no such folder, which several sources need: make it first"),
-        _ => Ok(typed.to_owned()),
+        _ => Ok((typed.to_owned(), false)),
     }
 }
 

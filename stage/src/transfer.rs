@@ -75,11 +75,12 @@ pub fn here(input: BorrowedFd<'_>, output: &mut (dyn Write + Send)) -> Result<()
 fn one(task: &Task, spot: &Spot, options: &Settings, steer: Steer<'_>) -> Result<Option<Placed>, StageError> {
     let before = Before::look(Whose::Users);
     let from = Path::new(OsStr::from_bytes(&task.from.path));
-    let path = task.target(Path::new(OsStr::from_bytes(&spot.path)), &task.name(from)?)?;
+    let (name, origin) = (task.name(from)?, task.origin(from)?);
     let mut source = task.source(from)?;
     let (manifest, identity) = (source.manifest().clone(), source.identity()?);
+    let (path, again) = task.target(Path::new(OsStr::from_bytes(&spot.path)), &name, &origin, &manifest)?;
     let settings = Options { block: options.block, kept: options.kept };
-    let target = Target::open(&path, &task.origin(from)?, manifest, Some(identity), settings)?;
+    let target = Target::open((&path, again), &origin, manifest, Some(identity), settings)?;
     let done = local(&mut source, target, options, before, true, steer)?;
     Ok(done.map(|(report, overlap)| Placed::new(&path, report, &overlap)))
 }

@@ -10,10 +10,11 @@ use serde::{Deserialize, Serialize};
 use crate::Hash;
 use crate::control::Aim;
 use crate::error::{At, StageError};
+use crate::manifest::Manifest;
 use crate::relaid::Layouts;
 use crate::source::Source;
 use crate::supervise::Overlap;
-use crate::target::{Report, resolve};
+use crate::target::{Report, is_own, resolve};
 
 /// The longest message in bytes. What may be longer, a manifest or an order, is read from the memory of who has it.
 pub(super) const LONGEST: usize = 16 << 10;
@@ -75,14 +76,21 @@ impl Task {
         }
     }
 
-    /// Where a source of this name goes: into a folder that is there, or to the path itself.
+    /// Where a source of this name goes: into a folder that is there, or to the path itself; and whether an earlier
+    /// transfer from `origin` has put it there already.
     ///
     /// # Errors
     /// [`StageError`].
-    pub(crate) fn target(&self, typed: &Path, name: &[u8]) -> Result<PathBuf, StageError> {
+    pub(crate) fn target(
+        &self,
+        typed: &Path,
+        name: &[u8],
+        origin: &[u8],
+        manifest: &Manifest,
+    ) -> Result<(PathBuf, bool), StageError> {
         match self.layouts {
-            None => resolve(typed, Path::new(OsStr::from_bytes(name)), self.into),
-            Some(_) => Ok(typed.to_owned()),
+            None => resolve(typed, Path::new(OsStr::from_bytes(name)), self.into, || is_own(typed, origin, manifest)),
+            Some(_) => Ok((typed.to_owned(), false)),
         }
     }
 }

@@ -57,11 +57,12 @@ impl Receiving {
             return Err(MoverError::Message(format!("{} is moved to other nodes", task.from.typed)));
         };
         let spot = &task.to[target_number];
-        let path = task.target(&at_home(&spot.path), &origin.name)?;
+        let from = task.from.typed.as_bytes();
+        let (path, again) = task.target(&at_home(&spot.path), &origin.name, from, &manifest)?;
         let source = HostId::own().shares_processes(HostId(origin.host)).then_some(origin.identity);
         let total = manifest.bytes();
         let settings = Options { block: options.block, kept: options.kept };
-        let target = Target::open(&path, task.from.typed.as_bytes(), manifest, source, settings)?;
+        let target = Target::open((&path, again), from, manifest, source, settings)?;
         let hungry = (0..task.to.len()).filter(|other| *other != target_number && feeder(task, *other, peers) == me);
         // Where the source is on this node too, it feeds the others.
         let hungry = if task.from.rank == me { 0 } else { hungry.count() };

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 
-use super::{Before, Report, Target, Tree, dress, times};
+use super::{Before, ROOT_BITS, Report, Target, Tree, dress, times};
 use crate::area::TREE;
 use crate::beneath::{self, Folders};
 use crate::error::{At, StageError};
@@ -151,7 +151,7 @@ impl Target {
         if root.kind == Kind::Folder {
             let flags = OFlags::RDONLY | OFlags::DIRECTORY;
             let opened = beneath::open(self.parent.as_fd(), &self.name, flags, Mode::empty()).at("open", &self.path)?;
-            dress(&opened, root, 0o3777, &self.path)?;
+            dress(&opened, root, ROOT_BITS, &self.path)?;
         }
         Ok(())
     }

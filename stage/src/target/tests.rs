@@ -46,7 +46,8 @@ fn options(block: u32) -> Options {
 fn open(from: &Path, to: &Path, block: u32) -> Result<(Source, Target), StageError> {
     let source = Source::open(from)?;
     let identity = Some(source.identity()?);
-    let target = Target::open(to, from.as_os_str().as_bytes(), source.manifest().clone(), identity, options(block))?;
+    let target =
+        Target::open((to, false), from.as_os_str().as_bytes(), source.manifest().clone(), identity, options(block))?;
     Ok((source, target))
 }
 
@@ -241,7 +242,7 @@ fn what_cannot_be_is_refused_before_the_first_byte() {
     }
     let source = Source::open(&at("file")).unwrap();
     let much = Options { block: 4096, kept: Some(1 << 60) };
-    let error = Target::open(&at("new"), b"", source.manifest().clone(), None, much).unwrap_err();
+    let error = Target::open((&at("new"), false), b"", source.manifest().clone(), None, much).unwrap_err();
     assert!(matches!(error, StageError::NoRoom { kept, .. } if kept == 1 << 60), "{error}");
     assert_eq!(names(folder.path()), ["file", "from", "hostile", "pipe", "to"]);
     assert_eq!(names(&at("from")), ["sub"]);
@@ -402,6 +403,59 @@ fn what_was_being_put_in_place_is_put_in_place() {
     }
 }
 
+/// A process that is ended at the very end leaves the whole target, and what remembers it, a part of that, or nothing.
+#[test]
+fn the_same_command_finds_what_it_has_put_in_place() {
+    for left in ["all", "no journal", "nothing", "nothing, and something else"] {
+        let folder = tempfile::tempdir().unwrap();
+        let (from, to) = (folder.path().join("from"), folder.path().join("to"));
+        std::fs::create_dir_all(from.join("sub")).unwrap();
+        for name in ["one", "two", "sub/three"] {
+            std::fs::write(from.join(name), noise(5000, name.len() as u64)).unwrap();
+        }
+        let (mut source, mut target) = open(&from, &to, 4096).unwrap();
+        let mut bytes = Vec::new();
+        for block in 0..target.blocks().count() {
+            let hash = source.read(target.blocks().pieces(block), &mut bytes).unwrap();
+            target.write(block, &bytes, Check::Now(hash)).unwrap();
+        }
+        if left == "all" {
+            target.make_links_and_dress().unwrap();
+            target.journal.place().unwrap();
+            std::fs::rename(target.area.path().join("tree"), &to).unwrap();
+            drop(target);
+        } else {
+            let area = target.area.path().to_owned();
+            target.place().unwrap();
+            if left == "no journal" {
+                std::fs::create_dir(&area).unwrap();
+                std::fs::set_permissions(&area, std::fs::Permissions::from_mode(0o700)).unwrap();
+            }
+        }
+        if left.ends_with("else") {
+            std::fs::write(to.join("another"), "x").unwrap();
+        }
+        let source = Source::open(&from).unwrap();
+        let origin = from.as_os_str().as_bytes();
+        let own = || is_own(&to, origin, source.manifest());
+        let (path, again) = resolve(&to, Path::new("from"), false, own).unwrap();
+        if left.ends_with("else") {
+            assert_eq!((path, again), (to.join("from"), false), "this folder is another");
+            continue;
+        }
+        assert_eq!((&path, again), (&to, true), "{left}");
+        let mut target = Target::open((&path, again), origin, source.manifest().clone(), None, options(4096)).unwrap();
+        assert_eq!(target.resumed(), source.manifest().bytes(), "{left}");
+        // Another target may miss it.
+        target.read(1, &mut bytes).unwrap();
+        target.place().unwrap();
+        assert_eq!(contents(&from), contents(&to), "{left}");
+        assert_eq!(names(folder.path()), ["from", "to"], "{left}");
+        let into = resolve(&to, Path::new("from"), true, || true).unwrap();
+        assert_eq!(into, (to.join("from"), false), "several sources go into the folder");
+    }
+}
+
 /// Some files, each with its length and its contents' seed.
 fn files() -> impl Strategy<Value = Vec<(u8, usize, u64)>> {
     prop::collection::vec((0u8..12, prop_oneof![0usize..200, 4000usize..20_000], 0u64..4), 1..12)
@@ -475,14 +529,16 @@ fn a_manifest_that_leaves_its_root_is_refused() {
     let hostile: [&[u8]; 6] = [b"../out", b"/etc/passwd", b"a/../../out", b".", b"sub/file", b"a\0b"];
     for path in hostile {
         let manifest = Manifest { entries: vec![root(b"", Kind::Folder), root(path, Kind::Folder)] };
-        let error = Target::open(&folder.path().join("to"), b"", manifest, None, options(4096)).unwrap_err();
+        let error = Target::open((&folder.path().join("to"), false), b"", manifest, None, options(4096)).unwrap_err();
         assert!(matches!(error, StageError::Manifest(_)), "{error}");
     }
     // A link cannot be a folder for what follows.
     let link = root(b"x", Kind::Link(b"/etc".to_vec()));
     let entries = vec![root(b"", Kind::Folder), link, root(b"x/y", Kind::Link(b"z".to_vec()))];
-    let error = Target::open(&folder.path().join("to"), b"", Manifest { entries }, None, options(4096)).unwrap_err();
+    let error =
+        Target::open((&folder.path().join("to"), false), b"", Manifest { entries }, None, options(4096)).unwrap_err();
     assert!(matches!(error, StageError::Manifest(_)), "{error}");
+    assert!(!is_own(folder.path(), b"", &Manifest::default()), "an empty one is nobody's");
     assert!(names(folder.path()).is_empty());
     let _ = OsString::from_vec(Vec::new());
 }

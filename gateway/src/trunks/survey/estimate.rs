@@ -3,10 +3,12 @@
 //!
 //! The kernel samples the rate at which a connection delivers (`tcp::Delivery`). A sample that was limited by the
 //! application says nothing about the path and is discarded, and so is one that an idle connection still shows. The
-//! links of a trunk share the path, so a trunk's sample is the sum over its links at one moment. TCP starts slowly:
-//! samples are taken together in *busy periods*, and the best of the last seconds counts (as in BBR, whose bandwidth
-//! filter is a maximum too). A short period may raise the estimate; only one that was long enough for TCP to leave slow
-//! start may lower it, or be the first.
+//! links of a trunk share the path, so a trunk's sample is the sum over its links at one moment. Where two looks are
+//! further apart, it is at most what all links carried, or what one of them showed.
+//!
+//! TCP starts slowly: samples are taken together in *busy periods*, and the best of the last seconds counts (as in BBR,
+//! whose bandwidth filter is a maximum too). A short period may raise the estimate; only one that was long enough for
+//! TCP to leave slow start may lower it, or be the first.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -18,6 +20,9 @@ pub(crate) const TICK: Duration = Duration::from_millis(100);
 /// A rate that was measured longer ago is stale: it is measured again when a job needs it.
 pub(crate) const STALE: Duration = Duration::from_secs(300);
 
+/// Samples of several links that are taken further apart than this, as on a machine that is busy, are not of one
+/// moment: the links may have taken turns, and each shows the whole path.
+const MOMENT: Duration = Duration::from_millis(150);
 /// A busy period ends after this long without a sample.
 const GAP: Duration = Duration::from_millis(350);
 /// Samples of a busy period that count: those of the last two seconds.
@@ -142,7 +147,14 @@ impl Estimate {
             return;
         }
         let seconds = passed.as_secs_f64().max(1e-6);
-        let sample: f64 = links.iter().map(|link| link.limit.unwrap_or(link.bytes as f64 / seconds)).sum();
+        let sum: f64 = links.iter().map(|link| link.limit.unwrap_or(link.bytes as f64 / seconds)).sum();
+        let sample = match passed > MOMENT {
+            true => {
+                let carried = links.iter().map(|link| link.bytes as f64).sum::<f64>() / seconds;
+                sum.min(links.iter().filter_map(|link| link.limit).fold(carried, f64::max))
+            }
+            false => sum,
+        };
         let new = || Period { begun: now, last: now, bytes: 0, samples: VecDeque::new() };
         self.period.take_if(|period| now.saturating_sub(period.last) > GAP);
         let period = self.period.get_or_insert_with(new);
@@ -328,6 +340,27 @@ mod tests {
             estimate.carried(&links(&limits), TICK, TICK * tick, false);
         }
         assert_eq!((estimate.rate().unwrap().bytes_s / MBIT).round(), 160.0);
+    }
+
+    #[test]
+    fn links_that_take_turns_between_late_looks_are_not_added() {
+        let (ms, mbit) = (Duration::from_millis, |mbit_s: f64| mbit_s * MBIT);
+        let late = ms(300);
+        let play = |links: [Carried; 2]| {
+            let mut estimate = Estimate::default();
+            estimate.pinged(ms(40));
+            (1u32..20).for_each(|tick| estimate.carried(&links, late, late * tick, false));
+            (estimate.rate().unwrap().bytes_s / MBIT).round()
+        };
+        // Each link had the path of 20 Mbit/s alone for half of the time; both shared it all the time; one of them
+        // stopped half way.
+        let carried = |limit: f64, share: f64| {
+            let bytes = (mbit(20.0) * share * late.as_secs_f64()) as u64;
+            Carried { bytes, limit: Some(mbit(limit)) }
+        };
+        assert_eq!(play([carried(20.0, 0.5), carried(20.0, 0.5)]), 20.0);
+        assert_eq!(play([carried(10.0, 0.5), carried(10.0, 0.5)]), 20.0);
+        assert_eq!(play([carried(10.0, 0.25), carried(20.0, 0.75)]), 20.0);
     }
 
     #[test]
