@@ -36,12 +36,14 @@ class Missing(Exception):
 
 
 def only(arguments, names):
-    """The names of a part that `--only` selects: the exact match, else those that contain it."""
-    wanted, names = arguments.only or "", list(names)
-    found = [wanted] if wanted in names else [name for name in names if wanted in name]
-    if not found:
-        raise Missing(f"--only {wanted!r}: nothing is called so; there are: {', '.join(names)}")
-    return found
+    """The names of a part that `--only` selects: of each of its words the exact match, else those that contain it."""
+    names, chosen = list(names), []
+    for wanted in (arguments.only or "").split(","):
+        found = [wanted] if wanted in names else [name for name in names if wanted in name]
+        if not found:
+            raise Missing(f"--only {wanted!r}: nothing is called so; there are: {', '.join(names)}")
+        chosen += [name for name in found if name not in chosen]
+    return chosen
 
 
 class Failed(Exception):

@@ -1,14 +1,16 @@
 """The arithmetic with which benches/staging judges a mover beside an application."""
 
 import sys
+from types import SimpleNamespace
 
 import pytest
 
 from harness import ROOT
 
 sys.path.insert(0, str(ROOT / "benches"))
-from machine import Failed  # noqa: E402
-from staging import applications, figures, overlap, sample  # noqa: E402
+import staging  # noqa: E402
+from machine import Failed, Missing, only  # noqa: E402
+from staging import applications, card, figures, movers, overlap, sample  # noqa: E402
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -79,3 +81,50 @@ def test_a_bar_is_met_or_missed_by_the_median():
     assert [(bar["figure"], bar["met"]) for bar in judged] == [(0.1, False), (pytest.approx(4.1 / 4.5, abs=1e-4), False)]
     judged = figures.judged(overlap.bars([row(one_round(4, 4, 2, 4.2, 4.3))]))
     assert all(bar["met"] for bar in judged)
+
+
+def test_several_cases_are_chosen_in_the_order_in_which_they_are_typed():
+    def chosen(text):
+        return only(SimpleNamespace(only=text), ["idle", "busy", "figure3 less", "figure3 more"])
+
+    assert chosen(None) == ["idle", "busy", "figure3 less", "figure3 more"]
+    assert chosen("figure3,idle,less") == ["figure3 less", "figure3 more", "idle"]
+    with pytest.raises(Missing, match="'lazy'"):
+        chosen("busy,lazy")
+
+
+def test_alone_ours_keeps_its_mode_and_nothing_that_holds_it_back():
+    assert overlap._not_held(["--mode", "send", "--harm", 6, "--deadline", "3s"]) == ["--mode", "send"]
+
+
+def test_only_known_movers_are_chosen(monkeypatch):
+    monkeypatch.setattr(staging.sites, "MOVERS", [])
+    experiments = {"a": overlap.Experiment("a", {"app": 4.0}, ["ours", "rsync", "scp"], 512)}
+    staging.restrict(experiments, ["ours", "scp", "MPI send"])
+    assert (experiments["a"].movers, staging.sites.MOVERS) == (["ours", "scp"], ["ours", "scp"])
+    with pytest.raises(Missing, match="carrier pigeon"):
+        staging.restrict(experiments, ["carrier pigeon"])
+
+
+def test_rounds_take_as_long_as_their_samples():
+    short, long = (overlap.seconds(EXPERIMENT, rounds) for rounds in (1, 5))
+    # One mover alone and beside an application of 4 s, and that alone twice.
+    assert 4.3 + 3 * 4 < short < 4.3 + 3 * 4 + 12
+    assert long > 4 * short
+
+
+def test_a_timeline_begins_and_ends_with_the_contents():
+    watched = object.__new__(card.Card)
+    mib = 1 << 20
+    watched.samples = [(10.0, 0), (10.5, 3000), (11.0, mib), (12.0, 9 * mib), (12.5, 9 * mib + 100)]
+    found = card.timeline(watched, 10.0, 12.5)
+    assert [found[key] for key in ("start_s", "moving_s", "end_s")] == [1.0, 1.0, 0.5]
+
+
+def test_files_are_the_same_to_the_last_byte(tmp_path):
+    contents = {"one": b"ab", "same": b"ab", "longer": b"abc", "other": b"ax"}
+    for name, text in contents.items():
+        (tmp_path / name).write_bytes(text)
+    found = [movers.same(tmp_path / "one", tmp_path / name) for name in ("same", "longer", "other")]
+    assert found == [True, False, False]
+    assert not movers.same(tmp_path / "longer", tmp_path / "one")

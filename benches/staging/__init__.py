@@ -3,13 +3,19 @@ Clusters": what a transfer costs the application beside it, against the paper's 
 
 import sys
 
-from machine import LANDBRIDGE, Failed, describe, load, need, only
+from machine import LANDBRIDGE, Failed, Missing, describe, load, need, only
 
-from . import applications, chain, disk, figures, overlap, phases, queues, sample, sites
+from . import applications, chain, disk, figures, movers, overlap, phases, queues, sample, sites
 
 table, plot = figures.table, figures.plot
 # In this order, because the simulation takes what the others have measured.
 OTHERS = {"victim": disk.victim, **sites.CASES, "chain": chain.measure, "phases": phases.measure}
+# What --quick leaves out.
+SLOW = {
+    "figure3 more": "as `figure3 less`, longer",
+    "harmless": "only a transfer of some seconds can say that it was held up",
+    "nodes": "as `busy`, in a lab",
+}
 
 
 def measure(arguments):
@@ -17,15 +23,24 @@ def measure(arguments):
     applications.check()
     rounds = arguments.rounds or (1 if arguments.quick else 5)
     if arguments.quick:
-        sample.PATIENCE_S, sample.REPEATS = 0.5, 0
+        sample.be_quick()
     result = {"machine": describe(), "rounds": rounds, "rows": []}
     rows, record = result["rows"], sample.Record()
     experiments = overlap.experiments(arguments.quick)
-    for name in only(arguments, [*experiments, *OTHERS, "queue"]):
+    chosen = only(arguments, [*experiments, *OTHERS, "queue"])
+    if arguments.movers:
+        restrict(experiments, arguments.movers)
+        record.left_out.append(f"by --movers: all movers but {', '.join(arguments.movers)}")
+        chosen = [name for name in chosen if name not in experiments or experiments[name].movers]
+    if arguments.quick:
+        record.left_out += [f"{name}, by --quick: {why}" for name, why in SLOW.items() if name in chosen]
+        chosen = [name for name in chosen if name not in SLOW]
+    overlap.plan({name: experiments[name] for name in chosen if name in experiments}, rounds)
+    for name in chosen:
         print(f"staging: {name}", file=sys.stderr, flush=True)
         try:
             if name in experiments:
-                rows += overlap.measure(name, experiments[name], rounds, record)
+                rows += overlap.measure(name, experiments[name], rounds, record, trials=1 if arguments.quick else 3)
             elif name == "queue":
                 rows += queues.measure(arguments.quick, rows)
             else:
@@ -36,6 +51,15 @@ def measure(arguments):
     result["bars"] = figures.judged([*overlap.bars(rows), *sites.bars(rows), *_bars(rows)])
     result["machine"]["load_after"] = load()
     return result
+
+
+def restrict(experiments, names):
+    """Leaves only these movers."""
+    if unknown := set(names) - set(movers.MOVERS):
+        raise Missing(f"--movers {', '.join(sorted(unknown))}: there are {', '.join(movers.MOVERS)}")
+    sites.MOVERS = [name for name in names if name in sites.WAYS]
+    for experiment in experiments.values():
+        experiment.movers = [name for name in experiment.movers if name in names]
 
 
 def _bars(rows):

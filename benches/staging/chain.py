@@ -32,7 +32,9 @@ def measure(quick, rounds, record):
     if why := missing():
         record.left_out.append(why)
         return
-    plan = {"seconds": 2.0 if quick else 10.0, "jobs": 3 if quick else JOBS, "rounds": rounds}
+    plan = {
+        "seconds": 1.0 if quick else 10.0, "jobs": 2 if quick else JOBS, "rounds": rounds, "trials": 1 if quick else 3,
+    }
     answer = inside(ONE_NODE, "chain", plan, 120 + 300 * rounds)
     record.add(answer)
     pairs = list(zip(answer["serial"], answer["overlapped"]))
@@ -48,7 +50,7 @@ def within(folder, plan):
     """The part inside the lab."""
     seconds = plan["seconds"]
     size = int(seconds * PART * RATE) // MIB * MIB
-    application = applications.calibrated("both cores busy", seconds * (1 - 2 * PART))
+    application = applications.calibrated("both cores busy", seconds * (1 - 2 * PART), plan["trials"])
     ways = {"serial": _serial, "overlapped": _overlapped}
     answer = {"serial": [], "overlapped": [], "problems": []}
     for number in range(plan["rounds"]):

@@ -17,11 +17,13 @@ from .sample import LEAD_S, TICK, Child, wait_for_quiet
 
 MIB = 1 << 20
 OTHERS = ["rsync", "rclone", "buffered copy"]
+LOOK_S = 0.01
+UNCHECKED = "ours, no checks"
 
 
 def victim(quick, rounds, record):
     """Random reads of 4 KiB beside each mover, of those alone."""
-    size, reads = (192, 256) if quick else (512, 1024)
+    size, reads = (64, 128) if quick else (512, 1024)
     names = ["ours", *(OTHERS[:1] if quick else OTHERS)]
     absent = movers.missing(names)
     record.left_out += [f"victim: {name}: {what} is not installed" for name, what in absent.items()]
@@ -76,7 +78,8 @@ def victim(quick, rounds, record):
 
 
 class Watch:
-    """The processor time of the movers in this namespace of processes, by looking at them while they live."""
+    """The processor time of the mover in this namespace of processes, all of its threads, by looking at it while it
+    lives. Those of other nodes, which send, and of gateways are not seen here."""
 
     def __init__(self):
         self.used, self.over = {}, False
@@ -95,24 +98,42 @@ class Watch:
                     except (OSError, IndexError):
                         # It has ended.
                         continue
-            time.sleep(0.02)
+            time.sleep(LOOK_S)
 
     def seconds(self):
         self.over = True
         self.thread.join()
+        if len(self.used) != 1:
+            raise Failed(f"receiver: {len(self.used)} movers on this node, not one")
         return sum(self.used.values())
 
 
 def receiver(folder, rounds, size_mib):
-    """Processor seconds per GiB of our receiver: from the second node of a lab to the first, where this runs and sees
-    only the receiver's processes."""
+    """Processor seconds per GiB of receivers, in turns. Ours is on the first node of a lab, where this runs and sees
+    only its processes; what it gets comes from the second node. The programs in C, which count their own, get it over
+    this node's loopback interface."""
     place = movers.Place(folder, size_mib * MIB, between_nodes=True)
-    found = []
-    for _ in range(rounds):
-        mover = place.mover("ours", RATE, "--harm", 100)
-        mover.prepare()
-        watch = Watch()
-        run(mover.words, mover.environment | {"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/")})
-        found.append(watch.seconds() * 1024 / size_mib)
-        mover.check()
-    return {"cpu_s_per_gib": found, "problems": []}
+    ways = {"ours": [], movers.FLOOR: None, "TCP pull": None}
+    answer = {"cpu_s_per_gib": {}, "problems": [], "left_out": []}
+    if movers.knows("--no-checksum"):
+        ways[UNCHECKED] = ["--no-checksum"]
+    else:
+        answer["left_out"].append("receiver: without checks: `landbridge stage move` has no --no-checksum")
+    for number in range(rounds):
+        for way in list(ways)[:: 1 if number % 2 == 0 else -1]:
+            try:
+                used = _receiver_s(place, way, ways[way])
+                answer["cpu_s_per_gib"].setdefault(way, []).append(used * 1024 / size_mib)
+            except Failed as failed:
+                answer["problems"].append(f"receiver: {way}: {failed}")
+    return answer
+
+
+def _receiver_s(place, way, options):
+    mover = place.mover(way, RATE) if options is None else place.mover("ours", RATE, "--harm", 100, *options)
+    mover.prepare()
+    watch = None if options is None else Watch()
+    out, _ = run(mover.words, mover.environment | {"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/")})
+    used = watch.seconds() if watch else json_lines(out)[-1]["receiver_cpu_s"]
+    mover.check()
+    return used

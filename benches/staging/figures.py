@@ -2,6 +2,7 @@
 
 from report import columns
 
+# The first words of cases that are drawn.
 PAPER = ["figure3", "figure4", "figure5", "figure6"]
 RELATIONS = {"<=": (lambda figure, bar: figure <= bar, "≤"), ">=": (lambda figure, bar: figure >= bar, "≥")}
 
@@ -33,6 +34,10 @@ def _overlaps(rows):
     return columns(lines)
 
 
+def _timeline(row):
+    return [_median(row, key) for key in ("start_s", "moving_s", "end_s")]
+
+
 def _of(case, rows):
     return [row for row in rows if row["case"] == case]
 
@@ -45,8 +50,10 @@ def _lines(case, heading, cells):
 
 
 TABLES = dict([
-    _lines("alone", ["alone: one file over two gateways, 10 ms", "s", "of the card"],
-           lambda row: [_with_range(row["seconds"]), _with_range(row["of_card"], 3)]),
+    _lines("alone", ["alone: one file over two gateways, 10 ms", "s", "of the card", "of the stream", "start, s",
+                     "moving, s", "end, s"],
+           lambda row: [_with_range(row["seconds"]), _with_range(row["of_card"], 3), _median(row, "of_tcp", 3),
+                        *_timeline(row)]),
     _lines("small", ["small: files of 4 KiB, 10 ms", "files", "s", "of rsync's time"],
            lambda row: [str(row["files"]), _with_range(row["seconds"], 1),
                         _with_range(row["of_rsync"], 3) if "of_rsync" in row else ""]),
@@ -54,10 +61,13 @@ TABLES = dict([
            lambda row: [_median(row, "killed_at"), _with_range(row["whole_s"]), _with_range(row["again_s"]),
                         _with_range(row["of_whole"], 3)]),
     _lines("fanout", ["fanout: one file to 8 nodes", "s", "of the slowest link's", "WAN payload, of the file",
-                      "with headers"],
+                      "with headers", "cores", "first node: start, s", "moving, s", "end, s", "last node: start, s",
+                      "moving, s", "end, s"],
            lambda row: [_with_range(row["seconds"]), _with_range(row["of_slowest_link"]),
-                        _with_range(row["wan_payload_of_file"], 3), _with_range(row["wan_bytes_of_file"], 3)]),
-    _lines("receiver", ["receiver: processor seconds per GiB", ""], lambda row: [_with_range(row["cpu_s_per_gib"])]),
+                        _with_range(row["wan_payload_of_file"], 3), _with_range(row["wan_bytes_of_file"], 3),
+                        _median(row, "cores"), *_timeline(row["first_node"]), *_timeline(row["last_node"])]),
+    _lines("receiver", ["receiver: processor seconds per GiB", "", "of the least"],
+           lambda row: [_with_range(row["cpu_s_per_gib"], 3), _median(row, "of_floor")]),
     _lines("victim", ["victim: random reads beside", "IOPS", "alone", "of alone"],
            lambda row: [_median(row, "iops", 0), _median(row, "alone_iops", 0), _with_range(row["of_alone"], 3)]),
     _lines("chain", ["chain of jobs", "jobs", "serial, s", "overlapped, s", "of serial"],
@@ -108,7 +118,7 @@ def judged(found):
 
 def plot(pyplot, result):
     """The paper's figures 3 to 6: a bar for each mover, and the optimum above it; and the simulated queue."""
-    cases = [case for case in PAPER if _of(case, result["rows"])]
+    cases = [case for case in dict.fromkeys(row["case"] for row in result["rows"]) if case.split()[0] in PAPER]
     queued = [row for row in _of("queue", result["rows"]) if row["mover"] == "overlapped"]
     if not cases and not queued:
         return None

@@ -1,7 +1,7 @@
 """What moves a file from one folder of this machine to another at a rate: Landbridge, the paper's movers, and what
 users have. Each ends only after the file is on the disk: those that do not call fsync are followed by `sync FILE`."""
 
-import filecmp
+import functools
 import getpass
 import os
 import shlex
@@ -12,12 +12,12 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from machine import LANDBRIDGE, PROGRAMS, VENV, Failed, Missing, libraries, run
+from machine import LANDBRIDGE, PROGRAMS, VENV, Failed, Missing, run
+
+from .applications import MPI
 
 MIB = 1 << 20
 BLOCK = 4 * MIB
-# A broadcast in shared memory that spins takes half a minute for 96 MiB where cores are busy.
-MPI = {**libraries("mpich"), "MPIR_CVAR_BCAST_POSIX_INTRA_ALGORITHM": "mpir"}
 
 
 @dataclass
@@ -37,9 +37,18 @@ class Mover:
         forget(self.source)
 
     def check(self):
-        if not filecmp.cmp(self.source, self.target, shallow=False):
+        if not same(self.source, self.target):
             raise Failed(f"{self.name}: {self.target} is not what {self.source} is")
         forget(self.target)
+
+
+def same(one, other):
+    """Whether two files have the same contents."""
+    with open(one, "rb") as first, open(other, "rb") as second:
+        while block := first.read(MIB):
+            if second.read(MIB) != block:
+                return False
+        return not second.read(1)
 
 
 def forget(path):
@@ -49,6 +58,13 @@ def forget(path):
 
 def _shell(*commands):
     return ["sh", "-ec", "; ".join(shlex.join(str(word) for word in words) for words in commands)]
+
+
+@functools.cache
+def knows(option):
+    """Whether the build that is measured has this option of `landbridge stage move`."""
+    out, _ = run([LANDBRIDGE, "stage", "move", "--help"])
+    return option in out.split()
 
 
 def _ours(source, target, rate, *options):
@@ -80,10 +96,15 @@ def _fpsync(source, target, rate):
     return _shell(words, move, ["rm", "-rf", f"{target}.work", target.parent / "copied"])
 
 
+# The least that a receiver over TCP can do.
+FLOOR = "recv and RWF_DONTCACHE in C"
 # By name: the words for a source, a target and a rate in bytes per second, and the programs that it needs.
 MOVERS = {
     "ours": (_ours, []),
     "TCP pull": (lambda source, target, rate: [PROGRAMS / "pull_mover", "--rate", rate, source, target], []),
+    FLOOR: (
+        lambda source, target, rate: [PROGRAMS / "pull_mover", "--uncached", "--rate", rate, source, target], []
+    ),
     "MPI send": (_mpi("send"), []),
     "MPI broadcast": (_mpi("bcast"), []),
     "buffered copy": (
@@ -176,8 +197,11 @@ def write_sshd(folder, port):
         if not (folder / name).exists():
             run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / name])
     (folder / "authorized").write_text((folder / "user.pub").read_text())
+    # Without privileges, sshd cannot see that an account without a password, or without a shell, is not locked: PAM
+    # can. Files go to the SFTP server that sshd contains, and so need no shell.
+    pam = "no" if os.geteuid() == 0 else "yes"
     lines = [f"Port {port}", f"HostKey {folder / 'host'}", f"AuthorizedKeysFile {folder / 'authorized'}",
-             "PidFile none", "PasswordAuthentication no", "KbdInteractiveAuthentication no", "UsePAM no",
+             "PidFile none", "PasswordAuthentication no", "KbdInteractiveAuthentication no", f"UsePAM {pam}",
              "PermitRootLogin prohibit-password", "StrictModes no", "Subsystem sftp internal-sftp", "LogLevel ERROR"]
     config = folder / "sshd_config"
     config.write_text("\n".join(lines) + "\n")

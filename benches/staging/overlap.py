@@ -3,14 +3,14 @@ the application becomes, and how near (Tcomp + Tio) / Tconc comes to its optimum
 
 import sys
 import tempfile
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from statistics import mean
 
 from machine import OUT, Failed
 from report import summary
 
 from . import applications, movers
-from .sample import quiet_once
+from .sample import LEAD_S, quiet_once
 
 MIB = 1 << 20
 RATE = 120 * MIB
@@ -18,12 +18,18 @@ RIVALS = ["rsync", "rclone", "fpsync", "scp", "buffered copy"]
 PAPER = ["TCP pull", "MPI send", "MPI broadcast", "ours", "rsync", "scp"]
 # Rivals that keep a rate as ours does, for the bar that compares with the least harm of them.
 PEERS = ["rsync", "rclone", "fpsync"]
+# Of ours: modes besides the receiver's pull, and options that only hold it back.
+MODES, HELD = ["send", "bcast"], ["--harm", "--deadline"]
+# What a sample takes besides what is timed, how much longer two take at once, and what calibrating an application
+# takes.
+AROUND_S, LONGER, CALIBRATION_S = 0.8, 1.2, 3.0
 
 
 @dataclass
 class Experiment:
     """Applications, each with the seconds that it computes alone, beside movers of `size_mib`. `ours` has the options
-    of each variant of ours by its label."""
+    of each variant of ours by its label. Alone, those that hold it back (`HELD`) would only make it slower, and are
+    left out."""
 
     title: str
     applications: dict
@@ -39,12 +45,33 @@ def _io_s(size_mib):
     return size_mib * MIB / RATE
 
 
+def _comp_s(size_mib):
+    """As long as the transfer beside it, whose start is later, and half as much."""
+    return 1.4 * _io_s(size_mib) + LEAD_S
+
+
+def seconds(experiment, rounds):
+    """About how long an experiment takes."""
+    movers, io = len(experiment.labels()), _io_s(experiment.size_mib)
+    one_round = movers * (io + AROUND_S)
+    for alone in experiment.applications.values():
+        one_round += movers * (LONGER * max(alone, io) + AROUND_S) + 2 * (alone + AROUND_S)
+    return rounds * one_round + CALIBRATION_S * len(experiment.applications)
+
+
+def _modes():
+    """Ours as the receiver pulls, and in the modes that push, where this build has them."""
+    pushes = MODES if movers.knows("--mode") else []
+    return {"ours": []} | {f"ours, {mode}": ["--mode", mode] for mode in pushes}
+
+
 def experiments(quick):
-    """By name. With `quick`, all is a third as long."""
-    size, comp = (128, 1.8) if quick else (384, 4.6)
-    half = size // 2
+    """By name. With `quick`, all is a sixth as long."""
+    size = 64 if quick else 384
+    less, more = (48, 96) if quick else (184, 276)
+    comp = _comp_s(size)
     rivals = ["rsync"] if quick else RIVALS
-    paper = ["TCP pull", "MPI send", "ours"] if quick else PAPER
+    paper, modes = (["TCP pull", "MPI send", "ours"], {"ours": []}) if quick else (PAPER, _modes())
     harm = {"ours": ["--harm", 100], "ours, harm 6": ["--harm", 6]}
     deadline = {"ours, deadline": ["--deadline", f"{2000 * _io_s(size):.0f}ms"]}
     harmless = {"ours, harm 1": ["--harm", 1]}
@@ -56,27 +83,31 @@ def experiments(quick):
             "both cores busy, a deadline twice as far", {"both cores busy": comp + _io_s(size)}, ["ours"], size, deadline
         ),
         "harmless": Experiment("both cores busy, --harm 1", {"both cores busy": comp}, ["ours"], size, harmless),
-        "figure3": Experiment(
-            f"poisson, {half} MiB", dict.fromkeys(applications.POISSON_SIZES, comp * 0.6), paper, half
-        ),
-        "figure4": Experiment(f"poisson, {size} MiB", dict.fromkeys(applications.POISSON_SIZES, comp), paper, size),
-        "figure5": Experiment(
-            f"mpbench, cache hits and misses, {half} MiB",
-            {name: comp * 0.6 for name in applications.MPBENCHES if name.startswith("cache")}, paper, half,
-        ),
-        "figure6": Experiment(
-            f"mpbench, broadcasts, {half} MiB",
-            {name: comp * 0.6 for name in applications.MPBENCHES if name.startswith("broadcasts")}, paper, half,
-        ),
     }
+    for name, amount in (("figure3 less", less), ("figure3 more", more)):
+        beside = dict.fromkeys(applications.POISSON_SIZES, _comp_s(amount))
+        found[name] = Experiment(f"poisson, {amount} MiB", beside, paper, amount, modes)
+    for name, what in (("figure4", "reads"), ("figure5", "writes"), ("figure6", "broadcasts")):
+        beside = {program: _comp_s(less) for program in applications.MPBENCHES if program.endswith(f", {what}")}
+        found[name] = Experiment(f"mpbench, {what}, {less} MiB", beside, paper, less, modes)
     if quick:
-        for name in ("figure3", "figure4", "figure5"):
-            found[name].applications = dict(list(found[name].applications.items())[1:2])
-        found["figure6"].applications = dict(list(found["figure6"].applications.items())[:1])
+        for experiment in found.values():
+            experiment.applications = dict(list(experiment.applications.items())[-1:])
     return found
 
 
-def measure(name, experiment, rounds, record, between_nodes=False):
+def plan(found, rounds):
+    """What will be measured and how long it takes, for a reader who waits."""
+    for name, experiment in found.items():
+        print(f"staging: {name}: {rounds} x {'; '.join(experiment.labels())} beside "
+              f"{'; '.join(experiment.applications)}: about {seconds(experiment, rounds) / 60:.1f} min",
+              file=sys.stderr)  # fmt: skip
+    total = sum(seconds(experiment, rounds) for experiment in found.values())
+    if len(found) > 1:
+        print(f"staging: these {len(found)}: about {total / 60:.0f} min", file=sys.stderr, flush=True)
+
+
+def measure(name, experiment, rounds, record, between_nodes=False, trials=3):
     """Rows of one experiment."""
     absent = movers.missing(experiment.movers)
     record.left_out += [f"{name}: {mover}: {what} is not installed" for mover, what in absent.items()]
@@ -85,7 +116,8 @@ def measure(name, experiment, rounds, record, between_nodes=False):
         place = movers.Place(folder, experiment.size_mib * MIB, between_nodes)
         try:
             programs = [
-                applications.calibrated(program, seconds) for program, seconds in experiment.applications.items()
+                applications.calibrated(program, alone_s, trials)
+                for program, alone_s in experiment.applications.items()
             ]
             samples = []
             for number in range(rounds):
@@ -99,6 +131,11 @@ def measure(name, experiment, rounds, record, between_nodes=False):
         for label in chosen
         if (row := _row(name, experiment, application.name, label, samples))
     ]
+
+
+def _not_held(options):
+    pairs = zip(options[::2], options[1::2])
+    return [word for name, value in pairs if name not in HELD for word in (name, value)]
 
 
 def _round(experiment, place, programs, chosen, number, record):
@@ -116,8 +153,8 @@ def _round(experiment, place, programs, chosen, number, record):
     def mover(label, alone):
         if label not in experiment.ours:
             return place.mover(label, RATE)
-        # Alone, options that hold it back would only make it slower.
-        return place.mover("ours", RATE, *([] if alone else experiment.ours[label]), label=label)
+        options = experiment.ours[label]
+        return place.mover("ours", RATE, *(_not_held(options) if alone else options), label=label)
 
     for label in chosen[::turn]:
         take((None, label), mover=mover(label, alone=True))
@@ -186,7 +223,3 @@ def bars(rows):
             bar = min(peers) / 4
             found.append((f"{case}: slowdown, of the least of {len(peers)} peers", row(case)["slowdown"]["median"], "<=", bar))
     return found
-
-
-def as_plan(experiment):
-    return asdict(experiment)

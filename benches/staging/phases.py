@@ -19,6 +19,7 @@ from .sample import LEAD_S, quiet_once, wait_for_quiet
 
 ANY = "any phase"
 PHASES = [ANY, "compute", "block", "communicate"]
+QUICK = [ANY, "block"]
 # Each phase takes about this long: pausing takes a command, some milliseconds.
 PHASE_S = 0.3
 MESSAGE = 512 << 20
@@ -27,33 +28,36 @@ FASTER = 3
 
 def measure(quick, rounds, record):
     """Rows of each phase."""
-    size = (96 if quick else 384) << 20
+    size = (36 if quick else 384) << 20
+    chosen = QUICK if quick else PHASES
+    if quick:
+        record.left_out.append("phases, by --quick: compute, communicate")
     with tempfile.TemporaryDirectory(prefix="staging-", dir=OUT) as folder:
         place = movers.Place(folder, size)
-        application = _application(2.4 if quick else 6.3)
+        application = _application(1.0 if quick else 6.3, 1 if quick else 3)
         samples = []
         for number in range(rounds):
             print(f"staging: phases: round {number + 1} of {rounds}", file=sys.stderr, flush=True)
             found = {}
             try:
                 alone = [quiet_once(application=application)]
-                for phase in PHASES[:: 1 if number % 2 == 0 else -1]:
+                for phase in chosen[:: 1 if number % 2 == 0 else -1]:
                     found[phase] = _beside(application, place, phase)
                 alone.append(quiet_once(application=application))
                 samples.append((mean(one["application_s"] for one in alone), found))
             except Failed as failed:
                 record.problems.append(f"phases: {failed}")
-    for phase in PHASES:
+    for phase in chosen:
         if row := _row(phase, size, samples):
             yield row
 
 
-def _application(seconds):
+def _application(seconds, trials):
     """mpbench with three phases of the same length."""
     words = [applications.MPIEXEC, "-n", applications.CORES, applications.MPBENCH, "--memory", "64k"]
     tried = [*words, "--passes", 2000, "--iterations", 10]
     took = min(
-        json_lines(run(tried, {**clean_environment(), **libraries("mpich")})[0])[-1]["compute"] for _ in range(3)
+        json_lines(run(tried, {**clean_environment(), **libraries("mpich")})[0])[-1]["compute"] for _ in range(trials)
     )
     words += ["--passes", max(int(2000 * PHASE_S / (took / 10)), 1), "--block", PHASE_S, "--announce"]
     words += ["--pattern", "ring", "--message", MESSAGE, "--iterations", max(int(seconds / (3 * PHASE_S)), 1)]

@@ -19,6 +19,12 @@ IDLE_CORES, PATIENCE_S = 0.2, 5.0
 TICK = os.sysconf("SC_CLK_TCK")
 
 
+def be_quick():
+    """Waits for nobody, and repeats nothing."""
+    global PATIENCE_S, REPEATS
+    PATIENCE_S, REPEATS = 0.0, 0
+
+
 def busy_s():
     """Seconds of processor time that all programs on this machine have used, and that its host took away."""
     with open("/proc/stat") as file:

@@ -1,7 +1,6 @@
 """The part of staging that runs inside a lab, on the first node of site a: `within.py CASE PLAN`, PLAN in JSON. Prints
 one JSON object."""
 
-import filecmp
 import getpass
 import json
 import os
@@ -14,12 +13,12 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from machine import LANDBRIDGE, OUT, Failed, clean_environment, json_lines, run  # noqa: E402
+from machine import LANDBRIDGE, OUT, PROGRAMS, Failed, clean_environment, json_lines, run  # noqa: E402
 from relay_inside import Lab  # noqa: E402
 
-from staging import chain, disk, movers, overlap, sample  # noqa: E402
+from staging import card, chain, disk, movers, overlap, sample  # noqa: E402
 
-PORT = 5022
+PORT, STREAM_PORT = 5022, 5023
 # Other programs of this user on the machine count as applications, and ours would wait for them.
 REGARDLESS = ["--rate", "1GiB/s", "--harm", "100"]
 FILES_IN_A_FOLDER = 1000
@@ -38,7 +37,8 @@ class Ways:
         for option in ("BatchMode=yes", "StrictHostKeyChecking=no", "UserKnownHostsFile=/dev/null", "LogLevel=ERROR"):
             self.ssh += ["-o", option]
         self.problems, self.left_out = [], []
-        self.known = ["ours"]
+        self.known, self.timelines = ["ours"], {}
+        self.card = watched("b-n1", "received")
         if not shutil.which("sshd", path="/usr/sbin:/usr/bin"):
             self.left_out.append("rsync, scp and rclone: sshd is not installed")
             return
@@ -72,7 +72,32 @@ class Ways:
         run(self.words(way, source, target), self.lab.environment, limit=900)
         if way in ("scp", "rclone"):
             os.sync()
-        return time.monotonic() - start
+        end = time.monotonic()
+        self.timelines.setdefault(way, []).append(card.timeline(self.card, start, end))
+        return end - start
+
+    def tcp(self, seconds):
+        """Bytes per second that one connection carries over the route, without disks, after its slow start."""
+        self.lab.start("b-n1", PROGRAMS / "stream", "serve", STREAM_PORT)
+        self.lab.wait_for(self.lab.far, STREAM_PORT)
+        words = [PROGRAMS / "stream", "stream", self.lab.far, STREAM_PORT, seconds, 1, 1 << 18]
+        return json_lines(run(words)[0])[-1]["mbit_s"] * 1e6 / 8
+
+    def end(self):
+        self.card.end()
+        self.lab.end()
+
+
+def watched(host, direction):
+    return card.Card([LANDBRIDGE, "lab", "enter", host, "--"], _environment(), direction)
+
+
+def disk_rate(source, target):
+    """Bytes per second from one file to another of this disk, by a program in C that waits for the disk."""
+    movers.forget(source)
+    out, _ = run([PROGRAMS / "pull_mover", "--copy", source, target])
+    target.unlink()
+    return json_lines(out)[-1]["bytes"] / json_lines(out)[-1]["seconds"]
 
 
 def remove(path):
@@ -116,13 +141,18 @@ def _in_turns(folder, ways, source, rounds, same):
                     ways.problems.append(str(failed))
                     ways.known = [other for other in ways.known if other != way]
     finally:
-        ways.lab.end()
-    return {"seconds": seconds, "problems": ways.problems, "left_out": ways.left_out}
+        ways.end()
+    return {
+        "seconds": seconds, "timelines": ways.timelines, "problems": ways.problems, "left_out": ways.left_out,
+    }
 
 
 def alone(folder, plan):
-    source = make_file(folder / "source", plan["size"])
-    return _in_turns(folder, Ways(folder), source, plan["rounds"], lambda a, b: filecmp.cmp(a, b, shallow=False))
+    source, ways = make_file(folder / "source", plan["size"]), Ways(folder)
+    ways.known = [way for way in ways.known if way in plan.get("ways", ways.known)]
+    reference = {"tcp": ways.tcp(plan["stream_s"]), "disk": disk_rate(source, folder / "copy")}
+    answer = _in_turns(folder, ways, source, plan["rounds"], movers.same)
+    return {**answer, **reference}
 
 
 def small(folder, plan):
@@ -142,7 +172,8 @@ def _environment():
 
 
 def _move(source, target):
-    out, _ = run([LANDBRIDGE, "stage", "move", "--json", *REGARDLESS, source, target], _environment(), limit=300)
+    words = [LANDBRIDGE, "stage", "move", "--json", *REGARDLESS, source, target]
+    out, _ = run(words, _environment(), limit=300)
     return json_lines(out)[-1]
 
 
@@ -160,7 +191,7 @@ def restart(folder, plan):
         start = time.monotonic()
         moved = _move(source, f"b/n1:{target}")
         again = time.monotonic() - start
-        if not filecmp.cmp(source, target, shallow=False):
+        if not movers.same(source, target):
             answer["problems"].append("restart: the target is not what the source is")
         elif not moved["moved"][0]["resumed"]:
             answer["problems"].append("restart: the second transfer began anew")
@@ -190,18 +221,25 @@ def _killed(source, target, share):
 
 def fanout(folder, plan):
     source = make_file(folder / "source", plan["size"])
-    answer = {"seconds": [], "payload": [], "wire": [], "problems": []}
+    answer = {"seconds": [], "payload": [], "wire": [], "first": [], "last": [], "cores": [], "problems": []}
+    ends = {"first": watched("b-n1", "received"), "last": watched(f"b-n{plan['nodes']}", "received")}
     # Nodes have a /tmp of their own, in memory.
     target = f"/tmp/target-{os.getpid()}"
     for _ in range(plan["rounds"]):
         for node in range(1, plan["nodes"] + 1):
             run([LANDBRIDGE, "lab", "enter", f"b-n{node}", "--", "rm", "-f", target], _environment())
-        before, start = _crossed(), time.monotonic()
+        before, busy, start = _crossed(), sample.busy_s(), time.monotonic()
         _move(source, f"b/*:{target}")
-        answer["seconds"].append(time.monotonic() - start)
+        end = time.monotonic()
+        answer["seconds"].append(end - start)
+        answer["cores"].append((sample.busy_s() - busy) / (end - start))
+        for name, watch in ends.items():
+            answer[name].append(card.timeline(watch, start, end))
         wire, segments = (after - earlier for after, earlier in zip(_crossed(), before))
         answer["wire"].append(wire)
         answer["payload"].append(wire - segments * HEADERS)
+    for watch in ends.values():
+        watch.end()
     for node in range(1, plan["nodes"] + 1):
         same = f"cmp {source} {target} && echo '{{}}'"
         run([LANDBRIDGE, "lab", "enter", f"b-n{node}", "--", "sh", "-c", same], _environment())
