@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::ops::Range;
+use std::sync::Arc;
 
 /// Most pieces (`iovec`s) of a buffer.
 pub const MAX_PIECES: usize = 4;
@@ -19,6 +20,7 @@ enum Store {
     /// Boxed, because few operations have several pieces, and all operations are moved around.
     Several(Box<[Piece; MAX_PIECES]>),
     Owned(Vec<u8>),
+    Shared(Arc<Vec<u8>>),
 }
 
 #[derive(Clone, Copy)]
@@ -75,6 +77,11 @@ impl Buffer {
         Buffer { length: bytes.len(), store: Store::Owned(bytes) }
     }
 
+    /// A buffer over memory that others read too: to be sent, and not to be received into.
+    pub fn shared(bytes: Arc<Vec<u8>>) -> Buffer {
+        Buffer { length: bytes.len(), store: Store::Shared(bytes) }
+    }
+
     /// A buffer of no bytes.
     pub fn empty() -> Buffer {
         Buffer { length: 0, store: Store::One(NOTHING) }
@@ -98,6 +105,7 @@ impl Buffer {
             Store::One(piece) => (one, owned) = (std::slice::from_ref(piece), &[]),
             Store::Several(pieces) => (one, owned) = (pieces.as_slice(), &[]),
             Store::Owned(bytes) => (one, owned) = (&[], bytes),
+            Store::Shared(bytes) => (one, owned) = (&[], bytes),
         }
         let mut skip = range.start;
         let mut left = range.end.saturating_sub(range.start);
@@ -116,15 +124,17 @@ impl Buffer {
             Store::One(piece) => Some(piece.as_slice()),
             Store::Several(_) => None,
             Store::Owned(bytes) => Some(bytes),
+            Store::Shared(bytes) => Some(bytes),
         }
     }
 
-    /// The contiguous memory that starts at `offset`; empty at the end.
+    /// The contiguous memory that starts at `offset`; empty at the end, and if it is shared.
     pub fn contiguous_mut(&mut self, offset: usize) -> &mut [u8] {
         let pieces: &mut [Piece] = match &mut self.store {
             Store::One(piece) => std::slice::from_mut(piece),
             Store::Several(pieces) => pieces.as_mut_slice(),
             Store::Owned(bytes) => return bytes.get_mut(offset..).unwrap_or_default(),
+            Store::Shared(_) => return &mut [],
         };
         let mut skip = offset;
         for piece in pieces {
@@ -169,7 +179,7 @@ impl Buffer {
     /// The same bytes, in memory of our own, so that the user's may be reused.
     pub fn into_owned(self) -> Buffer {
         match self.store {
-            Store::Owned(_) => self,
+            Store::Owned(_) | Store::Shared(_) => self,
             _ => Buffer::owned(self.to_vec(0..self.length)),
         }
     }
@@ -184,6 +194,16 @@ impl fmt::Debug for Buffer {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_shared_is_read_and_not_written() {
+        let bytes = Arc::new(b"abc".to_vec());
+        let (mut one, other) = (Buffer::shared(bytes.clone()), Buffer::shared(bytes.clone()));
+        assert_eq!((one.copy_in(0, b"xyz"), one.to_vec(1..3)), (0, b"bc".to_vec()));
+        assert_eq!((one.as_slice(), other.into_owned().into_vec()), (Some(&b"abc"[..]), b"abc".to_vec()));
+        drop(one);
+        assert_eq!(Arc::strong_count(&bytes), 1);
+    }
 
     #[test]
     fn pieces_behave_as_one_sequence() {
