@@ -3,9 +3,9 @@
 use std::ffi::OsString;
 use std::time::Duration;
 
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 use launch::hosts::Host;
-use stage::mover::Settings;
+use stage::mover::{self, Settings};
 use types::quantity::{parse_byte_rate, parse_bytes, parse_duration};
 
 use crate::args::SitesFileArgs;
@@ -139,12 +139,43 @@ pub(crate) struct PaceArgs {
     /// Space of the target's file system that is left to others [default: a hundredth of it, at most 4GiB]
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     pub keep_free: Option<u64>,
+    /// How blocks travel between nodes
+    #[arg(long, value_name = "MODE", value_enum, default_value = "pull")]
+    pub mode: Mode,
+}
+
+/// How blocks travel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Mode {
+    /// Each target reads them from the memory of the mover that feeds it: gentlest to what computes there
+    Pull,
+    /// The mover that feeds a target sends them
+    Send,
+    /// The source sends each one once, to all targets in step; gateways copy it
+    Bcast,
+}
+
+impl Mode {
+    fn of_movers(self) -> mover::Mode {
+        match self {
+            Mode::Pull => mover::Mode::Pull,
+            Mode::Send => mover::Mode::Send,
+            Mode::Bcast => mover::Mode::Bcast,
+        }
+    }
 }
 
 impl PaceArgs {
     pub(crate) fn settings(&self) -> Settings {
         let deadline = self.deadline.map(|deadline| deadline.as_millis() as u64);
-        Settings { block: self.block, rate: self.rate, kept: self.keep_free, deadline, harm: self.harm }
+        Settings {
+            block: self.block,
+            rate: self.rate,
+            kept: self.keep_free,
+            deadline,
+            harm: self.harm,
+            mode: self.mode.of_movers(),
+        }
     }
 }
 

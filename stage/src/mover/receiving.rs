@@ -1,14 +1,18 @@
 //! A target of this node: what it asks for, and what it passes on to the next node of its site.
 
+use std::collections::{HashSet, VecDeque};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use pool::HostId;
 
 use super::feeding::{Lending, feeder};
-use super::flow::{Act, Flow, Offer};
-use super::message::{Message, Placed, Settings, Task};
+use super::flow::{AHEAD, Act, Flow, Offer};
+use super::message::{Message, Mode, Placed, Settings, Take, Task};
 use super::peers::Peers;
+use super::pushing::{self, Pushing};
+use super::sending::{HASH, Parcels, Supply, split};
 use super::{MoverError, Origin, TELL, at_home};
 use crate::Hash;
 use crate::error::StageError;
@@ -16,6 +20,9 @@ use crate::manifest::Manifest;
 use crate::pace::Pace;
 use crate::supervise::Overlap;
 use crate::target::{Check, Options, Target};
+
+/// Runs of blocks in a message: far less than its longest.
+const RUNS: usize = 1000;
 
 pub(super) struct Receiving {
     task: u32,
@@ -35,6 +42,17 @@ pub(super) struct Receiving {
     waiting: Vec<(u32, u32)>,
     lent: Lending,
     told_full: bool,
+    mode: Mode,
+    /// The pace that the feeder was told.
+    told_pace: Option<Take>,
+    pushing: Pushing,
+    parcels: Parcels,
+    /// Memory of blocks that were sent here and are written.
+    spare: Vec<Vec<u8>>,
+    /// The latest blocks that were sent here and go on to the next node.
+    held: VecDeque<(u32, Arc<Vec<u8>>)>,
+    /// Blocks that were not the sender's when they were read for another node.
+    doubtful: HashSet<u32>,
 }
 
 impl Receiving {
@@ -58,23 +76,34 @@ impl Receiving {
         let total = manifest.bytes();
         let settings = Options { block: options.block, kept: options.kept };
         let target = Target::open(&path, task.from.typed.as_bytes(), manifest, source, settings)?;
-        let hungry = (0..task.to.len()).filter(|other| *other != target_number && feeder(task, *other, peers) == me);
+        let mode = options.mode_of(task);
+        let fed = |other: &usize| *other != target_number && feeder(task, mode, *other, peers) == me;
         // Where the source is on this node too, it feeds the others.
-        let hungry = if task.from.rank == me { 0 } else { hungry.count() };
+        let fed: Vec<u32> = match task.from.rank == me {
+            true => Vec::new(),
+            false => (0..task.to.len()).filter(fed).map(|other| task.to[other].rank).collect(),
+        };
         Ok(Receiving {
             task: number,
             number: target_number as u32,
             path,
-            feeder: feeder(task, target_number, peers),
+            feeder: feeder(task, mode, target_number, peers),
             flow: Flow::new(target.done().missing()),
             pace: Pace::new(options.rate),
             arrived: target.resumed(),
             total,
             told: None,
-            hungry,
+            hungry: fed.len(),
             waiting: Vec::new(),
             lent: Lending::default(),
             told_full: false,
+            mode,
+            told_pace: None,
+            pushing: Pushing::new(mode, fed, target.blocks().count()),
+            parcels: Parcels::default(),
+            spare: Vec::new(),
+            held: VecDeque::new(),
+            doubtful: HashSet::new(),
             target,
         })
     }
@@ -106,18 +135,83 @@ impl Receiving {
         at_once: bool,
         peers: &Peers,
     ) -> Result<Vec<(u32, Message)>, MoverError> {
-        let Some(offer) = self.flow.arrived(block) else { return Ok(Vec::new()) };
-        let check = if at_once { Check::Now(offer.hash) } else { Check::Later(offer.hash) };
-        match self.target.write(block, &bytes, check) {
-            Ok(()) => {}
-            Err(StageError::Damaged { .. }) if self.flow.damaged(block) => return Ok(Vec::new()),
-            Err(error) => return Err(error.into()),
-        }
-        self.arrived += bytes.len() as u64;
+        let Some(hash) = self.write(block, &bytes, at_once)? else { return Ok(Vec::new()) };
         let (now, later) = std::mem::take(&mut self.waiting).into_iter().partition(|(_, wanted)| *wanted == block);
         self.waiting = later;
         let now: Vec<(u32, u32)> = now;
-        now.into_iter().map(|(to, _)| Ok((to, self.ready(to, block, offer.hash, bytes.clone(), peers)?))).collect()
+        now.into_iter().map(|(to, _)| Ok((to, self.ready(to, block, hash, bytes.clone(), peers)?))).collect()
+    }
+
+    /// The same for a block that its feeder has sent, with its hash at its end.
+    pub(super) fn came(&mut self, block: u32, parcel: Vec<u8>, at_once: bool) -> Result<(), MoverError> {
+        let Some((bytes, hash)) = split(&parcel) else { return Ok(()) };
+        self.flow.pushed(Offer { block, hash, key: 0, length: bytes.len() as u32 });
+        let is_written = self.write(block, bytes, at_once)?.is_some();
+        if self.pushing.is_empty() {
+            self.spare.push(parcel);
+        } else if is_written {
+            self.doubtful.remove(&block);
+            self.held.truncate(AHEAD - 1);
+            self.held.push_front((block, Arc::new(parcel)));
+        }
+        Ok(())
+    }
+
+    /// Memory for a block that is sent.
+    pub(super) fn memory(&mut self, block: u32) -> Vec<u8> {
+        let mut memory = self.spare.pop().unwrap_or_default();
+        memory.resize(self.parcel_length(block), 0);
+        memory
+    }
+
+    /// Returns the hash of what was written; `None`: it was damaged, or nobody has asked for it.
+    fn write(&mut self, block: u32, bytes: &[u8], at_once: bool) -> Result<Option<Hash>, MoverError> {
+        let Some(offer) = self.flow.arrived(block) else { return Ok(None) };
+        let check = if at_once { Check::Now(offer.hash) } else { Check::Later(offer.hash) };
+        match self.target.write(block, bytes, check) {
+            Ok(()) => {}
+            Err(StageError::Damaged { .. }) if self.flow.damaged(block) => return Ok(None),
+            Err(error) => return Err(error.into()),
+        }
+        self.arrived += bytes.len() as u64;
+        Ok(Some(offer.hash))
+    }
+
+    /// How its blocks come.
+    pub(super) fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    /// Whether blocks are still to be sent here.
+    pub(super) fn awaits_blocks(&self) -> bool {
+        self.mode != Mode::Pull && !self.target.done().is_full()
+    }
+
+    /// Bytes of a block that is sent, with its hash.
+    pub(super) fn parcel_length(&self, block: u32) -> usize {
+        self.target.blocks().bytes(block) as usize + HASH
+    }
+
+    /// What it lacks, for a feeder that sends.
+    pub(super) fn lacks(&self) -> Vec<Take> {
+        let mut runs: Vec<(u32, u32)> = Vec::new();
+        for block in self.target.done().missing() {
+            match runs.last_mut() {
+                Some((first, count)) if *first + *count == block => *count += 1,
+                _ => runs.push((block, 1)),
+            }
+        }
+        let mut all: Vec<Take> =
+            runs.chunks(RUNS).map(|runs| Take::Lacks { runs: runs.to_vec(), last: false }).collect();
+        all.push(Take::Lacks { runs: Vec::new(), last: true });
+        all
+    }
+
+    /// What a feeder that sends has to know about the pace, if it is new.
+    pub(super) fn new_pace(&mut self) -> Option<Take> {
+        let pace = Take::Pace { rate: self.pace.rate(), paused: self.flow.is_paused() };
+        let is_new = self.awaits_blocks() && self.told_pace.as_ref() != Some(&pace);
+        is_new.then(|| self.told_pace.insert(pace).clone())
     }
 
     /// A block that another node wants. `None`: as soon as it has arrived.
@@ -218,5 +312,35 @@ impl Receiving {
     /// Gives up, and removes what has arrived.
     pub(super) fn evict(self) -> Result<(), MoverError> {
         Ok(self.target.evict()?)
+    }
+}
+
+impl Supply for Receiving {
+    fn pushing(&mut self) -> &mut Pushing {
+        &mut self.pushing
+    }
+
+    fn next(&mut self, now: Duration) -> pushing::Act {
+        let (target, doubtful) = (&self.target, &self.doubtful);
+        let is_here = |block: &u32| target.done().contains(*block) && !doubtful.contains(block);
+        self.pushing.next(now, |block| Some(block).filter(is_here).map(|block| target.blocks().bytes(block)))
+    }
+
+    fn parcel(&mut self, block: u32, _readers: usize) -> Result<Option<Arc<Vec<u8>>>, MoverError> {
+        // If it is asked for again it was damaged, and what is on the disk is compared.
+        let held = self.held.iter().position(|(held, _)| *held == block);
+        if let Some((_, parcel)) = held.and_then(|place| self.held.remove(place)) {
+            return Ok(Some(parcel));
+        }
+        let target = &mut self.target;
+        match self.parcels.fill(|bytes| target.read(block, bytes)) {
+            Ok(parcel) => Ok(Some(parcel)),
+            // It is compared before long, and comes again.
+            Err(StageError::Damaged { .. }) => {
+                self.doubtful.insert(block);
+                Ok(None)
+            }
+            Err(error) => Err(error.into()),
+        }
     }
 }
