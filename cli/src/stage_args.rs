@@ -3,9 +3,9 @@
 use std::ffi::OsString;
 use std::time::Duration;
 
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 use launch::hosts::Host;
-use stage::mover::Settings;
+use stage::mover::{self, Settings};
 use types::quantity::{parse_byte_rate, parse_bytes, parse_duration};
 
 use crate::args::SitesFileArgs;
@@ -142,6 +142,30 @@ pub(crate) struct PaceArgs {
     /// Without checksums of blocks: takes less of a core, and what is damaged on its way is not noticed
     #[arg(long)]
     pub no_checksum: bool,
+    /// How blocks travel between nodes
+    #[arg(long, value_name = "MODE", value_enum, default_value = "pull")]
+    pub mode: Mode,
+}
+
+/// How blocks travel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Mode {
+    /// Each target reads them from the memory of the mover that feeds it: gentlest to what computes there
+    Pull,
+    /// The mover that feeds a target sends them
+    Send,
+    /// The source sends each one once, to all targets in step; gateways copy it
+    Bcast,
+}
+
+impl Mode {
+    fn of_movers(self) -> mover::Mode {
+        match self {
+            Mode::Pull => mover::Mode::Pull,
+            Mode::Send => mover::Mode::Send,
+            Mode::Bcast => mover::Mode::Bcast,
+        }
+    }
 }
 
 impl PaceArgs {
@@ -154,6 +178,7 @@ impl PaceArgs {
             deadline,
             harm: self.harm,
             unchecked: self.no_checksum,
+            mode: self.mode.of_movers(),
         }
     }
 }

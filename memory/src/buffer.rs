@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::ops::Range;
+use std::sync::Arc;
 
 use crate::pages::Pages;
 
@@ -22,6 +23,7 @@ enum Store {
     Several(Box<[Piece; MAX_PIECES]>),
     Owned(Vec<u8>),
     Pages(Pages),
+    Shared(Arc<Pages>),
 }
 
 #[derive(Clone, Copy)]
@@ -83,6 +85,11 @@ impl Buffer {
         Buffer { length: pages.len(), store: Store::Pages(pages) }
     }
 
+    /// A buffer over memory that others read too: to be sent, and not to be received into.
+    pub fn shared(pages: Arc<Pages>) -> Buffer {
+        Buffer { length: pages.len(), store: Store::Shared(pages) }
+    }
+
     /// A buffer of no bytes.
     pub fn empty() -> Buffer {
         Buffer { length: 0, store: Store::One(NOTHING) }
@@ -107,6 +114,7 @@ impl Buffer {
             Store::Several(pieces) => (one, owned) = (pieces.as_slice(), &[]),
             Store::Owned(bytes) => (one, owned) = (&[], bytes),
             Store::Pages(pages) => (one, owned) = (&[], pages),
+            Store::Shared(pages) => (one, owned) = (&[], pages),
         }
         let mut skip = range.start;
         let mut left = range.end.saturating_sub(range.start);
@@ -126,16 +134,18 @@ impl Buffer {
             Store::Several(_) => None,
             Store::Owned(bytes) => Some(bytes),
             Store::Pages(pages) => Some(pages),
+            Store::Shared(pages) => Some(pages),
         }
     }
 
-    /// The contiguous memory that starts at `offset`; empty at the end.
+    /// The contiguous memory that starts at `offset`; empty at the end, and if it is shared.
     pub fn contiguous_mut(&mut self, offset: usize) -> &mut [u8] {
         let pieces: &mut [Piece] = match &mut self.store {
             Store::One(piece) => std::slice::from_mut(piece),
             Store::Several(pieces) => pieces.as_mut_slice(),
             Store::Owned(bytes) => return bytes.get_mut(offset..).unwrap_or_default(),
             Store::Pages(pages) => return pages.get_mut(offset..).unwrap_or_default(),
+            Store::Shared(_) => return &mut [],
         };
         let mut skip = offset;
         for piece in pieces {
@@ -197,7 +207,7 @@ impl Buffer {
     /// The same bytes, in memory of our own, so that the user's may be reused.
     pub fn into_owned(self) -> Buffer {
         match self.store {
-            Store::Owned(_) | Store::Pages(_) => self,
+            Store::Owned(_) | Store::Pages(_) | Store::Shared(_) => self,
             _ => Buffer::owned(self.to_vec(0..self.length)),
         }
     }
@@ -212,6 +222,16 @@ impl fmt::Debug for Buffer {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_shared_is_read_and_not_written() {
+        let bytes = Arc::new(Pages::from(&b"abc"[..]));
+        let (mut one, other) = (Buffer::shared(bytes.clone()), Buffer::shared(bytes.clone()));
+        assert_eq!((one.copy_in(0, b"xyz"), one.to_vec(1..3)), (0, b"bc".to_vec()));
+        assert_eq!((one.as_slice(), other.into_owned().into_vec()), (Some(&b"abc"[..]), b"abc".to_vec()));
+        drop(one);
+        assert_eq!(Arc::strong_count(&bytes), 1);
+    }
 
     #[test]
     fn pieces_behave_as_one_sequence() {

@@ -21,17 +21,21 @@ pub struct Pages {
 impl Pages {
     /// `length` zeros.
     pub fn new(length: usize) -> Pages {
-        let bytes = vec![0; length.saturating_add(PAGE)];
+        let bytes = vec![0; length.saturating_add(2 * PAGE)];
         // If it cannot be found out, the kernel will refuse the address, and another way is taken.
         let start = bytes.as_ptr().align_offset(PAGE).min(PAGE);
         Pages { bytes, start, length }
     }
 
-    /// Makes it this long. Its bytes are those of an earlier use, or zeros.
+    /// Makes it this long. Bytes are added that an earlier use left, or zeros.
     pub fn resize(&mut self, length: usize) {
         match self.start.checked_add(length) {
             Some(end) if end <= self.bytes.len() => self.length = length,
-            _ => *self = Pages::new(length),
+            _ => {
+                let mut longer = Pages::new(length);
+                longer[..self.length].copy_from_slice(self);
+                *self = longer;
+            }
         }
     }
 }
@@ -90,6 +94,7 @@ mod tests {
         let copy = pages.clone();
         assert!(copy.as_ptr().addr().is_multiple_of(PAGE) && copy[..] == pages[..]);
         pages.resize(100_000);
+        assert!(pages[..10_000] == copy[..] && pages[10_000..].iter().all(|byte| *byte == 0));
         assert!(pages.as_ptr().addr().is_multiple_of(PAGE) && pages.len() == 100_000);
         assert!(Pages::default().is_empty());
     }

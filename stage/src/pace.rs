@@ -30,6 +30,11 @@ impl Pace {
         self.free = now + Duration::try_from_secs_f64(wait).unwrap_or(Duration::MAX / 4);
     }
 
+    /// Bytes per second; `None`: as fast as it goes.
+    pub fn rate(&self) -> Option<u64> {
+        self.rate
+    }
+
     /// The time from which the next block may begin.
     pub fn free(&self) -> Duration {
         self.free

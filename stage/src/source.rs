@@ -15,6 +15,7 @@ use crate::area;
 use crate::beneath::{self, Folders, through};
 use crate::blocks::Piece;
 use crate::error::{At, StageError};
+use crate::journal::UNKNOWN;
 use crate::manifest::{Attributes, Entry, Kind, Manifest, Stamp};
 use crate::reader::Reader;
 use crate::relaid::{Layouts, Relaid};
@@ -106,11 +107,15 @@ impl Source {
         Ok(*blake3::hash(block).as_bytes())
     }
 
-    /// The same without the hash.
+    /// The same, and no hash unless it is wanted.
     ///
     /// # Errors
     /// As [`Source::read`].
-    pub fn fill(&mut self, pieces: &[Piece], block: &mut Pages) -> Result<(), StageError> {
+    pub(crate) fn block(&mut self, pieces: &[Piece], bytes: &mut Pages, hashed: bool) -> Result<Hash, StageError> {
+        if hashed { self.read(pieces, bytes) } else { self.fill(pieces, bytes).map(|()| UNKNOWN) }
+    }
+
+    fn fill(&mut self, pieces: &[Piece], block: &mut Pages) -> Result<(), StageError> {
         let length = pieces.iter().map(|piece| piece.length as usize).sum();
         block.resize(length);
         let mut rest = &mut block[..];

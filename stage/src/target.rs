@@ -301,11 +301,15 @@ impl Target {
         }
     }
 
-    /// The same without the hash.
+    /// The same, and no hash unless it is wanted.
     ///
     /// # Errors
-    /// [`StageError`].
-    pub fn fill(&mut self, block: u32, bytes: &mut Pages) -> Result<(), StageError> {
+    /// As [`Target::read`].
+    pub(crate) fn block(&mut self, block: u32, bytes: &mut Pages, hashed: bool) -> Result<Hash, StageError> {
+        if hashed { self.read(block, bytes) } else { self.fill(block, bytes).map(|()| UNKNOWN) }
+    }
+
+    fn fill(&mut self, block: u32, bytes: &mut Pages) -> Result<(), StageError> {
         self.open = None;
         bytes.resize(self.blocks.bytes(block) as usize);
         let mut rest = &mut bytes[..];

@@ -177,12 +177,9 @@ impl Work for Moving<'_> {
         self.pace.begins(now, self.target.blocks().bytes(block));
         // Hashes are for a crash of the machine. What they cost must not be paid by an application.
         let pieces = self.target.blocks().pieces(block);
-        let check = if self.checks && shared.has_time() {
-            Check::Now(self.source.read(pieces, &mut self.bytes)?)
-        } else {
-            self.source.fill(pieces, &mut self.bytes)?;
-            Check::Needless
-        };
+        let hashed = self.checks && shared.has_time();
+        let hash = self.source.block(pieces, &mut self.bytes, hashed)?;
+        let check = if hashed { Check::Now(hash) } else { Check::Needless };
         self.target.write(block, &self.bytes, check)?;
         self.arrived += self.bytes.len() as u64;
         Ok(true)

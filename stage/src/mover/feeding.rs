@@ -2,16 +2,19 @@
 
 use std::collections::HashMap;
 use std::io::ErrorKind;
+use std::sync::Arc;
+use std::time::Duration;
 
 use memory::Pages;
 use pool::HostId;
 
 use super::lent::Lent;
-use super::message::{Message, Settings, Task};
+use super::message::{Message, Mode, Settings, Task};
 use super::peers::Peers;
+use super::pushing::{Act, Pushing};
+use super::sending::{Parcels, Supply};
 use super::{MoverError, at_home};
 use crate::blocks::Blocks;
-use crate::journal::UNKNOWN;
 use crate::source::Source;
 
 pub(super) struct Feeding {
@@ -19,6 +22,8 @@ pub(super) struct Feeding {
     source: Source,
     blocks: Blocks,
     lent: Lending,
+    pushing: Pushing,
+    parcels: Parcels,
     targets: Vec<u32>,
     /// Bytes that were read, and that all will read.
     read: u64,
@@ -49,23 +54,17 @@ impl Feeding {
         let (host, identity) = (HostId::own().0, source.identity()?);
         let announcement = Message::Manifest { task: number, key: manifest.key(), length, host, identity, name };
         let targets: Vec<u32> = task.to.iter().map(|spot| spot.rank).collect();
-        let hungry = (0..targets.len()).filter(|target| feeder(task, *target, peers) == task.from.rank).count();
+        let mode = options.mode_of(task);
+        let fed = (0..targets.len()).filter(|target| feeder(task, mode, *target, peers) == task.from.rank);
+        let fed: Vec<u32> = fed.map(|target| targets[target]).collect();
+        let hungry = fed.len();
         let blocks = Blocks::cut(source.manifest(), options.block);
-        let lent = Lending::default();
+        let pushing = Pushing::new(mode, fed, blocks.count());
+        let (lent, parcels) = Default::default();
         let total = source.manifest().bytes() * hungry as u64;
-        let checks = !options.unchecked;
-        let feeding = Feeding {
-            task: number,
-            source,
-            blocks,
-            lent,
-            targets,
-            read: 0,
-            total,
-            hungry,
-            checks,
-            _manifest: manifest,
-        };
+        let (task, read, checks, _manifest) = (number, 0, !options.unchecked, manifest);
+        let feeding =
+            Feeding { task, source, blocks, lent, pushing, parcels, targets, read, total, hungry, checks, _manifest };
         Ok(Some((feeding, announcement)))
     }
 
@@ -80,13 +79,7 @@ impl Feeding {
             return Err(MoverError::Message(format!("{}: there is no block {block}", peers.place(from))));
         }
         let mut bytes = peers.room();
-        let hash = match self.checks {
-            true => self.source.read(pieces, &mut bytes)?,
-            false => {
-                self.source.fill(pieces, &mut bytes)?;
-                UNKNOWN
-            }
-        };
+        let hash = self.source.block(pieces, &mut bytes, self.checks)?;
         let length = bytes.len() as u32;
         self.read += u64::from(length);
         let key = self.lent.lend(from, block, peers.lend(bytes)?);
@@ -102,9 +95,9 @@ impl Feeding {
         (self.read, self.total)
     }
 
-    /// Whether somebody is reading.
+    /// Whether somebody is reading, or may be sent something.
     pub(super) fn is_busy(&self) -> bool {
-        !self.lent.lent.is_empty()
+        !self.lent.lent.is_empty() || self.pushing.is_busy()
     }
 
     /// One more has everything. Returns whether all have; then the files are still the listed ones.
@@ -114,6 +107,23 @@ impl Feeding {
             self.source.check()?;
         }
         Ok(self.hungry == 0)
+    }
+}
+
+impl Supply for Feeding {
+    fn pushing(&mut self) -> &mut Pushing {
+        &mut self.pushing
+    }
+
+    fn next(&mut self, now: Duration) -> Act {
+        self.pushing.next(now, |block| Some(self.blocks.bytes(block)))
+    }
+
+    fn parcel(&mut self, block: u32, readers: usize) -> Result<Option<Arc<Pages>>, MoverError> {
+        let (source, pieces, checks) = (&mut self.source, self.blocks.pieces(block), self.checks);
+        let parcel = self.parcels.fill(|bytes| source.block(pieces, bytes, checks))?;
+        self.read += self.blocks.bytes(block) * readers as u64;
+        Ok(Some(parcel))
     }
 }
 
@@ -138,10 +148,9 @@ impl Lending {
     }
 }
 
-/// The rank from which a target fetches: the target before it at its site, or the source.
-pub(super) fn feeder(task: &Task, target: usize, peers: &Peers) -> u32 {
-    let site = |rank| peers.place(rank).split('/').next().map(str::to_owned);
-    let Some(own) = task.to.get(target) else { return task.from.rank };
-    let before = task.to[..target].iter().rev().find(|other| site(other.rank) == site(own.rank));
+/// The rank that feeds a target: the target before it at its site, or the source. A broadcast's source feeds all.
+pub(super) fn feeder(task: &Task, mode: Mode, target: usize, peers: &Peers) -> u32 {
+    let Some(own) = task.to.get(target).filter(|_| mode != Mode::Bcast) else { return task.from.rank };
+    let before = task.to[..target].iter().rev().find(|other| peers.are_together(other.rank, own.rank));
     before.map_or(task.from.rank, |other| other.rank)
 }

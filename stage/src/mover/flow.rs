@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use crate::Hash;
 
-/// Blocks that the sender reads ahead and keeps in memory.
-const AHEAD: usize = 4;
+/// Blocks that the sender reads ahead and keeps in memory. If it sends them: those for which a receive is posted.
+pub(super) const AHEAD: usize = 4;
 /// Blocks that are on their way at once: one hides the way of the other, and more would only queue.
 const READING: usize = 2;
 /// How often a damaged block is asked for again.
@@ -23,7 +23,7 @@ pub(super) struct Offer {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Act {
-    /// Have the sender read a block.
+    /// Have the sender read a block, or post a receive for it if the sender sends.
     Fetch(u32),
     /// Read it from the sender's memory.
     Read(Offer),
@@ -89,6 +89,12 @@ impl Flow {
             self.offers.push_back(offer);
         }
         expected
+    }
+
+    /// A block has arrived that the sender has sent.
+    pub(super) fn pushed(&mut self, offer: Offer) {
+        self.fetched = self.fetched.saturating_sub(1);
+        self.reading.insert(offer.block, offer);
     }
 
     /// A block has been read.

@@ -3,8 +3,8 @@
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
-use super::TELL;
-use super::message::{Event, Order};
+use super::message::{Event, Message, Order, Placed};
+use super::{Mover, MoverError, TELL};
 
 /// Task and target.
 type Which = (u32, u32);
@@ -59,5 +59,69 @@ impl Lead {
                 self.progress.values().fold((0, 0), |(a, t), (arrived, total)| (a + arrived, t + total));
             Event::Progress { arrived, total }
         })
+    }
+}
+
+/// What the first mover does beside moving: it tells the user, and ends the job.
+impl Mover<'_> {
+    pub(super) fn lead_placed(&mut self, task: u32, target: u32, report: Placed) -> Result<(), MoverError> {
+        let Some(order) = &self.order else { return Ok(()) };
+        let Some(found) = order.tasks.get(task as usize) else { return Ok(()) };
+        let to = found.to.get(target as usize).map_or(String::new(), |spot| spot.typed.clone());
+        let event = Event::Placed { from: found.from.typed.clone(), to, report };
+        self.write(&event)?;
+        if self.lead.placed((task, target)) {
+            self.end_all()?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn lead_absent(&mut self, task: u32) -> Result<(), MoverError> {
+        let found = self.order.as_ref().and_then(|order| order.tasks.get(task as usize));
+        let Some(found) = found.filter(|found| found.optional) else { return Ok(()) };
+        let (from, targets) = (found.from.typed.clone(), found.to.len() as u32);
+        self.write(&Event::Absent { from })?;
+        for target in 0..targets {
+            if self.lead.placed((task, target)) {
+                self.end_all()?;
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn end(&mut self, event: Event) -> Result<(), MoverError> {
+        if !self.lead.is_over() {
+            self.lead.over();
+            self.write(&event)?;
+            self.end_all()?;
+        }
+        Ok(())
+    }
+
+    /// A mover that was still reading the order would wait for the memory of one that has left.
+    pub(super) fn end_all(&mut self) -> Result<(), MoverError> {
+        self.ending = self.order_lent.is_some() && self.begun + 1 < self.peers.size();
+        if self.ending {
+            return Ok(());
+        }
+        for rank in 0..self.peers.size() {
+            self.peers.send(rank, &Message::End)?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn print(&mut self) -> Result<(), MoverError> {
+        let now = self.now();
+        match self.lead.due(now) {
+            Some(event) => self.write(&event),
+            None => Ok(()),
+        }
+    }
+
+    pub(super) fn write(&mut self, event: &Event) -> Result<(), MoverError> {
+        match &mut self.console {
+            Some(console) => console.write(event),
+            None => Ok(()),
+        }
     }
 }

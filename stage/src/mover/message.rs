@@ -121,9 +121,30 @@ pub struct Settings {
     /// Blocks have no checksums.
     #[serde(default)]
     pub unchecked: bool,
+    /// How blocks travel. Between places of one machine it makes no difference.
+    #[serde(default)]
+    pub mode: Mode,
+}
+
+/// How blocks travel from the mover that feeds others to those.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Mode {
+    /// The receiver reads each block from the feeder's memory.
+    #[default]
+    Pull,
+    /// The feeder sends each block.
+    Send,
+    /// The source sends each block once, to all targets at the same time.
+    Bcast,
 }
 
 impl Settings {
+    /// How the blocks of a task travel: to send to one alone is no broadcast.
+    pub(super) fn mode_of(&self, task: &Task) -> Mode {
+        if self.mode == Mode::Bcast && task.to.len() == 1 { Mode::Send } else { self.mode }
+    }
+
     /// The same for the controller.
     pub fn aim(&self) -> Aim {
         let deadline = self.deadline.map(Duration::from_millis);
@@ -218,6 +239,22 @@ pub(super) enum Message {
     Begun,
     /// To rank 0, before the order: whether an application computes on the sender's node.
     Busy(bool),
+    /// To a feeder that sends blocks.
+    Take {
+        task: u32,
+        take: Take,
+    },
+}
+
+/// What a target tells the feeder that sends it blocks.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Take {
+    /// Blocks that it lacks, as the first one and the number of those that follow each other. More come, unless `last`.
+    Lacks { runs: Vec<(u32, u32)>, last: bool },
+    /// It lacks this block, and has posted a receive for it.
+    Credit { block: u32 },
+    /// Bytes per second with which blocks may come; `None`: as fast as it goes. While it is paused, none may.
+    Pace { rate: Option<u64>, paused: bool },
 }
 
 /// What became of a target.

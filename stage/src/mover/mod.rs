@@ -1,13 +1,18 @@
 //! A mover: a rank of an ordinary job, which serves the sources of its node and fetches what its node gets.
 //!
-//! The receiver decides the rate: it asks for blocks (`Message::Fetch`), the sender reads them into its memory and says
-//! where (`Message::Ready`), and the receiver reads them from there, one-sided, when it is their time. Where
-//! several nodes of a site get the same, each trunk is crossed once: the first node fetches from the source, the next
-//! one from the first. Nothing is put in place before the last one has everything and the source has said that its
-//! files are still the listed ones.
+//! The receiver decides the rate. Blocks travel in one of three ways ([`Mode`]):
+//! - pull: it asks for blocks (`Message::Fetch`), the feeder reads them into its memory and says where
+//!   (`Message::Ready`), and the receiver reads them from there, one-sided, when it is their time (`flow`).
+//! - send: it says which blocks it lacks, posts receives for some (`Message::Take`), and the feeder sends them at the
+//!   receiver's rate (`pushing`, `sending`).
+//! - bcast: the same, but the source sends each block once, to all that lack it.
 //!
-//! One thread, which sleeps on the endpoint's descriptors. Reads and writes of files block it: two blocks are on their
-//! way meanwhile.
+//! Where several nodes of a site get the same, each trunk is crossed once: the first node is fed by the source, the
+//! next one by the first; in a broadcast, gateways copy. Nothing is put in place before the last one has everything and
+//! the source has said that its files are still the listed ones.
+//!
+//! One thread, which sleeps on the endpoint's descriptors. Reads and writes of files block it: two blocks or more are
+//! on their way meanwhile.
 
 mod console;
 mod feeding;
@@ -19,7 +24,9 @@ mod message;
 mod muster;
 mod peers;
 mod pmi;
+mod pushing;
 mod receiving;
+mod sending;
 
 use std::collections::{HashMap, HashSet};
 use std::os::fd::BorrowedFd;
@@ -29,7 +36,7 @@ use std::time::{Duration, Instant};
 use memory::Pages;
 use thiserror::Error;
 
-pub use message::{Control, Event, Order, Placed, Settings, Spot, Task};
+pub use message::{Control, Event, Mode, Order, Placed, Settings, Spot, Task};
 pub use pmi::PmiError;
 
 use crate::error::StageError;
@@ -50,6 +57,10 @@ pub(crate) const TELL: Duration = Duration::from_millis(200);
 const SOON: Duration = Duration::from_millis(20);
 /// How long a mover whose work has failed waits until the first one has heard of it.
 const LEAVE: Duration = Duration::from_secs(5);
+
+/// Tasks for which receives are posted at the same time. Those come first that the order names first, so all targets of
+/// a broadcast choose the same.
+const MOST_OPEN: usize = 16;
 
 /// Why a mover could not do its work.
 #[derive(Debug, Error)]
@@ -84,8 +95,19 @@ pub enum MoverError {
 /// What is being read from another mover's memory.
 enum Wanted {
     Order,
-    Manifest { task: u32, from: Origin },
-    Block { task: u32, block: u32 },
+    Manifest {
+        task: u32,
+        from: Origin,
+    },
+    Block {
+        task: u32,
+        block: u32,
+    },
+    /// A block that its feeder sends.
+    Pushed {
+        task: u32,
+        block: u32,
+    },
 }
 
 /// What a source says about itself besides its manifest.
@@ -351,6 +373,7 @@ impl Mover<'_> {
                 _ if self.failed.is_some() => Ok(()),
                 Some(Wanted::Manifest { task, from }) => self.begin_target(task, &from, &bytes, shared),
                 Some(Wanted::Block { task, block }) => self.arrived(task, block, bytes, shared.has_time()),
+                Some(Wanted::Pushed { task, block }) => self.came(task, block, bytes, shared.has_time()),
                 None => Ok(()),
             },
         }
@@ -415,14 +438,21 @@ impl Mover<'_> {
             Message::Full { task } => self.full(from, task),
             Message::Place { task } => self.place(task, shared),
             Message::Control(control) => self.control(control),
+            Message::Take { task, take } => self.take(from, task, take),
         }
     }
 
     fn want(&mut self, from: u32, key: u64, length: u64, what: Wanted) -> Result<(), MoverError> {
         let length = usize::try_from(length).map_err(|_| MoverError::Message(format!("{length} bytes")))?;
+        let context = self.wants(what);
+        self.peers.read(from, key, length, context)
+    }
+
+    /// The context of what is wanted.
+    fn wants(&mut self, what: Wanted) -> usize {
         self.next_context += 1;
         self.wanted.insert(self.next_context, what);
-        self.peers.read(from, key, length, self.next_context)
+        self.next_context
     }
 
     /// A block that somebody wants from this node.
@@ -451,6 +481,7 @@ impl Mover<'_> {
         let Some((task, options)) = task else { return Ok(()) };
         let mut receiving = Receiving::open(number, task, &options, origin, bytes, &self.peers)?;
         receiving.pause(self.paused);
+        self.introduce(number, &receiving)?;
         receiving.tell(self.began.elapsed(), true, &mut self.peers)?;
         if receiving.is_full() {
             receiving.tell_full(number, &mut self.peers)?;
@@ -465,10 +496,16 @@ impl Mover<'_> {
         let busy = self.receiving.values().filter(|receiving| receiving.is_busy()).count().max(1) as u64;
         let each = rate.map(|rate| (rate / busy).max(1));
         self.receiving.values_mut().for_each(|receiving| receiving.set_rate(now, each));
-        let numbers: Vec<u32> = self.receiving.keys().copied().collect();
+        let mut numbers: Vec<u32> = self.receiving.keys().copied().collect();
+        numbers.sort_unstable();
+        let mut open = 0;
         for task in numbers {
-            while let Some(receiving) = self.receiving.get_mut(&task) {
+            self.tell_pace(task)?;
+            let has_turn = open < MOST_OPEN;
+            open += usize::from(self.receiving.get(&task).is_some_and(Receiving::awaits_blocks));
+            while let Some(receiving) = self.receiving.get_mut(&task).filter(|_| has_turn) {
                 match receiving.next(now) {
+                    flow::Act::Fetch(block) if receiving.mode() != Mode::Pull => self.await_block(task, block)?,
                     flow::Act::Fetch(block) => {
                         let feeder = receiving.feeder();
                         self.peers.send(feeder, &Message::Fetch { task, block })?;
@@ -489,7 +526,7 @@ impl Mover<'_> {
                 receiving.tell(now, false, &mut self.peers)?;
             }
         }
-        Ok(())
+        self.push(now, wake)
     }
 
     fn arrived(&mut self, task: u32, block: u32, bytes: Pages, at_once: bool) -> Result<(), MoverError> {
@@ -578,67 +615,6 @@ impl Mover<'_> {
             self.peers.send(0, &Message::Cancelled { task, target })?;
         }
         Ok(())
-    }
-
-    fn lead_placed(&mut self, task: u32, target: u32, report: Placed) -> Result<(), MoverError> {
-        let Some(order) = &self.order else { return Ok(()) };
-        let Some(found) = order.tasks.get(task as usize) else { return Ok(()) };
-        let to = found.to.get(target as usize).map_or(String::new(), |spot| spot.typed.clone());
-        let event = Event::Placed { from: found.from.typed.clone(), to, report };
-        self.write(&event)?;
-        if self.lead.placed((task, target)) {
-            self.end_all()?;
-        }
-        Ok(())
-    }
-
-    fn lead_absent(&mut self, task: u32) -> Result<(), MoverError> {
-        let found = self.order.as_ref().and_then(|order| order.tasks.get(task as usize));
-        let Some(found) = found.filter(|found| found.optional) else { return Ok(()) };
-        let (from, targets) = (found.from.typed.clone(), found.to.len() as u32);
-        self.write(&Event::Absent { from })?;
-        for target in 0..targets {
-            if self.lead.placed((task, target)) {
-                self.end_all()?;
-            }
-        }
-        Ok(())
-    }
-
-    fn end(&mut self, event: Event) -> Result<(), MoverError> {
-        if !self.lead.is_over() {
-            self.lead.over();
-            self.write(&event)?;
-            self.end_all()?;
-        }
-        Ok(())
-    }
-
-    /// A mover that was still reading the order would wait for the memory of one that has left.
-    fn end_all(&mut self) -> Result<(), MoverError> {
-        self.ending = self.order_lent.is_some() && self.begun + 1 < self.peers.size();
-        if self.ending {
-            return Ok(());
-        }
-        for rank in 0..self.peers.size() {
-            self.peers.send(rank, &Message::End)?;
-        }
-        Ok(())
-    }
-
-    fn print(&mut self) -> Result<(), MoverError> {
-        let now = self.now();
-        match self.lead.due(now) {
-            Some(event) => self.write(&event),
-            None => Ok(()),
-        }
-    }
-
-    fn write(&mut self, event: &Event) -> Result<(), MoverError> {
-        match &mut self.console {
-            Some(console) => console.write(event),
-            None => Ok(()),
-        }
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use endpoint::operation::{CompleteWhen, Kind, Match, ReadOp, RecvOp, SendOp};
-use endpoint::{Config, Endpoint, Failure, PeerId, UserData};
+use endpoint::{Completion, Config, Endpoint, Failure, PeerId, ShareOp, ShareTree, UserData};
 use memory::{Buffer, Pages, RegionError, Regions};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use types::roster::FORWARDER;
@@ -18,17 +18,37 @@ use super::message::{LONGEST, Message};
 use super::pmi::Pmi;
 
 const TAG: u64 = 1;
+/// Most receivers of a share.
+const MOST_SHARING: usize = 64;
 /// Receives posted for messages.
 const POSTED: usize = 32;
 /// Memory of as many blocks is kept for others.
 const SPARE: usize = 8;
+/// The tag, or the key of a share, of every block that is sent has this bit.
+const BLOCK: u64 = 1 << 63;
 /// The longest sleep: the endpoint checks its connections for silence at this interval.
 const LONGEST_SLEEP: Duration = Duration::from_millis(250);
 
 pub(super) enum Happened {
     Told(u32, Message),
-    /// What was read for this context.
+    /// What was read, or awaited, for this context.
     Read(usize, Pages),
+}
+
+/// A block that is sent.
+#[derive(Clone, Copy)]
+pub(super) struct BlockId {
+    pub(super) task: u32,
+    pub(super) block: u32,
+    /// All targets of other sites that lack it get it as one share.
+    pub(super) shared: bool,
+}
+
+impl BlockId {
+    /// Its tag, or the key of its share. It may be sent again when it has arrived.
+    fn key(self) -> u64 {
+        BLOCK | u64::from(self.task) << 32 | u64::from(self.block)
+    }
 }
 
 pub(super) struct Peers {
@@ -38,6 +58,8 @@ pub(super) struct Peers {
     waiting: VecDeque<Waiting>,
     /// Memory of blocks that are done with.
     spare: Vec<Pages>,
+    /// Shares that have ended, for the next step.
+    ended: VecDeque<Completion>,
     sleeps_on: Vec<OwnedFd>,
     pmi: Pmi,
     me: u32,
@@ -67,8 +89,18 @@ impl Peers {
             peers.push(endpoint.peer(address));
         }
         let sleeps_on = endpoint.wait_fds().map(|fd| fd.try_clone_to_owned()).collect::<Result<_, _>>()?;
-        let mut peers =
-            Peers { endpoint, regions, peers, waiting: VecDeque::new(), spare: Vec::new(), sleeps_on, pmi, me, roster };
+        let mut peers = Peers {
+            endpoint,
+            regions,
+            peers,
+            waiting: VecDeque::new(),
+            spare: Vec::new(),
+            ended: VecDeque::new(),
+            sleeps_on,
+            pmi,
+            me,
+            roster,
+        };
         for _ in 0..POSTED {
             peers.await_message()?;
         }
@@ -109,6 +141,12 @@ impl Peers {
         }
     }
 
+    /// Whether two ranks are at one site.
+    pub(super) fn are_together(&self, one: u32, other: u32) -> bool {
+        let site = |rank| self.roster.place(Rank(rank)).map(|place| place.site);
+        site(one) == site(other)
+    }
+
     pub(super) fn lend(&self, bytes: Pages) -> Result<Lent, RegionError> {
         Lent::new(&self.regions, bytes)
     }
@@ -131,6 +169,56 @@ impl Peers {
         let mut pages = self.room();
         pages.resize(length);
         self.begin(Waiting::Read(ReadOp { from, key, address: 0, buffer: Buffer::pages(pages), user }))
+    }
+
+    /// Awaits a block that `from` sends: as a share, if it is at another site and the block is `shared`. `context`
+    /// comes back with its bytes.
+    pub(super) fn await_block(
+        &mut self,
+        from: u32,
+        block: BlockId,
+        length: usize,
+        context: usize,
+    ) -> Result<(), MoverError> {
+        let peer = self.peer(from)?;
+        let mut memory = self.room();
+        memory.resize(length);
+        let (buffer, user) = (Buffer::pages(memory), UserData { context, flags: 0 });
+        let begun = if block.shared && !self.are_together(from, self.me) {
+            self.endpoint.receive_share(peer, block.key(), buffer, user)
+        } else {
+            let matching = Match { from: Some(peer), tagged: true, tag: block.key(), ignore: 0 };
+            self.endpoint.receive(RecvOp { matching, buffer, multi: None, user })
+        };
+        begun.map_err(MoverError::Begin)
+    }
+
+    /// Sends a block to all of these: to those at other sites as one share, if it is `shared`.
+    pub(super) fn send_block(&mut self, block: BlockId, bytes: &Arc<Pages>, to: &[u32]) -> Result<(), MoverError> {
+        let user = UserData::default();
+        let (here, there): (Vec<u32>, Vec<u32>) =
+            to.iter().partition(|rank| !block.shared || self.are_together(**rank, self.me));
+        for rank in here {
+            let (to, buffer) = (self.peer(rank)?, Buffer::shared(bytes.clone()));
+            let (tag, data, complete) = (Some(block.key()), None, CompleteWhen::Sent);
+            self.begin(Waiting::Send(SendOp { to, tag, data, buffer, complete, user }))?;
+        }
+        for ranks in there.chunks(MOST_SHARING) {
+            let to = ranks.iter().map(|rank| self.peer(*rank)).collect::<Result<_, _>>()?;
+            let (key, buffer, trees) = (block.key(), Buffer::shared(bytes.clone()), vec![self.star(ranks)]);
+            self.endpoint.share(ShareOp { key, to, buffer, trees, user }).map_err(MoverError::Begin)?;
+        }
+        Ok(())
+    }
+
+    /// From this site to each of these ranks' sites.
+    fn star(&self, ranks: &[u32]) -> ShareTree {
+        let site = |rank: u32| self.roster.place(Rank(rank)).map(|place| place.site);
+        let mut sites: Vec<_> = ranks.iter().filter_map(|rank| site(*rank)).collect();
+        sites.sort_unstable();
+        sites.dedup();
+        let own = site(self.me);
+        ShareTree { edges: sites.into_iter().filter_map(|site| Some((own?, site))).collect(), weight: 1.0 }
     }
 
     fn peer(&self, rank: u32) -> Result<PeerId, MoverError> {
@@ -166,7 +254,7 @@ impl Peers {
         loop {
             self.begin_waiting()?;
             let moved = self.endpoint.progress();
-            let Some(completion) = self.endpoint.next_completion() else {
+            let Some(completion) = self.endpoint.next_completion().or_else(|| self.next_ended()) else {
                 if moved {
                     continue;
                 }
@@ -177,6 +265,7 @@ impl Peers {
                 Ok(()) => {}
                 Err(Failure::Cancelled) => continue,
                 Err(failure) => {
+                    let from = from.or_else(|| self.lost(&failure));
                     let place = from.map(|rank| self.shown(rank as u32));
                     return Err(MoverError::Lost { place: place.unwrap_or_else(|| "a mover".to_owned()), failure });
                 }
@@ -185,6 +274,10 @@ impl Peers {
             match (completion.kind, completion.buffer, from) {
                 (Kind::Read, Some(buffer), _) => {
                     return Ok(Some(Happened::Read(completion.user.context, buffer.into_pages())));
+                }
+                (Kind::Share, Some(buffer), _) => return Ok(Some(read(completion.user.context, buffer, length))),
+                (Kind::Recv, Some(buffer), _) if completion.tag != TAG => {
+                    return Ok(Some(read(completion.user.context, buffer, length)));
                 }
                 (Kind::Recv, Some(buffer), Some(from)) => {
                     self.await_message()?;
@@ -199,9 +292,25 @@ impl Peers {
         }
     }
 
+    fn next_ended(&mut self) -> Option<Completion> {
+        self.ended.pop_front().or_else(|| self.endpoint.next_share_completion())
+    }
+
+    /// The rank that was lost.
+    fn lost(&self, failure: &Failure) -> Option<usize> {
+        let Failure::PeerLost { address, .. } = failure else { return None };
+        let is_it = |peer: &PeerId| self.endpoint.peer_address(*peer).is_some_and(|known| known == *address);
+        self.peers.iter().position(is_it)
+    }
+
     /// Sleeps until something can be moved, one of these can be read, or this time has passed.
     pub(super) fn sleep(&mut self, limit: Duration, also: Option<BorrowedFd<'_>>) -> Result<(), MoverError> {
         let Some(due) = self.endpoint.arm() else { return Ok(()) };
+        // No descriptor tells of these.
+        self.ended.extend(self.endpoint.next_share_completion());
+        if !self.ended.is_empty() {
+            return Ok(());
+        }
         let due = due.min(limit).min(LONGEST_SLEEP);
         let due = Timespec { tv_sec: due.as_secs() as i64, tv_nsec: due.subsec_nanos().into() };
         let fds = self.sleeps_on.iter().map(AsFd::as_fd).chain(also);
@@ -213,12 +322,22 @@ impl Peers {
 
     /// Waits until what was sent has left, and leaves the job in order.
     pub(super) fn close(mut self) -> Result<(), MoverError> {
+        // Blocks that are still to be sent are of a transfer that was given up.
+        let is_block = |op: &SendOp| op.tag.is_some_and(|tag| tag != TAG);
+        self.waiting.retain(|op| !matches!(op, Waiting::Send(op) if is_block(op)));
         while !self.waiting.is_empty() {
             self.step()?;
         }
         self.endpoint.close();
         Ok(self.pmi.finish()?)
     }
+}
+
+/// What has arrived in a buffer.
+fn read(context: usize, buffer: Buffer, length: usize) -> Happened {
+    let mut pages = buffer.into_pages();
+    pages.resize(length.min(pages.len()));
+    Happened::Read(context, pages)
 }
 
 fn address(hex: &str) -> Option<Address> {

@@ -1,23 +1,29 @@
 //! A target of this node: what it asks for, and what it passes on to the next node of its site.
 
+use std::collections::{HashSet, VecDeque};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use memory::Pages;
 use pool::HostId;
 
 use super::feeding::{Lending, feeder};
-use super::flow::{Act, Flow, Offer};
-use super::message::{Message, Placed, Settings, Task};
+use super::flow::{AHEAD, Act, Flow, Offer};
+use super::message::{Message, Mode, Placed, Settings, Take, Task};
 use super::peers::Peers;
+use super::pushing::{self, Pushing};
+use super::sending::{HASH, Parcels, Supply, split};
 use super::{MoverError, Origin, TELL, at_home};
 use crate::Hash;
 use crate::error::StageError;
-use crate::journal::UNKNOWN;
 use crate::manifest::Manifest;
 use crate::pace::Pace;
 use crate::supervise::Overlap;
 use crate::target::{Check, Options, Target};
+
+/// Runs of blocks in a message: far less than its longest.
+const RUNS: usize = 1000;
 
 pub(super) struct Receiving {
     task: u32,
@@ -39,6 +45,15 @@ pub(super) struct Receiving {
     told_full: bool,
     /// Whether blocks have a checksum.
     checks: bool,
+    mode: Mode,
+    /// The pace that the feeder was told.
+    told_pace: Option<Take>,
+    pushing: Pushing,
+    parcels: Parcels,
+    /// The latest blocks that were sent here and go on to the next node.
+    held: VecDeque<(u32, Arc<Pages>)>,
+    /// Blocks that were not the sender's when they were read for another node.
+    doubtful: HashSet<u32>,
 }
 
 impl Receiving {
@@ -63,24 +78,34 @@ impl Receiving {
         let total = manifest.bytes();
         let settings = Options { block: options.block, kept: options.kept };
         let target = Target::open((&path, again), from, manifest, source, settings)?;
-        let hungry = (0..task.to.len()).filter(|other| *other != target_number && feeder(task, *other, peers) == me);
+        let mode = options.mode_of(task);
+        let fed = |other: &usize| *other != target_number && feeder(task, mode, *other, peers) == me;
         // Where the source is on this node too, it feeds the others.
-        let hungry = if task.from.rank == me { 0 } else { hungry.count() };
+        let fed: Vec<u32> = match task.from.rank == me {
+            true => Vec::new(),
+            false => (0..task.to.len()).filter(fed).map(|other| task.to[other].rank).collect(),
+        };
         Ok(Receiving {
             task: number,
             number: target_number as u32,
             path,
-            feeder: feeder(task, target_number, peers),
+            feeder: feeder(task, mode, target_number, peers),
             flow: Flow::new(target.done().missing()),
             pace: Pace::new(options.rate),
             arrived: target.resumed(),
             total,
             told: None,
-            hungry,
+            hungry: fed.len(),
             waiting: Vec::new(),
             lent: Lending::default(),
             told_full: false,
             checks: !options.unchecked,
+            mode,
+            told_pace: None,
+            pushing: Pushing::new(mode, fed, target.blocks().count()),
+            parcels: Parcels::default(),
+            held: VecDeque::new(),
+            doubtful: HashSet::new(),
             target,
         })
     }
@@ -112,30 +137,102 @@ impl Receiving {
         at_once: bool,
         peers: &mut Peers,
     ) -> Result<Vec<(u32, Message)>, MoverError> {
-        let Some(offer) = self.flow.arrived(block) else { return Ok(Vec::new()) };
-        let check = match (self.checks, at_once) {
-            (false, _) => Check::Needless,
-            (true, true) => Check::Now(offer.hash),
-            (true, false) => Check::Later(offer.hash),
+        let Some(hash) = self.write(block, &bytes, at_once)? else {
+            peers.recycle(bytes);
+            return Ok(Vec::new());
         };
-        match self.target.write(block, &bytes, check) {
-            Ok(()) => {}
-            Err(StageError::Damaged { .. }) if self.flow.damaged(block) => return Ok(Vec::new()),
-            Err(error) => return Err(error.into()),
-        }
-        self.arrived += bytes.len() as u64;
         let (now, later) = std::mem::take(&mut self.waiting).into_iter().partition(|(_, wanted)| *wanted == block);
         self.waiting = later;
         let mut now: Vec<(u32, u32)> = now;
         let (last, mut ready) = (now.pop(), Vec::new());
         for (to, _) in now {
-            ready.push((to, self.ready(to, block, offer.hash, bytes.clone(), peers)?));
+            ready.push((to, self.ready(to, block, hash, bytes.clone(), peers)?));
         }
         match last {
-            Some((to, _)) => ready.push((to, self.ready(to, block, offer.hash, bytes, peers)?)),
+            Some((to, _)) => ready.push((to, self.ready(to, block, hash, bytes, peers)?)),
             None => peers.recycle(bytes),
         }
         Ok(ready)
+    }
+
+    /// The same for a block that its feeder has sent, with its hash at its end.
+    pub(super) fn came(
+        &mut self,
+        block: u32,
+        parcel: Pages,
+        at_once: bool,
+        peers: &mut Peers,
+    ) -> Result<(), MoverError> {
+        let Some((bytes, hash)) = split(&parcel) else { return Ok(()) };
+        self.flow.pushed(Offer { block, hash, key: 0, length: bytes.len() as u32 });
+        let is_written = self.write(block, bytes, at_once)?.is_some();
+        if self.pushing.is_empty() || !is_written {
+            peers.recycle(parcel);
+            return Ok(());
+        }
+        self.doubtful.remove(&block);
+        while self.held.len() >= AHEAD {
+            let Some((_, oldest)) = self.held.pop_back() else { break };
+            if let Ok(pages) = Arc::try_unwrap(oldest) {
+                peers.recycle(pages);
+            }
+        }
+        self.held.push_front((block, Arc::new(parcel)));
+        Ok(())
+    }
+
+    /// Returns the hash of what was written; `None`: it was damaged, or nobody has asked for it.
+    fn write(&mut self, block: u32, bytes: &[u8], at_once: bool) -> Result<Option<Hash>, MoverError> {
+        let Some(offer) = self.flow.arrived(block) else { return Ok(None) };
+        let check = match (self.checks, at_once) {
+            (false, _) => Check::Needless,
+            (true, true) => Check::Now(offer.hash),
+            (true, false) => Check::Later(offer.hash),
+        };
+        match self.target.write(block, bytes, check) {
+            Ok(()) => {}
+            Err(StageError::Damaged { .. }) if self.flow.damaged(block) => return Ok(None),
+            Err(error) => return Err(error.into()),
+        }
+        self.arrived += bytes.len() as u64;
+        Ok(Some(offer.hash))
+    }
+
+    /// How its blocks come.
+    pub(super) fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    /// Whether blocks are still to be sent here.
+    pub(super) fn awaits_blocks(&self) -> bool {
+        self.mode != Mode::Pull && !self.target.done().is_full()
+    }
+
+    /// Bytes of a block that is sent, with its hash.
+    pub(super) fn parcel_length(&self, block: u32) -> usize {
+        self.target.blocks().bytes(block) as usize + HASH
+    }
+
+    /// What it lacks, for a feeder that sends.
+    pub(super) fn lacks(&self) -> Vec<Take> {
+        let mut runs: Vec<(u32, u32)> = Vec::new();
+        for block in self.target.done().missing() {
+            match runs.last_mut() {
+                Some((first, count)) if *first + *count == block => *count += 1,
+                _ => runs.push((block, 1)),
+            }
+        }
+        let mut all: Vec<Take> =
+            runs.chunks(RUNS).map(|runs| Take::Lacks { runs: runs.to_vec(), last: false }).collect();
+        all.push(Take::Lacks { runs: Vec::new(), last: true });
+        all
+    }
+
+    /// What a feeder that sends has to know about the pace, if it is new.
+    pub(super) fn new_pace(&mut self) -> Option<Take> {
+        let pace = Take::Pace { rate: self.pace.rate(), paused: self.flow.is_paused() };
+        let is_new = self.awaits_blocks() && self.told_pace.as_ref() != Some(&pace);
+        is_new.then(|| self.told_pace.insert(pace).clone())
     }
 
     /// A block that another node wants. `None`: as soon as it has arrived.
@@ -145,11 +242,7 @@ impl Receiving {
             return Ok(None);
         }
         let mut bytes = peers.room();
-        let hash = match self.checks {
-            true => self.target.read(block, &mut bytes),
-            false => self.target.fill(block, &mut bytes).map(|()| UNKNOWN),
-        };
-        match hash {
+        match self.target.block(block, &mut bytes, self.checks) {
             Ok(hash) => self.ready(from, block, hash, bytes, peers).map(Some),
             // It is compared before long, and fetched again.
             Err(StageError::Damaged { .. }) => {
@@ -240,5 +333,35 @@ impl Receiving {
     /// Gives up, and removes what has arrived.
     pub(super) fn evict(self) -> Result<(), MoverError> {
         Ok(self.target.evict()?)
+    }
+}
+
+impl Supply for Receiving {
+    fn pushing(&mut self) -> &mut Pushing {
+        &mut self.pushing
+    }
+
+    fn next(&mut self, now: Duration) -> pushing::Act {
+        let (target, doubtful) = (&self.target, &self.doubtful);
+        let is_here = |block: &u32| target.done().contains(*block) && !doubtful.contains(block);
+        self.pushing.next(now, |block| Some(block).filter(is_here).map(|block| target.blocks().bytes(block)))
+    }
+
+    fn parcel(&mut self, block: u32, _readers: usize) -> Result<Option<Arc<Pages>>, MoverError> {
+        // If it is asked for again it was damaged, and what is on the disk is compared.
+        let held = self.held.iter().position(|(held, _)| *held == block);
+        if let Some((_, parcel)) = held.and_then(|place| self.held.remove(place)) {
+            return Ok(Some(parcel));
+        }
+        let (target, checks) = (&mut self.target, self.checks);
+        match self.parcels.fill(|bytes| target.block(block, bytes, checks)) {
+            Ok(parcel) => Ok(Some(parcel)),
+            // It is compared before long, and comes again.
+            Err(StageError::Damaged { .. }) => {
+                self.doubtful.insert(block);
+                Ok(None)
+            }
+            Err(error) => Err(error.into()),
+        }
     }
 }

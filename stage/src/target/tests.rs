@@ -414,7 +414,7 @@ fn the_same_command_finds_what_it_has_put_in_place() {
             std::fs::write(from.join(name), noise(5000, name.len() as u64)).unwrap();
         }
         let (mut source, mut target) = open(&from, &to, 4096).unwrap();
-        let mut bytes = Vec::new();
+        let mut bytes = Pages::default();
         for block in 0..target.blocks().count() {
             let hash = source.read(target.blocks().pieces(block), &mut bytes).unwrap();
             target.write(block, &bytes, Check::Now(hash)).unwrap();

@@ -1,0 +1,186 @@
+//! Blocks that are sent: what a mover does for those that it feeds, and for what it is fed with.
+//!
+//! A parcel is a block's bytes with their hash behind them, so that one message has both.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use memory::Pages;
+
+use super::message::{Message, Mode, Take};
+use super::peers::BlockId;
+use super::pushing::{Act, Pushing};
+use super::receiving::Receiving;
+use super::{Mover, MoverError, Wanted};
+use crate::Hash;
+use crate::error::StageError;
+
+/// Bytes of the hash behind a block.
+pub(super) const HASH: usize = size_of::<Hash>();
+
+/// A block's bytes, and their hash as the sender computed it. `None`: it is too short for that.
+pub(super) fn split(parcel: &[u8]) -> Option<(&[u8], Hash)> {
+    parcel.split_last_chunk().map(|(bytes, hash)| (bytes, *hash))
+}
+
+/// Memory of parcels, which is used again when they have been sent.
+#[derive(Debug, Default)]
+pub(super) struct Parcels(Vec<Arc<Pages>>);
+
+impl Parcels {
+    /// A parcel of the bytes that `read` puts into memory whose hash it returns.
+    pub(super) fn fill(
+        &mut self,
+        read: impl FnOnce(&mut Pages) -> Result<Hash, StageError>,
+    ) -> Result<Arc<Pages>, StageError> {
+        let free = self.0.iter_mut().position(|parcel| Arc::get_mut(parcel).is_some());
+        let free = free.map(|place| self.0.swap_remove(place));
+        let mut bytes = free.and_then(|parcel| Arc::try_unwrap(parcel).ok()).unwrap_or_default();
+        let hash = read(&mut bytes)?;
+        let end = bytes.len();
+        bytes.resize(end + HASH);
+        bytes[end..].copy_from_slice(&hash);
+        let parcel = Arc::new(bytes);
+        self.0.push(parcel.clone());
+        Ok(parcel)
+    }
+}
+
+/// What feeds others by sends: a source, or a target for the next node of its site.
+pub(super) trait Supply {
+    fn pushing(&mut self) -> &mut Pushing;
+
+    fn next(&mut self, now: Duration) -> Act;
+
+    /// A block for this number of readers. `None`: it turned out not to be here, and comes again.
+    fn parcel(&mut self, block: u32, readers: usize) -> Result<Option<Arc<Pages>>, MoverError>;
+}
+
+impl Mover<'_> {
+    /// Of a task's source and a target on the same node, it is the source that feeds.
+    fn supply(&mut self, task: u32) -> Option<&mut dyn Supply> {
+        match (self.feeding.get_mut(&task), self.receiving.get_mut(&task)) {
+            (Some(feeding), _) => Some(feeding),
+            (None, Some(receiving)) => Some(receiving),
+            (None, None) => None,
+        }
+    }
+
+    /// A target that this node feeds says what it takes.
+    pub(super) fn take(&mut self, from: u32, task: u32, take: Take) -> Result<(), MoverError> {
+        let Some(supply) = self.supply(task) else {
+            self.early.push((from, Message::Take { task, take }));
+            return Ok(());
+        };
+        match supply.pushing().take(from, &take) {
+            true => Ok(()),
+            false => Err(MoverError::Message(format!("from {}: {take:?}", self.peers.place(from)))),
+        }
+    }
+
+    /// Sends a block of each task that may go now.
+    pub(super) fn push(&mut self, now: Duration, wake: &mut Duration) -> Result<(), MoverError> {
+        if self.cancelled {
+            return Ok(());
+        }
+        let mut tasks: Vec<u32> = self.feeding.keys().chain(self.receiving.keys()).copied().collect();
+        tasks.sort_unstable();
+        tasks.dedup();
+        for task in tasks {
+            let Some(supply) = self.supply(task) else { continue };
+            match supply.next(now) {
+                Act::Push { block, to } => {
+                    match supply.parcel(block, to.len())? {
+                        Some(parcel) => {
+                            let block = self.block_id(task, block);
+                            self.peers.send_block(block, &parcel, &to)?;
+                        }
+                        None => to.iter().for_each(|rank| {
+                            supply.pushing().take(*rank, &Take::Credit { block });
+                        }),
+                    }
+                    // There may be another one, after a look at what has happened meanwhile.
+                    *wake = Duration::ZERO;
+                }
+                Act::Sleep(until) => *wake = (*wake).min(until.saturating_sub(now)),
+                Act::Wait => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn block_id(&self, task: u32, block: u32) -> BlockId {
+        let order = self.order.as_ref();
+        let mode = order.and_then(|order| Some(order.options.mode_of(order.tasks.get(task as usize)?)));
+        BlockId { task, block, shared: mode == Some(Mode::Bcast) }
+    }
+
+    /// Tells a feeder that sends what it lacks.
+    pub(super) fn introduce(&mut self, task: u32, receiving: &Receiving) -> Result<(), MoverError> {
+        if receiving.mode() == Mode::Pull {
+            return Ok(());
+        }
+        for take in receiving.lacks() {
+            self.peers.send(receiving.feeder(), &Message::Take { task, take })?;
+        }
+        Ok(())
+    }
+
+    /// Tells a feeder that sends with which rate.
+    pub(super) fn tell_pace(&mut self, task: u32) -> Result<(), MoverError> {
+        let Some(receiving) = self.receiving.get_mut(&task) else { return Ok(()) };
+        match receiving.new_pace() {
+            Some(take) => self.peers.send(receiving.feeder(), &Message::Take { task, take }),
+            None => Ok(()),
+        }
+    }
+
+    /// Posts a receive for a block, and says so.
+    pub(super) fn await_block(&mut self, task: u32, block: u32) -> Result<(), MoverError> {
+        let id = self.block_id(task, block);
+        let Some(receiving) = self.receiving.get_mut(&task) else { return Ok(()) };
+        let (feeder, length) = (receiving.feeder(), receiving.parcel_length(block));
+        let context = self.wants(Wanted::Pushed { task, block });
+        self.peers.await_block(feeder, id, length, context)?;
+        self.peers.send(feeder, &Message::Take { task, take: Take::Credit { block } })
+    }
+
+    /// A block that was sent has arrived.
+    pub(super) fn came(&mut self, task: u32, block: u32, parcel: Pages, at_once: bool) -> Result<(), MoverError> {
+        let Some(receiving) = self.receiving.get_mut(&task) else { return Ok(()) };
+        if parcel.len() != receiving.parcel_length(block) {
+            let place = self.peers.place(receiving.feeder());
+            return Err(MoverError::Message(format!("from {place}: block {block} with {} bytes", parcel.len())));
+        }
+        receiving.came(block, parcel, at_once, &mut self.peers)?;
+        self.if_full(task)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_parcel_is_filled_again_when_it_has_been_sent() {
+        let mut parcels = Parcels::default();
+        let mut fill = |byte: u8| {
+            let read = |bytes: &mut Pages| {
+                bytes.resize(1);
+                bytes[0] = byte;
+                Ok([byte; HASH])
+            };
+            parcels.fill(read).unwrap()
+        };
+        let first = fill(1);
+        assert_eq!(split(&first), Some((&[1][..], [1; HASH])));
+        let (second, place) = (fill(2), first.as_ptr());
+        drop(first);
+        let third = fill(3);
+        assert_eq!(
+            (third.as_ptr(), split(&second), split(&third[1..])),
+            (place, Some((&[2][..], [2; HASH])), Some((&[][..], [3; HASH])))
+        );
+        assert_eq!(split(&third[2..]), None);
+    }
+}
