@@ -76,7 +76,7 @@ fn move_all(args: &MoveArgs) -> Result<i32> {
     let job = match places.iter().all(|place| place.site.is_none()) {
         true => {
             let pairs: Vec<(Place, Place)> = from.iter().map(|from| (from.clone(), to.clone())).collect();
-            here(&pairs, (from.len() > 1, layouts), args.common.pace.settings(), typed(from, &to), title(from, &to))?
+            here(&pairs, (from.len() > 1, layouts), args.common.pace.settings(1), typed(from, &to), title(from, &to))?
         }
         false => by_job(args, from, &to, layouts.as_ref())?,
     };
@@ -189,7 +189,7 @@ fn by_job(args: &MoveArgs, from: &[Place], to: &Place, layouts: Option<&Layouts>
             layouts: layouts.cloned(),
         });
     }
-    let order = Order { tasks, options: args.common.pace.settings() };
+    let order = Order { tasks, options: args.common.pace.settings(targets.len()) };
     Ok(Job { command: map.job(&movers.nodes)?, order, places: typed(from, to), title: title(from, to) })
 }
 

@@ -133,9 +133,9 @@ pub(crate) struct PaceArgs {
     /// it leaves idle
     #[arg(long, value_name = "PERCENT", default_value = "10", value_parser = harm)]
     pub harm: u32,
-    /// Bytes moved at a time, from 4KiB to 1GiB
-    #[arg(long, value_name = "SIZE", default_value = "4MiB", value_parser = block)]
-    pub block: u32,
+    /// Bytes moved at a time, from 4KiB to 1GiB [default: 4MiB, or 1MiB to more than two nodes]
+    #[arg(long, value_name = "SIZE", value_parser = block)]
+    pub block: Option<u32>,
     /// Space of the target's file system that is left to others [default: a hundredth of it, at most 4GiB]
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     pub keep_free: Option<u64>,
@@ -169,10 +169,12 @@ impl Mode {
 }
 
 impl PaceArgs {
-    pub(crate) fn settings(&self) -> Settings {
+    /// `targets`: the most nodes that get the same. A node passes on whole blocks, so those at the end of a chain begin
+    /// the sooner, the shorter blocks are.
+    pub(crate) fn settings(&self, targets: usize) -> Settings {
         let deadline = self.deadline.map(|deadline| deadline.as_millis() as u64);
         Settings {
-            block: self.block,
+            block: self.block.unwrap_or(if targets > 2 { 1 << 20 } else { 4 << 20 }),
             rate: self.rate,
             kept: self.keep_free,
             deadline,

@@ -53,7 +53,7 @@ pub(crate) fn stage(args: &NodesArgs, way: Way) -> Result<i32> {
             bail!("{place}: there is no sites file, and so no site: `landbridge sites add NAME [USER@]HOST` adds one");
         }
         return command::carry_out(
-            command::here(&places, (false, None), args.common.pace.settings(), typed, title)?,
+            command::here(&places, (false, None), args.common.pace.settings(1), typed, title)?,
             args.common.json,
         );
     }
@@ -72,7 +72,8 @@ pub(crate) fn stage(args: &NodesArgs, way: Way) -> Result<i32> {
         Ok(Task { from: spot(from)?, to, into: false, optional: *optional, layouts: None })
     };
     let tasks = transfers.iter().map(task).collect::<Result<Vec<_>>>()?;
-    let order = Order { tasks, options: args.common.pace.settings() };
+    let targets = tasks.iter().map(|task| task.to.len()).max().unwrap_or(0);
+    let order = Order { tasks, options: args.common.pace.settings(targets) };
     command::carry_out(Job { command: map.job(&movers.nodes)?, order, places: typed, title }, args.common.json)
 }
 

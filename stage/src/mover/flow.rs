@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use crate::Hash;
 
-/// Blocks that the sender reads ahead and keeps in memory. If it sends them: those for which a receive is posted.
-pub(super) const AHEAD: usize = 4;
-/// Blocks that are on their way at once: one hides the way of the other, and more would only queue.
+/// Blocks that are on their way at once: one hides the way of the other, and more would only queue. Short ones are
+/// more, so that as many bytes are on their way.
 const READING: usize = 2;
+const MOST_READING: usize = 8;
+const BYTES: u32 = 8 << 20;
 /// How often a damaged block is asked for again.
 const TRIES: u32 = 3;
 
@@ -42,11 +43,19 @@ pub(super) struct Flow {
     reading: HashMap<u32, Offer>,
     damaged: HashMap<u32, u32>,
     paused: bool,
+    at_once: usize,
 }
 
 impl Flow {
-    pub(super) fn new(missing: impl IntoIterator<Item = u32>) -> Flow {
-        Flow { missing: missing.into_iter().collect(), ..Flow::default() }
+    /// `size`: bytes of a block.
+    pub(super) fn new(missing: impl IntoIterator<Item = u32>, size: u32) -> Flow {
+        let at_once = ((BYTES / size.max(1)) as usize).clamp(READING, MOST_READING);
+        Flow { missing: missing.into_iter().collect(), at_once, ..Flow::default() }
+    }
+
+    /// Blocks that the sender reads ahead and keeps in memory. If it sends them: those for which a receive is posted.
+    pub(super) fn ahead(&self) -> usize {
+        2 * self.at_once
     }
 
     pub(super) fn pause(&mut self, paused: bool) {
@@ -59,14 +68,14 @@ impl Flow {
 
     /// What to do now. `free`: when the next block may begin.
     pub(super) fn next(&mut self, now: Duration, free: Duration) -> Act {
-        if self.fetched + self.offers.len() + self.reading.len() < AHEAD
+        if self.fetched + self.offers.len() + self.reading.len() < self.ahead()
             && !self.paused
             && let Some(block) = self.missing.pop_front()
         {
             self.fetched += 1;
             return Act::Fetch(block);
         }
-        if self.paused || self.reading.len() >= READING || self.offers.is_empty() {
+        if self.paused || self.reading.len() >= self.at_once || self.offers.is_empty() {
             return Act::Wait;
         }
         if now < free {
@@ -129,9 +138,10 @@ mod tests {
         #[test]
         fn each_block_arrives(
             count in 0u32..40,
+            size in prop::sample::select(vec![4 << 10, 1 << 20, 2 << 20, 4 << 20, 1 << 30]),
             choices in prop::collection::vec((any::<prop::sample::Index>(), any::<bool>(), 0u64..5), 400),
         ) {
-            let mut flow = Flow::new(0..count);
+            let mut flow = Flow::new(0..count, size);
             let (mut asked, mut reading, mut arrived) = (Vec::new(), Vec::new(), Vec::new());
             let (mut now, mut free) = (Duration::ZERO, Duration::ZERO);
             let mut damages = 0;
@@ -147,8 +157,8 @@ mod tests {
                         Act::Sleep(until) => now = until,
                         Act::Wait => break,
                     }
-                    prop_assert!(reading.len() <= READING);
-                    prop_assert!(asked.len() + reading.len() <= AHEAD);
+                    prop_assert!(reading.len() <= [READING, MOST_READING][usize::from(size < 4 << 20)]);
+                    prop_assert!(asked.len() + reading.len() <= flow.ahead());
                 }
                 match asked.is_empty() || (damage && !reading.is_empty()) {
                     false => {
@@ -175,7 +185,7 @@ mod tests {
 
     #[test]
     fn a_pause_asks_for_nothing() {
-        let mut flow = Flow::new(0..10);
+        let mut flow = Flow::new(0..10, 4 << 20);
         assert_eq!(flow.next(Duration::ZERO, Duration::ZERO), Act::Fetch(0));
         flow.offered(offer(0));
         flow.pause(true);
@@ -186,7 +196,7 @@ mod tests {
 
     #[test]
     fn what_is_always_damaged_is_given_up() {
-        let mut flow = Flow::new([7]);
+        let mut flow = Flow::new([7], 4 << 20);
         for times in 1..=4 {
             assert_eq!(flow.next(Duration::ZERO, Duration::ZERO), Act::Fetch(7));
             flow.offered(offer(7));

@@ -55,6 +55,8 @@ use receiving::Receiving;
 pub(crate) const TELL: Duration = Duration::from_millis(200);
 /// The longest sleep before the order is known.
 const SOON: Duration = Duration::from_millis(20);
+/// From this size on, in bytes, a block is long.
+const LONG: u32 = 1 << 20;
 /// How long a mover whose work has failed waits until the first one has heard of it.
 const LEAVE: Duration = Duration::from_secs(5);
 
@@ -246,7 +248,9 @@ impl Work for Mover<'_> {
         self.tell(shared);
         if !moved {
             let also = self.console.as_ref().and_then(Console::waits_on);
-            self.peers.sleep(wake, also)?;
+            let busy = self.receiving.values().any(Receiving::is_busy) || self.feeding.values().any(Feeding::is_busy);
+            let gathers = busy && self.order.as_ref().is_some_and(|order| order.options.block >= LONG);
+            self.peers.sleep(wake, also, gathers)?;
         }
         Ok(true)
     }

@@ -26,6 +26,8 @@ const POSTED: usize = 32;
 const SPARE: usize = 8;
 /// The tag, or the key of a share, of every block that is sent has this bit.
 const BLOCK: u64 = 1 << 63;
+/// Without it, a mover on a slow network wakes up for each packet, and takes a core's turn from an application.
+const GATHERING: Duration = Duration::from_millis(1);
 /// The longest sleep: the endpoint checks its connections for silence at this interval.
 const LONGEST_SLEEP: Duration = Duration::from_millis(250);
 
@@ -303,8 +305,14 @@ impl Peers {
         self.peers.iter().position(is_it)
     }
 
-    /// Sleeps until something can be moved, one of these can be read, or this time has passed.
-    pub(super) fn sleep(&mut self, limit: Duration, also: Option<BorrowedFd<'_>>) -> Result<(), MoverError> {
+    /// Sleeps until something can be moved, one of these can be read, or this time has passed. `gathers`: it sleeps on
+    /// for a moment then, because the rest of a long block is on its way.
+    pub(super) fn sleep(
+        &mut self,
+        limit: Duration,
+        also: Option<BorrowedFd<'_>>,
+        gathers: bool,
+    ) -> Result<(), MoverError> {
         let Some(due) = self.endpoint.arm() else { return Ok(()) };
         // No descriptor tells of these.
         self.ended.extend(self.endpoint.next_share_completion());
@@ -316,7 +324,10 @@ impl Peers {
         let fds = self.sleeps_on.iter().map(AsFd::as_fd).chain(also);
         let mut fds: Vec<PollFd<'_>> = fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
         // An interrupted or failed wait counts as a short one.
-        let _ = poll(&mut fds, Some(&due));
+        let ready = poll(&mut fds, Some(&due));
+        if gathers && ready.is_ok_and(|count| count > 0) {
+            std::thread::sleep(GATHERING);
+        }
         Ok(())
     }
 

@@ -179,7 +179,7 @@ impl Group {
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::flow::{self, AHEAD, Flow, Offer};
+    use super::super::flow::{self, Flow, Offer};
     use super::*;
 
     const BLOCKS: u32 = 24;
@@ -219,7 +219,7 @@ mod tests {
             let mut pushing = Pushing::new(mode, ranks, BLOCKS);
             let mut targets: Vec<Target> = lacked.iter().map(|(lacks, rate)| {
                 let lacked: Vec<u32> = (0..BLOCKS).filter(|block| lacks[*block as usize]).collect();
-                let flow = Flow::new(lacked.iter().copied());
+                let flow = Flow::new(lacked.iter().copied(), 4 << 20);
                 Target { flow, lacked, posted: vec![], coming: vec![], arrived: BTreeMap::new(), rate: *rate, sent: 0 }
             }).collect();
             let mut now = Duration::ZERO;
@@ -242,7 +242,7 @@ mod tests {
                 for (rank, target) in told.iter_mut().enumerate() {
                     while let flow::Act::Fetch(block) = target.flow.next(now, Duration::ZERO) {
                         target.posted.push(block);
-                        prop_assert!(target.posted.len() <= AHEAD);
+                        prop_assert!(target.posted.len() <= target.flow.ahead());
                         let credit = Take::Credit { block };
                         prop_assert!(pushing.take(rank as u32, &credit));
                     }

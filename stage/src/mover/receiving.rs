@@ -9,7 +9,7 @@ use memory::Pages;
 use pool::HostId;
 
 use super::feeding::{Lending, feeder};
-use super::flow::{AHEAD, Act, Flow, Offer};
+use super::flow::{Act, Flow, Offer};
 use super::message::{Message, Mode, Placed, Settings, Take, Task};
 use super::peers::Peers;
 use super::pushing::{self, Pushing};
@@ -90,7 +90,7 @@ impl Receiving {
             number: target_number as u32,
             path,
             feeder: feeder(task, mode, target_number, peers),
-            flow: Flow::new(target.done().missing()),
+            flow: Flow::new(target.done().missing(), options.block),
             pace: Pace::new(options.rate),
             arrived: target.resumed(),
             total,
@@ -171,7 +171,7 @@ impl Receiving {
             return Ok(());
         }
         self.doubtful.remove(&block);
-        while self.held.len() >= AHEAD {
+        while self.held.len() >= self.flow.ahead() {
             let Some((_, oldest)) = self.held.pop_back() else { break };
             if let Ok(pages) = Arc::try_unwrap(oldest) {
                 peers.recycle(pages);
