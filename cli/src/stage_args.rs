@@ -150,7 +150,7 @@ pub(crate) struct PaceArgs {
 /// How blocks travel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Mode {
-    /// Each target reads them from the memory of the mover that feeds it: gentlest to what computes there
+    /// Each target reads them from the memory of the mover that feeds it
     Pull,
     /// The mover that feeds a target sends them
     Send,
