@@ -20,6 +20,8 @@ use crate::sys;
 const SHORT: usize = 64 << 10;
 /// Shorter writes do not go past the page cache.
 const LONG: usize = 256 << 10;
+/// Written directly at once, so that the disk has few requests of ours beside those of others.
+const AT_ONCE: usize = 512 << 10;
 /// How often each way is tried.
 const TRIES: u32 = 4;
 /// Another way is taken if it costs at most this share of the processor time.
@@ -213,7 +215,8 @@ fn write_directly(file: BorrowedFd<'_>, bytes: &[u8], offset: u64) -> Result<usi
     fcntl_setfl(file, flags | OFlags::DIRECT)?;
     let mut done = 0;
     let result = loop {
-        match rustix::io::pwrite(file, &bytes[done..], offset + done as u64) {
+        let end = bytes.len().min(done + AT_ONCE);
+        match rustix::io::pwrite(file, &bytes[done..end], offset + done as u64) {
             // The rest is written, or refused, otherwise.
             Ok(count) if count == 0 || !count.is_multiple_of(PAGE) => break Ok(done),
             Ok(count) => done += count,
