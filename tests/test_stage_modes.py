@@ -19,7 +19,7 @@ TREE = 9_222_998
 QUICK = "--rate 200MB/s --block 256KiB"
 CLOSED = re.compile(r"job closed job=.* received=(\d+)")
 # What crosses a trunk once, of its size. On a machine whose cores are all busy gateways send again what they take for
-# lost, a fifth of it at most; a copy for each of two nodes would be twice the size.
+# lost: a fifth of it was seen. A copy for each of two nodes would be twice the size.
 ONCE = 1.5
 
 
