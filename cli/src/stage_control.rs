@@ -175,23 +175,15 @@ fn ask(file: &Path, question: &Question) -> Result<State> {
 /// The transfers of this user on this machine.
 fn all() -> Result<Vec<State>> {
     let folder = folder()?;
-    let entries = match std::fs::read_dir(&folder) {
+    let opened = match std::fs::File::open(&folder) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
-        entries => entries.with_context(|| folder.display().to_string())?,
+        opened => opened.with_context(|| folder.display().to_string())?,
     };
+    forget_killed(&folder, &opened);
     let mut found = Vec::new();
-    for entry in entries {
-        let file = entry?.path();
-        match ask(&file, &Question::Status) {
-            Ok(state) => found.push(state),
-            Err(error) => {
-                let refused = error.downcast_ref::<std::io::Error>().map(std::io::Error::kind);
-                // Its process was killed.
-                if refused == Some(std::io::ErrorKind::ConnectionRefused) {
-                    let _ = std::fs::remove_file(&file);
-                }
-            }
-        }
+    for entry in std::fs::read_dir(&folder).with_context(|| folder.display().to_string())? {
+        // One that does not answer has ended meanwhile, or has just begun.
+        found.extend(ask(&entry?.path(), &Question::Status).ok());
     }
     found.sort_by_key(|state| state.id);
     Ok(found)

@@ -191,16 +191,7 @@ impl Buffer {
     pub fn into_pages(self) -> Pages {
         match self.store {
             Store::Pages(pages) => pages,
-            _ => {
-                let mut pages = Pages::new(self.length);
-                let mut rest = &mut pages[..];
-                for slice in self.slices(0..self.length) {
-                    let (part, after) = rest.split_at_mut(slice.len());
-                    part.copy_from_slice(slice);
-                    rest = after;
-                }
-                pages
-            }
+            _ => Pages::from(&self.into_vec()[..]),
         }
     }
 

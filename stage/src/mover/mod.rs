@@ -248,8 +248,7 @@ impl Work for Mover<'_> {
         self.tell(shared);
         if !moved {
             let also = self.console.as_ref().and_then(Console::waits_on);
-            let busy = self.receiving.values().any(Receiving::is_busy) || self.feeding.values().any(Feeding::is_busy);
-            let gathers = busy && self.order.as_ref().is_some_and(|order| order.options.block >= LONG);
+            let gathers = self.is_busy() && self.order.as_ref().is_some_and(|order| order.options.block >= LONG);
             self.peers.sleep(wake, also, gathers)?;
         }
         Ok(true)
@@ -262,11 +261,15 @@ impl Mover<'_> {
         let volumes = self.receiving.values().map(Receiving::volume).chain(self.feeding.values().map(Feeding::volume));
         let (arrived, total) =
             volumes.fold((self.before, self.before), |(a, t), (arrived, all)| (a + arrived, t + all));
-        let busy = self.receiving.values().any(Receiving::is_busy) || self.feeding.values().any(Feeding::is_busy);
-        shared.tell(arrived, total, busy);
+        shared.tell(arrived, total, self.is_busy());
         if let Some(limit) = self.limit.take() {
             shared.limit(limit);
         }
+    }
+
+    /// Whether blocks are on their way, or may be.
+    fn is_busy(&self) -> bool {
+        self.receiving.values().any(Receiving::is_busy) || self.feeding.values().any(Feeding::is_busy)
     }
 
     fn now(&self) -> Duration {
