@@ -20,11 +20,19 @@ pub struct Outbound<F> {
     /// How many of them must be retransmitted, and a lower bound on the position of the first.
     missing: usize,
     first_missing: usize,
+    /// How often frames were sent, again or not.
+    sends: u64,
+    /// Before this number the receiver had everything when it last told.
+    expected: u32,
+    /// For each route: whatever was sent on it before this many sends has arrived or is lost.
+    passed: Vec<(Route, u64)>,
 }
 
 #[derive(Debug)]
 struct Kept<F> {
     bytes: u32,
+    /// How many sends came before it was last sent.
+    sends: u64,
     /// The route it took last; `None`: it was lost and waits for retransmission.
     route: Option<Route>,
     /// What it went through behind that route, as the caller marks it; 0: nothing that is not on the route itself.
@@ -44,6 +52,9 @@ impl<F> Outbound<F> {
             kept: VecDeque::new(),
             missing: 0,
             first_missing: 0,
+            sends: 0,
+            expected: 0,
+            passed: Vec::new(),
         }
     }
 
@@ -66,7 +77,7 @@ impl<F> Outbound<F> {
 
     #[cfg(test)]
     pub(crate) fn starting_at(window: u32, next: u32) -> Outbound<F> {
-        Outbound { next, ..Outbound::new(window) }
+        Outbound { next, expected: next, ..Outbound::new(window) }
     }
 
     /// Whether a new frame of `bytes` (header included) may be sent now.
@@ -87,6 +98,11 @@ impl<F> Outbound<F> {
         self.next
     }
 
+    /// How often frames were sent, again or not: pass it to [`Outbound::answered`] if a request is sent now.
+    pub fn sends(&self) -> u64 {
+        self.sends
+    }
+
     /// Counts a new frame as sent on this route, keeps it, and returns its number.
     pub fn sent(&mut self, route: Route, bytes: u32, frame: F) -> u32 {
         self.sent_through(Some(route), 0, bytes, frame)
@@ -99,7 +115,8 @@ impl<F> Outbound<F> {
         self.next = self.next.wrapping_add(1);
         self.in_flight += u64::from(bytes);
         self.missing += usize::from(route.is_none());
-        self.kept.push_back(Kept { bytes, route, through, frame });
+        self.kept.push_back(Kept { bytes, sends: self.sends, route, through, frame });
+        self.sends += 1;
         if let Some(room) = &mut self.room {
             room.sent(self.kept.len(), self.now_ns);
         }
@@ -126,6 +143,8 @@ impl<F> Outbound<F> {
         if let Some(room) = self.room.as_mut().filter(|_| frames > 0) {
             room.acknowledged(frames, before - self.in_flight, self.now_ns);
         }
+        self.arrived(ack);
+        self.lose_passed();
         Ok(())
     }
 
@@ -174,19 +193,55 @@ impl<F> Outbound<F> {
         self.kept.iter().any(|kept| kept.through != 0 && kept.route.is_some())
     }
 
-    /// The receiver answers an acknowledgement request that was sent on this route when `asked` was the next number: it
-    /// has every frame before number `expected`. A route delivers in order, so whatever else went before the request on
-    /// this route has not arrived, or arrived early and may arrive twice. Frames that went through something else may
-    /// still be on the way. Returns whether any frame must be retransmitted.
-    pub fn answered(&mut self, route: Route, asked: u32, expected: u32) -> bool {
+    /// The receiver answers an acknowledgement request that was sent on this route after `asked` sends
+    /// ([`Outbound::sends`]): it has every frame before number `expected`. A route delivers in order, so whatever else
+    /// went before the request on this route has arrived early or never will. It never will if the receiver waits for a
+    /// frame of it. Frames that went through something else may still be on the way.
+    ///
+    /// Returns the route by which to ask next, if the receiver waits for a frame of that route and so has not told what
+    /// became of those behind it.
+    pub fn answered(&mut self, route: Route, asked: u64, expected: u32) -> Option<Route> {
+        match self.passed.iter_mut().find(|(known, _)| *known == route) {
+            Some((_, passed)) => *passed = asked.max(*passed),
+            None => self.passed.push((route, asked)),
+        }
+        self.arrived(expected);
+        if self.lose_passed() {
+            return None;
+        }
+        let at = self.awaited()?;
+        let by = self.kept[at].route.filter(|by| *by != route && self.kept[at].through == 0)?;
+        let behind = |kept: &Kept<F>| kept.route == Some(route) && kept.through == 0 && kept.sends < asked;
+        self.kept.range(at..).any(behind).then_some(by)
+    }
+
+    /// The receiver had everything before this number when it told.
+    fn arrived(&mut self, expected: u32) {
+        let is_newer = expected.wrapping_sub(self.expected) < 1 << 31;
+        if is_newer && self.next.wrapping_sub(expected) < 1 << 31 {
+            self.expected = expected;
+        }
+    }
+
+    /// Where the frame is that the receiver waits for.
+    fn awaited(&self) -> Option<usize> {
         let first = self.next.wrapping_sub(self.kept.len() as u32);
-        let mut number = first;
-        self.lose(|kept| {
-            let this = number;
-            number = number.wrapping_add(1);
-            let before = |limit: u32| limit.wrapping_sub(this).wrapping_sub(1) < 1 << 31;
-            kept.route == Some(route) && kept.through == 0 && before(asked) && !before(expected)
-        })
+        let at = self.expected.wrapping_sub(first) as usize;
+        (at < self.kept.len()).then_some(at)
+    }
+
+    /// Whatever the receiver told of its frames, it told later than of the routes: so if it waits for one that was to
+    /// arrive before, that one is lost, and with it what was on its way behind it. Returns whether anything is.
+    fn lose_passed(&mut self) -> bool {
+        let Some(at) = self.awaited() else { return false };
+        let Kept { route: Some(route), sends, through: 0, .. } = self.kept[at] else { return false };
+        let passed = self.passed.iter().find(|(known, _)| *known == route).map_or(0, |(_, passed)| *passed);
+        let mut number = 0;
+        sends < passed
+            && self.lose(|kept| {
+                number += 1;
+                number > at && kept.route == Some(route) && kept.through == 0 && kept.sends < passed
+            })
     }
 
     /// A gateway that was short of memory dropped frames on this route and reported it: they must be retransmitted,
@@ -210,7 +265,8 @@ impl<F> Outbound<F> {
         }
         let at = (self.first_missing..self.kept.len()).find(|at| self.kept[*at].route.is_none())?;
         let kept = &mut self.kept[at];
-        (kept.route, kept.through) = (Some(route), 0);
+        (kept.route, kept.through, kept.sends) = (Some(route), 0, self.sends);
+        self.sends += 1;
         self.missing -= 1;
         self.first_missing = at + 1;
         Some(&kept.frame)

@@ -4,6 +4,7 @@
 use channel::{Inbound, Outbound, Route};
 use types::Identity;
 
+use crate::conversations::bit;
 use crate::share::{Flows, Pieces};
 use crate::stripe::Stripe;
 
@@ -31,6 +32,18 @@ pub(crate) enum Stall {
     AskedAgain,
     /// It has answered twice, and nothing has arrived in between.
     Certain,
+}
+
+/// Most requests on one route that are remembered until they are answered.
+const MOST_ASKED: usize = 32;
+
+/// A request for an acknowledgement.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Asked {
+    route: Route,
+    mark: u8,
+    /// How often frames had been sent by then.
+    sends: u64,
 }
 
 /// See the module docs. `F` is a frame in a form that can be retransmitted, `Q` what is queued.
@@ -62,10 +75,12 @@ pub struct Conversation<F, Q> {
     pub(crate) asks_again: bool,
     /// The route on which its last data arrived: acknowledgements return that way, because it works.
     pub(crate) data_by: Option<Route>,
-    /// Its acknowledgement requests: the route on which each arrived, and the peer's number for that route.
+    /// Its acknowledgement requests: the route on which each arrived, and what it has as its route.
     pub(crate) questions: Vec<(Route, u16)>,
-    /// Our requests that are not answered yet: the route, and the next number at the time.
-    pub(crate) asked: Vec<(Route, u32)>,
+    /// Our requests that are not answered yet, the oldest first.
+    pub(crate) asked: Vec<Asked>,
+    /// The mark of the next one.
+    mark: u8,
     /// It is in the list of peers that were sent something and no request since.
     pub(crate) is_unsolicited: bool,
     /// It was sent a request because its window is full, and nothing since.
@@ -112,6 +127,7 @@ impl<F, Q: Queue> Conversation<F, Q> {
             data_by: None,
             questions: Vec::new(),
             asked: Vec::new(),
+            mark: 0,
             is_unsolicited: false,
             nudged: false,
             barred: 0,
@@ -175,8 +191,43 @@ impl<F, Q: Queue> Conversation<F, Q> {
         self.outbound.lost(route);
         self.stripe.lost(usize::from(route.0));
         self.inbound.ack_lost();
-        self.asked.retain(|(by, _)| *by != route);
+        self.asked.retain(|asked| asked.route != route);
         self.asks |= self.outbound.in_flight() > 0;
+    }
+
+    /// It is sent an acknowledgement request on this route. Returns what that has as its route: several may be on their
+    /// way, and the answer repeats it.
+    pub(crate) fn ask_by(&mut self, route: Route) -> u16 {
+        if self.unanswered(route) >= MOST_ASKED
+            && let Some(oldest) = self.asked.iter().position(|asked| asked.route == route)
+        {
+            self.asked.remove(oldest);
+        }
+        let mark = self.mark;
+        self.mark = mark.wrapping_add(1);
+        self.asked.push(Asked { route, mark, sends: self.outbound.sends() });
+        u16::from_le_bytes([route.0, mark])
+    }
+
+    /// How many requests on this route are not answered.
+    pub(crate) fn unanswered(&self, route: Route) -> usize {
+        self.asked.iter().filter(|asked| asked.route == route).count()
+    }
+
+    /// It has answered the request that had this as its route, when it expected this frame next.
+    pub(crate) fn answered(&mut self, by: u16, expected: u32) {
+        let [route, mark] = by.to_le_bytes();
+        let route = Route(route);
+        let Some(at) = self.asked.iter().position(|asked| asked.route == route && asked.mark == mark) else { return };
+        let sends = self.asked[at].sends;
+        let mut place = 0;
+        self.asked.retain(|asked| {
+            place += 1;
+            place > at + 1 || asked.route != route
+        });
+        if let Some(other) = self.outbound.answered(route, sends, expected) {
+            self.asks_by |= bit(other);
+        }
     }
 
     /// Something is in flight to it from now on.

@@ -444,13 +444,7 @@ impl<K: Copy + Eq + Hash, F: Clone, Q: Queue + Default> Conversations<K, F, Q> {
                 let site = peer.identity.site;
                 self.lost_below(site);
             }
-            FrameKind::Answer => {
-                let by = Route(header.route as u8);
-                if let Some(at) = peer.asked.iter().position(|(asked, _)| *asked == by) {
-                    let (_, asked) = peer.asked.swap_remove(at);
-                    peer.outbound.answered(by, asked, header.sequence);
-                }
-            }
+            FrameKind::Answer => peer.answered(header.route, header.sequence),
             _ => {}
         }
         self.wake(key);
@@ -618,7 +612,8 @@ impl<K: Copy + Eq + Hash, F: Clone, Q: Queue + Default> Conversations<K, F, Q> {
     }
 }
 
-fn bit(route: Route) -> u64 {
+/// A set of routes that has only this one.
+pub(crate) fn bit(route: Route) -> u64 {
     1 << (route.0 % 64)
 }
 

@@ -51,7 +51,7 @@ pub enum FrameKind {
     /// From a gateway to its members: a change in its route to the site of `from`; the payload is a [`crate::Passage`].
     Passage = 9,
     /// Acknowledgement request. As [`FrameKind::Ack`]; the receiver must answer at once. `sequence` is the number of
-    /// the sender's next frame.
+    /// the sender's next frame; the upper byte of `route` tells requests apart.
     Ask = 10,
     /// As [`FrameKind::Ack`]; what was sent to `from` and not acknowledged by it may be lost, and must be
     /// retransmitted.

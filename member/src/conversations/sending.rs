@@ -201,10 +201,8 @@ fn ask<F, Q: Queue>(
     peer: &mut Conversation<F, Q>,
     carrier: &mut impl Carrier<F, Q>,
 ) {
-    let sequence = peer.outbound.next();
-    let header = FrameHeader { route: route.0.into(), sequence, ..notice(settings, FrameKind::Ask, peer) };
-    peer.asked.retain(|(by, _)| *by != route);
-    peer.asked.push((route, sequence));
+    let (sequence, by) = (peer.outbound.next(), peer.ask_by(route));
+    let header = FrameHeader { route: by, sequence, ..notice(settings, FrameKind::Ask, peer) };
     carrier.notice(route, header, &peer.stripe.receipt());
 }
 

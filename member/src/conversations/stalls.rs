@@ -56,8 +56,9 @@ impl<K: Copy + Eq + Hash, F: Clone, Q: Queue + Default> Conversations<K, F, Q> {
         for key in held_up {
             let Some(peer) = self.peers.get_mut(&key) else { continue };
             let own = peer.identity.site;
-            // Gateways by which it has not answered, although it has by others.
-            let quiet = peer.asked.iter().fold(0, |routes, (route, _)| routes | bit(*route));
+            // Gateways by which it has answered neither time, although it has by others.
+            let quiet = self.routes.open().filter(|route| peer.unanswered(*route) > 1);
+            let quiet = quiet.fold(0, |routes, route| routes | bit(route));
             let mut by_others = 0;
             let is_lost = peer.lost_through(|route, through| {
                 let relayed = through & !mark(own) != 0;

@@ -169,8 +169,9 @@ struct World {
     gateways: Vec<usize>,
     /// A node that takes nothing of what arrives, which nobody notices.
     frozen: Option<Node>,
-    /// `Many` frames that were sent.
+    /// `Many` frames that were sent, and data frames.
     many: u64,
+    data: u64,
     /// Chance in a thousand that a gateway refuses a data frame.
     refuses: u64,
 }
@@ -267,6 +268,7 @@ impl World {
             gateways: gateways.clone(),
             frozen: None,
             many: 0,
+            data: 0,
             refuses,
         };
         for number in 0..sites * per_site {
@@ -646,6 +648,7 @@ impl World {
             self.members[number].1.tick(now_ns);
             self.members[number].1.send(&mut out, now_ns);
             self.many += out.many;
+            self.data += out.frames.iter().filter(|(_, (header, _))| header.kind == FrameKind::Data).count() as u64;
             for (route, frame) in out.frames {
                 let wire = self.wire(node, Node::Gateway(site, usize::from(route.0)));
                 self.send(node, wire, Item::Frame(frame));

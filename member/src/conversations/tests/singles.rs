@@ -75,6 +75,30 @@ fn time_alone_is_enough() {
     }
 }
 
+/// Gateways' delays differ, and a small window makes senders ask again and again: what is late is not lost.
+#[test]
+fn what_is_late_is_not_sent_again() {
+    for seed in 0..200 {
+        let mut random = Random(seed);
+        let shape = Shape { refuses: 0, ..Shape::random(&mut random, 2) };
+        let mut world = World::shaped(seed, ALL, random, shape);
+        let mut sent: BTreeMap<(usize, usize), u64> = BTreeMap::new();
+        let settled = |world: &World| world.members.iter().all(|(_, talk)| talk.is_settled());
+        while world.now < 1000 || !settled(&world) {
+            if world.now < 1000 {
+                let from = world.random.below(world.members.len() as u64) as usize;
+                let to = (from + 1) % world.members.len();
+                for _ in 0..world.random.below(8) {
+                    world.send_one(from, to, sent.entry((to, from)).or_default());
+                }
+            }
+            world.step();
+            assert!(world.now < 200_000, "seed {seed}: stalled");
+        }
+        assert_eq!(world.data, sent.values().sum::<u64>(), "seed {seed}: something was sent twice");
+    }
+}
+
 #[test]
 fn without_the_rules_storms_stall() {
     assert!((0..400).any(|seed| !storm(seed, OLD)), "these storms show nothing");
