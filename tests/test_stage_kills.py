@@ -18,8 +18,8 @@ from victims import Victims
 NODES = ("n1", "n2")
 HOSTS = [f"{site}-{node}" for site in "ab" for node in (*NODES, "gw1")]
 # Until something moves again. The longest wait is for an agent that was being started when its site's leading gateway
-# was lost: `run` gives it 15 s, and up to eight times that on a busy machine.
-AGAIN_S = 150
+# was lost: `run` gives it 5 s, and up to eight times that on a busy machine.
+AGAIN_S = 60
 # Attempts of a transfer after the last blow. The first may still meet a service that is only being started again.
 ATTEMPTS = 5
 SAME = "import sys; from test_stage import description; sys.exit(description(sys.argv[1]) != description(sys.argv[2]))"

@@ -30,6 +30,8 @@ use crate::processes::signal_name;
 const OPEN: Duration = Duration::from_millis(4500);
 /// Time limit until the next agent has connected, or has checked the program, on a machine that is not overloaded.
 const PREPARE: Duration = Duration::from_secs(15);
+/// The same for an agent of a site whose leading gateway was lost: by then it had been started, or it never is.
+const LEADERLESS: Duration = Duration::from_secs(5);
 /// How long after its effect a cause may arrive: short if the known failure may well be the cause, longer if it
 /// probably is not.
 const SETTLE: Duration = Duration::from_millis(250);
@@ -97,6 +99,16 @@ struct SiteState {
     closed: Option<Option<Traffic>>,
     /// Bytes counted by the gateways that do not lead the job.
     relayed: Traffic,
+    leaderless: Option<Leaderless>,
+}
+
+/// A site's leading gateway was lost.
+#[derive(Debug)]
+struct Leaderless {
+    since: Instant,
+    reason: String,
+    /// When it is looked whether all its agents are there.
+    look: Instant,
 }
 
 #[derive(Debug)]
@@ -181,7 +193,9 @@ impl Job {
     }
 
     pub(super) fn deadline(&self) -> Option<Instant> {
-        self.deadline
+        let starting = matches!(self.phase, Phase::Opening | Phase::Preparing);
+        let look = self.leaderless().filter(|_| starting).map(|(_, _, leaderless)| leaderless.look);
+        self.deadline.into_iter().chain(look).min()
     }
 
     pub(super) fn is_over(&self) -> bool {
@@ -327,6 +341,10 @@ impl Job {
     /// A deadline has passed. `slowness`: of this machine.
     pub(super) fn deadline_over(&mut self, now: Instant, slowness: Slowness) {
         if matches!(self.phase, Phase::Opening | Phase::Preparing) {
+            self.look_for_agents(now, slowness);
+            if self.deadline.is_some_and(|deadline| deadline > now) {
+                return;
+            }
             let later = self.wait.0 + self.wait.1.deadline(slowness);
             if later > now {
                 self.deadline = Some(later);

@@ -3,9 +3,10 @@
 use std::ops::Range;
 
 use tokio::time::Instant;
+use types::Slowness;
 use wire::control::JobMessage;
 
-use super::{Action, Job, Node, NodeState, Phase};
+use super::{Action, Job, LEADERLESS, Leaderless, Node, NodeState, Phase};
 use crate::launcher::LOOK;
 use crate::launcher::outcome::Failure;
 
@@ -89,6 +90,12 @@ impl Job {
                 if let Some(at) = self.site_index(&site) {
                     // The lead will never report.
                     self.sites[at].closed = Some(None);
+                    if self.sites[at].window.is_none() {
+                        let reason = format!("its leading gateway was lost before it had opened the job: {reason}");
+                        return self.lost(Failure::at_site(&site, reason), now);
+                    }
+                    let (look, reason) = (now + LEADERLESS, reason.clone());
+                    self.sites[at].leaderless = Some(Leaderless { since: now, reason, look });
                 }
                 let text =
                     format!("site {site}: its leading gateway was lost: {reason}; the job continues through others");
@@ -125,6 +132,36 @@ impl Job {
         if before != NodeState::Ended {
             self.lost(failure, now);
             self.check_ended(now);
+        }
+    }
+
+    /// The node whose agent is awaited at a site without a leading gateway, and where that site is in the roster: of
+    /// several, what is to be looked at first.
+    pub(super) fn leaderless(&self) -> Option<(&Node, usize, &Leaderless)> {
+        let awaited = self.nodes.iter().filter(|node| node.state == NodeState::Awaited);
+        let found = awaited.filter_map(|node| {
+            let at = self.site_index(&node.site)?;
+            Some((node, at, self.sites[at].leaderless.as_ref()?))
+        });
+        found.min_by_key(|(_, _, leaderless)| leaderless.look)
+    }
+
+    /// Whether an agent is late of a site without a leading gateway. `slowness`: of this machine.
+    pub(super) fn look_for_agents(&mut self, now: Instant, slowness: Slowness) {
+        let Some((node, at, leaderless)) = self.leaderless().filter(|(_, _, leaderless)| leaderless.look <= now) else {
+            return;
+        };
+        let later = leaderless.since + slowness.stretch(LEADERLESS);
+        if later <= now {
+            let (waited, lost) = ((now - leaderless.since).as_secs(), &leaderless.reason);
+            let reason = format!(
+                "its agent did not connect within {waited} s after the leading gateway of its site had been lost: {lost}"
+            );
+            let failure = Failure::at_node(&node.site, &node.name, reason);
+            return self.lost(failure, now);
+        }
+        if let Some(leaderless) = &mut self.sites[at].leaderless {
+            leaderless.look = later;
         }
     }
 

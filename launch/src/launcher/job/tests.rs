@@ -319,6 +319,42 @@ fn a_job_continues_without_the_gateways_that_led_it() {
 }
 
 #[test]
+fn agents_that_a_lost_gateway_was_to_start_are_not_awaited_for_long() {
+    let lost = || JobMessage::LeadLost { job: JOB, site: "b".into(), reason: "killed".into() };
+    let failure = |play: &Play| play.job.summary(0.0).failure.map(|failure| failure.to_string());
+    let mut play = Play::new();
+    play.control(lost());
+    let text = "site b: its leading gateway was lost before it had opened the job: killed";
+    assert_eq!(failure(&play).unwrap(), text);
+    for is_started in [false, true] {
+        let mut play = Play::new();
+        for site in ["a", "b"] {
+            play.control(JobMessage::Opened { job: JOB, site: site.into(), window: 1 });
+        }
+        let begun = play.now;
+        play.up(0, Up::Here);
+        play.control(lost());
+        assert_eq!(play.job.deadline(), Some(begun + LEADERLESS));
+        if is_started {
+            play.up(1, Up::Here);
+            assert_eq!(play.job.deadline(), Some(begun + PREPARE));
+            continue;
+        }
+        play.now = begun + LEADERLESS;
+        play.job.deadline_over(play.now, Slowness::new(Duration::from_secs(1), Duration::from_secs(1)));
+        assert_eq!((play.job.deadline(), play.job.phase), (Some(begun + 2 * LEADERLESS), Phase::Preparing));
+        play.later();
+        let text = "site b, node n1: its agent did not connect within 10 s after the leading gateway of its site had been \
+                    lost: killed";
+        assert_eq!(failure(&play).unwrap(), text);
+        assert!(play.job.deadline().unwrap() > play.now);
+        play.later();
+        play.later();
+        assert!(play.job.is_over());
+    }
+}
+
+#[test]
 fn a_loss_while_running_has_its_own_exit_code() {
     let lost = || JobMessage::AgentLost { job: JOB, site: "b".into(), node: "n1".into(), reason: "gone".into() };
     let mut play = Play::new();
