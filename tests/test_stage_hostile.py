@@ -268,11 +268,12 @@ def test_a_file_that_changes_in_flight_is_refused(workshop, change, kind):
     nothing_hidden(target.parent)
 
 
-def test_a_rewritten_file_with_its_old_time_is_refused_between_sites(workshop, isolated):
+@pytest.mark.parametrize("mode", ["pull", "send", "bcast"])
+def test_a_rewritten_file_with_its_old_time_is_refused_between_sites(workshop, isolated, mode):
     source, target = workshop.folder / "source", workshop.folder / "to" / "target"
     source.write_bytes(noise(6 * MIB))
     target.parent.mkdir()
-    place = f"b/n1:{source} a/n2:{target}"
+    place = f"--mode {mode} b/n1:{source} a/n2:{target}"
     running = in_lab(
         workshop,
         f"{MOVE} {' '.join(SLOWLY)} {place} && exit 1 || true",

@@ -99,7 +99,7 @@ def test_files_of_the_next_and_the_last_run_move_while_one_computes(workshop, is
     compute = "i=0; while [ $i -lt 400000 ]; do i=$((i+1)); done"
     steps = [
         on("a-n1", "echo of the last run >/tmp/last"),
-        f"{RUN} -n 2 --site a=2 --json --stage-in b:{source}=/tmp/next --stage-out /tmp/last=b:{workshop.folder}/last -- sh -c '{compute}'",
+        f"{RUN} -n 2 --site a=2 --json --stage-mode bcast --stage-in b:{source}=/tmp/next --stage-out /tmp/last=b:{workshop.folder}/last -- sh -c '{compute}'",
         f"{RUN} -n 2 --site a=2 -- cmp /tmp/next {source}",
         f"{RUN} -n 1 --json --stage-in b:{source}-missing=/tmp/z -- true",
     ]
@@ -119,9 +119,11 @@ def test_who_ends_a_run_ends_its_staging(workshop, isolated):
     source.write_bytes(random.Random(9).randbytes(30_000_000))
     (workshop.folder / "to").mkdir()
     target = workshop.folder / "to" / "target"
-    stages = f"--stage-in b:{source}={target} --stage-rate 2MB/s"
+    stages = f"--stage-in b:{source}={target} --stage-rate 2MB/s --stage-mode send"
     running = in_lab(workshop, f"{RUN} -n 1 --site a=1 {stages} -- sleep 60 || echo ended with $?; {STAGE} status; sleep 1")
     running.wait_for(lambda: arrived(target.parent) > 0, 30, "some blocks")
+    staging = [process.words for process in running.processes("stage") if "--mode" in process.words]
+    assert staging and all(words[words.index("--mode") + 1] == "send" for words in staging), staging
     [run] = [process for process in running.processes("run") if "sleep" in process.words]
     run.kill(15)
     done = running.finish(within=30)

@@ -246,6 +246,9 @@ pub(crate) struct BesideArgs {
     /// The share of its time that the program may lose to either, in percent [default: 10]
     #[arg(long, value_name = "PERCENT", value_parser = harm)]
     pub stage_harm: Option<u32>,
+    /// How blocks of either travel, as for `stage move --mode` [default: pull]
+    #[arg(long, value_name = "MODE", value_enum)]
+    pub stage_mode: Option<Mode>,
 }
 
 impl BesideArgs {

@@ -6,6 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use clap::ValueEnum;
 use launch::launcher::Summary;
 use launch::launcher::placement::SitePlacement;
 use launch::leash::LEASH;
@@ -83,6 +84,9 @@ pub(crate) fn start(
         }
         if let Some(harm) = args.stage_harm {
             command.args(["--harm", &format!("{}", f64::from(harm) / 1e4)]);
+        }
+        if let Some(mode) = args.stage_mode.and_then(|mode| mode.to_possible_value()) {
+            command.args(["--mode", mode.get_name()]);
         }
         command.arg("--").args(specs).stdin(Stdio::null()).stdout(Stdio::piped());
         children.push((way, command.spawn().with_context(|| format!("starting stage {way}"))?));
