@@ -18,9 +18,8 @@ TREE = 9_222_998
 # A rate gives movers the cores that they need for it, also on a busy machine.
 QUICK = "--rate 200MB/s --block 256KiB"
 CLOSED = re.compile(r"job closed job=.* received=(\d+)")
-# What crosses a trunk once, of its size. On a machine whose cores are all busy gateways send again what they take for
-# lost: a fifth of it was seen. A copy for each of two nodes would be twice the size.
-ONCE = 1.5
+# What crosses a trunk once, of its size. On a machine whose cores are all busy a gateway may lose a connection.
+ONCE = 1.03
 
 
 def crossed(site, jobs=1):
@@ -102,14 +101,17 @@ def test_what_is_sent_is_steered_by_its_targets(workshop, mode):
         workshop,
         f"export XDG_STATE_HOME={workshop.folder}",
         f"{move} & moving=$!",
-        f"{begun}; {STAGE} pause; sleep 0.6; {STAGE} status --json; sleep 0.6; {STAGE} status --json",
+        f"{begun}; {STAGE} pause; before=",
+        f"while now=$({STAGE} status --json | grep -o '\"arrived\":[0-9]*'); [ \"$now\" != \"$before\" ]; do",
+        "before=$now; sleep 0.6; done",
+        f"{STAGE} status --json",
         f"{STAGE} resume; {STAGE} rate $moving 500MB/s; wait $moving",
         f"cd {workshop.folder}; for node in n1 n2; do cmp source $node/target; rm $node/target; done",
         f"{move} & moving=$!",
         f"{begun}; {STAGE} cancel; wait $moving && exit 9 || true",
     ).finish().check()
-    (early,), (late,) = [json.loads(line)["transfers"] for line in done.out.splitlines() if line.startswith("{")]
-    assert early["paused"] and late["arrived"] == early["arrived"] < 40_000_000, (early, late)
+    [(paused,)] = [json.loads(line)["transfers"] for line in done.out.splitlines() if line.startswith("{")]
+    assert paused["paused"] and paused["arrived"] < 40_000_000, paused
     assert "cancelled" in done.err, str(done)
     assert [os.listdir(workshop.folder / node) for node in ("n1", "n2")] == [[], []]
 

@@ -19,10 +19,12 @@ WAN = ["--delay", "10ms", "--wan-rate", "1gbit", "--nic-rate", "200mbit"]
 CARD = payload(200e6)
 TWO_GATEWAYS = ["--sites", 2, "--nodes", 1, "--gateways", 2, *WAN]
 NODES = 8
-# One file crosses the WAN at the rate of a card; then each node's card receives and sends it once. At 200 Mbit/s, what
-# eight movers, four gateways, their bridges and the emulator do takes more than two cores, and so would be measured
-# instead of the network; slower cards leave more of them free. By the card in Mbit/s: MiB that are moved.
-FANOUT = {100: 512, 50: 256}
+# One file crosses the WAN at the rate of a card; then each node's card receives and sends it once. The emulation of
+# eight cards packet by packet takes more than two cores at 200 Mbit/s, and at half of that what a card misses while
+# nobody has a core for it does not come back. So they may make up for 4 ms, 50 kB; a file is 10,000 times as long.
+SLOW_CARD = payload(100e6)
+FANOUT = ["--sites", 2, "--nodes", NODES, "--gateways", 2, "--delay", "10ms", "--wan-rate", "500mbit"]
+FANOUT += ["--nic-rate", "100mbit", "--nic-burst", "4ms"]
 # What `alone` can move with, and what it is restricted to.
 WAYS = ["ours", "rsync", "scp", "rclone"]
 MOVERS = []
@@ -100,24 +102,18 @@ def restart(quick, rounds, record):
 
 def fanout(quick, rounds, record):
     """One file to eight nodes of the other site."""
-    for card, mib in FANOUT.items():
-        if quick and card < max(FANOUT):
-            record.left_out.append(f"fanout, by --quick: cards of {card} Mbit/s")
-            continue
-        size = (16 if quick else mib) << 20
-        lab = ["--sites", 2, "--nodes", NODES, "--gateways", 2, "--delay", "10ms", "--wan-rate", "500mbit"]
-        plan = {"size": size, "nodes": NODES, "rounds": 1 if quick else rounds}
-        answer = inside([*lab, "--nic-rate", f"{card}mbit"], "fanout", plan, 900)
-        record.add(answer)
-        if answer["seconds"]:
-            yield {
-                "case": "fanout", "mover": "ours", "nodes": NODES, "card_mbit": card, "size_mib": size >> 20,
-                "seconds": summary(answer["seconds"]), "cores": summary(answer["cores"]),
-                "of_slowest_link": summary([value / (size / payload(card * 1e6)) for value in answer["seconds"]]),
-                "first_node": phases(answer["first"]), "last_node": phases(answer["last"]),
-                "wan_payload_of_file": summary([value / size for value in answer["payload"]]),
-                "wan_bytes_of_file": summary([value / size for value in answer["wire"]]),
-            }
+    size = (16 if quick else 512) << 20
+    answer = inside(FANOUT, "fanout", {"size": size, "nodes": NODES, "rounds": 1 if quick else rounds}, 900)
+    record.add(answer)
+    if answer["seconds"]:
+        yield {
+            "case": "fanout", "mover": "ours", "nodes": NODES, "size_mib": size >> 20,
+            "seconds": summary(answer["seconds"]), "cores": summary(answer["cores"]),
+            "of_slowest_link": summary([value / (size / SLOW_CARD) for value in answer["seconds"]]),
+            "first_node": phases(answer["first"]), "last_node": phases(answer["last"]),
+            "wan_payload_of_file": summary([value / size for value in answer["payload"]]),
+            "wan_bytes_of_file": summary([value / size for value in answer["wire"]]),
+        }
 
 
 def between_nodes(quick, rounds, record):
@@ -162,7 +158,6 @@ def bars(rows):
         if row["case"] == "restart":
             found.append(("restart after a kill at 90 %: of the whole", row["of_whole"]["median"], "<=", 0.12))
         if row["case"] == "fanout":
-            cards = f"8 nodes, cards of {row['card_mbit']} Mbit/s"
-            found.append((f"{cards}: WAN bytes, of the file", row["wan_payload_of_file"]["median"], "<=", 1.02))
-            found.append((f"{cards}: time, of the slowest link's", row["of_slowest_link"]["median"], "<=", 1.15))
+            found.append(("8 nodes: WAN bytes, of the file", row["wan_payload_of_file"]["median"], "<=", 1.02))
+            found.append(("8 nodes: time, of the slowest link's", row["of_slowest_link"]["median"], "<=", 1.15))
     return found

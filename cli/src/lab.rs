@@ -6,7 +6,7 @@ use std::os::unix::process::ExitStatusExt;
 use anyhow::Result;
 use lab::{Isolation, LabOptions};
 
-use crate::args::{self, LabArgs, LabCommand};
+use crate::lab_args::{self, LabArgs, LabCommand};
 
 /// Runs a lab, or a command inside one, and returns the exit code.
 pub(crate) fn lab(args: LabArgs) -> Result<i32> {
@@ -46,13 +46,14 @@ fn run(args: LabArgs) -> Result<i32> {
         wan_rate: args.wan_rate,
         nic_rate: args.nic_rate,
         gateway_nic_rate: args.gateway_nic_rate,
+        nic_burst: args.nic_burst,
         seed: args.seed,
         same_range: args.same_range,
         route_directly: args.route_directly,
         isolation: match args.isolation {
-            args::Isolation::Auto => Isolation::Auto,
-            args::Isolation::Namespaces => Isolation::Namespaces,
-            args::Isolation::Loopback => Isolation::Loopback,
+            lab_args::Isolation::Auto => Isolation::Auto,
+            lab_args::Isolation::Namespaces => Isolation::Namespaces,
+            lab_args::Isolation::Loopback => Isolation::Loopback,
         },
         gateway_memory: args.gateway_memory,
         links: args.links,

@@ -20,6 +20,8 @@ mod json;
 mod key;
 #[cfg(feature = "lab")]
 mod lab;
+#[cfg(feature = "lab")]
+mod lab_args;
 mod log;
 mod page;
 mod parts;

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use crate::error::LabError;
 use crate::layout::{Host, Layout, Role, mac_text, site_name};
@@ -16,11 +17,37 @@ pub(crate) struct Script {
     pub tc: String,
 }
 
-/// The bucket holds 0.4 ms, and at least two packets. A network card lets nothing through faster than its rate; larger
-/// buckets let short messages through at once, and BBR took the rate that it saw there (50 to 200 times the card's) for
-/// the path's.
-fn burst_bytes(rate: Rate) -> u64 {
-    rate.bytes(400_000).clamp(2 * 1514, 4_000_000)
+/// How network interfaces are shaped.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Nic {
+    pub rate: Rate,
+    /// What its bucket holds, as time at its rate. A network card lets nothing through faster than its rate; with
+    /// larger buckets short messages come at once, and BBR took the rate that it saw there (50 to 200 times the card's)
+    /// for the path's. What a lab's interface misses because nobody has a core for it, it makes up for as far as its
+    /// bucket goes.
+    pub burst: Duration,
+}
+
+impl Nic {
+    fn is_shaped(self) -> bool {
+        self.rate != Rate::UNLIMITED
+    }
+
+    /// At least two packets.
+    fn burst_bytes(self) -> u64 {
+        let burst_ns = self.burst.as_nanos().try_into().unwrap_or(u64::MAX);
+        self.rate.bytes(burst_ns).clamp(2 * 1514, 4_000_000)
+    }
+
+    /// Bytes that may wait: 5 ms, and at least `least`.
+    fn limit_bytes(self, least: u64) -> u64 {
+        self.rate.bytes(5_000_000).max(least) + self.burst_bytes()
+    }
+
+    /// A super-packet larger than the bucket would be cut in software before tbf; this is cheaper.
+    fn most_at_once(self) -> u64 {
+        (self.burst_bytes() - self.burst_bytes() / 10).min(65_536)
+    }
 }
 
 /// What a port of a plain switch buffers. Less drops the first burst of every connection, which then waits for TCP's
@@ -30,20 +57,15 @@ const PORT_BYTES: u64 = 128 << 10;
 /// port would.
 const CARD_BYTES: u64 = 1000 * 1514;
 
-/// Bytes that may wait: 5 ms, and at least `least`.
-fn limit_bytes(rate: Rate, least: u64) -> u64 {
-    rate.bytes(5_000_000).max(least) + burst_bytes(rate)
-}
-
-fn shape(tc: &mut String, device: &str, rate: Rate, least: u64) {
-    if rate != Rate::UNLIMITED {
-        let (burst, limit) = (burst_bytes(rate), limit_bytes(rate, least));
-        let _ = writeln!(tc, "qdisc add dev {device} root tbf rate {}bit burst {burst} limit {limit}", rate.0);
+fn shape(tc: &mut String, device: &str, nic: Nic, least: u64) {
+    if nic.is_shaped() {
+        let (rate, burst, limit) = (nic.rate.0, nic.burst_bytes(), nic.limit_bytes(least));
+        let _ = writeln!(tc, "qdisc add dev {device} root tbf rate {rate}bit burst {burst} limit {limit}");
     }
 }
 
 /// The switches and the cables, in the namespace that holds them. `pids` has one entry per host of the layout.
-pub(crate) fn fabric(layout: &Layout, nic: impl Fn(Host) -> Rate, pids: &[u32]) -> Script {
+pub(crate) fn fabric(layout: &Layout, nic: impl Fn(Host) -> Nic, pids: &[u32]) -> Script {
     let mut script = Script { ip: "link set lo up\n".to_owned(), tc: String::new() };
     for site in 0..layout.sites {
         let name = site_name(site);
@@ -71,14 +93,12 @@ pub(crate) fn fabric(layout: &Layout, nic: impl Fn(Host) -> Rate, pids: &[u32]) 
 }
 
 /// The inside of one host: addresses, neighbours (so that no test waits for ARP) and, if asked for, routes.
-pub(crate) fn host(layout: &Layout, nic: Rate, host: Host, route_directly: bool) -> Script {
+pub(crate) fn host(layout: &Layout, nic: Nic, host: Host, route_directly: bool) -> Script {
     let mut script = Script { ip: "link set lo up\n".to_owned(), tc: String::new() };
     let mut device = |name: &str, address: String, neighbours: Vec<(String, [u8; 6])>| {
         let _ = writeln!(script.ip, "addr add {address} dev {name}");
-        if nic != Rate::UNLIMITED {
-            // A super-packet larger than the bucket would be cut in software before tbf; this is cheaper.
-            let most = (burst_bytes(nic) - burst_bytes(nic) / 10).min(65_536);
-            let _ = writeln!(script.ip, "link set {name} gso_max_size {most}");
+        if nic.is_shaped() {
+            let _ = writeln!(script.ip, "link set {name} gso_max_size {}", nic.most_at_once());
         }
         let _ = writeln!(script.ip, "link set {name} up");
         for (address, mac) in neighbours {
@@ -195,27 +215,32 @@ mod tests {
     use super::*;
     use crate::layout::Ground;
 
+    fn nic(mbit: u64, burst_us: u64) -> Nic {
+        Nic { rate: Rate(mbit * 1_000_000), burst: Duration::from_micros(burst_us) }
+    }
+
     #[test]
     fn only_direct_routing_has_routes() {
         let layout = Layout { sites: 2, nodes: 1, gateways: 1, ground: Ground::Ranges };
         for each in layout.hosts() {
-            assert!(!host(&layout, Rate::UNLIMITED, each, false).ip.contains("route"));
-            assert!(host(&layout, Rate::UNLIMITED, each, true).ip.contains("route add"));
+            assert!(!host(&layout, nic(0, 400), each, false).ip.contains("route"));
+            assert!(host(&layout, nic(0, 400), each, true).ip.contains("route add"));
         }
     }
 
     #[test]
     fn shaping_follows_the_rate() {
-        assert_eq!(burst_bytes(Rate(200_000_000)), 10_000);
-        assert_eq!(burst_bytes(Rate(2_000_000_000)), 100_000);
-        assert_eq!(limit_bytes(Rate(2_000_000_000), PORT_BYTES), 1_350_000);
+        assert_eq!(nic(200, 400).burst_bytes(), 10_000);
+        assert_eq!(nic(2_000, 400).burst_bytes(), 100_000);
+        assert_eq!((nic(100, 4_000).burst_bytes(), nic(100, 0).burst_bytes()), (50_000, 3028));
+        assert_eq!(nic(2_000, 400).limit_bytes(PORT_BYTES), 1_350_000);
         let layout = Layout { sites: 1, nodes: 1, gateways: 1, ground: Ground::Ranges };
-        let script = fabric(&layout, |_| Rate(200_000_000), &[10, 11]);
+        let script = fabric(&layout, |_| nic(200, 400), &[10, 11]);
         assert_eq!(script.tc.lines().count(), 2);
         assert!(script.tc.contains("rate 200000000bit burst 10000 limit 141072"));
-        assert!(fabric(&layout, |_| Rate::UNLIMITED, &[10, 11]).tc.is_empty());
+        assert!(fabric(&layout, |_| nic(0, 400), &[10, 11]).tc.is_empty());
         let gateway = layout.gateways().next().unwrap();
-        let script = host(&layout, Rate(200_000_000), gateway, false);
+        let script = host(&layout, nic(200, 400), gateway, false);
         assert!(script.ip.contains("gso_max_size 9000"));
         assert_eq!(script.tc.lines().count(), 2);
         assert!(script.tc.contains("limit 1524000"), "a host keeps 1,000 packets: {}", script.tc);

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::LabError;
 use crate::layout::{Host, Role};
+use crate::network::Nic;
 use crate::units::Rate;
 use crate::wan::LinkSettings;
 
@@ -48,6 +49,9 @@ pub struct LabOptions {
     pub nic_rate: Rate,
     /// The same for gateways alone. Default: as [`LabOptions::nic_rate`].
     pub gateway_nic_rate: Option<Rate>,
+    /// What a network interface lets through at once after it had nothing to send, as time at its rate, and at least
+    /// two packets. Default 0.4 ms.
+    pub nic_burst: Duration,
     /// Seed of loss and jitter. Default 1.
     pub seed: u64,
     /// Give every site the same private range, 10.0.0.0/24. Default: 10.S.0.0/24, S = 1, 2, …
@@ -95,6 +99,7 @@ impl Default for LabOptions {
             wan_queue: None,
             nic_rate: Rate(200_000_000),
             gateway_nic_rate: None,
+            nic_burst: Duration::from_micros(400),
             seed: 1,
             same_range: false,
             route_directly: false,
@@ -153,12 +158,13 @@ impl LabOptions {
         Ok(())
     }
 
-    /// The rate of a host's interfaces.
-    pub(crate) fn nic(&self, host: Host) -> Rate {
-        match host.role {
+    /// How a host's interfaces are shaped.
+    pub(crate) fn nic(&self, host: Host) -> Nic {
+        let rate = match host.role {
             Role::Gateway => self.gateway_nic_rate.unwrap_or(self.nic_rate),
             Role::Node => self.nic_rate,
-        }
+        };
+        Nic { rate, burst: self.nic_burst }
     }
 
     pub(crate) fn link_settings(&self) -> LinkSettings {
