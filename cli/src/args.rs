@@ -453,7 +453,6 @@ fn interval(text: &str) -> Result<Duration, ArgumentError> {
     if allowed.contains(&interval) { Ok(interval) } else { Err(ArgumentError::Interval(text.to_owned())) }
 }
 
-/// How a lab keeps its sites apart.
 #[cfg(test)]
 mod tests {
     use super::*;
