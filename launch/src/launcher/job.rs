@@ -193,8 +193,7 @@ impl Job {
     }
 
     pub(super) fn deadline(&self) -> Option<Instant> {
-        let starting = matches!(self.phase, Phase::Opening | Phase::Preparing);
-        let look = self.leaderless().filter(|_| starting).map(|(_, _, leaderless)| leaderless.look);
+        let look = self.leaderless().map(|(_, _, leaderless)| leaderless.look);
         self.deadline.into_iter().chain(look).min()
     }
 

@@ -135,9 +135,13 @@ impl Job {
         }
     }
 
-    /// The node whose agent is awaited at a site without a leading gateway, and where that site is in the roster: of
-    /// several, what is to be looked at first.
+    /// While agents are started, the node whose agent is awaited at a site without a leading gateway, and where that
+    /// site is in the roster: of several, what is to be looked at first.
     pub(super) fn leaderless(&self) -> Option<(&Node, usize, &Leaderless)> {
+        let is_starting = matches!(self.phase, Phase::Opening | Phase::Preparing);
+        if !is_starting || self.sites.iter().all(|site| site.leaderless.is_none()) {
+            return None;
+        }
         let awaited = self.nodes.iter().filter(|node| node.state == NodeState::Awaited);
         let found = awaited.filter_map(|node| {
             let at = self.site_index(&node.site)?;
