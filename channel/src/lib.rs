@@ -44,6 +44,13 @@ pub use outbound::Outbound;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Route(pub u8);
 
+impl Route {
+    /// The set of routes, one bit each, that has only this one.
+    pub fn bit(self) -> u64 {
+        1 << (self.0 % 64)
+    }
+}
+
 /// The peer violated the channel's rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]

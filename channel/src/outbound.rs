@@ -40,6 +40,13 @@ struct Kept<F> {
     frame: F,
 }
 
+impl<F> Kept<F> {
+    /// Whether it went by this route alone, before this many sends.
+    fn went(&self, route: Route, before: u64) -> bool {
+        self.route == Some(route) && self.through == 0 && self.sends < before
+    }
+}
+
 impl<F> Outbound<F> {
     /// A channel with this window in bytes, all of which is used.
     pub fn new(window: u32) -> Outbound<F> {
@@ -185,7 +192,7 @@ impl<F> Outbound<F> {
 
     /// The routes with unacknowledged frames in flight, one bit each.
     pub fn routes_in_flight(&self) -> u64 {
-        self.kept.iter().filter_map(|kept| kept.route).fold(0, |bits, route| bits | 1 << (route.0 % 64))
+        self.kept.iter().filter_map(|kept| kept.route).fold(0, |bits, route| bits | route.bit())
     }
 
     /// Whether anything in flight went through something that may be lost without its route.
@@ -211,8 +218,7 @@ impl<F> Outbound<F> {
         }
         let at = self.awaited()?;
         let by = self.kept[at].route.filter(|by| *by != route && self.kept[at].through == 0)?;
-        let behind = |kept: &Kept<F>| kept.route == Some(route) && kept.through == 0 && kept.sends < asked;
-        self.kept.range(at..).any(behind).then_some(by)
+        self.kept.range(at..).any(|kept| kept.went(route, asked)).then_some(by)
     }
 
     /// The receiver had everything before this number when it told.
@@ -234,14 +240,16 @@ impl<F> Outbound<F> {
     /// arrive before, that one is lost, and with it what was on its way behind it. Returns whether anything is.
     fn lose_passed(&mut self) -> bool {
         let Some(at) = self.awaited() else { return false };
-        let Kept { route: Some(route), sends, through: 0, .. } = self.kept[at] else { return false };
-        let passed = self.passed.iter().find(|(known, _)| *known == route).map_or(0, |(_, passed)| *passed);
+        let awaited = &self.kept[at];
+        let Some((route, passed)) = self.passed.iter().copied().find(|(route, passed)| awaited.went(*route, *passed))
+        else {
+            return false;
+        };
         let mut number = 0;
-        sends < passed
-            && self.lose(|kept| {
-                number += 1;
-                number > at && kept.route == Some(route) && kept.through == 0 && kept.sends < passed
-            })
+        self.lose(|kept| {
+            number += 1;
+            number > at && kept.went(route, passed)
+        })
     }
 
     /// A gateway that was short of memory dropped frames on this route and reported it: they must be retransmitted,

@@ -4,7 +4,6 @@
 use channel::{Inbound, Outbound, Route};
 use types::Identity;
 
-use crate::conversations::bit;
 use crate::share::{Flows, Pieces};
 use crate::stripe::Stripe;
 
@@ -226,7 +225,7 @@ impl<F, Q: Queue> Conversation<F, Q> {
             place > at + 1 || asked.route != route
         });
         if let Some(other) = self.outbound.answered(route, sends, expected) {
-            self.asks_by |= bit(other);
+            self.asks_by |= other.bit();
         }
     }
 

@@ -286,13 +286,13 @@ impl<K: Copy + Eq + Hash, F: Clone, Q: Queue + Default> Conversations<K, F, Q> {
         self.routes.opened(route);
         self.reconsider(true);
         for peer in self.peers.values_mut() {
-            peer.barred &= !bit(route);
+            peer.barred &= !route.bit();
             // Reports about copies by other gateways may have been written to the old connection after we had lost it.
             peer.lost_through(|_, _| true);
             if rule!(self, ask_on_return) && peer.outbound.in_flight() > 0 {
                 // On the new route, so that the peer learns about it; and on any, which may be quicker.
                 peer.asks = true;
-                peer.asks_by |= bit(route);
+                peer.asks_by |= route.bit();
             }
             // While it was away, nobody told us what it lost of other sites' copies.
             peer.asks_again |= peer.shares && rule!(self, again_on_return);
@@ -313,7 +313,7 @@ impl<K: Copy + Eq + Hash, F: Clone, Q: Queue + Default> Conversations<K, F, Q> {
             peer.asks &= rule!(self, ask_on_loss);
             // What peers sent us through this gateway may be lost as well, and only we know.
             peer.asks_again = rule!(self, again_on_loss);
-            peer.barred &= !bit(route);
+            peer.barred &= !route.bit();
         }
         self.wake_all(|_| true);
     }
@@ -325,7 +325,7 @@ impl<K: Copy + Eq + Hash, F: Clone, Q: Queue + Default> Conversations<K, F, Q> {
                 self.routes.back(route, site);
                 self.reconsider(true);
                 for peer in self.peers.values_mut().filter(|peer| peer.identity.site == site) {
-                    peer.barred &= !bit(route);
+                    peer.barred &= !route.bit();
                 }
             }
             Passage::Away(reason) => {
@@ -352,8 +352,8 @@ impl<K: Copy + Eq + Hash, F: Clone, Q: Queue + Default> Conversations<K, F, Q> {
         let Some(peer) = self.peers.get_mut(&key).filter(|peer| !peer.gone) else { return false };
         peer.lost_by(route);
         peer.asks &= rule!(self, ask_on_loss);
-        peer.barred |= bit(route);
-        if self.routes.open().any(|route| peer.barred & bit(route) == 0) {
+        peer.barred |= route.bit();
+        if self.routes.open().any(|route| peer.barred & route.bit() == 0) {
             self.wake(key);
             return false;
         }
@@ -496,10 +496,10 @@ impl<K: Copy + Eq + Hash, F: Clone, Q: Queue + Default> Conversations<K, F, Q> {
         let leaving = self.leaving;
         self.peer(key, header.from);
         let Some(peer) = self.peers.get_mut(&key) else { return Ok(()) };
-        peer.barred &= !bit(route);
+        peer.barred &= !route.bit();
         peer.strays = 0;
-        if let Some(flows) = peer.flows.as_mut().filter(|flows| flows.stray & bit(route) != 0) {
-            flows.stray &= !bit(route);
+        if let Some(flows) = peer.flows.as_mut().filter(|flows| flows.stray & route.bit() != 0) {
+            flows.stray &= !route.bit();
             self.epoch += 1;
         }
         if peer.gone {
@@ -610,11 +610,6 @@ impl<K: Copy + Eq + Hash, F: Clone, Q: Queue + Default> Conversations<K, F, Q> {
         let shares = self.shares_ready && !self.shares.is_empty();
         shares || !(self.again.is_empty() && self.ready.is_empty() && self.told.is_empty())
     }
-}
-
-/// A set of routes that has only this one.
-pub(crate) fn bit(route: Route) -> u64 {
-    1 << (route.0 % 64)
 }
 
 /// Enters a peer into the lists where it has something to do.

@@ -216,9 +216,13 @@ impl Job {
         self.deadline = Some(now + calm);
     }
 
+    fn is_starting(&self) -> bool {
+        matches!(self.phase, Phase::Opening | Phase::Preparing)
+    }
+
     /// A site or an agent has done what all are waited for.
     fn progress(&mut self, now: Instant) {
-        if matches!(self.phase, Phase::Opening | Phase::Preparing) {
+        if self.is_starting() {
             let (begun, patience) = &mut self.wait;
             patience.progress(now - *begun);
             self.deadline = Some(*begun + patience.deadline(Slowness::NONE));
@@ -339,7 +343,7 @@ impl Job {
 
     /// A deadline has passed. `slowness`: of this machine.
     pub(super) fn deadline_over(&mut self, now: Instant, slowness: Slowness) {
-        if matches!(self.phase, Phase::Opening | Phase::Preparing) {
+        if self.is_starting() {
             self.look_for_agents(now, slowness);
             if self.deadline.is_some_and(|deadline| deadline > now) {
                 return;
@@ -429,7 +433,7 @@ impl Job {
             Up::Here => {
                 self.nodes[at].state = NodeState::Here;
                 self.progress(now);
-                let first = if self.phase == Phase::Opening || self.phase == Phase::Preparing {
+                let first = if self.is_starting() {
                     let program = self.programs.get(usize::from(agent.site.0)).cloned().unwrap_or_default();
                     Down::Prepare { program: Box::new(program), roster: self.roster.to_string() }
                 } else {

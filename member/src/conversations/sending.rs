@@ -6,7 +6,7 @@ use std::hash::Hash;
 use channel::Route;
 use wire::{FrameHeader, FrameKind};
 
-use super::{ASKS_BELOW, Carrier, Conversations, Settings, bit, enter, tell};
+use super::{ASKS_BELOW, Carrier, Conversations, Settings, enter, tell};
 use crate::conversation::{Conversation, Queue};
 use crate::routes::Routes;
 
@@ -162,7 +162,7 @@ impl<K: Copy + Eq + Hash, F: Clone, Q: Queue + Default> Conversations<K, F, Q> {
                 }
             }
             let asks_by = std::mem::take(&mut peer.asks_by);
-            for route in self.routes.to(peer.identity.site).filter(|route| asks_by & bit(*route) != 0) {
+            for route in self.routes.to(peer.identity.site).filter(|route| asks_by & route.bit() != 0) {
                 ask(&self.settings, route, peer, carrier);
             }
             let Some(route) = choose(&self.routes, peer) else { continue };
@@ -235,7 +235,7 @@ fn route_for_data<F, Q: Queue>(routes: &Routes, peer: &Conversation<F, Q>, carri
 /// The gateways that reach a peer.
 fn usable<'a, F, Q>(routes: &'a Routes, peer: &Conversation<F, Q>) -> impl Iterator<Item = Route> + use<'a, F, Q> {
     let barred = peer.barred;
-    routes.to(peer.identity.site).filter(move |route| barred & bit(*route) == 0)
+    routes.to(peer.identity.site).filter(move |route| barred & route.bit() == 0)
 }
 
 /// A gateway that reaches a peer.

@@ -7,7 +7,7 @@ use types::{Identity, SiteId, Slot};
 use wire::many::{Astray, Why};
 use wire::{FrameHeader, FrameKind};
 
-use super::{ASKS_BELOW, Carrier, Conversations, SHARES_NS, Settings, bit, stalls, tell};
+use super::{ASKS_BELOW, Carrier, Conversations, SHARES_NS, Settings, stalls, tell};
 use crate::conversation::{Conversation, Queue, Stall};
 use crate::routes::Routes;
 use crate::share::{
@@ -51,7 +51,7 @@ impl<K: Copy + Eq + Hash, F, Q: Queue> Ways<K> for View<'_, K, F, Q> {
 
     fn is_stray(&self, route: Route, key: K) -> bool {
         let flows = self.peers.get(&key).and_then(|peer| peer.flows.as_ref());
-        flows.is_some_and(|flows| flows.stray & bit(route) != 0)
+        flows.is_some_and(|flows| flows.stray & route.bit() != 0)
     }
 }
 
@@ -104,7 +104,7 @@ impl<K: Copy + Eq + Hash, F: Clone, Q: Queue + Default> Conversations<K, F, Q> {
         match astray.why {
             Why::Absent => {
                 let flows = peer.flows.get_or_insert_default();
-                flows.stray |= bit(by);
+                flows.stray |= by.bit();
                 flows.stray_ns = now_ns;
             }
             Why::Away => self.bans.add(by, astray.at, astray.towards, now_ns + BAN_NS),

@@ -7,9 +7,10 @@
 
 use std::hash::Hash;
 
+use channel::Route;
 use types::SiteId;
 
-use super::{Conversations, bit};
+use super::Conversations;
 use crate::conversation::{Conversation, Queue, Stall};
 use crate::share::mark;
 
@@ -46,7 +47,7 @@ impl<K: Copy + Eq + Hash, F: Clone, Q: Queue + Default> Conversations<K, F, Q> {
                 _ => continue,
             };
             peer.stall = asked;
-            peer.asks_by |= self.routes.open().fold(0, |routes, route| routes | bit(route));
+            peer.asks_by |= self.routes.open().fold(0, |routes, route| routes | route.bit());
         }
         if held_up.is_empty() {
             return;
@@ -57,13 +58,13 @@ impl<K: Copy + Eq + Hash, F: Clone, Q: Queue + Default> Conversations<K, F, Q> {
             let Some(peer) = self.peers.get_mut(&key) else { continue };
             let own = peer.identity.site;
             // Gateways by which it has answered neither time, although it has by others.
-            let quiet = self.routes.open().filter(|route| peer.unanswered(*route) > 1);
-            let quiet = quiet.fold(0, |routes, route| routes | bit(route));
+            let is_quiet = |route: &Route| peer.unanswered(*route) > 1;
+            let quiet = self.routes.open().filter(is_quiet).fold(0, |routes, route| routes | route.bit());
             let mut by_others = 0;
             let is_lost = peer.lost_through(|route, through| {
                 let relayed = through & !mark(own) != 0;
-                by_others |= if relayed { bit(route) } else { 0 };
-                relayed || quiet & bit(route) != 0
+                by_others |= if relayed { route.bit() } else { 0 };
+                relayed || quiet & route.bit() != 0
             });
             if !is_lost {
                 continue;
@@ -71,15 +72,15 @@ impl<K: Copy + Eq + Hash, F: Clone, Q: Queue + Default> Conversations<K, F, Q> {
             any = true;
             peer.waits_again(now_ns);
             for route in self.routes.open() {
-                if quiet & bit(route) != 0 {
+                if quiet & route.bit() != 0 {
                     peer.lost_by(route);
-                    let barred = peer.barred | bit(route);
-                    if self.routes.to(own).any(|other| barred & bit(other) == 0) {
+                    let barred = peer.barred | route.bit();
+                    if self.routes.to(own).any(|other| barred & other.bit() == 0) {
                         peer.barred = barred;
                     }
                     self.bans.add(route, self.settings.me.site, own, now_ns + STALL_BAN_NS);
                 }
-                if by_others & bit(route) != 0 {
+                if by_others & route.bit() != 0 {
                     let above = silent.iter().filter(|site| **site != own);
                     above.for_each(|site| self.bans.add(route, *site, own, now_ns + STALL_BAN_NS));
                 }

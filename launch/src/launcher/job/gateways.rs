@@ -27,7 +27,7 @@ impl Job {
             });
             return self.check_closed();
         }
-        if matches!(self.phase, Phase::Opening | Phase::Preparing) && gateway == 0 {
+        if self.is_starting() && gateway == 0 {
             return self.lost(Failure::new(reason.to_owned()), now);
         }
         if let Some(home) = self.site_index(&self.home).filter(|_| gateway == 0) {
@@ -138,8 +138,7 @@ impl Job {
     /// While agents are started, the node whose agent is awaited at a site without a leading gateway, and where that
     /// site is in the roster: of several, what is to be looked at first.
     pub(super) fn leaderless(&self) -> Option<(&Node, usize, &Leaderless)> {
-        let is_starting = matches!(self.phase, Phase::Opening | Phase::Preparing);
-        if !is_starting || self.sites.iter().all(|site| site.leaderless.is_none()) {
+        if !self.is_starting() || self.sites.iter().all(|site| site.leaderless.is_none()) {
             return None;
         }
         let awaited = self.nodes.iter().filter(|node| node.state == NodeState::Awaited);
