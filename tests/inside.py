@@ -90,12 +90,15 @@ class Inside:
         for host in self.hosts(site, "n"):
             host_key = self.folder / f"{host}.hostkey"
             keygen(host_key)
+            home = self.folder / f"{host}.home"
+            home.mkdir()
             config = self.folder / f"{host}.sshd"
             config.write_text(
                 f"HostKey {host_key}\nAuthorizedKeysFile {user_key}.pub\nPidFile none\nStrictModes no\nUsePAM no\n"
                 "PermitRootLogin prohibit-password\nPasswordAuthentication no\nKbdInteractiveAuthentication no\n"
-                # ssh carries no environment; the harness looks for what is left of a test by this variable.
-                f"SetEnv LANDBRIDGE_TEST_MARKER={os.environ.get('LANDBRIDGE_TEST_MARKER', '')}\n"
+                # ssh carries no environment; the harness looks for what is left of a test by this variable. Shells that
+                # a test kills leave their locks in no home but its own.
+                f"SetEnv LANDBRIDGE_TEST_MARKER={os.environ.get('LANDBRIDGE_TEST_MARKER', '')} HOME={home}\n"
             )
             self.start(host, "/usr/sbin/sshd", "-D", "-e", "-f", config, log=f"sshd-{host}")
             with known.open("a") as file:

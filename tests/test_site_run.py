@@ -72,7 +72,8 @@ def test_modules_are_loaded_at_their_site_alone(workshop, isolated, module_file)
     run = f'modules = ["{module_file}"]\nenvironment = {{ WHO = "site" }}'
     words = ["sh", "-c", "echo $LANDBRIDGE_SITE_NAME $SOLVER_HOME $(echo $PATH | grep -c ^/opt/solver/bin:) $WHO"]
     command = [LANDBRIDGE, "run", "-n", "2", "--", *words]
-    done = start(workshop, {"b": lab_site("b", run)}, command, nodes=1).finish().check()
+    home = {"HOME": str(workshop.folder)}
+    done = start(workshop, {"b": lab_site("b", run)}, command, nodes=1, environment=home).finish().check()
     assert sorted(done.out.splitlines()) == ["a 0", "b /opt/solver 1 site"], str(done)
 
 
@@ -81,9 +82,10 @@ def test_a_module_that_cannot_be_loaded_is_named(workshop, isolated, module_file
     if name == "slow":
         name = str(module_file)
         module_file.write_text("#%Module1.0\nexec sleep 60\n")
-    done = start(
-        workshop, {"b": lab_site("b", f'modules = ["{name}"]')}, [LANDBRIDGE, "run", "-n", "2", "--", "true"], nodes=1
-    )
+    # A login shell that is killed leaves the locks that its profile holds: in no home but this test's.
+    home = {"HOME": str(workshop.folder)}
+    sites = {"b": lab_site("b", f'modules = ["{name}"]')}
+    done = start(workshop, sites, [LANDBRIDGE, "run", "-n", "2", "--", "true"], nodes=1, environment=home)
     done.finish().fails_naming("site b", "node n1", said, "[site.run]")
 
 

@@ -104,6 +104,23 @@ async fn a_place_that_does_not_run_is_named_at_both_ends() {
 }
 
 #[tokio::test]
+async fn when_the_only_place_ends_both_ends_name_it() {
+    // The place and the connection through it end in any order.
+    for _ in 0..5 {
+        let mut sites = start(&plan(&["a", "b", "z"]));
+        probed(&sites[0], "b").await;
+        probed(&sites[1], "a").await;
+        sites[2].stop();
+        let (at_a, at_b) = tokio::join!(probe(&sites[0], "b"), probe(&sites[1], "a"));
+        for (to, problem) in [("b", at_a), ("a", at_b)] {
+            let problem = problem.unwrap_err();
+            let words = format!("site {to}: neither its gateway gw1 nor this one can be dialled");
+            assert!(problem.contains(&words) && problem.contains("gateway gw1 of site z"), "{problem}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn who_does_not_come_is_named() {
     let sites = start(&Plan { absent: vec!["b"], ..plan(&["a", "b", "z"]) });
     let problem = probe(&sites[0], "b").await.unwrap_err();

@@ -649,6 +649,10 @@ impl Gateway {
             if trunk.lets_meet {
                 self.expect_meetings();
             }
+            // A place that ends may end before the connection through it.
+            if trunk.hidden && !self.may_meet(trunk) {
+                self.expect(trunk);
+            }
             if for_good {
                 self.change(|table| table.trunk_lost(trunk.id, &problem));
             } else if let (false, false, Some(address)) = (trunk.dials, trunk.through_ssh, trunk.address.clone())

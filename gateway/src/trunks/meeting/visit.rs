@@ -74,6 +74,11 @@ impl Gateway {
         self.trunks.in_use().into_iter().filter(lets).collect()
     }
 
+    /// Whether there is a place where the two ends of a trunk may meet now.
+    pub(crate) fn may_meet(&self, trunk: &Trunk) -> bool {
+        self.places(trunk).iter().any(|place| place.is_up())
+    }
+
     /// Why a trunk whose ends cannot be dialled is not up, before an attempt has ended.
     pub(crate) fn unmet(&self, trunk: &Trunk) -> String {
         let places = self.places(trunk);
