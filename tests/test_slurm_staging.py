@@ -259,11 +259,14 @@ def until(condition, seconds=60):
             f" squeue -o '%i %j %T %r %Y %N'; exit 9; }}; sleep 0.2; done")
 
 
+# Slurm may kill a teardown that it has just started; then the next sweep but one does it, within a minute.
+FORGOTTEN = until("test -z \"$(ls /run/slurm-a/state/landbridge)\"", 90)
+
+
 def gone(name):
     """Until a job is over, and nothing is known of any job's copies."""
     over = until(f"test -z \"$(squeue -h -n {name} -o %i)\"", 90)
-    forgotten = until("test -z \"$(ls /run/slurm-a/state/landbridge)\"")
-    return f"{over}; {forgotten}"
+    return f"{over}; {FORGOTTEN}"
 
 
 def occupied(bob, node, minutes):
@@ -393,10 +396,32 @@ def test_a_cancelled_jobs_input_goes_complete_or_not(workshop, people, slurm):
         "echo AND",
         f"anna: cd; sbatch -N1 -t1 {whole}", staged("whole", 1), "scancel -n whole", gone("whole"), *left(),
         "scancel --user " + bob.name,
-        staging=True, limit=150,
+        staging=True, limit=250,
     ).finish()
     done.check()
     first, second = done.out.split("AND")
+    for text in (first, second):
+        assert_nothing_left(replace(done, out=text))
+
+
+def test_what_slurm_forgets_to_tear_down_is_removed(workshop, people, slurm):
+    """As it does when it kills a job's teardown with the job's other hooks: then the record and the copies stay."""
+    anna, bob = people
+    (workshop.folder / "source").write_bytes(random.Random(3).randbytes(100_000))
+    one = job(workshop, anna, "one", f"stage_in=b:{workshop.folder}/source=/tmp/one")
+    records, aside = "/run/slurm-a/state/landbridge", workshop.folder / "records"
+    again = line(anna.words("cp", workshop.folder / "source", "/tmp/one"))
+    done = begin(
+        workshop, anna,
+        *(occupied(bob, node, 2 if node == 1 else 9) for node in NODES),
+        f"anna: cd; sbatch -N1 -t1 {one}", staged("one", 1), f"cp -a {records} {aside}", "scancel -n one", gone("one"), *left(),
+        "echo AGAIN", on("a-n1", again), f"cp -a {aside}/. {records}/; ls {records}", FORGOTTEN, *left(),
+        "scancel --user " + bob.name,
+        staging=True, limit=200,
+    ).finish()
+    done.check()
+    first, second = done.out.split("AGAIN")
+    assert second.split()[0] == "5", str(done)
     for text in (first, second):
         assert_nothing_left(replace(done, out=text))
 

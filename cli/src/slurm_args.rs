@@ -125,11 +125,26 @@ pub(crate) struct HookArgs {
 /// The hooks, by Slurm's names.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Hook {
-    JobProcess { script: PathBuf },
-    DataIn { job: u32, script: PathBuf },
-    PreRun { job: u32, script: PathBuf },
-    DataOut { job: u32, script: PathBuf },
-    JobTeardown { job: u32, script: PathBuf },
+    JobProcess {
+        script: PathBuf,
+    },
+    DataIn {
+        job: u32,
+        script: PathBuf,
+    },
+    PreRun {
+        job: u32,
+        script: PathBuf,
+    },
+    DataOut {
+        job: u32,
+        script: PathBuf,
+    },
+    JobTeardown {
+        job: u32,
+    },
+    /// Not Slurm's: what it should have torn down.
+    Sweep,
     GetStatus,
 }
 

@@ -1,6 +1,6 @@
 //! `landbridge slurm hook`: what `burst_buffer.lua` calls.
 
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::path::Path;
 
 use anyhow::{Context, Result, anyhow};
@@ -11,6 +11,8 @@ use node_service::message::{HookRequest, VERSION};
 use node_service::record::Records;
 use node_service::slurm::Jobs;
 use node_service::step::Step;
+use node_service::teardown::{sweep, teardown};
+use rustix::fs::{FlockOperation, flock};
 
 use crate::slurm_args::{Hook, HookArgs};
 
@@ -32,7 +34,11 @@ pub(crate) fn hook(args: &HookArgs) -> Result<i32> {
         Hook::DataIn { job, script } => with(*job, script, |hook| hook.data_in()),
         Hook::PreRun { job, script } => with(*job, script, |hook| hook.pre_run()),
         Hook::DataOut { job, script } => with(*job, script, |hook| hook.data_out()),
-        Hook::JobTeardown { job, script } => with(*job, script, |hook| hook.teardown()),
+        Hook::JobTeardown { job } => {
+            teardown(*job, (&Jobs, &service), &records).map_err(|problem| anyhow!(problem))?;
+            Ok(0)
+        }
+        Hook::Sweep => swept(&records, &service),
         Hook::GetStatus => {
             for job in records.jobs() {
                 let record = records.read(job).map_err(|problem| anyhow!(problem))?;
@@ -44,6 +50,22 @@ pub(crate) fn hook(args: &HookArgs) -> Result<i32> {
             Ok(0)
         }
     }
+}
+
+/// One at a time: the next one comes soon, and a node may be slow.
+fn swept(records: &Records, service: &Service<'_>) -> Result<i32> {
+    let folder = match std::fs::File::open(&records.0) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(0),
+        folder => folder.with_context(|| records.0.display().to_string())?,
+    };
+    if flock(&folder, FlockOperation::NonBlockingLockExclusive).is_err() {
+        return Ok(0);
+    }
+    let jobs = sweep((&Jobs, service), records).map_err(|problem| anyhow!(problem))?;
+    for job in jobs {
+        writeln!(std::io::stderr(), "landbridge: job {job}: its copies were removed, which Slurm has forgotten")?;
+    }
+    Ok(0)
 }
 
 fn plan(script: &Path) -> Result<Plan> {

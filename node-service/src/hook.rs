@@ -1,5 +1,5 @@
 //! What Slurm's hooks do for a job: its input goes to the nodes that Slurm predicts, what is missing where it starts
-//! comes from a node that has it, its output leaves after it, and at the end its copies go.
+//! comes from a node that has it, its output leaves after it. At the end its copies go (`teardown`).
 //!
 //! The other site is asked for an input once. Predictions may change until the job starts, so whatever is missing is
 //! copied node to node; only if no copy can be read is the source read again.
@@ -56,6 +56,12 @@ pub trait Cluster {
     /// # Errors
     /// Slurm's words.
     fn nodes(&self, job: u32) -> Result<Vec<String>, String>;
+
+    /// For how long it has been over, with its output moved away. `None`: it is not.
+    ///
+    /// # Errors
+    /// Slurm's words.
+    fn over(&self, job: u32) -> Result<Option<Duration>, String>;
 
     /// From now on it starts nowhere else.
     ///
@@ -186,28 +192,6 @@ impl Hook<'_> {
         serde_json::from_str(&there).map_err(|e| format!("a look at {path}: {e}"))
     }
 
-    /// Removes the job's copies, complete or not. With `keep` those stay that the job has used.
-    ///
-    /// # Errors
-    /// What could not be removed, and where. It is not tried again.
-    pub fn teardown(&self) -> Result<(), String> {
-        let record = self.records.read(self.job)?;
-        let mut failed = Vec::new();
-        for (copies, Transfer { to, .. }) in record.inputs.iter().zip(&self.plan.inputs) {
-            let kept = |node: &String| self.plan.keep && record.nodes.contains(node) && copies.whole.contains(node);
-            let mut nodes: Vec<String> = copies.whole.iter().chain(&copies.begun).cloned().collect();
-            nodes.retain(|node| !kept(node));
-            nodes.sort_unstable();
-            nodes.dedup();
-            let step = Step::Remove { paths: vec![to.clone()], nodes };
-            if let Err(problem) = self.run(record.user, &step) {
-                failed.push(problem);
-            }
-        }
-        self.records.remove(self.job)?;
-        if failed.is_empty() { Ok(()) } else { Err(failed.join("; ")) }
-    }
-
     fn has_all(&self, nodes: &[String]) -> Result<bool, String> {
         let record = self.records.read(self.job)?;
         let whole = |copies: &Copies| nodes.iter().all(|node| copies.whole.contains(node));
@@ -218,7 +202,11 @@ impl Hook<'_> {
     fn bring(&self, nodes: &[String]) -> Result<(), String> {
         let mut record = self.records.read(self.job)?;
         record.user = self.cluster.user(self.job)?;
+        record.keep = self.plan.keep;
         record.inputs.resize_with(self.plan.inputs.len(), Copies::default);
+        for (copies, Transfer { to, .. }) in record.inputs.iter_mut().zip(&self.plan.inputs) {
+            copies.path.clone_from(to);
+        }
         for (at, Transfer { from, to }) in self.plan.inputs.iter().enumerate() {
             let missing = self.missing(&mut record, at, nodes, to)?;
             if missing.is_empty() {
@@ -286,18 +274,22 @@ impl Hook<'_> {
         self.run(user, &Step::Move { from, to, rate, harm }).map(drop)
     }
 
-    /// Does a step, again if it fails: what can go wrong for a moment and what cannot look alike from here.
     fn run(&self, user: u32, step: &Step) -> Result<String, String> {
-        let mut result = self.steps.run(user, step);
-        for _ in 1..ATTEMPTS {
-            if result.is_ok() {
-                break;
-            }
-            self.cluster.sleep(AGAIN);
-            result = self.steps.run(user, step);
-        }
-        result
+        run((self.cluster, self.steps), user, step)
     }
+}
+
+/// Does a step, again if it fails: what can go wrong for a moment and what cannot look alike from here.
+pub(crate) fn run((cluster, steps): (&dyn Cluster, &dyn Steps), user: u32, step: &Step) -> Result<String, String> {
+    let mut result = steps.run(user, step);
+    for _ in 1..ATTEMPTS {
+        if result.is_ok() {
+            break;
+        }
+        cluster.sleep(AGAIN);
+        result = steps.run(user, step);
+    }
+    result
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@
 //! too old or come from the future. Start reading at [`service`].
 //!
 //! Slurm's hooks have the service of the controller's machine do steps as a job's user. What they do for a job is in
-//! [`hook`], which knows Slurm and the service by interfaces only.
+//! [`hook`] and [`teardown`], which know Slurm and the service by interfaces only.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
@@ -28,3 +28,4 @@ pub mod service;
 pub mod slurm;
 pub mod step;
 mod stream;
+pub mod teardown;

@@ -5,10 +5,14 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+const FRESH: &str = ".new";
+
 /// A job.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
     pub user: u32,
+    /// Whether copies that the job has used stay after it.
+    pub keep: bool,
     /// In the order of the script.
     pub inputs: Vec<Copies>,
     /// Where it runs or has run.
@@ -18,6 +22,8 @@ pub struct Record {
 /// An input's copies.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Copies {
+    /// Where they are on each node.
+    pub path: String,
     /// Nodes that have all of it.
     pub whole: Vec<String>,
     /// Nodes that may have a part of it, or all of it. Nothing was at its path there before.
@@ -31,6 +37,11 @@ pub struct Records(pub PathBuf);
 impl Records {
     fn file(&self, job: u32) -> PathBuf {
         self.0.join(job.to_string())
+    }
+
+    /// Where one is written before it takes its name.
+    fn fresh(&self, job: u32) -> PathBuf {
+        self.0.join(format!("{job}{FRESH}"))
     }
 
     /// A job's record; an empty one if there is none.
@@ -55,9 +66,8 @@ impl Records {
         let file = self.file(job);
         let write = || {
             std::fs::create_dir_all(&self.0)?;
-            let fresh = self.0.join(format!("{job}.new"));
-            std::fs::write(&fresh, serde_json::to_vec(record)?)?;
-            std::fs::rename(&fresh, &file)
+            std::fs::write(self.fresh(job), serde_json::to_vec(record)?)?;
+            std::fs::rename(self.fresh(job), &file)
         };
         write().map_err(|e| format!("{}: {e}", file.display()))
     }
@@ -67,17 +77,24 @@ impl Records {
     /// # Errors
     /// The system's.
     pub fn remove(&self, job: u32) -> Result<(), String> {
-        match std::fs::remove_file(self.file(job)) {
-            Err(error) if error.kind() != ErrorKind::NotFound => Err(format!("{}: {error}", self.file(job).display())),
-            _ => Ok(()),
+        for file in [self.fresh(job), self.file(job)] {
+            match std::fs::remove_file(&file) {
+                Err(error) if error.kind() != ErrorKind::NotFound => {
+                    return Err(format!("{}: {error}", file.display()));
+                }
+                _ => {}
+            }
         }
+        Ok(())
     }
 
-    /// All jobs that have one.
+    /// All jobs that have one, or had one half written when their hook was killed.
     pub fn jobs(&self) -> Vec<u32> {
         let entries = std::fs::read_dir(Path::new(&self.0)).into_iter().flatten().flatten();
-        let mut jobs: Vec<u32> = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
+        let job = |name: &str| name.strip_suffix(FRESH).unwrap_or(name).parse().ok();
+        let mut jobs: Vec<u32> = entries.filter_map(|entry| job(entry.file_name().to_str()?)).collect();
         jobs.sort_unstable();
+        jobs.dedup();
         jobs
     }
 }

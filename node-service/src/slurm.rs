@@ -140,6 +140,18 @@ impl Cluster for Jobs {
         names(&list).map_err(|e| e.to_string())
     }
 
+    fn over(&self, job: u32) -> Result<Option<Duration>, String> {
+        match Jobs::line(job) {
+            // It has been over for minutes.
+            Err(words) if words.contains("Invalid job id") => Ok(Some(Duration::MAX)),
+            line => {
+                let line = line?;
+                let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime).tv_sec;
+                Ok(over_since(&line).map(|end| Duration::from_secs(now.saturating_sub(end).max(0).unsigned_abs())))
+            }
+        }
+    }
+
     fn pin(&self, job: u32, nodes: &[String]) -> Result<(), String> {
         let (job, nodes) = (format!("JobId={job}"), format!("ReqNodeList={}", nodes.join(",")));
         ask(&["scontrol", "update", &job, &nodes]).map(drop).map_err(|e| e.to_string())
@@ -154,6 +166,17 @@ impl Cluster for Jobs {
         std::thread::sleep(time);
     }
 }
+
+/// When a job ended for good, in seconds since 1970, if it did. One whose output is still leaving has the state
+/// STAGE_OUT.
+fn over_since(line: &str) -> Option<i64> {
+    let state = field(line, "JobState")?;
+    FINAL.contains(&state.as_str()).then(|| field(line, "EndTime")?.parse().ok())?
+}
+
+/// States that a job never leaves.
+const FINAL: [&str; 8] =
+    ["BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "TIMEOUT"];
 
 /// The value of a word `KEY=value` of a line; `None` if it is missing or empty.
 pub fn field(line: &str, key: &str) -> Option<String> {
@@ -173,6 +196,16 @@ mod tests {
         assert_eq!(config.munge_socket(), Some("/run/m/s".into()));
         assert_eq!((config.user(), config.get("Epilog"), config.get("Nothing")), (Some(64030), None, None));
         assert_eq!(Config::default().munge_socket(), None);
+    }
+
+    #[test]
+    fn a_job_is_over_when_nothing_of_it_is_left_to_do() {
+        let line = |state: &str| format!("JobId=5 JobState={state} Reason=None EndTime=1700000000 NodeList=n1");
+        assert_eq!(over_since(&line("CANCELLED")), Some(1_700_000_000));
+        for state in ["PENDING", "RUNNING", "COMPLETING", "STAGE_OUT", "REQUEUED", "CONFIGURING"] {
+            assert_eq!(over_since(&line(state)), None, "{state}");
+        }
+        assert_eq!(over_since("JobState=CANCELLED EndTime=Unknown"), None);
     }
 
     #[test]

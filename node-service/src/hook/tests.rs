@@ -3,6 +3,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::*;
 use crate::directive::parse;
+use crate::teardown::{sweep, teardown};
 
 /// A cluster whose predictions come from a list, and nodes that have files or not.
 #[derive(Default)]
@@ -22,6 +23,7 @@ struct World {
     slept: Cell<u32>,
     /// This many steps fail.
     fails: Cell<u32>,
+    over: RefCell<BTreeMap<u32, Option<Duration>>>,
 }
 
 fn names(nodes: &[&str]) -> Vec<String> {
@@ -42,6 +44,10 @@ impl Cluster for World {
 
     fn nodes(&self, _: u32) -> Result<Vec<String>, String> {
         Ok(names(&self.starts.borrow()))
+    }
+
+    fn over(&self, job: u32) -> Result<Option<Duration>, String> {
+        self.over.borrow().get(&job).copied().ok_or_else(|| "Slurm does not answer".to_owned())
     }
 
     fn pin(&self, _: u32, nodes: &[String]) -> Result<(), String> {
@@ -115,8 +121,16 @@ impl Job {
     }
 
     fn hook<T>(&self, act: impl FnOnce(Hook<'_>) -> T) -> T {
-        let records = Records(self.folder.path().to_owned());
+        let records = self.records();
         act(Hook { job: 5, plan: &self.plan, cluster: &self.world, steps: &self.world, records: &records })
+    }
+
+    fn records(&self) -> Records {
+        Records(self.folder.path().to_owned())
+    }
+
+    fn teardown(&self) {
+        teardown(5, (&self.world, &self.world), &self.records()).unwrap();
     }
 
     fn starts(&self, nodes: &[&'static str]) -> Result<(), String> {
@@ -143,8 +157,8 @@ fn a_prediction_that_holds_needs_one_move() {
     job.starts(&["n1", "n2"]).unwrap();
     assert_eq!(job.moves(), ["lyon:/d here/n1,n2:/tmp/d"]);
     assert_eq!(job.world.slept.get(), 2);
-    job.hook(|hook| hook.teardown()).unwrap();
-    assert_eq!((job.left(), Records(job.folder.path().into()).jobs()), (0, vec![]));
+    job.teardown();
+    assert_eq!((job.left(), job.records().jobs()), (0, vec![]));
 }
 
 #[test]
@@ -157,7 +171,7 @@ fn a_wrong_prediction_is_repaired_node_to_node() {
         ["lyon:/d here/n1:/tmp/d", "here/n1:/tmp/d here/n2:/tmp/d", "here/n1:/tmp/d here/n3,n4:/tmp/d"]
     );
     assert_eq!(job.left(), 4);
-    job.hook(|hook| hook.teardown()).unwrap();
+    job.teardown();
     assert_eq!(job.left(), 0);
 }
 
@@ -217,7 +231,7 @@ fn what_was_there_before_is_neither_replaced_nor_removed() {
     job.world.files.borrow_mut().entry("n1".into()).or_default().insert("/tmp/d".into());
     let error = job.hook(|hook| hook.data_in()).unwrap_err();
     assert!(error.starts_with("n1: /tmp/d is there already"), "{error}");
-    job.hook(|hook| hook.teardown()).unwrap();
+    job.teardown();
     assert_eq!((job.left(), job.moves().len()), (1, 0));
 }
 
@@ -226,13 +240,12 @@ fn an_attempt_that_was_cut_off_is_continued_or_found_complete_and_removed_in_the
     let job = Job::new("stage_in=lyon:/d=/tmp/d").predicts(&[&["n1", "n2"]]);
     job.world.broken.borrow_mut().push("lyon:/d".into());
     job.hook(|hook| hook.data_in()).unwrap_err();
-    let records = Records(job.folder.path().to_owned());
-    assert_eq!(records.read(5).unwrap().inputs[0].begun, ["n1", "n2"]);
+    assert_eq!(job.records().read(5).unwrap().inputs[0].begun, ["n1", "n2"]);
     // One of them had put it in place when the other was lost.
     job.world.files.borrow_mut().entry("n2".into()).or_default().insert("/tmp/d".into());
     job.starts(&["n1", "n2"]).unwrap();
     assert_eq!(job.moves(), ["lyon:/d here/n1,n2:/tmp/d", "here/n2:/tmp/d here/n1:/tmp/d"]);
-    job.hook(|hook| hook.teardown()).unwrap();
+    job.teardown();
     assert_eq!(job.left(), 0);
 }
 
@@ -241,9 +254,27 @@ fn kept_input_stays_where_the_job_ran_only() {
     let job = Job::new("keep stage_in=lyon:/d=/tmp/d").predicts(&[&["n1"]]);
     job.hook(|hook| hook.data_in()).unwrap();
     job.starts(&["n2"]).unwrap();
-    job.hook(|hook| hook.teardown()).unwrap();
+    job.teardown();
     let left = job.world.files.borrow();
     assert!(left["n1"].is_empty() && left["n2"].contains("/tmp/d"));
+}
+
+#[test]
+fn what_slurm_does_not_tear_down_is_swept_once_the_job_is_over() {
+    let job = Job::new("stage_in=lyon:/d=/tmp/d").predicts(&[&["n1", "n2"]]);
+    job.hook(|hook| hook.data_in()).unwrap();
+    let (world, second) = (&job.world, Duration::from_secs(1));
+    let sweep = || sweep((world, world), &job.records());
+    assert_eq!(sweep(), Err("job 5: Slurm does not answer".to_owned()));
+    for since in [None, Some(second)] {
+        world.over.borrow_mut().insert(5, since);
+        assert_eq!((sweep(), job.left()), (Ok(vec![]), 2), "{since:?}");
+    }
+    // Slurm's order may have killed a hook while it wrote.
+    std::fs::write(job.folder.path().join("6.new"), "{").unwrap();
+    world.over.borrow_mut().extend([(5, Some(60 * second)), (6, Some(Duration::MAX))]);
+    assert_eq!((sweep(), job.left(), job.records().jobs()), (Ok(vec![5, 6]), 0, vec![]));
+    assert_eq!(sweep(), Ok(vec![]));
 }
 
 #[test]

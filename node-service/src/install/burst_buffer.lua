@@ -14,10 +14,14 @@ local function quoted(word)
     return "'" .. tostring(word):gsub("'", "'\\''") .. "'"
 end
 
+local function command(name)
+    local line = "SLURM_CONF=" .. quoted(SLURM_CONF) .. " " .. quoted(COMMAND) .. " slurm hook --state " .. quoted(STATE)
+    return line .. " --service " .. quoted(SERVICE) .. " " .. name
+end
+
 -- Lua 5.1 does not say how a command has ended, so the shell writes it behind what the command has written.
 local function hook(name, ...)
-    local line = "SLURM_CONF=" .. quoted(SLURM_CONF) .. " " .. quoted(COMMAND) .. " slurm hook --state " .. quoted(STATE)
-    line = line .. " --service " .. quoted(SERVICE) .. " " .. name
+    local line = command(name)
     for _, word in ipairs({ ... }) do
         line = line .. " " .. quoted(word)
     end
@@ -39,12 +43,15 @@ function slurm_bb_job_process(job_script)
     return hook("job-process", job_script)
 end
 
+-- Slurm calls this twice a minute, and waits for it: whatever it has forgotten to tear down goes meanwhile.
 function slurm_bb_pools()
+    local nothing = "test -z \"$(ls -A " .. quoted(STATE) .. " 2>/dev/null)\""
+    os.execute(nothing .. " || " .. command("sweep") .. " </dev/null &")
     return slurm.SUCCESS, '{"pools":[{"id":"landbridge","quantity":1,"granularity":1}]}'
 end
 
 function slurm_bb_job_teardown(job_id, job_script, hurry)
-    return hook("job-teardown", job_id, job_script)
+    return hook("job-teardown", job_id)
 end
 
 function slurm_bb_setup(job_id, uid, gid, pool, bb_size, job_script)
