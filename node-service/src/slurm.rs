@@ -112,7 +112,8 @@ pub struct Jobs;
 
 impl Jobs {
     fn line(job: u32) -> Result<String, String> {
-        ask(&["scontrol", "--oneliner", "show", "job", &job.to_string()]).map_err(|e| e.to_string())
+        let shown = ask(&["scontrol", "--oneliner", "show", "job", &job.to_string()]).map_err(|e| e.to_string())?;
+        own_line(&shown, job).map(str::to_owned).ok_or_else(|| format!("Slurm does not show job {job}"))
     }
 }
 
@@ -167,6 +168,11 @@ impl Cluster for Jobs {
     }
 }
 
+/// A job's own line: the number of an array's last task is that of the array, for which Slurm shows all its tasks.
+fn own_line(shown: &str, job: u32) -> Option<&str> {
+    shown.lines().find(|line| field(line, "JobId").is_some_and(|number| number == job.to_string()))
+}
+
 /// When a job ended for good, in seconds since 1970, if it did. One whose output is still leaving has the state
 /// STAGE_OUT.
 fn over_since(line: &str) -> Option<i64> {
@@ -196,6 +202,14 @@ mod tests {
         assert_eq!(config.munge_socket(), Some("/run/m/s".into()));
         assert_eq!((config.user(), config.get("Epilog"), config.get("Nothing")), (Some(64030), None, None));
         assert_eq!(Config::default().munge_socket(), None);
+    }
+
+    #[test]
+    fn a_task_is_not_taken_for_another_of_its_array() {
+        let shown = "JobId=7 ArrayJobId=5 ArrayTaskId=1 JobState=COMPLETED\nJobId=5 ArrayJobId=5 JobState=PENDING\n";
+        let state = |job| own_line(shown, job).and_then(|line| field(line, "JobState"));
+        assert_eq!((state(7).as_deref(), state(5).as_deref()), (Some("COMPLETED"), Some("PENDING")));
+        assert_eq!(state(6), None);
     }
 
     #[test]
