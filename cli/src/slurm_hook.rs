@@ -13,6 +13,7 @@ use node_service::slurm::Jobs;
 use node_service::step::Step;
 use node_service::teardown::{sweep, teardown};
 use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 
 use crate::slurm_args::{Hook, HookArgs};
 
@@ -58,8 +59,9 @@ fn swept(records: &Records, service: &Service<'_>) -> Result<i32> {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(0),
         folder => folder.with_context(|| records.0.display().to_string())?,
     };
-    if flock(&folder, FlockOperation::NonBlockingLockExclusive).is_err() {
-        return Ok(0);
+    match flock(&folder, FlockOperation::NonBlockingLockExclusive) {
+        Err(Errno::WOULDBLOCK) => return Ok(0),
+        locked => locked.with_context(|| format!("the lock of {}", records.0.display()))?,
     }
     let jobs = sweep((&Jobs, service), records).map_err(|problem| anyhow!(problem))?;
     for job in jobs {

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 use thiserror::Error;
 
@@ -146,9 +146,8 @@ impl Cluster for Jobs {
             // It has been over for minutes.
             Err(words) if words.contains("Invalid job id") => Ok(Some(Duration::MAX)),
             line => {
-                let line = line?;
-                let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime).tv_sec;
-                Ok(over_since(&line).map(|end| Duration::from_secs(now.saturating_sub(end).max(0).unsigned_abs())))
+                let end = over_since(&line?).and_then(|seconds| UNIX_EPOCH.checked_add(Duration::from_secs(seconds)));
+                Ok(end.map(|end| end.elapsed().unwrap_or_default()))
             }
         }
     }
@@ -175,7 +174,7 @@ fn own_line(shown: &str, job: u32) -> Option<&str> {
 
 /// When a job ended for good, in seconds since 1970, if it did. One whose output is still leaving has the state
 /// STAGE_OUT.
-fn over_since(line: &str) -> Option<i64> {
+fn over_since(line: &str) -> Option<u64> {
     let state = field(line, "JobState")?;
     FINAL.contains(&state.as_str()).then(|| field(line, "EndTime")?.parse().ok())?
 }
