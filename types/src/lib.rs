@@ -16,11 +16,13 @@ pub mod patience;
 pub mod quantity;
 pub mod roster;
 pub mod sites;
+pub mod untrusted;
 
 pub use id::{Address, Identity, Instance, JobId, NodeId, Rank, ServiceId, SiteId, Slot};
 pub use patience::{Patience, Slowness};
 pub use roster::{NodeRoster, Roster, SiteRoster};
 pub use sites::SitesFile;
+pub use untrusted::UntrustedText;
 
 /// The variable by which an agent and its movers know how much of other users' time they may cost, in percent. A node
 /// service sets it for what it starts.
