@@ -93,6 +93,36 @@ def test_run_in_a_batch_script_uses_the_jobs_nodes_and_tasks(workshop, mpi, slur
     assert text.count("JOB ") == 1, text
 
 
+def test_a_task_of_an_array_knows_which_it_is(workshop, mpich_only, slurm):
+    """The batch job's variables reach the ranks of all sites. Those that identify another launcher's ranks do not."""
+    shown = 'echo "TASK $SLURM_ARRAY_TASK_ID of $SLURM_ARRAY_TASK_COUNT, X=$SLURM_ARRAY_TASK_MAX, rank ${SLURM_PROCID-none}"'
+    program = [LANDBRIDGE, "run", "-x", "SLURM_ARRAY_TASK_MAX=9", "--site", "a=1", "--site", "b=1", "--", "sh", "-c", shown]
+    script = workshop.folder / "job.sh"
+    script.write_text(f"#!/bin/bash\n{words(program)}\n")
+    out = workshop.folder / "job-%a.out"
+    batch = ["sbatch", "--wait", "--array=3,5", "-n1", f"--output={out}", f"--chdir={workshop.folder}", script]
+    sites = {"a": slurm_site(), "b": slurm_site()}
+    done = start(workshop, sites, watched(batch), environment=mpich_only.environment, host="a-gw1").finish()
+    for task in (3, 5):
+        text = (workshop.folder / f"job-{task}.out").read_text()
+        assert text.count(f"TASK {task} of 2, X=9, rank none") == 2, f"{done}\n{text}"
+    assert done.code == 0, str(done)
+
+
+@pytest.mark.one_mpi
+def test_all_components_of_a_heterogeneous_job_are_used(workshop, mpi, slurm):
+    run = [LANDBRIDGE, "run", "--mpi", mpi.name, "--", *hello(mpi)]
+    script = workshop.folder / "job.sh"
+    script.write_text(f"#!/bin/bash\n{words(run)}\n")
+    out = workshop.folder / "job.out"
+    batch = ["sbatch", "--wait", f"--output={out}", f"--chdir={workshop.folder}", "-N1", "-n2", ":", "-N1", "-n1", script]
+    sites = {"a": slurm_site(), "b": slurm_site()}
+    done = start(workshop, sites, watched(batch), environment=mpi.environment, host="a-gw1").finish()
+    text = out.read_text()
+    assert done.code == 0, f"{done}\n{text}"
+    assert sorted(text.count(f" on a-n{node}") for node in (1, 2)) == [1, 2], text
+
+
 def test_a_refused_job_names_site_and_partition(workshop, mpich_only, slurm):
     sites = {"a": slurm_site(), "b": slurm_site('partition = "nosuch"')}
     done = start(workshop, sites, watched(run_words(workshop, mpich_only, ["true"]))).finish()

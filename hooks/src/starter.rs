@@ -37,7 +37,8 @@ pub struct AgentOrder {
     pub gateways: Vec<GatewayAddress>,
     /// The site's keys: agents connect only to gateways that hold one of them.
     pub keys: Keys,
-    /// The batch job that the node belongs to, if the starter allocated it.
+    /// The batch job that the node belongs to, if the starter allocated it: `12`, or `12+1` for component 1 of Slurm's
+    /// heterogeneous job 12.
     pub allocation: Option<String>,
     /// Where the site's ranks share memory.
     pub memory: Memory,

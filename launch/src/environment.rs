@@ -24,6 +24,9 @@ const HOST_SPECIFIC: &[&str] = &[
     "OLDPWD",
     "PWD",
     "SHLVL",
+    "SLURMD_NODENAME",
+    "SLURM_TOPOLOGY_ADDR",
+    "SLURM_TOPOLOGY_ADDR_PATTERN",
     "SSH_AUTH_SOCK",
     "SSH_CLIENT",
     "SSH_CONNECTION",
@@ -42,24 +45,39 @@ const HOST_SPECIFIC: &[&str] = &[
 /// Variables for which a node's own value takes precedence over the user's.
 const NODE_FIRST: &[&str] = &["HOME", "HOSTNAME", "LOGNAME", "SHELL", "TMPDIR", "USER", "XDG_RUNTIME_DIR"];
 
-/// Variables of other launchers, from which an MPI library would conclude that it was started by one of them.
+/// Variables by which other launchers identify a rank, from which an MPI library would conclude that it was started by
+/// one of them. Each is a name, or with `*` at its end the beginning of names. Variables that describe a batch job are
+/// not among them: programs read which task of an array they are.
 const FOREIGN: &[&str] = &[
-    "PMI_",
-    "PMI2_",
-    "PMIX_",
-    "HYDRA_",
-    "HYDI_",
-    "MPIEXEC_",
-    "OMPI_COMM_WORLD_",
-    "OMPI_UNIVERSE_",
-    "ORTE_",
-    "PRTE_",
-    "SLURM_",
-    "PALS_",
-    "ALPS_",
+    "PMI_*",
+    "PMI2_*",
+    "PMIX_*",
+    "HYDRA_*",
+    "HYDI_*",
+    "MPIEXEC_*",
+    "OMPI_COMM_WORLD_*",
+    "OMPI_UNIVERSE_*",
+    "ORTE_*",
+    "PRTE_*",
+    "SLURM_GTIDS",
+    "SLURM_LAUNCH_NODE_IPADDR",
+    "SLURM_LOCALID",
+    "SLURM_MPI_TYPE",
+    "SLURM_NODEID",
+    "SLURM_PMI*",
+    "SLURM_PROCID",
+    "SLURM_SRUN_*",
+    "SLURM_STEPID",
+    "SLURM_STEP_*",
+    "SLURM_TASK_PID",
+    "PALS_*",
+    "ALPS_*",
     "MPI_LOCALNRANKS",
     "MPI_LOCALRANKID",
 ];
+
+/// Variables of settings whose names begin like those of [`FOREIGN`].
+const SETTINGS: &[&str] = &["PMIX_MCA_", "PRTE_MCA_", "ORTE_MCA_"];
 
 /// Variables that apply to all nodes of the site where `run` was typed, and to no other site: a module sets them there.
 const SITE_SPECIFIC: &[&str] = &["LANDBRIDGE_PROVIDER"];
@@ -117,17 +135,26 @@ pub fn setting(text: &OsStr, here: impl Fn(&OsStr) -> Option<OsString>) -> Resul
             (text.as_bytes(), if text.is_empty() { Vec::new() } else { value?.into_vec() })
         }
     };
-    let launchers = |name: &str| OURS.contains(&name) || FOREIGN.iter().any(|prefix| name.starts_with(prefix));
     match std::str::from_utf8(name) {
         Ok("") => Err(SettingError::Nameless(shown())),
-        Ok(word) if launchers(word) => Err(SettingError::Ours(word.to_owned())),
+        Ok(word) if is_launchers(word) => Err(SettingError::Ours(word.to_owned())),
         _ => Ok((name.to_vec(), value)),
     }
 }
 
+/// Whether a launcher, ours or another, identifies a rank by this variable.
+fn is_launchers(name: &str) -> bool {
+    let named = |pattern: &&str| match pattern.strip_suffix('*') {
+        Some(prefix) => name.starts_with(prefix),
+        None => name == *pattern,
+    };
+    let is_setting = SETTINGS.iter().any(|prefix| name.starts_with(prefix));
+    OURS.contains(&name) || (FOREIGN.iter().any(named) && !is_setting)
+}
+
 /// Whether a variable of `run` goes to the ranks.
 fn travels(name: &str) -> bool {
-    !HOST_SPECIFIC.contains(&name) && !OURS.contains(&name) && !FOREIGN.iter().any(|prefix| name.starts_with(prefix))
+    !HOST_SPECIFIC.contains(&name) && !is_launchers(name)
 }
 
 /// The part of `run`'s environment that goes to the ranks.
@@ -211,6 +238,11 @@ mod tests {
             ("PMIX_NAMESPACE", "x"),
             ("PMI_RANK", "0"),
             ("SLURM_PROCID", "3"),
+            ("SLURM_STEP_NODELIST", "n1"),
+            ("SLURMD_NODENAME", "n1"),
+            ("SLURM_ARRAY_TASK_ID", "7"),
+            ("SLURM_NTASKS", "4"),
+            ("PMIX_MCA_gds", "hash"),
             ("LANDBRIDGE_SECRET", "old"),
             ("LANDBRIDGE_LOG", "debug"),
             ("HOSTNAME", "login"),
@@ -218,7 +250,9 @@ mod tests {
         ]);
         let raw = travelling(here.into_iter());
         let names: Vec<_> = raw.iter().map(|(name, _)| String::from_utf8_lossy(name).into_owned()).collect();
-        assert_eq!(names, ["OMP_NUM_THREADS", "LANDBRIDGE_LOG", "HOME"]);
+        let passed =
+            ["OMP_NUM_THREADS", "SLURM_ARRAY_TASK_ID", "SLURM_NTASKS", "PMIX_MCA_gds", "LANDBRIDGE_LOG", "HOME"];
+        assert_eq!(names, passed);
         let mut raw = raw;
         raw.push((b"PMI_FD".to_vec(), b"3".to_vec()));
         let node = variables(&[("HOME", "/users/u"), ("PATH", "/node/bin")]);
@@ -238,6 +272,8 @@ mod tests {
         assert_eq!(set("AWAY"), Err(SettingError::Unset("AWAY".into())));
         assert_eq!(set("=x"), Err(SettingError::Nameless("=x".into())));
         assert_eq!(set(""), Err(SettingError::Nameless(String::new())));
+        assert_eq!(set("SLURM_ARRAY_TASK_ID=2"), Ok((b"SLURM_ARRAY_TASK_ID".to_vec(), b"2".to_vec())));
+        assert_eq!(set("SLURM_PROCID=1"), Err(SettingError::Ours("SLURM_PROCID".into())));
         assert_eq!(set("PMI_RANK=1"), Err(SettingError::Ours("PMI_RANK".into())));
         assert_eq!(set("LANDBRIDGE_SIZE=1"), Err(SettingError::Ours("LANDBRIDGE_SIZE".into())));
     }

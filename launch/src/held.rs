@@ -13,6 +13,8 @@ use wire::control::{AllocatedNode, HeldAllocation};
 use crate::spread::Wish;
 
 const LIMIT: Duration = Duration::from_secs(10);
+/// Most components of a heterogeneous job: what Slurm allows.
+const MOST_COMPONENTS: u32 = 128;
 
 /// A batch job whose environment is not usable.
 #[derive(Debug, Error)]
@@ -29,7 +31,10 @@ pub struct HeldError {
 pub enum Problem {
     /// A variable is missing.
     #[error("{0} is not set: run landbridge in the job's script, not under srun or ssh")]
-    Unset(&'static str),
+    Unset(String),
+    /// The number of a heterogeneous job's components is none.
+    #[error("SLURM_HET_SIZE=`{0}` is not the number of components of a heterogeneous job")]
+    Components(String),
     /// A launcher was started in every task of a step.
     #[error("srun started several of this: type `landbridge run` once, in the job's script")]
     Several,
@@ -77,19 +82,53 @@ pub async fn find(site: &Site) -> Result<Option<HeldAllocation>, HeldError> {
     };
     let Some(id) = id else { return Ok(None) };
     let wrong = |problem: Problem| HeldError { site: site.name.clone(), id: id.clone(), problem };
-    let unset = |name| wrong(Problem::Unset(name));
     if variable("SLURM_STEP_NUM_TASKS").is_some_and(|tasks| tasks != "1") && matches!(site.starter, Starter::Slurm(_)) {
         return Err(wrong(Problem::Several));
     }
     let nodes = if let Starter::Slurm(_) = site.starter {
-        let list = variable("SLURM_JOB_NODELIST").ok_or_else(|| unset("SLURM_JOB_NODELIST"))?;
-        let tasks = variable("SLURM_TASKS_PER_NODE").ok_or_else(|| unset("SLURM_TASKS_PER_NODE"))?;
-        with_slots(host_names(&list).await.map_err(wrong)?, &tasks).map_err(wrong)?
+        slurm_nodes(&variable).await.map_err(wrong)?
     } else {
-        let file = variable("PBS_NODEFILE").ok_or_else(|| unset("PBS_NODEFILE"))?;
+        let file = variable("PBS_NODEFILE").ok_or_else(|| wrong(Problem::Unset("PBS_NODEFILE".to_owned())))?;
         node_file(Path::new(&file)).map_err(wrong)?
     };
     Ok(Some(HeldAllocation { id, nodes }))
+}
+
+/// The nodes of the Slurm job whose variables these are. A heterogeneous job has several components, each with
+/// variables of its own.
+async fn slurm_nodes(variable: &impl Fn(&str) -> Option<String>) -> Result<Vec<AllocatedNode>, Problem> {
+    const COMPONENTS: &str = "SLURM_HET_SIZE";
+    let part = async |suffix: &str| {
+        let get = |name: &str| {
+            let name = format!("{name}{suffix}");
+            variable(&name).ok_or(Problem::Unset(name))
+        };
+        let (list, tasks) = (get("SLURM_JOB_NODELIST")?, get("SLURM_TASKS_PER_NODE")?);
+        with_slots(host_names(&list).await?, &tasks)
+    };
+    let Some(size) = variable(COMPONENTS) else { return part("").await };
+    let count = size.parse::<u32>().ok().filter(|count| (1..=MOST_COMPONENTS).contains(count));
+    let count = count.ok_or(Problem::Components(size))?;
+    let mut parts = Vec::new();
+    for component in 0..count {
+        parts.push(part(&format!("_HET_GROUP_{component}")).await?);
+    }
+    Ok(join_components(parts))
+}
+
+/// The nodes of all components of a heterogeneous job. A node of several components belongs to the first of them, with
+/// the tasks of all.
+fn join_components(parts: Vec<Vec<AllocatedNode>>) -> Vec<AllocatedNode> {
+    let mut nodes: Vec<AllocatedNode> = Vec::new();
+    for (component, part) in (0..).zip(parts) {
+        for node in part {
+            match nodes.iter_mut().find(|known| known.name == node.name) {
+                Some(known) => known.slots = known.slots.saturating_add(node.slots),
+                None => nodes.push(AllocatedNode { component: Some(component), ..node }),
+            }
+        }
+    }
+    nodes
 }
 
 /// Makes the nodes of the user's batch job those of its site.
@@ -132,7 +171,7 @@ pub fn with_slots(names: Vec<String>, tasks: &str) -> Result<Vec<AllocatedNode>,
     if slots.len() != names.len() {
         return Err(wrong());
     }
-    Ok(names.into_iter().zip(slots).map(|(name, slots)| AllocatedNode { name, slots }).collect())
+    Ok(names.into_iter().zip(slots).map(|(name, slots)| AllocatedNode::new(name, slots)).collect())
 }
 
 /// Expands a list such as `n[1-3,07]` with Slurm's own command.
@@ -159,7 +198,7 @@ fn node_file(path: &Path) -> Result<Vec<AllocatedNode>, Problem> {
     for name in text.lines().map(str::trim).filter(|line| !line.is_empty()) {
         match nodes.iter_mut().find(|node| node.name == name) {
             Some(node) => node.slots += 1,
-            None => nodes.push(AllocatedNode { name: name.to_owned(), slots: 1 }),
+            None => nodes.push(AllocatedNode::new(name, 1)),
         }
     }
     if nodes.is_empty() {
@@ -188,11 +227,20 @@ mod tests {
     }
 
     #[test]
+    fn nodes_of_all_components_are_used() {
+        let part =
+            |nodes: &[(&str, u32)]| nodes.iter().map(|(name, slots)| AllocatedNode::new(*name, *slots)).collect();
+        let nodes = join_components(vec![part(&[("n1", 2)]), part(&[("n2", 1), ("n1", 3)])]);
+        let shown: Vec<_> = nodes.iter().map(|node| (node.job("7"), node.name.as_str(), node.slots)).collect();
+        assert_eq!(shown, [("7+0".to_owned(), "n1", 5), ("7+1".to_owned(), "n2", 1)]);
+    }
+
+    #[test]
     fn lines_of_a_node_file_are_slots() {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), "n1\nn1\nn2\n\nn1\n").unwrap();
         let nodes = node_file(file.path()).unwrap();
-        assert_eq!(nodes, [("n1", 3), ("n2", 1)].map(|(name, slots)| AllocatedNode { name: name.into(), slots }));
+        assert_eq!(nodes, [("n1", 3), ("n2", 1)].map(|(name, slots)| AllocatedNode::new(name, slots)));
         std::fs::write(file.path(), "\n").unwrap();
         assert!(node_file(file.path()).unwrap_err().to_string().contains("names no node"));
         assert!(node_file(Path::new("/no/such/file")).unwrap_err().to_string().contains("/no/such/file"));

@@ -149,7 +149,7 @@ mod tests {
             part: Part::Lead.relay(1 << 20),
         });
         assert_eq!(message.job(), Some(JobId(9)));
-        let nodes = vec![AllocatedNode { name: "n1".into(), slots: 2 }];
+        let nodes = vec![AllocatedNode::new("n1", 2)];
         let held = Some(HeldAllocation { id: "12".into(), nodes });
         let ask = NodeAsk { ranks: 2, elsewhere: 3, beyond_home: 2, per_node: None, wait_s: 60, held };
         let asked =

@@ -74,7 +74,7 @@ impl Gateway {
             let open = table.jobs.get(&job).ok_or_else(|| StartError(format!("job {job} is closed")))?;
             let ranks = open.roster.site(open.own).and_then(|site| site.nodes.get(node_id.0 as usize));
             let ranks = ranks.map_or(0, |node| node.ranks);
-            (open.secret.clone(), open.own, open.home, table.allocation_id(job), ranks)
+            (open.secret.clone(), open.own, open.home, table.allocation_of(job, node), ranks)
         };
         let site = self.sites.own_site();
         let entry = site.nodes.iter().find(|entry| entry.name == node);

@@ -9,7 +9,7 @@ use hooks::{AllocationNews, AllocationOrder};
 use thiserror::Error;
 use types::JobId;
 use wire::Control;
-use wire::control::{AllocationMessage, HeldAllocation, JobMessage, NodeAsk, Traffic};
+use wire::control::{AllocatedNode, AllocationMessage, HeldAllocation, JobMessage, NodeAsk, Traffic};
 
 use crate::log::log;
 use crate::table::error::{GrantError, JobError, Refused, Violation};
@@ -73,7 +73,7 @@ impl<M> Asker<M> {
 #[derive(Debug, Default)]
 struct Own {
     /// The allocation's name in the batch system, and its nodes.
-    granted: Option<(String, Vec<String>)>,
+    granted: Option<(String, Vec<AllocatedNode>)>,
     released: bool,
 }
 
@@ -184,7 +184,7 @@ impl<M: Clone + PartialEq> Table<M> {
                 if let Some(suppressed) = may_log {
                     tracing::info!(suppressed, job = %id, allocation = name, nodes = nodes.len(), "nodes granted");
                 }
-                own.granted = Some((name, nodes.iter().map(|node| node.name.clone()).collect()));
+                own.granted = Some((name, nodes.clone()));
                 self.tell_asker(id, AllocationMessage::Granted { job: id, site, nodes });
             }
             AllocationNews::Ended(reason) => {
@@ -332,6 +332,13 @@ impl<M: Clone + PartialEq> Table<M> {
         own.granted.as_ref().map(|(name, _)| name.clone())
     }
 
+    /// The batch job to name when something is started on one of its nodes.
+    pub(crate) fn allocation_of(&self, id: JobId, node: &str) -> Option<String> {
+        let (name, nodes) = self.allocations.get(&id)?.own.as_ref()?.granted.as_ref()?;
+        let of_node = nodes.iter().find(|granted| granted.name == node).map(|granted| granted.job(name));
+        Some(of_node.unwrap_or_else(|| name.clone()))
+    }
+
     /// A further possible reason why something on the job's nodes was lost: batch systems first kill what runs in a
     /// job, and report it later.
     pub(crate) fn perhaps_cancelled(&self, id: JobId) -> String {
@@ -350,7 +357,8 @@ impl<M: Clone + PartialEq> Table<M> {
     /// Whether a node belongs to the site or to the job's allocation. The caller has checked whose allocation that is.
     pub(crate) fn has_node(&self, id: JobId, node: &str) -> bool {
         let own = self.allocations.get(&id).and_then(|entry| entry.own.as_ref()?.granted.as_ref());
-        self.nodes.iter().any(|known| known == node) || own.is_some_and(|(_, nodes)| nodes.iter().any(|n| n == node))
+        self.nodes.iter().any(|known| known == node)
+            || own.is_some_and(|(_, nodes)| nodes.iter().any(|n| n.name == node))
     }
 
     /// Removes an entry that will not be needed again.

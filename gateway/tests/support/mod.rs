@@ -118,7 +118,7 @@ impl AgentStarter for Starter {
         let ranks = order.ask.ranks;
         let news = match ranks {
             0..=ROOM => {
-                let nodes = vec![AllocatedNode { name: "n7".into(), slots: ranks }];
+                let nodes = vec![AllocatedNode::new("n7", ranks)];
                 AllocationNews::Granted { id: "12".into(), nodes }
             }
             _ => AllocationNews::Waiting("no room".into()),

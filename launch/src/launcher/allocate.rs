@@ -64,7 +64,7 @@ pub(super) fn asks(
 fn named(site: &Site) -> Option<HeldAllocation> {
     site.starter.node_service()?;
     let nodes = site.nodes.iter().filter(|node| node.name != FORWARDER);
-    let nodes = nodes.map(|node| AllocatedNode { name: node.name.clone(), slots: node.slots.unwrap_or(1) });
+    let nodes = nodes.map(|node| AllocatedNode::new(&node.name, node.slots.unwrap_or(1)));
     let nodes: Vec<AllocatedNode> = nodes.collect();
     (!nodes.is_empty()).then(|| HeldAllocation { id: HeldAllocation::NODE_SERVICE.to_owned(), nodes })
 }

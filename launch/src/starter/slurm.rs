@@ -41,6 +41,14 @@ fn job_name(job: impl std::fmt::Display) -> String {
     format!("landbridge-{job}")
 }
 
+/// The options by which srun starts a step in a job: `12`, or `12+1` for component 1 of heterogeneous job 12.
+fn job_words(id: &str) -> Vec<String> {
+    match id.split_once('+') {
+        Some((job, component)) => vec![format!("--jobid={job}"), format!("--het-group={component}")],
+        None => vec![format!("--jobid={id}")],
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct SlurmStarter {
     slurm: Slurm,
@@ -89,7 +97,7 @@ impl AgentStarter for SlurmStarter {
         let mut command = slurm_command("srun");
         // One task that may use all that the job has on the node, besides the user's own steps.
         command.args(["--nodes=1", "--ntasks=1", "--overlap", "--cpu-bind=none", "--mem=0", "--mpi=none", "--quiet"]);
-        command.arg(format!("--jobid={id}")).arg(format!("--nodelist={}", order.node));
+        command.args(job_words(&id)).arg(format!("--nodelist={}", order.node));
         command.env(ALLOCATION, job_name(order.job));
         // The gateway's working directory may not exist there; ranks get the user's.
         command.args(["--chdir=/", "--"]).args(agent_words(self.slurm.landbridge.as_deref())?);
@@ -143,6 +151,12 @@ fn unavailable(StartError(problem): StartError) -> StartError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_component_of_a_heterogeneous_job_is_named_by_its_number() {
+        assert_eq!(job_words("12"), ["--jobid=12"]);
+        assert_eq!(job_words("12+1"), ["--jobid=12", "--het-group=1"]);
+    }
 
     #[test]
     fn options_of_salloc() {

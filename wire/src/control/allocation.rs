@@ -72,6 +72,22 @@ pub struct AllocatedNode {
     pub name: String,
     /// Most ranks it may run.
     pub slots: u32,
+    /// The component that the node belongs to, if the batch job is a heterogeneous job of Slurm's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub component: Option<u32>,
+}
+
+impl AllocatedNode {
+    /// A node of a batch job without components.
+    pub fn new(name: impl Into<String>, slots: u32) -> AllocatedNode {
+        AllocatedNode { name: name.into(), slots, component: None }
+    }
+
+    /// The batch job to name when something is started on this node, as Slurm writes it: `12`, or `12+1` for component
+    /// 1 of job 12.
+    pub fn job(&self, id: &str) -> String {
+        self.component.map_or_else(|| id.to_owned(), |component| format!("{id}+{component}"))
+    }
 }
 
 impl AllocationMessage {

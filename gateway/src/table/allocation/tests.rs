@@ -28,7 +28,7 @@ fn asked_by_a(table: &mut Table<u32>) {
 }
 
 fn granted() -> AllocationNews {
-    AllocationNews::Granted { id: "12".into(), nodes: vec![AllocatedNode { name: "n7".into(), slots: 2 }] }
+    AllocationNews::Granted { id: "12".into(), nodes: vec![AllocatedNode::new("n7", 2)] }
 }
 
 fn open(table: &mut Table<u32>) -> Vec<Effect<u32>> {
