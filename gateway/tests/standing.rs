@@ -265,6 +265,21 @@ async fn a_site_that_was_added_is_taken_up_and_other_changes_ask_for_a_restart()
         assert_eq!(trunks.len(), 1, "what works goes on");
         assert!(stale.as_ref().is_some_and(|text| text.contains(problem)), "{stale:?}");
     }
+    // A site that was removed may return with another address, as one does whose first `sites add` was undone.
+    let at_b2 = free_address("127.0.0.4");
+    std::fs::write(&path, &a).unwrap();
+    assert_eq!(standing(&mut user, true).await.1, vec![]);
+    let moved = entry(folder, "b", &at_b2);
+    let elsewhere = tempfile::tempdir().unwrap();
+    std::fs::copy(folder.join("b.key"), elsewhere.path().join("b.key")).unwrap();
+    let of_b = elsewhere.path().join("sites.toml");
+    std::fs::write(&of_b, format!("{a}\n{moved}")).unwrap();
+    let _moved = start(&of_b, "b", Arc::default());
+    std::fs::write(&path, format!("{a}\n{moved}")).unwrap();
+    let (_, trunks, stale) = standing(&mut user, true).await;
+    assert_eq!((trunks.len(), stale), (1, None));
+    assert!(user.probe("b").await.unwrap() < Duration::from_secs(5));
+
     std::fs::remove_file(&path).unwrap();
     assert!(standing(&mut user, true).await.2.is_some_and(|text| text.contains("sites.toml")));
 }

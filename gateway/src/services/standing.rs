@@ -99,8 +99,6 @@ pub(crate) enum ReloadError {
     Another(String),
     #[error("site {0} is new and not at the end of the sites file: move it to the end, or restart the gateway")]
     NewBefore(String),
-    #[error("site {0} was removed and has changed since: restart the gateway")]
-    CameBack(String),
     #[error(transparent)]
     Gateway(#[from] GatewayError),
     #[error(transparent)]
@@ -152,9 +150,7 @@ impl Gateway {
         let Some(own) = newer.sites.iter().position(|site| site.name == known.name) else {
             return Err(ReloadError::OwnGone(known.name));
         };
-        if let Some(problem) =
-            difference(&self.sites.file.borrow(), &newer, own).or_else(|| self.came_back(&newer, own))
-        {
+        if let Some(problem) = difference(&self.sites.file.borrow(), &newer, own) {
             return Err(problem);
         }
         // If the key cannot be used, nothing changes.
@@ -208,16 +204,10 @@ impl Gateway {
         self.expect_meetings();
     }
 
-    /// The trunk to a gateway that was removed from the sites file.
+    /// The trunk to a gateway that was removed from the sites file and has returned unchanged. A gateway that returns
+    /// with another address gets a new trunk.
     fn retired(&self, like: &Trunk) -> Option<Rc<Trunk>> {
-        self.trunks.retired().into_iter().find(|trunk| is_same(trunk, like))
-    }
-
-    /// How a site that was removed and is back differs from before.
-    fn came_back(&self, newer: &SitesFile, own: usize) -> Option<ReloadError> {
-        let wanted = trunks(newer, (own, self.sites.own.get().1));
-        let other = wanted.iter().find(|new| self.retired(new).is_some_and(|known| !known.is_dialled_like(new)))?;
-        Some(ReloadError::CameBack(other.site.clone()))
+        self.trunks.retired().into_iter().find(|trunk| is_same(trunk, like) && trunk.is_dialled_like(like))
     }
 
     fn revoke(&self, trunk: &Trunk) {
