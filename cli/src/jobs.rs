@@ -53,6 +53,8 @@ struct Job {
     exit_code: Option<i32>,
     #[serde(flatten)]
     typed: Typed,
+    /// Seconds since 1970; `None` while it runs or where only another machine knows.
+    ended: Option<u64>,
     #[serde(skip)]
     folder: PathBuf,
 }
@@ -67,7 +69,7 @@ pub(crate) fn detach(words: &[OsString]) -> Result<i32> {
         command: words.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
         directory: directory.display().to_string(),
         host: host(),
-        began: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
+        began: seconds(SystemTime::now()),
     };
     let write = |name: &str, text: String| {
         std::fs::write(folder.join(name), text).with_context(|| folder.join(name).display().to_string())
@@ -131,7 +133,7 @@ pub(crate) fn jobs(args: &JobsArgs) -> Result<i32> {
             (State::Elsewhere, _) => format!("on {}", job.typed.host),
         };
         let words = job.typed.command.join(" ");
-        writeln!(out, "{:>4}  {state:10}  {:>8}  {words}", job.id, age(job.typed.began))?;
+        writeln!(out, "{:>4}  {state:10}  {:>8}  {words}", job.id, job.time())?;
     }
     Ok(0)
 }
@@ -246,7 +248,26 @@ fn job(all: &Path, id: u32) -> Option<Job> {
         _ if locked => State::Running,
         _ => State::Killed,
     };
-    Some(Job { id, state, exit_code, typed, folder })
+    // Its exit code is the last thing that a job writes; a job that was killed was alive when it last wrote output.
+    let last = match state {
+        State::Ended => Some("exit"),
+        State::Killed => Some("output"),
+        State::Running | State::Elsewhere => None,
+    };
+    let ended = last.and_then(|name| std::fs::metadata(folder.join(name)).ok()?.modified().ok()).map(seconds);
+    Some(Job { id, state, exit_code, typed, ended, folder })
+}
+
+impl Job {
+    /// How long it ran, or has been running; `-` where only another machine knows.
+    fn time(&self) -> String {
+        match (&self.state, self.ended) {
+            (State::Elsewhere, None) => "-".to_owned(),
+            (_, ended) => {
+                duration(ended.unwrap_or_else(|| seconds(SystemTime::now())).saturating_sub(self.typed.began))
+            }
+        }
+    }
 }
 
 fn is_locked(path: &Path) -> bool {
@@ -278,12 +299,34 @@ pub(crate) fn host() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
-fn age(began: u64) -> String {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    match now.saturating_sub(began) {
+/// Seconds since 1970.
+fn seconds(time: SystemTime) -> u64 {
+    time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+fn duration(seconds: u64) -> String {
+    match seconds {
         seconds @ ..120 => format!("{seconds} s"),
         seconds @ ..7200 => format!("{} min", seconds / 60),
         seconds @ ..172_800 => format!("{} h", seconds / 3600),
         seconds => format!("{} d", seconds / 86_400),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kept(state: State, ended: Option<u64>) -> Job {
+        let typed = Typed { command: vec![], directory: String::new(), host: String::new(), began: 1000 };
+        Job { id: 1, state, exit_code: None, typed, ended, folder: PathBuf::new() }
+    }
+
+    #[test]
+    fn a_job_that_is_over_shows_how_long_it_ran() {
+        assert_eq!(kept(State::Ended, Some(1007)).time(), "7 s");
+        assert_eq!(kept(State::Killed, Some(4600)).time(), "60 min");
+        assert_eq!(kept(State::Elsewhere, None).time(), "-");
+        assert!(kept(State::Running, None).time().ends_with(" d"));
     }
 }

@@ -11,7 +11,7 @@ use tokio::io::BufReader;
 
 use crate::bar::Bar;
 use crate::sites_args::{AddArgs, ListArgs, RemoveArgs};
-use crate::sites_check::table;
+use crate::sites_check::{rows, verdict};
 use crate::{runtime, sites_file};
 
 /// Whether somebody can be asked for a password.
@@ -53,7 +53,13 @@ pub(crate) fn add(args: AddArgs) -> Result<i32> {
 
 /// Prints the outcome for people.
 pub(crate) fn print(file: &str, outcome: &Outcome) -> Result<()> {
-    let mut text = table(file, &outcome.site, &outcome.findings);
+    let failed = outcome.findings.iter().filter(|finding| !finding.ok).count();
+    let mut text = rows(file, &outcome.site, &outcome.findings);
+    text += &match failed {
+        // What fails at other sites is not the business of this command, nor of its exit code.
+        1.. if outcome.ok => format!("site {} works; other sites: {}", outcome.site, verdict(failed)),
+        _ => verdict(failed),
+    };
     for note in &outcome.notes {
         text += &format!("note: {note}\n");
     }

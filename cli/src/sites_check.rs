@@ -61,11 +61,7 @@ fn advise(findings: &mut [Finding], sites: &Sites, home: &str, file: &Path) {
 }
 
 /// The findings as a table for people.
-pub(crate) fn table(file: &str, home: &str, findings: &[Finding]) -> String {
-    rows(file, home, findings) + &verdict(findings.iter().filter(|finding| !finding.ok).count())
-}
-
-fn rows(file: &str, home: &str, findings: &[Finding]) -> String {
+pub(crate) fn rows(file: &str, home: &str, findings: &[Finding]) -> String {
     let width = |of: fn(&Finding) -> &str, title: &str| {
         findings.iter().map(|finding| of(finding).len()).max().unwrap_or(0).max(title.len())
     };
@@ -79,7 +75,8 @@ fn rows(file: &str, home: &str, findings: &[Finding]) -> String {
     text
 }
 
-fn verdict(failed: usize) -> String {
+/// How many things do not work, in one line.
+pub(crate) fn verdict(failed: usize) -> String {
     match failed {
         0 => "everything works\n".to_owned(),
         1 => "1 thing does not work\n".to_owned(),
@@ -184,8 +181,8 @@ kyoto to a: busy?
     #[test]
     fn failures_are_counted() {
         let finding = |ok: bool| Finding::new("a", "key", if ok { Ok("x".into()) } else { Err("y") });
-        assert!(table("f", "a", &[finding(true)]).ends_with("everything works\n"));
-        assert!(table("f", "a", &[finding(false)]).ends_with("1 thing does not work\n"));
-        assert!(table("f", "a", &[finding(false), finding(false)]).ends_with("2 things do not work\n"));
+        assert!(rows("f", "a", &[finding(false)]).ends_with("FAILED  y\n"));
+        let verdicts = [0, 1, 2].map(verdict);
+        assert_eq!(verdicts, ["everything works\n", "1 thing does not work\n", "2 things do not work\n"]);
     }
 }
