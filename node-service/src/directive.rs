@@ -4,6 +4,7 @@ use std::ffi::OsStr;
 
 use stage::{Node, Place};
 use thiserror::Error;
+use types::UntrustedText;
 use types::quantity::parse_byte_rate;
 
 /// How such a line begins, as `burst_buffer.conf` says.
@@ -53,29 +54,22 @@ pub const NODE: &str = "{node}";
 #[error("line {line} of the job script: `{word}`: {problem}")]
 pub struct DirectiveError {
     line: usize,
-    word: String,
+    word: UntrustedText,
     problem: String,
 }
 
-/// Reads a job script as far as Slurm does: up to the first line that is no comment.
+/// Reads a job script as far and in the way that Slurm does.
 ///
 /// # Errors
 /// [`DirectiveError`].
 pub fn parse(script: &[u8]) -> Result<Plan, DirectiveError> {
     let mut plan = Plan::default();
-    for (number, line) in (1..).zip(script.split(|byte| *byte == b'\n')) {
-        if !line.starts_with(b"#") {
-            break;
-        }
-        let wrong = |word: &str, problem: String| {
-            let word = word.chars().take(200).flat_map(char::escape_debug).collect();
-            DirectiveError { line: number, word, problem }
+    for Directive { line, text } in directives(script) {
+        let wrong = |word: &str, problem: String| DirectiveError { line, word: word.into(), problem };
+        let Ok(text) = std::str::from_utf8(&text) else {
+            return Err(wrong(&String::from_utf8_lossy(&text), "it is not UTF-8".to_owned()));
         };
-        let Some(rest) = line.strip_prefix(DIRECTIVE.as_bytes()) else { continue };
-        let Ok(rest) = std::str::from_utf8(rest) else {
-            return Err(wrong(&String::from_utf8_lossy(rest), "it is not UTF-8".to_owned()));
-        };
-        let mut words = rest.split_whitespace();
+        let mut words = text.split_whitespace();
         if words.next() != Some(OURS) {
             continue;
         }
@@ -84,6 +78,51 @@ pub fn parse(script: &[u8]) -> Result<Plan, DirectiveError> {
         }
     }
     Ok(plan)
+}
+
+/// A directive without its first word, with the lines that continue it.
+struct Directive {
+    /// The number of its first line.
+    line: usize,
+    text: Vec<u8>,
+}
+
+/// The directives of a script as Slurm finds them (`_xlate_batch` in its `burst_buffer_lua.c`): empty lines do not
+/// count; the first line that does not begin with `#` ends the search, also one of blanks alone. A directive that ends
+/// in a backslash continues in the next directive, unless another comment stands between them. If a blank stands before
+/// the backslash, blanks at the beginning of the next part are dropped.
+fn directives(script: &[u8]) -> Vec<Directive> {
+    let script = script.split(|byte| *byte == 0).next().unwrap_or_default();
+    let mut found: Vec<Directive> = Vec::new();
+    let (mut continues, mut drops_blanks) = (false, false);
+    for (line, text) in (1..).zip(script.split(|byte| *byte == b'\n')).filter(|(_, text)| !text.is_empty()) {
+        if text[0] != b'#' {
+            break;
+        }
+        let Some(mut text) = text.strip_prefix(DIRECTIVE.as_bytes()) else {
+            continues = false;
+            continue;
+        };
+        if continues && drops_blanks {
+            text = &text[text.iter().take_while(|byte| is_blank(**byte)).count()..];
+        }
+        let is_continued = text.last() == Some(&b'\\');
+        if is_continued {
+            text = &text[..text.len() - 1];
+            drops_blanks = text.last().is_some_and(|byte| is_blank(*byte));
+        }
+        match found.last_mut() {
+            Some(directive) if continues => directive.text.extend_from_slice(text),
+            _ => found.push(Directive { line, text: text.to_vec() }),
+        }
+        continues = is_continued;
+    }
+    found
+}
+
+/// As `isspace` of C has it.
+fn is_blank(byte: u8) -> bool {
+    matches!(byte, b' ' | b'\t'..=b'\r')
 }
 
 impl Plan {
@@ -177,6 +216,39 @@ mod tests {
         );
         assert_eq!(parse(b"#BB_LUA landbridge pin=cheaper\n").unwrap().pin, Pin::Cheaper);
         assert!(parse(b"").unwrap().is_empty() && parse(b"#!/bin/sh\necho\n").unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_script_is_read_as_slurm_reads_it() {
+        let inputs = |script: &str| {
+            let plan = parse(script.as_bytes()).unwrap();
+            plan.inputs.into_iter().map(|Transfer { from, to }| format!("{from} {to}")).collect::<Vec<_>>()
+        };
+        let none: [&str; 0] = [];
+        // Slurm splits at line breaks by strtok, which skips empty lines.
+        assert_eq!(inputs("#!/bin/sh\n\n\n#BB_LUA landbridge stage_in=b:/x=/y\n"), ["b:/x /y"]);
+        assert_eq!(inputs("\n#!/bin/sh\n#\n\n# text\n\n#BB_LUA landbridge stage_in=b:/x=/y"), ["b:/x /y"]);
+        for end in [" \n", "\t\n", "\r\n", "set -e\n", " # text\n"] {
+            assert_eq!(inputs(&format!("#!/bin/sh\n{end}#BB_LUA landbridge stage_in=b:/x=/y\n")), none, "{end:?}");
+        }
+        let two = ["b:/x /y", "b:/z /w"];
+        assert_eq!(
+            inputs("#BB_LUA landbridge stage_in=b:/x=/y \\\n#BB_LUA    stage_in=b:/z=/w\n"),
+            two,
+            "the directive's word is not repeated"
+        );
+        assert_eq!(inputs("#BB_LUA landbridge stage_in=b:/x=/y\\\n\n#BB_LUA stage_in=b:/z=/w\n"), two);
+        assert_eq!(inputs("#BB_LUA landbridge stage_in=b:/x\\\n#BB_LUA=/y stage_in=b:/z=/w\n"), two, "within a word");
+        let three = "#BB_LUA landbridge \\\n#BB_LUA stage_in=b:/x=/y \\\n#BB_LUA stage_in=b:/z=/w\n";
+        assert_eq!(inputs(three), two);
+        // A comment ends the continuation; what follows is a directive of its own, and not ours.
+        let apart = "#BB_LUA landbridge stage_in=b:/x=/y \\\n# text\n#BB_LUA stage_in=b:/z=/w\n";
+        assert_eq!(inputs(apart), ["b:/x /y"]);
+        assert_eq!(inputs("#BB_LUAlandbridge stage_in=b:/x=/y\n"), ["b:/x /y"], "the word needs no blank behind it");
+        assert_eq!(inputs("#BB_LUA landbridge stage_in=b:/x=/y \\"), ["b:/x /y"]);
+        assert_eq!(inputs("#\0\n#BB_LUA landbridge stage_in=b:/x=/y\n"), none, "a script is a string of C");
+        let error = parse(b"#!/bin/sh\n\n#BB_LUA landbridge \\\n#BB_LUA nonsense\n").unwrap_err().to_string();
+        assert!(error.starts_with("line 3 of the job script: `nonsense`"), "{error}");
     }
 
     #[test]
