@@ -1,8 +1,14 @@
 //! Who a user is on this node, by `getent passwd`: so accounts may be in files, LDAP or whatever the node knows.
 
-use std::process::{Command, Stdio};
+use std::process::Command;
+use std::time::Duration;
 
 use thiserror::Error;
+
+use crate::bounded::{Limits, run};
+
+/// Getent may have to ask a directory service.
+const LIMITS: Limits = Limits { time: Duration::from_secs(30), output: 64 << 10 };
 
 /// A user who may have work done.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,12 +51,12 @@ impl Accounts for Getent {
         }
         let unasked = |problem: String| AccountError::Unasked { user, problem };
         let mut command = Command::new("getent");
-        command.args(["passwd", &user.to_string()]).stdin(Stdio::null());
-        let done = command.output().map_err(|e| unasked(format!("getent: {e}")))?;
-        match done.status.code() {
+        command.args(["passwd", &user.to_string()]);
+        let done = run(command, b"", LIMITS).map_err(|e| unasked(format!("getent: {e}")))?;
+        match done.code {
             Some(0) => parse(user, &String::from_utf8_lossy(&done.stdout)),
             Some(2) => Err(AccountError::None(user)),
-            _ => Err(unasked(String::from_utf8_lossy(&done.stderr).trim().to_owned())),
+            _ => Err(unasked(done.stderr.to_string())),
         }
     }
 }
@@ -58,7 +64,11 @@ impl Accounts for Getent {
 /// Reads a line of passwd's. The user id in it must be the one that was asked for.
 fn parse(user: u32, line: &str) -> Result<Account, AccountError> {
     let unusable = |problem: &str| AccountError::Unusable { user, problem: problem.to_owned() };
-    let fields: Vec<&str> = line.trim_end_matches('\n').split(':').collect();
+    let line = line.strip_suffix('\n').unwrap_or(line);
+    if line.chars().any(char::is_control) {
+        return Err(unusable("its entry is not one line"));
+    }
+    let fields: Vec<&str> = line.split(':').collect();
     let [name, _, found, group, _, home, _] = fields[..] else { return Err(unusable("its entry has not 7 fields")) };
     if found.parse() != Ok(user) {
         return Err(unusable("its entry is another user's"));
@@ -88,6 +98,8 @@ mod tests {
             ("anna:x:7:0::/home/anna:/bin/sh", "root's"),
             ("anna:x:7:8:::/bin/sh", "home"),
             ("anna:x:7:8::/:/bin/sh", "home"),
+            ("anna:x:7:8::/home/anna:/bin/sh\nbob:x:7:9::/home/bob:/bin/sh\n", "not one line"),
+            ("anna:x:7:8::/home/anna\u{1b}[2J:/bin/sh\n", "not one line"),
         ] {
             assert!(parse(7, line).unwrap_err().to_string().contains(problem), "{line}");
         }

@@ -3,28 +3,34 @@
 //! Munge itself refuses what was forged, was used on this node before, is too old, or may be read by others only. Its
 //! commands are used instead of its library, which would be a second way for a fault in C to reach this process.
 
-use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
+use std::time::Duration;
 
 use thiserror::Error;
+use types::UntrustedText;
+
+use crate::bounded::{Limits, RunError, run};
 
 /// How long a credential is good for, whatever its maker has asked munge for.
 pub const MOST_AGE_S: u64 = 60;
 /// The longest payload that is encrypted in bytes.
 const LONGEST: usize = 128 << 10;
 
+/// Munged answers at once; its largest message is a mebibyte.
+const LIMITS: Limits = Limits { time: Duration::from_secs(20), output: 2 << 20 };
+
 /// Why there is no credential, or why one is not accepted.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum CredentialError {
     #[error("cannot run {command}: {source}: install munge on this machine")]
-    Command { command: &'static str, source: std::io::Error },
+    Command { command: &'static str, source: RunError },
     #[error("munge made no credential: {0}: is munged running on this machine?")]
-    Make(String),
+    Make(UntrustedText),
     /// What munge says, such as `Invalid credential`.
     #[error("munge refuses the credential: {0}")]
-    Refused(String),
+    Refused(UntrustedText),
     #[error("the credential is {0} s old, at most {MOST_AGE_S} are accepted: are the clocks of both machines set?")]
     Old(u64),
     #[error("unmunge's output has no {0}: is its munge older than 0.5.11?")]
@@ -61,7 +67,6 @@ impl Munge {
         if let Some(socket) = &self.socket {
             command.arg("--socket").arg(socket);
         }
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command
     }
 
@@ -75,7 +80,7 @@ impl Munge {
         }
         let mut command = self.command("munge");
         command.args(["--restrict-uid=0", &format!("--ttl={MOST_AGE_S}")]);
-        let (code, out, words) = run("munge", command, payload)?;
+        let (code, out, words) = talk("munge", command, payload)?;
         match code {
             Some(0) => Ok(out.into_iter().filter(|byte| *byte != b'\n').collect()),
             _ => Err(CredentialError::Make(words)),
@@ -87,11 +92,11 @@ impl Opener for Munge {
     fn open(&self, credential: &[u8]) -> Result<Opened, CredentialError> {
         let mut command = self.command("unmunge");
         command.args(["--numeric", "--keys=STATUS,ENCODE_TIME,DECODE_TIME,UID"]);
-        let (code, out, words) = run("unmunge", command, credential)?;
+        let (code, out, words) = talk("unmunge", command, credential)?;
         // It prints what is in a credential also if it does not accept it.
         match code {
             Some(0) => parse(&out),
-            _ if words.is_empty() => Err(CredentialError::Refused(status(&out))),
+            _ if words.is_blank() => Err(CredentialError::Refused(status(&out).into())),
             _ => Err(CredentialError::Refused(words)),
         }
     }
@@ -111,21 +116,15 @@ fn status(output: &[u8]) -> String {
 }
 
 /// Runs a command of munge, with this standard input. Returns its exit code, output and words.
-fn run(
+fn talk(
     name: &'static str,
-    mut command: Command,
+    command: Command,
     input: &[u8],
-) -> Result<(Option<i32>, Vec<u8>, String), CredentialError> {
+) -> Result<(Option<i32>, Vec<u8>, UntrustedText), CredentialError> {
     let failed = |source| CredentialError::Command { command: name, source };
-    let mut child = command.spawn().map_err(failed)?;
-    if let Some(mut stdin) = child.stdin.take() {
-        // It reads all of its input before it writes. If it ends early, its words say why.
-        let _ = stdin.write_all(input);
-    }
-    let done = child.wait_with_output().map_err(failed)?;
-    let words = String::from_utf8_lossy(&done.stderr);
-    let words = words.trim().trim_start_matches(name).trim_start_matches(": Error: ").to_owned();
-    Ok((done.status.code(), done.stdout, words))
+    let done = run(command, input, LIMITS).map_err(failed)?;
+    let words = done.stderr.raw().trim().trim_start_matches(name).trim_start_matches(": Error: ");
+    Ok((done.code, done.stdout, words.into()))
 }
 
 /// Reads unmunge's output: lines `KEY: number`, an empty line, the payload.
@@ -137,7 +136,7 @@ fn parse(output: &[u8]) -> Result<Opened, CredentialError> {
         head.lines().find_map(of).ok_or(CredentialError::Output(key))
     };
     if number("STATUS")? != 0 {
-        return Err(CredentialError::Refused(format!("status {}", number("STATUS")?)));
+        return Err(CredentialError::Refused(format!("status {}", number("STATUS")?).into()));
     }
     let age = number("DECODE_TIME")?.abs_diff(number("ENCODE_TIME")?);
     if age > MOST_AGE_S {

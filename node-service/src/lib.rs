@@ -16,6 +16,7 @@
 
 pub mod account;
 pub mod admission;
+pub mod bounded;
 pub mod child;
 pub mod client;
 pub mod credential;

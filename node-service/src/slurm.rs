@@ -1,26 +1,39 @@
-//! What Slurm's own commands say about its configuration and its nodes.
+//! Facts from Slurm's own commands about its configuration, its jobs and its nodes.
+//!
+//! A record that `scontrol show job` or `show node` prints also holds text of users and administrators (names, comments,
+//! reasons), which can look like any other field. So each fact comes from a command that prints this one field and
+//! nothing else, except the job's own number where Slurm prints several tasks of an array; and a value of another form
+//! than the field's is refused.
 
+use std::net::Ipv6Addr;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, UNIX_EPOCH};
 
 use thiserror::Error;
+use types::UntrustedText;
 
+use crate::bounded::{Limits, RunError, run};
 use crate::credential::socket_of;
 use crate::hook::{Cluster, Prediction};
+
+/// A busy controller may take long, and a large array has many tasks.
+const LIMITS: Limits = Limits { time: Duration::from_secs(120), output: 16 << 20 };
+/// Variables of Slurm's commands that change what they print.
+const CHANGING: [&str; 4] = ["SQUEUE_", "SINFO_", "SCONTROL_", "SLURM_"];
 
 /// Slurm does not say what it was asked.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum SlurmError {
     #[error("cannot run {command}: {source}: this needs a machine with Slurm's commands")]
-    Command { command: String, source: std::io::Error },
+    Command { command: String, source: RunError },
     #[error("`{command}`: {words}")]
-    Failed { command: String, words: String },
-    #[error("Slurm knows no node `{0}`")]
-    Node(String),
-    #[error("`{command}` has no {what}")]
-    Output { command: String, what: String },
+    Failed { command: String, words: UntrustedText },
+    #[error("Slurm knows no node `{0}`, or none in a partition")]
+    Node(UntrustedText),
+    #[error("`{command}` printed `{line}`, which is not {what}")]
+    Output { command: String, line: UntrustedText, what: &'static str },
 }
 
 /// Runs one of Slurm's commands, and returns its output.
@@ -28,21 +41,29 @@ pub enum SlurmError {
 /// # Errors
 /// [`SlurmError`].
 pub fn ask(words: &[&str]) -> Result<String, SlurmError> {
-    let command = words.join(" ");
+    let line = words.join(" ");
     let (name, rest) = words.split_first().unwrap_or((&"", &[]));
+    let mut command = Command::new(name);
+    command.args(rest);
+    for (name, _) in std::env::vars_os() {
+        if name.to_str().is_some_and(|name| name != "SLURM_CONF" && CHANGING.iter().any(|own| name.starts_with(own))) {
+            command.env_remove(name);
+        }
+    }
     // Times are seconds since 1970, not in a zone of this machine.
-    let done = Command::new(name).args(rest).env("SLURM_TIME_FORMAT", "%s").stdin(Stdio::null()).output();
-    let done = done.map_err(|source| SlurmError::Command { command: command.clone(), source })?;
-    match done.status.success() {
-        true => Ok(String::from_utf8_lossy(&done.stdout).into_owned()),
-        false => {
-            let words = format!("{}{}", String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
-            Err(SlurmError::Failed { command, words: words.split_whitespace().collect::<Vec<_>>().join(" ") })
+    command.env("SLURM_TIME_FORMAT", "%s");
+    let done = run(command, b"", LIMITS).map_err(|source| SlurmError::Command { command: line.clone(), source })?;
+    match done.code {
+        Some(0) => Ok(String::from_utf8_lossy(&done.stdout).into_owned()),
+        _ => {
+            let words = String::from_utf8_lossy(&done.stdout).into_owned() + done.stderr.raw();
+            let words = words.split_whitespace().collect::<Vec<_>>().join(" ").into();
+            Err(SlurmError::Failed { command: line, words })
         }
     }
 }
 
-/// The configuration in use.
+/// The configuration in use. Only administrators write it, so its printed lines are read as they are.
 #[derive(Clone, Debug, Default)]
 pub struct Config(String);
 
@@ -79,22 +100,31 @@ pub fn is_node(name: &str) -> bool {
     !name.is_empty() && name.len() <= 255 && !name.starts_with(['-', '.']) && name.chars().all(plain)
 }
 
-/// Where a node is reached, by Slurm's name for it.
+/// Where a node is reached, by Slurm's name for it: a host's name or an address, in brackets if it is of IPv6.
 ///
 /// # Errors
 /// [`SlurmError`].
 pub fn address(node: &str) -> Result<String, SlurmError> {
     if !is_node(node) {
-        return Err(SlurmError::Node(node.to_owned()));
+        return Err(SlurmError::Node(node.into()));
     }
-    let words = ["scontrol", "--oneliner", "show", "node", node];
-    let line = match ask(&words) {
-        Err(SlurmError::Failed { words, .. }) if words.contains("not found") => {
-            return Err(SlurmError::Node(node.to_owned()));
-        }
-        other => other?,
+    let words = ["sinfo", "--noheader", "--all", "--local", "--Node", "--nodes", node, "--format=%o"];
+    let shown = ask(&words)?;
+    // A line for each of the node's partitions.
+    let mut lines = shown.lines().map(str::trim_end);
+    let first = lines.next().ok_or_else(|| SlurmError::Node(node.into()))?;
+    let wrong = |line: &str| {
+        Err(SlurmError::Output { command: words.join(" "), line: line.into(), what: "an address of one node" })
     };
-    field(&line, "NodeAddr").ok_or_else(|| SlurmError::Output { command: words.join(" "), what: "NodeAddr".into() })
+    if let Some(other) = lines.find(|line| *line != first) {
+        return wrong(other);
+    }
+    match first.parse::<Ipv6Addr>() {
+        Ok(address) => Ok(format!("[{address}]")),
+        // A host's name has the form of a node's.
+        Err(_) if is_node(first) => Ok(first.to_owned()),
+        Err(_) => wrong(first),
+    }
 }
 
 /// The names in a list such as `n[1-3,7]`.
@@ -102,54 +132,115 @@ pub fn address(node: &str) -> Result<String, SlurmError> {
 /// # Errors
 /// [`SlurmError`].
 pub fn names(list: &str) -> Result<Vec<String>, SlurmError> {
-    // Slurm's own lists never begin like an option.
-    Ok(ask(&["scontrol", "show", "hostnames", list])?.lines().map(str::to_owned).collect())
+    let words = ["scontrol", "show", "hostnames", list];
+    let wrong = |line: &str| SlurmError::Output { command: words.join(" "), line: line.into(), what: "a node's name" };
+    if list.starts_with('-') {
+        return Err(wrong(list));
+    }
+    let shown = ask(&words)?;
+    shown.lines().map(|name| is_node(name).then(|| name.to_owned()).ok_or_else(|| wrong(name))).collect()
 }
 
 /// The jobs of the controller's cluster.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Jobs;
 
+/// A field of a job, in squeue's format. None contains text that a user has chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Field {
+    User,
+    State,
+    PredictedNodes,
+    Start,
+    Nodes,
+    End,
+}
+
+impl Field {
+    fn format(self) -> &'static str {
+        match self {
+            Field::User => "--format=%A %U",
+            Field::State => "--format=%A %T",
+            Field::PredictedNodes => "--format=%A %Y",
+            Field::Start => "--format=%A %S",
+            Field::Nodes => "--format=%A %N",
+            Field::End => "--format=%A %e",
+        }
+    }
+
+    /// Whether a value has the form of this field's. Where Slurm has none it prints nothing, or a word such as `N/A`.
+    fn has_form(self, value: &str) -> bool {
+        match self {
+            Field::User => is_number(value),
+            Field::State => !value.is_empty() && value.chars().all(|c| c.is_ascii_uppercase() || c == '_'),
+            Field::Start | Field::End => is_number(value) || ["N/A", "NONE", "Unknown"].contains(&value),
+            Field::PredictedNodes | Field::Nodes => {
+                value == "(null)" || value.chars().all(|c| c.is_ascii_alphanumeric() || "-_.[],".contains(c))
+            }
+        }
+    }
+}
+
+fn is_number(text: &str) -> bool {
+    !text.is_empty() && text.chars().all(|c| c.is_ascii_digit())
+}
+
 impl Jobs {
-    fn line(job: u32) -> Result<String, String> {
-        let shown = ask(&["scontrol", "--oneliner", "show", "job", &job.to_string()]).map_err(|e| e.to_string())?;
-        own_line(&shown, job).map(str::to_owned).ok_or_else(|| format!("Slurm does not show job {job}"))
+    /// A field of a job; empty if Slurm has no value.
+    fn field(job: u32, field: Field) -> Result<String, String> {
+        let number = job.to_string();
+        let words = ["squeue", "--noheader", "--all", "--local", "--states=all", "--jobs", &number, field.format()];
+        let shown = ask(&words).map_err(|e| e.to_string())?;
+        own_value(&shown, job, field).map_err(|line| match line {
+            None => format!("Slurm does not show job {job}"),
+            Some(line) => format!("`{}` printed `{line}`", words.join(" ")),
+        })
+    }
+
+    fn node_list(job: u32, field: Field) -> Result<Vec<String>, String> {
+        match Jobs::field(job, field)?.as_str() {
+            "" | "(null)" => Ok(Vec::new()),
+            list => names(list).map_err(|e| e.to_string()),
+        }
     }
 }
 
 impl Cluster for Jobs {
     fn user(&self, job: u32) -> Result<u32, String> {
-        let line = Jobs::line(job)?;
-        let user = field(&line, "UserId").and_then(|user| user.split_once('(')?.1.strip_suffix(')')?.parse().ok());
-        user.ok_or_else(|| format!("Slurm does not say whose job {job} is"))
+        let user = Jobs::field(job, Field::User)?;
+        user.parse().map_err(|_| format!("Slurm says that job {job} is of user id {user}"))
     }
 
     fn predicted(&self, job: u32) -> Result<Option<Prediction>, String> {
-        let line = Jobs::line(job)?;
-        if field(&line, "JobState").as_deref() != Some("PENDING") {
+        if Jobs::field(job, Field::State)? != "PENDING" {
             return Ok(None);
         }
-        let list = field(&line, "SchedNodeList");
-        let nodes = list.map_or_else(|| Ok(Vec::new()), |list| names(&list)).map_err(|e| e.to_string())?;
-        // `Unknown` where there is none.
-        let start = field(&line, "StartTime").and_then(|seconds| seconds.parse().ok());
+        let nodes = Jobs::node_list(job, Field::PredictedNodes)?;
+        // No time without nodes: the controller is asked as little as possible.
+        let start = match nodes.is_empty() {
+            true => None,
+            false => Jobs::field(job, Field::Start)?.parse().ok(),
+        };
         Ok(Some(Prediction { nodes, start }))
     }
 
     fn nodes(&self, job: u32) -> Result<Vec<String>, String> {
-        let list = field(&Jobs::line(job)?, "NodeList").ok_or_else(|| format!("job {job} has no nodes"))?;
-        names(&list).map_err(|e| e.to_string())
+        let nodes = Jobs::node_list(job, Field::Nodes)?;
+        if nodes.is_empty() { Err(format!("job {job} has no nodes")) } else { Ok(nodes) }
     }
 
     fn over(&self, job: u32) -> Result<Option<Duration>, String> {
-        match Jobs::line(job) {
+        let state = match Jobs::field(job, Field::State) {
             // It has been over for minutes.
-            Err(words) if words.contains("Invalid job id") => Ok(Some(Duration::MAX)),
-            line => {
-                let end = over_since(&line?).and_then(|seconds| UNIX_EPOCH.checked_add(Duration::from_secs(seconds)));
-                Ok(end.map(|end| end.elapsed().unwrap_or_default()))
-            }
+            Err(words) if words.contains("Invalid job id") => return Ok(Some(Duration::MAX)),
+            state => state?,
+        };
+        if !FINAL.contains(&state.as_str()) {
+            return Ok(None);
         }
+        let end = Jobs::field(job, Field::End)?.parse().ok();
+        let end = end.and_then(|seconds| UNIX_EPOCH.checked_add(Duration::from_secs(seconds)));
+        Ok(end.map(|end| end.elapsed().unwrap_or_default()))
     }
 
     fn pin(&self, job: u32, nodes: &[String]) -> Result<(), String> {
@@ -167,27 +258,31 @@ impl Cluster for Jobs {
     }
 }
 
-/// A job's own line: the number of an array's last task is that of the array, for which Slurm shows all its tasks.
-fn own_line(shown: &str, job: u32) -> Option<&str> {
-    shown.lines().find(|line| field(line, "JobId").is_some_and(|number| number == job.to_string()))
+/// A job's own value in lines of a job's number and a value: the number of an array's last task is that of the array,
+/// for which Slurm prints all its tasks.
+///
+/// # Errors
+/// A line of another form, or none of this job.
+fn own_value(shown: &str, job: u32, field: Field) -> Result<String, Option<UntrustedText>> {
+    let mut own = None;
+    for line in shown.lines() {
+        let wrong = || Some(UntrustedText::from(line));
+        let (number, value) = line.split_once(' ').ok_or_else(wrong)?;
+        let value = value.trim_end_matches(' ');
+        let number = is_number(number).then(|| number.parse().ok()).flatten();
+        if number.is_none() || !field.has_form(value) {
+            return Err(wrong());
+        }
+        if number == Some(job) && own.replace(value.to_owned()).is_some_and(|other| other != value) {
+            return Err(wrong());
+        }
+    }
+    own.ok_or(None)
 }
 
-/// When a job ended for good, in seconds since 1970, if it did. One whose output is still leaving has the state
-/// STAGE_OUT.
-fn over_since(line: &str) -> Option<u64> {
-    let state = field(line, "JobState")?;
-    FINAL.contains(&state.as_str()).then(|| field(line, "EndTime")?.parse().ok())?
-}
-
-/// States that a job never leaves.
+/// States that a job never leaves. One whose output is still leaving has the state STAGE_OUT.
 const FINAL: [&str; 8] =
     ["BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "TIMEOUT"];
-
-/// The value of a word `KEY=value` of a line; `None` if it is missing or empty.
-pub fn field(line: &str, key: &str) -> Option<String> {
-    let value = line.split_ascii_whitespace().find_map(|word| word.strip_prefix(key)?.strip_prefix('='))?;
-    (!value.is_empty() && value != "(null)").then(|| value.to_owned())
-}
 
 #[cfg(test)]
 mod tests {
@@ -205,30 +300,37 @@ mod tests {
 
     #[test]
     fn a_task_is_not_taken_for_another_of_its_array() {
-        let shown = "JobId=7 ArrayJobId=5 ArrayTaskId=1 JobState=COMPLETED\nJobId=5 ArrayJobId=5 JobState=PENDING\n";
-        let state = |job| own_line(shown, job).and_then(|line| field(line, "JobState"));
-        assert_eq!((state(7).as_deref(), state(5).as_deref()), (Some("COMPLETED"), Some("PENDING")));
-        assert_eq!(state(6), None);
+        let shown = "7 COMPLETED\n5 PENDING\n";
+        let state = |job| own_value(shown, job, Field::State);
+        assert_eq!((state(7), state(5)), (Ok("COMPLETED".to_owned()), Ok("PENDING".to_owned())));
+        assert_eq!(state(6), Err(None));
     }
 
     #[test]
-    fn a_job_is_over_when_nothing_of_it_is_left_to_do() {
-        let line = |state: &str| format!("JobId=5 JobState={state} Reason=None EndTime=1700000000 NodeList=n1");
-        assert_eq!(over_since(&line("CANCELLED")), Some(1_700_000_000));
-        for state in ["PENDING", "RUNNING", "COMPLETING", "STAGE_OUT", "REQUEUED", "CONFIGURING"] {
-            assert_eq!(over_since(&line(state)), None, "{state}");
+    fn a_value_of_another_form_is_refused() {
+        let refused = |field, text: &str| matches!(own_value(text, 5, field), Err(Some(_)));
+        assert_eq!(own_value("5 1001\n", 5, Field::User), Ok("1001".to_owned()));
+        for text in [
+            "5 1001 UserId=other(1002)\n", "5 other(1002)\n", "5 +7\n", "5 -1\n", "5\n", "5 \n", "x\n5 1001\n", "\n5 7\n",
+            "5 7\n5 8\n", "+5 7\n", "5  7\n",
+        ] {
+            assert!(refused(Field::User, text), "{text}");
         }
-        assert_eq!(over_since("JobState=CANCELLED EndTime=Unknown"), None);
+        assert!(own_value("5 7\n5 7\n", 5, Field::User).is_ok(), "a line for each partition");
+        assert!(refused(Field::State, "5 RUNNING UserId=x\n") && refused(Field::State, "5 running\n"));
+        assert!(refused(Field::Nodes, "5 n1;reboot\n") && refused(Field::Nodes, "5 n1 n2\n"));
+        assert_eq!(own_value("5 n[1-2],x7\n", 5, Field::Nodes), Ok("n[1-2],x7".to_owned()));
+        assert_eq!(own_value("5 \n", 5, Field::PredictedNodes), Ok(String::new()));
+        assert!(refused(Field::Start, "5 2026-01-01T00:00:00\n"));
+        assert_eq!(own_value("5 N/A\n", 5, Field::Start), Ok("N/A".to_owned()));
     }
 
     #[test]
-    fn fields_and_names_of_nodes() {
-        let line = "NodeName=n1 Arch=x86_64 NodeAddr=10.1.0.1 NodeHostName=a-n1 Comment=(null)";
-        assert_eq!(field(line, "NodeAddr").as_deref(), Some("10.1.0.1"));
-        assert_eq!((field(line, "Comment"), field(line, "Node")), (None, None));
+    fn names_of_nodes() {
         assert!(is_node("n1") && is_node("rack-7.cluster"));
         for wrong in ["", "-n1", "n[1-2]", "n1,n2", "n1 n2", "ALL=", ".."] {
             assert!(!is_node(wrong), "{wrong}");
         }
+        assert!(matches!(names("--help"), Err(SlurmError::Output { .. })));
     }
 }
