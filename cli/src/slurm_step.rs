@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use node_service::message::Work;
-use node_service::step::{End, Step};
+use node_service::step::{End, Kept, Step};
 use rustix::process::{Pid, Signal};
 use types::sites::Site;
 
@@ -54,7 +54,7 @@ pub(crate) fn step() -> Result<i32> {
             Ok(0)
         }
         Step::Remove { nodes, paths } => {
-            let mut failed = 0;
+            let mut kept = Vec::new();
             for node in nodes {
                 let paths = paths.iter().map(|path| path.clone().into_bytes()).collect();
                 let problem = match at_node(&node, port, Work::Remove { paths }, std::io::empty()) {
@@ -62,10 +62,10 @@ pub(crate) fn step() -> Result<i32> {
                     Ok(ended) => ended.words,
                     Err(error) => format!("{error:#}"),
                 };
-                failed += 1;
-                writeln!(std::io::stderr(), "{node}: {problem}")?;
+                kept.push(Kept { node, problem: problem.trim().into() });
             }
-            Ok(i32::from(failed > 0))
+            writeln!(std::io::stdout(), "{}", serde_json::to_string(&kept)?)?;
+            Ok(0)
         }
     }
 }

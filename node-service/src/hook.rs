@@ -9,6 +9,7 @@ use std::time::Duration;
 use crate::directive::{NODE, Pin, Plan, Transfer};
 use crate::record::{Copies, Record, Records};
 use crate::step::{End, Step};
+use crate::teardown::forget_others;
 
 /// How often Slurm is asked for its prediction.
 pub const LOOK: Duration = Duration::from_secs(1);
@@ -18,8 +19,8 @@ const UNKNOWN: u32 = 60;
 const CHANGES: u32 = 16;
 
 /// How often a step is tried: a service that was killed is there again after two seconds, and a transfer continues.
-const ATTEMPTS: u32 = 4;
-const AGAIN: Duration = Duration::from_secs(2);
+pub(crate) const ATTEMPTS: u32 = 4;
+pub(crate) const AGAIN: Duration = Duration::from_secs(2);
 
 /// Where and when a job will start, as it looks now.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -212,6 +213,7 @@ impl Hook<'_> {
             if missing.is_empty() {
                 continue;
             }
+            forget_others(self.job, self.cluster, self.records, to, &missing)?;
             // Before anything is there, so that whatever is there can be removed.
             let copies = &mut record.inputs[at];
             copies

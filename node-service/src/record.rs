@@ -1,6 +1,6 @@
 //! What is known of a job's copies: a file of the controller's for each job that has any.
 
-use std::io::ErrorKind;
+use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -17,6 +17,12 @@ pub struct Record {
     pub inputs: Vec<Copies>,
     /// Where it runs or has run.
     pub nodes: Vec<String>,
+    /// How often removing its copies has failed.
+    #[serde(default)]
+    pub failures: u32,
+    /// When that is tried again, in seconds of the machine's monotonic clock.
+    #[serde(default)]
+    pub retry_at: u64,
 }
 
 /// An input's copies.
@@ -30,6 +36,14 @@ pub struct Copies {
     pub begun: Vec<String>,
 }
 
+impl Copies {
+    /// Forgets what may be on these nodes.
+    pub fn forget(&mut self, nodes: &[String]) {
+        self.whole.retain(|node| !nodes.contains(node));
+        self.begun.retain(|node| !nodes.contains(node));
+    }
+}
+
 /// The folder of the records.
 #[derive(Clone, Debug)]
 pub struct Records(pub PathBuf);
@@ -37,6 +51,11 @@ pub struct Records(pub PathBuf);
 impl Records {
     fn file(&self, job: u32) -> PathBuf {
         self.0.join(job.to_string())
+    }
+
+    /// Where a job's record is, for messages.
+    pub fn shown(&self, job: u32) -> String {
+        self.file(job).display().to_string()
     }
 
     /// Where one is written before it takes its name.
@@ -66,7 +85,10 @@ impl Records {
         let file = self.file(job);
         let write = || {
             std::fs::create_dir_all(&self.0)?;
-            std::fs::write(self.fresh(job), serde_json::to_vec(record)?)?;
+            let mut fresh = std::fs::File::create(self.fresh(job))?;
+            fresh.write_all(&serde_json::to_vec(record)?)?;
+            // After a power failure there is the old record or the new one.
+            fresh.sync_all()?;
             std::fs::rename(self.fresh(job), &file)
         };
         write().map_err(|e| format!("{}: {e}", file.display()))

@@ -1,6 +1,7 @@
 //! What a hook has done as a job's user: one transfer, a look, or a removal. The service knows it as a line.
 
 use serde::{Deserialize, Serialize};
+use types::UntrustedText;
 
 /// A step.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -10,8 +11,16 @@ pub enum Step {
     Move { from: End, to: End, rate: Option<String>, harm: Option<String> },
     /// On which of these nodes is something at this path? Its output is a list in JSON.
     Look { nodes: Vec<String>, path: String },
-    /// What is at these paths on these nodes goes, complete or not.
+    /// Removes what is at these paths on these nodes, complete or not. Its output is a list in JSON of [`Kept`].
     Remove { nodes: Vec<String>, paths: Vec<String> },
+}
+
+/// A node on which something could not be removed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Kept {
+    pub node: String,
+    pub problem: UntrustedText,
 }
 
 /// An end of a transfer.

@@ -5,52 +5,140 @@
 //! teardown that was killed is not started again (`slurmscriptd.c` and `burst_buffer_lua.c`, Slurm 22.05 to 24.05).
 //! Therefore every look of Slurm's at the burst buffer, twice a minute, also does what was forgotten.
 
+//!
+//! A record outlives every failure: it names exactly the copies that may still be there, and goes with the last of them.
+
 use std::time::Duration;
 
-use crate::hook::{Cluster, Steps, run};
-use crate::record::{Copies, Records};
-use crate::step::Step;
+use crate::hook::{AGAIN, ATTEMPTS, Cluster, Steps};
+use crate::record::{Copies, Record, Records};
+use crate::step::{Kept, Step};
 
 /// Slurm's own teardown comes first.
 const PATIENCE: Duration = Duration::from_secs(15);
+/// How long a sweep leaves a failed teardown alone: twice as long after each failure.
+const FIRST_PAUSE_S: u64 = 30;
+const LONGEST_PAUSE_S: u64 = 3600;
 
 /// Removes a job's copies, complete or not, except those that it has used and wants kept.
 ///
 /// # Errors
-/// What could not be removed, and where. It is not tried again.
+/// What could not be removed, and where. The record keeps that, and [`sweep`] tries again.
 pub fn teardown(job: u32, world: (&dyn Cluster, &dyn Steps), records: &Records) -> Result<(), String> {
-    let record = records.read(job)?;
+    remove(job, world, records, ATTEMPTS)
+}
+
+fn remove(job: u32, world: (&dyn Cluster, &dyn Steps), records: &Records, attempts: u32) -> Result<(), String> {
+    let mut record = records.read(job)?;
     let mut failed = Vec::new();
-    for copies in &record.inputs {
-        let kept = |node: &String| record.keep && record.nodes.contains(node) && copies.whole.contains(node);
-        let Copies { path, whole, begun } = copies;
-        let mut nodes: Vec<String> = whole.iter().chain(begun).filter(|node| !kept(node)).cloned().collect();
+    for at in 0..record.inputs.len() {
+        let kept = if record.keep { kept(&record, at) } else { Vec::new() };
+        record.inputs[at].forget(&kept);
+        failed = remove_input(world, &mut record, at, attempts, failed);
+    }
+    if failed.is_empty() {
+        return records.remove(job);
+    }
+    let pause = FIRST_PAUSE_S.saturating_mul(1 << record.failures.min(16)).min(LONGEST_PAUSE_S);
+    record.failures = record.failures.saturating_add(1);
+    record.retry_at = world.0.now().as_secs() + pause;
+    records.write(job, &record)?;
+    let retry = format!("; tried again in {pause} s, while {} is there", records.shown(job));
+    Err(failed.join("; ") + &retry)
+}
+
+/// Nodes whose copies stay: the job has run there, and they are complete.
+fn kept(record: &Record, at: usize) -> Vec<String> {
+    let whole = record.inputs[at].whole.iter();
+    whole.filter(|node| record.nodes.contains(node)).cloned().collect()
+}
+
+/// Removes an input's copies from all nodes, each once: what is at its path afterwards may be another job's.
+fn remove_input(
+    (cluster, steps): (&dyn Cluster, &dyn Steps),
+    record: &mut Record,
+    at: usize,
+    attempts: u32,
+    mut failed: Vec<String>,
+) -> Vec<String> {
+    let copies = &mut record.inputs[at];
+    for attempt in 1..=attempts {
+        let mut nodes: Vec<String> = copies.whole.iter().chain(&copies.begun).cloned().collect();
         nodes.sort_unstable();
         nodes.dedup();
         if nodes.is_empty() {
-            continue;
+            break;
         }
-        failed.extend(run(world, record.user, &Step::Remove { nodes, paths: vec![path.clone()] }).err());
+        let step = Step::Remove { nodes: nodes.clone(), paths: vec![copies.path.clone()] };
+        let problems = steps.run(record.user, &step).and_then(|text| {
+            serde_json::from_str::<Vec<Kept>>(&text).map_err(|e| format!("the removal of {}: {e}", copies.path))
+        });
+        let problems = match problems {
+            Ok(left) => {
+                let is_left = |node: &String| left.iter().any(|kept| kept.node == *node);
+                let gone: Vec<String> = nodes.into_iter().filter(|node| !is_left(node)).collect();
+                copies.forget(&gone);
+                left.into_iter().map(|Kept { node, problem }| format!("{node}: {problem}")).collect()
+            }
+            Err(problem) => vec![problem],
+        };
+        if attempt == attempts {
+            failed.extend(problems);
+        } else if !problems.is_empty() {
+            cluster.sleep(AGAIN);
+        }
     }
-    records.remove(job)?;
-    if failed.is_empty() { Ok(()) } else { Err(failed.join("; ")) }
+    failed
 }
 
-/// Does the teardown of jobs that are over and that Slurm has forgotten. Returns which they were.
+/// Has other jobs that are over forget what they may have at a path on these nodes, where nothing is now: what comes
+/// there belongs to another job.
+///
+/// # Errors
+/// A record cannot be read or written.
+pub(crate) fn forget_others(
+    job: u32,
+    cluster: &dyn Cluster,
+    records: &Records,
+    path: &str,
+    nodes: &[String],
+) -> Result<(), String> {
+    for other in records.jobs().into_iter().filter(|other| *other != job) {
+        let mut record = records.read(other)?;
+        let has = |copies: &Copies| nodes.iter().any(|node| copies.whole.contains(node) || copies.begun.contains(node));
+        let is_same = |copies: &Copies| std::path::Path::new(&copies.path) == std::path::Path::new(path);
+        if !record.inputs.iter().any(|copies| is_same(copies) && has(copies)) || cluster.over(other)?.is_none() {
+            continue;
+        }
+        record.inputs.iter_mut().filter(|copies| is_same(copies)).for_each(|copies| copies.forget(nodes));
+        records.write(other, &record)?;
+    }
+    Ok(())
+}
+
+/// Does the teardown of jobs that are over and that Slurm has forgotten, or that failed. Returns which they were.
 ///
 /// # Errors
 /// As [`teardown`], after all have been tried.
 pub fn sweep(world: (&dyn Cluster, &dyn Steps), records: &Records) -> Result<Vec<u32>, String> {
     let (mut swept, mut failed) = (Vec::new(), Vec::new());
     for job in records.jobs() {
-        match world.0.over(job) {
-            Ok(Some(since)) if since >= PATIENCE => {
-                swept.push(job);
-                failed.extend(teardown(job, world, records).err().map(|problem| format!("job {job}: {problem}")));
-            }
-            Ok(_) => {}
-            Err(problem) => failed.push(format!("job {job}: {problem}")),
-        }
+        let tried = match is_due(job, world.0, records) {
+            Ok(true) => remove(job, world, records, 1).map(|()| swept.push(job)),
+            other => other.map(drop),
+        };
+        failed.extend(tried.err().map(|problem| format!("job {job}: {problem}")));
     }
     if failed.is_empty() { Ok(swept) } else { Err(failed.join("; ")) }
+}
+
+/// Whether a job's copies should be gone, and a failure to remove them is old enough.
+fn is_due(job: u32, cluster: &dyn Cluster, records: &Records) -> Result<bool, String> {
+    let retry_at = records.read(job)?.retry_at;
+    let now = cluster.now().as_secs();
+    // After a restart the machine's clock begins again.
+    if now < retry_at && retry_at <= now + LONGEST_PAUSE_S {
+        return Ok(false);
+    }
+    Ok(cluster.over(job)?.is_some_and(|since| since >= PATIENCE))
 }

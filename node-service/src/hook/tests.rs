@@ -3,6 +3,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::*;
 use crate::directive::parse;
+use crate::step::Kept;
 use crate::teardown::{sweep, teardown};
 
 /// A cluster whose predictions come from a list, and nodes that have files or not.
@@ -24,6 +25,10 @@ struct World {
     /// This many steps fail.
     fails: Cell<u32>,
     over: RefCell<BTreeMap<u32, Option<Duration>>>,
+    /// Nodes on which nothing can be removed.
+    lost: RefCell<Vec<&'static str>>,
+    /// Nodes on which that was tried.
+    removed: RefCell<Vec<String>>,
 }
 
 fn names(nodes: &[&str]) -> Vec<String> {
@@ -93,11 +98,17 @@ impl Steps for World {
                 Ok(serde_json::to_string(&there).unwrap())
             }
             Step::Remove { nodes, paths } => {
+                let mut kept = Vec::new();
                 for node in nodes {
+                    self.removed.borrow_mut().push(node.clone());
+                    if self.lost.borrow().contains(&node.as_str()) {
+                        kept.push(Kept { node: node.clone(), problem: "no route to it".into() });
+                        continue;
+                    }
                     let there = files.entry(node.clone()).or_default();
                     there.retain(|path| !paths.contains(path));
                 }
-                Ok(String::new())
+                Ok(serde_json::to_string(&kept).unwrap())
             }
         }
     }
@@ -275,6 +286,51 @@ fn what_slurm_does_not_tear_down_is_swept_once_the_job_is_over() {
     world.over.borrow_mut().extend([(5, Some(60 * second)), (6, Some(Duration::MAX))]);
     assert_eq!((sweep(), job.left(), job.records().jobs()), (Ok(vec![5, 6]), 0, vec![]));
     assert_eq!(sweep(), Ok(vec![]));
+}
+
+#[test]
+fn a_teardown_that_cannot_be_done_is_remembered_and_done_later() {
+    let job = Job::new("stage_in=lyon:/d=/tmp/d").predicts(&[&["n1", "n2"]]);
+    job.hook(|hook| hook.data_in()).unwrap();
+    let (world, records) = (&job.world, job.records());
+    world.lost.borrow_mut().push("n1");
+    let error = teardown(5, (world, world), &records).unwrap_err();
+    assert!(error.starts_with("n1: no route to it") && error.contains("tried again in 30 s"), "{error}");
+    assert_eq!(records.read(5).unwrap().inputs[0].whole, ["n1"], "what is gone is not removed again");
+    let tries = |node: &str| world.removed.borrow().iter().filter(|tried| *tried == node).count();
+    assert_eq!((job.left(), tries("n1"), tries("n2")), (1, ATTEMPTS as usize, 1));
+    world.over.borrow_mut().insert(5, Some(Duration::from_secs(60)));
+    let sweep = || sweep((world, world), &records);
+    assert_eq!((sweep(), tries("n1")), (Ok(vec![]), ATTEMPTS as usize), "not at once");
+    for pause in [30, 60, 120, 240, 480, 960, 1920, 3600, 3600] {
+        world.clock.set(world.clock.get() + pause);
+        let before = tries("n1");
+        assert!(sweep().unwrap_err().contains("job 5: n1: no route"));
+        assert_eq!((tries("n1"), job.left()), (before + 1, 1));
+    }
+    // The machine was started again, and so was its clock.
+    world.clock.set(3);
+    world.lost.borrow_mut().clear();
+    assert_eq!((sweep(), job.left(), records.jobs()), (Ok(vec![5]), 0, vec![]));
+}
+
+#[test]
+fn a_late_teardown_removes_nothing_of_a_later_job() {
+    let job = Job::new("stage_in=lyon:/d=/tmp/d").predicts(&[&["n1"]]);
+    job.hook(|hook| hook.data_in()).unwrap();
+    let (world, records) = (&job.world, job.records());
+    world.lost.borrow_mut().push("n1");
+    teardown(5, (world, world), &records).unwrap_err();
+    // The node was lost, and has an empty disk when it is back.
+    world.lost.borrow_mut().clear();
+    world.files.borrow_mut().clear();
+    world.over.borrow_mut().extend([(5, Some(Duration::MAX)), (6, None)]);
+    let later = Hook { job: 6, plan: &job.plan, cluster: world, steps: world, records: &records };
+    later.data_in().unwrap();
+    world.clock.set(1000);
+    assert_eq!((sweep((world, world), &records), job.left()), (Ok(vec![5]), 1));
+    teardown(6, (world, world), &records).unwrap();
+    assert_eq!(job.left(), 0);
 }
 
 #[test]
