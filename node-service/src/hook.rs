@@ -18,6 +18,11 @@ const UNKNOWN: u32 = 60;
 /// How often a prediction may change while a job is staged.
 const CHANGES: u32 = 16;
 
+/// How long output that cannot leave is tried again, with pauses that grow to [`LONGEST_PAUSE`]. Slurm has 128 places
+/// for all jobs whose output leaves.
+pub const OUTPUT_PATIENCE: Duration = Duration::from_secs(600);
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+
 /// How often a step is tried: a service that was killed is there again after two seconds, and a transfer continues.
 pub(crate) const ATTEMPTS: u32 = 4;
 pub(crate) const AGAIN: Duration = Duration::from_secs(2);
@@ -146,32 +151,66 @@ impl Hook<'_> {
         self.bring(&nodes)
     }
 
-    /// Moves the job's output away: all that can be.
+    /// Moves the job's output away: all that can be. What cannot is tried again for [`OUTPUT_PATIENCE`], because its
+    /// user may make a folder or room meanwhile; then Slurm ends the job, and the output stays where it is.
     ///
     /// # Errors
-    /// For the job's user.
+    /// For the job's user: what stays on which node.
     pub fn data_out(&self) -> Result<(), String> {
         let record = self.records.read(self.job)?;
+        let begun = self.cluster.now();
+        let mut left: Vec<&Transfer> = self.plan.outputs.iter().collect();
+        // The nodes from which an output has left already are not asked again.
+        let mut gone: Vec<(String, String)> = Vec::new();
+        let mut pause = AGAIN;
+        loop {
+            let mut failed = Vec::new();
+            left.retain(|output| {
+                let problems = self.take_out(output, &record, &mut gone);
+                let is_left = !problems.is_empty();
+                failed.extend(problems);
+                is_left
+            });
+            if failed.is_empty() {
+                return Ok(());
+            }
+            if self.cluster.now().saturating_sub(begun) >= OUTPUT_PATIENCE {
+                let paths: Vec<&str> = left.iter().map(|output| output.from.as_str()).collect();
+                let place = format!("{} of {}", paths.join(" and "), record.nodes.join(","));
+                return Err(format!(
+                    "{}; given up after {} minutes: {place} stays there until its user fetches it by `landbridge stage move`",
+                    failed.join("; "),
+                    OUTPUT_PATIENCE.as_secs() / 60
+                ));
+            }
+            self.cluster.sleep(pause);
+            pause = (2 * pause).min(LONGEST_PAUSE);
+        }
+    }
+
+    /// Moves an output from the nodes that have it, except those from which it is gone. Returns what has failed.
+    fn take_out(&self, output: &Transfer, record: &Record, gone: &mut Vec<(String, String)>) -> Vec<String> {
+        let nodes = match self.nodes_with(output, record) {
+            Ok(nodes) => nodes,
+            Err(problem) => return vec![problem],
+        };
         let mut failed = Vec::new();
-        for output in &self.plan.outputs {
-            let nodes = match self.nodes_with(output, &record) {
-                Ok(nodes) => nodes,
-                Err(problem) => {
-                    failed.push(problem);
-                    continue;
-                }
+        for node in nodes {
+            let (from, to) = (output.from.clone(), output.to.replace(NODE, &node));
+            let done = (node.clone(), to.clone());
+            if gone.contains(&done) {
+                continue;
+            }
+            let to = match to.starts_with('/') {
+                true => End::Nodes { nodes: vec![node.clone()], path: to },
+                false => End::Place(to),
             };
-            for node in nodes {
-                let (from, to) = (output.from.clone(), output.to.replace(NODE, &node));
-                let to = match to.starts_with('/') {
-                    true => End::Nodes { nodes: vec![node.clone()], path: to },
-                    false => End::Place(to),
-                };
-                let from = End::Nodes { nodes: vec![node], path: from };
-                failed.extend(self.step(record.user, from, to).err());
+            match self.step(record.user, End::Nodes { nodes: vec![node], path: from }, to) {
+                Ok(()) => gone.push(done),
+                Err(problem) => failed.push(problem),
             }
         }
-        if failed.is_empty() { Ok(()) } else { Err(failed.join("; ")) }
+        failed
     }
 
     /// The nodes from which an output is taken: the first one, or all that have it.
