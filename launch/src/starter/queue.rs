@@ -1,5 +1,7 @@
 //! Slurm's report on a job in its queue, and whether the job can ever start.
 
+use types::untrusted::printable;
+
 /// A job's line in the queue.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Queued {
@@ -14,7 +16,7 @@ impl Queued {
     pub(super) fn read(line: &str) -> Queued {
         let (state, reason) = line.trim().split_once('|').unwrap_or((line.trim(), ""));
         let reason = if reason == "None" { "" } else { reason };
-        Queued { state: state.to_owned(), reason: reason.to_owned() }
+        Queued { state: printable(state), reason: printable(reason) }
     }
 
     /// Describes it in a sentence about job `id`.

@@ -18,7 +18,9 @@ use tokio::time::{Instant, sleep_until, timeout};
 use wire::control::AllocatedNode;
 
 use super::queue::Queued;
-use super::slurm::{ALLOCATION, slurm_command};
+use super::slurm::{ALLOCATION, answer, slurm_command};
+use types::untrusted::printable;
+
 use crate::held::{Problem, with_slots};
 
 /// How often to ask Slurm why a job waits.
@@ -28,6 +30,8 @@ const ANSWER: Duration = Duration::from_secs(5);
 const CANCEL: Duration = Duration::from_secs(2);
 /// Most bytes of salloc's messages that are kept.
 const KEEP: usize = 64 << 10;
+/// Most bytes of the output of the program inside the job: a line for each node.
+const MOST_OUTPUT: usize = 4 << 20;
 
 /// Ends the program inside the job.
 const END: &[u8] = b"end\n";
@@ -107,6 +111,11 @@ impl Salloc {
                 bytes = read_some(&mut self.stderr) => self.hear(&bytes),
                 bytes = read_some(&mut self.stdout) => {
                     self.output.push_str(&String::from_utf8_lossy(&bytes));
+                    if self.output.len() > MOST_OUTPUT {
+                        self.release();
+                        self.output.clear();
+                        self.words = format!("its reply is longer than {MOST_OUTPUT} bytes");
+                    }
                     if let Some(news) = self.grant() {
                         return news;
                     }
@@ -175,24 +184,22 @@ impl Salloc {
     async fn queued(&self) -> Queued {
         let id = self.id.as_deref().unwrap_or_default();
         let mut squeue = slurm_command("squeue");
-        squeue.args(["--noheader", "--format=%T|%r", "--jobs", id]).kill_on_drop(true);
-        let answer = timeout(ANSWER, squeue.output()).await;
-        let line = answer.ok().and_then(Result::ok).filter(|output| output.status.success());
-        line.map_or_else(Queued::default, |output| Queued::read(&String::from_utf8_lossy(&output.stdout)))
+        squeue.args(["--noheader", "--format=%T|%r", "--jobs", id]);
+        answer(squeue, ANSWER).await.map_or_else(Queued::default, |line| Queued::read(&line))
     }
 
     /// The partition of a job in the queue.
     pub(super) async fn partition(&self) -> Option<String> {
         let id = self.id.as_deref()?;
         let mut squeue = slurm_command("squeue");
-        squeue.args(["--noheader", "--format=%P", "--jobs", id]).kill_on_drop(true);
-        let output = timeout(ANSWER, squeue.output()).await.ok()?.ok()?;
-        let name = String::from_utf8_lossy(&output.stdout).trim().to_owned();
-        (!name.is_empty()).then_some(name)
+        squeue.args(["--noheader", "--format=%P", "--jobs", id]);
+        let name = answer(squeue, ANSWER).await?.trim().to_owned();
+        (!name.is_empty()).then(|| printable(&name))
     }
 
     fn why(&self, code: Option<i32>) -> String {
-        let words: Vec<&str> = self.words.lines().map(|line| line.trim().trim_start_matches("salloc: ")).collect();
+        let line = |line: &str| printable(line.trim().trim_start_matches("salloc: "));
+        let words: Vec<String> = self.words.lines().map(line).collect();
         let messages = words.join("; ");
         match (&self.id, self.granted) {
             (Some(id), true) => {
@@ -247,9 +254,11 @@ async fn read_some(pipe: &mut Option<impl AsyncRead + Unpin>) -> Vec<u8> {
     buffer[..count].to_vec()
 }
 
-/// The job's number in a message such as `salloc: Pending job allocation 12`.
+/// The job's number in a message such as `salloc: Pending job allocation 12`. Other lines may be a site's own words.
 fn job_number(line: &str) -> Option<String> {
-    let rest = line.split_once("job allocation ")?.1;
+    let rest = ["Pending", "Granted"]
+        .iter()
+        .find_map(|word| line.strip_prefix("salloc: ")?.strip_prefix(word)?.strip_prefix(" job allocation "))?;
     let number: String = rest.chars().take_while(char::is_ascii_digit).collect();
     (!number.is_empty()).then_some(number)
 }
@@ -274,6 +283,10 @@ mod tests {
         assert!(granted("").is_err());
         assert_eq!(job_number("salloc: Pending job allocation 12"), Some("12".into()));
         assert_eq!(job_number("salloc: Granted job allocation 7"), Some("7".into()));
-        assert_eq!(job_number("salloc: error: no"), None);
+        for line in
+            ["salloc: error: no", "salloc: lua: see job allocation 7", "job allocation 7", "salloc: Granted job 7"]
+        {
+            assert_eq!(job_number(line), None, "{line}");
+        }
     }
 }

@@ -2,7 +2,10 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, ToSocketAddrs, UdpSocket};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
+use std::time::Duration;
+
+use node_service::bounded::{Limits, run};
 
 use crate::here::background::host_name;
 use crate::here::error::HereError;
@@ -15,6 +18,9 @@ const FIRST_PORT: u16 = 7700;
 const PORTS: u16 = 100;
 /// An address that belongs to nobody (RFC 5737): the route to it is the route out.
 const OUTSIDE: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
+
+/// What `sinfo` may take: a line for each node in each partition.
+const SINFO: Limits = Limits { time: Duration::from_secs(10), output: 4 << 20 };
 
 /// Finds out what this machine offers a site.
 ///
@@ -77,9 +83,9 @@ fn free_port(folders: &Folders, site: &str, wanted: Option<u16>) -> Result<u16, 
 /// The nodes that Slurm knows, or `None` if Slurm is missing or does not answer.
 fn slurm() -> Option<Vec<String>> {
     let program = find("sinfo")?;
-    let mut command = Command::new("timeout");
-    command.arg("10").arg(program).args(["--noheader", "--Node", "--format=%N"]);
-    let answer = command.stdin(Stdio::null()).stderr(Stdio::null()).output().ok()?;
+    let mut command = Command::new(program);
+    command.args(["--noheader", "--Node", "--format=%N"]);
+    let answer = run(command, b"", SINFO).ok()?;
     let text = String::from_utf8_lossy(&answer.stdout).into_owned();
     let mut names: Vec<String> = Vec::new();
     for name in text.lines().flat_map(|line| nodes::expand(line.trim()).unwrap_or_default()) {
@@ -87,7 +93,7 @@ fn slurm() -> Option<Vec<String>> {
             names.push(name);
         }
     }
-    answer.status.success().then_some(names)
+    (answer.code == Some(0)).then_some(names)
 }
 
 /// The kind of file system that a folder is on, and whether that kind is usually shared with other machines.
