@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use thiserror::Error;
 use tokio::process::Command;
-use tokio::time::timeout;
 use types::SitesFile;
 use types::sites::{Node, Site, Starter};
 use wire::control::{AllocatedNode, HeldAllocation};
 
+use crate::capture::capture;
 use crate::spread::Wish;
 
 const LIMIT: Duration = Duration::from_secs(10);
@@ -177,16 +177,13 @@ pub fn with_slots(names: Vec<String>, tasks: &str) -> Result<Vec<AllocatedNode>,
 /// Expands a list such as `n[1-3,07]` with Slurm's own command.
 async fn host_names(list: &str) -> Result<Vec<String>, Problem> {
     let mut command = Command::new("scontrol");
-    command.args(["show", "hostnames", list]).kill_on_drop(true);
+    command.args(["show", "hostnames", list]);
     let failed = |problem| Problem::HostNames { list: list.to_owned(), problem };
-    let output = match timeout(LIMIT, command.output()).await {
-        Err(_) => return Err(failed(format!("no answer in {} s", LIMIT.as_secs()))),
-        Ok(output) => output.map_err(|e| failed(e.to_string()))?,
-    };
+    let output = capture(&mut command, LIMIT).await.map_err(|e| failed(e.to_string()))?;
     if !output.status.success() {
-        return Err(failed(String::from_utf8_lossy(&output.stderr).trim().to_owned()));
+        return Err(failed(output.stderr.last_lines().to_string()));
     }
-    Ok(String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect())
+    Ok(output.text().lines().map(str::to_owned).collect())
 }
 
 /// Reads PBS's file: one line for each slot, nodes in order.

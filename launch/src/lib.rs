@@ -9,6 +9,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod agent;
+pub mod capture;
 pub mod check;
 pub mod coupling;
 mod descriptors;

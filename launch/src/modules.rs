@@ -2,12 +2,12 @@
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
-use std::process::Stdio;
 use std::time::Duration;
 
 use thiserror::Error;
 use tokio::process::Command;
-use tokio::time::timeout;
+
+use crate::capture::{CaptureError, capture};
 
 /// Time limit for a login shell and all modules: less than the launcher waits for a node to be ready.
 const LIMIT: Duration = Duration::from_secs(12);
@@ -36,13 +36,13 @@ pub struct ModulesError {
 pub async fn load(names: &[String]) -> Result<Vec<(OsString, OsString)>, ModulesError> {
     let wrong = |problem: String| ModulesError { names: names.join(" "), problem };
     let mut command = Command::new("bash");
-    command.args(["-l", "-c", SCRIPT, "modules"]).args(names).stdin(Stdio::null()).kill_on_drop(true);
-    let output = match timeout(LIMIT, command.output()).await {
-        Err(_) => return Err(wrong(format!("not loaded within {} s", LIMIT.as_secs()))),
-        Ok(output) => output.map_err(|e| wrong(format!("cannot start bash: {e}")))?,
-    };
-    let printed = String::from_utf8_lossy(&output.stderr);
-    let printed = printed.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join("; ");
+    command.args(["-l", "-c", SCRIPT, "modules"]).args(names);
+    let output = capture(&mut command, LIMIT).await.map_err(|e| match e {
+        CaptureError::Silent(seconds) => wrong(format!("not loaded within {seconds} s")),
+        CaptureError::Io(e) => wrong(format!("cannot start bash: {e}")),
+        e => wrong(e.to_string()),
+    })?;
+    let printed = output.stderr.last_lines().to_string();
     let changed = changes(&output.stdout);
     match changed {
         // Old releases of Environment Modules exit with 0 even if there is no such module.

@@ -311,8 +311,17 @@ mod tests {
         let refused = |field, text: &str| matches!(own_value(text, 5, field), Err(Some(_)));
         assert_eq!(own_value("5 1001\n", 5, Field::User), Ok("1001".to_owned()));
         for text in [
-            "5 1001 UserId=other(1002)\n", "5 other(1002)\n", "5 +7\n", "5 -1\n", "5\n", "5 \n", "x\n5 1001\n", "\n5 7\n",
-            "5 7\n5 8\n", "+5 7\n", "5  7\n",
+            "5 1001 UserId=other(1002)\n",
+            "5 other(1002)\n",
+            "5 +7\n",
+            "5 -1\n",
+            "5\n",
+            "5 \n",
+            "x\n5 1001\n",
+            "\n5 7\n",
+            "5 7\n5 8\n",
+            "+5 7\n",
+            "5  7\n",
         ] {
             assert!(refused(Field::User, text), "{text}");
         }

@@ -12,6 +12,7 @@
 pub mod coupling;
 pub mod id;
 pub mod links;
+pub mod log_lines;
 pub mod patience;
 pub mod quantity;
 pub mod roster;

@@ -4,6 +4,7 @@
 //! reverse the order of the text around them. [`UntrustedText`] is the one type for it: it can be printed only with all
 //! of these escaped, and is cut after [`SHOWN`] characters. Make one where the text comes in.
 
+use std::borrow::Cow;
 use std::ffi::OsStr;
 use std::fmt;
 use std::os::unix::ffi::OsStrExt;
@@ -93,6 +94,48 @@ pub fn printable(text: &str) -> String {
     shown
 }
 
+/// All of a text that may have several lines, with everything else escaped that would act on a terminal. Each line
+/// after the first begins with white space, so none of them can pass for a message of its own.
+///
+/// ```
+/// assert_eq!(types::untrusted::indented("a\nlandbridge: b\u{7}"), "a\n landbridge: b\\u{7}");
+/// ```
+pub fn indented(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    for (number, line) in text.split('\n').enumerate() {
+        if number > 0 {
+            shown.push('\n');
+        }
+        if number > 0 && !line.is_empty() && !line.starts_with([' ', '\t']) {
+            shown.push(' ');
+        }
+        shown.push_str(&visible(line));
+    }
+    shown
+}
+
+/// All of a text; what would act on a terminal is escaped, except line breaks and tabs. For output whose lines this
+/// program has composed.
+pub fn visible(text: &str) -> Cow<'_, str> {
+    escape(text, |c| acts(c) && c != '\n' && c != '\t')
+}
+
+/// All of a text on one line, with everything escaped that would act on a terminal.
+pub fn one_line(text: &str) -> Cow<'_, str> {
+    escape(text, acts)
+}
+
+fn escape(text: &str, escaped: impl Fn(char) -> bool + Copy) -> Cow<'_, str> {
+    if !text.contains(escaped) {
+        return Cow::Borrowed(text);
+    }
+    let mut shown = String::with_capacity(text.len());
+    for c in text.chars() {
+        if escaped(c) { shown.extend(c.escape_default()) } else { shown.push(c) }
+    }
+    Cow::Owned(shown)
+}
+
 /// Whether a character does something to a terminal besides appearing where it stands.
 pub fn acts(c: char) -> bool {
     c.is_control()
@@ -119,6 +162,17 @@ mod tests {
         let shown = printable(&"é".repeat(SHOWN + 3));
         assert_eq!(shown, format!("{}… (6 more bytes)", "é".repeat(SHOWN)));
         assert_eq!(printable(&"x".repeat(SHOWN)), "x".repeat(SHOWN));
+    }
+
+    #[test]
+    fn lines_after_the_first_are_no_messages_of_their_own() {
+        assert_eq!(indented("one"), "one");
+        assert_eq!(
+            indented("a\r\nlandbridge: all is well\n  b\n\nc\u{1b}]0;x"),
+            "a\\r\n landbridge: all is well\n  b\n\n c\\u{1b}]0;x"
+        );
+        assert_eq!(visible("a\tb\n"), "a\tb\n");
+        assert_eq!(visible("a\u{9b}2J\n"), "a\\u{9b}2J\n");
     }
 
     #[test]

@@ -15,12 +15,12 @@ use rustix::process::{Pid, Signal, kill_process};
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout};
 use tokio::time::{Instant, sleep_until, timeout};
+use types::untrusted::printable;
 use wire::control::AllocatedNode;
 
 use super::queue::Queued;
-use super::slurm::{ALLOCATION, answer, slurm_command};
-use types::untrusted::printable;
-
+use super::slurm::{ALLOCATION, slurm_command};
+use crate::capture::{MOST_OUTPUT, capture};
 use crate::held::{Problem, with_slots};
 
 /// How often to ask Slurm why a job waits.
@@ -30,8 +30,6 @@ const ANSWER: Duration = Duration::from_secs(5);
 const CANCEL: Duration = Duration::from_secs(2);
 /// Most bytes of salloc's messages that are kept.
 const KEEP: usize = 64 << 10;
-/// Most bytes of the output of the program inside the job: a line for each node.
-const MOST_OUTPUT: usize = 4 << 20;
 
 /// Ends the program inside the job.
 const END: &[u8] = b"end\n";
@@ -112,9 +110,9 @@ impl Salloc {
                 bytes = read_some(&mut self.stdout) => {
                     self.output.push_str(&String::from_utf8_lossy(&bytes));
                     if self.output.len() > MOST_OUTPUT {
-                        self.release();
+                        self.words = format!("it printed more than {MOST_OUTPUT} bytes");
                         self.output.clear();
-                        self.words = format!("its reply is longer than {MOST_OUTPUT} bytes");
+                        self.release();
                     }
                     if let Some(news) = self.grant() {
                         return news;
@@ -185,7 +183,8 @@ impl Salloc {
         let id = self.id.as_deref().unwrap_or_default();
         let mut squeue = slurm_command("squeue");
         squeue.args(["--noheader", "--format=%T|%r", "--jobs", id]);
-        answer(squeue, ANSWER).await.map_or_else(Queued::default, |line| Queued::read(&line))
+        let answer = capture(&mut squeue, ANSWER).await.ok().filter(|output| output.status.success());
+        answer.map_or_else(Queued::default, |output| Queued::read(&output.text()))
     }
 
     /// The partition of a job in the queue.
@@ -193,7 +192,7 @@ impl Salloc {
         let id = self.id.as_deref()?;
         let mut squeue = slurm_command("squeue");
         squeue.args(["--noheader", "--format=%P", "--jobs", id]);
-        let name = answer(squeue, ANSWER).await?.trim().to_owned();
+        let name = capture(&mut squeue, ANSWER).await.ok()?.text().trim().to_owned();
         (!name.is_empty()).then(|| printable(&name))
     }
 

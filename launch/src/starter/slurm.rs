@@ -1,12 +1,9 @@
 //! `slurm`: agents as steps of a Slurm job, one per node. The job is the user's own, or made by `salloc`.
 
 use std::process::Stdio;
-use std::time::Duration;
 
 use hooks::{AgentOrder, AgentStarter, AllocationHandle, AllocationOrder, StartError};
-use tokio::io::AsyncReadExt;
 use tokio::process::Command;
-use tokio::time::timeout;
 use types::sites::Slurm;
 use wire::control::{HeldAllocation, NodeAsk};
 
@@ -30,8 +27,6 @@ while :; do
     squeue --noheader --format=%T --jobs "$SLURM_JOB_ID" | grep -qx RUNNING || exit
     sleep 0.5
 done"#;
-/// Most bytes of an answer about one job.
-const MOST_ANSWER: u64 = 64 << 10;
 /// The variable that gives a keeper the name of the job in which it runs, if the job was made for it.
 pub(crate) const ALLOCATION: &str = "LANDBRIDGE_ALLOCATION";
 
@@ -149,21 +144,6 @@ pub(super) fn slurm_command(program: impl AsRef<std::ffi::OsStr>) -> Command {
     command
 }
 
-/// What one of Slurm's commands prints, at most [`MOST_ANSWER`] bytes; `None` if it fails, takes longer than `limit` or
-/// prints more.
-pub(super) async fn answer(mut command: Command, limit: Duration) -> Option<String> {
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).kill_on_drop(true);
-    let mut child = command.spawn().ok()?;
-    let stdout = child.stdout.take()?;
-    let read = async {
-        let mut bytes = Vec::new();
-        stdout.take(MOST_ANSWER + 1).read_to_end(&mut bytes).await.ok()?;
-        let status = if bytes.len() as u64 > MOST_ANSWER { None } else { child.wait().await.ok() };
-        status.is_some_and(|status| status.success()).then(|| String::from_utf8_lossy(&bytes).into_owned())
-    };
-    timeout(limit, read).await.ok().flatten()
-}
-
 fn unavailable(StartError(problem): StartError) -> StartError {
     StartError(format!("{problem}: run the gateway on a machine that has Slurm's commands, such as the login node"))
 }
@@ -171,21 +151,6 @@ fn unavailable(StartError(problem): StartError) -> StartError {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[tokio::test]
-    async fn an_answer_has_an_end() {
-        let ask = |script: &str| {
-            let mut command = slurm_command("sh");
-            command.args(["-c", script]);
-            answer(command, Duration::from_secs(20))
-        };
-        assert_eq!(ask("echo PENDING").await.as_deref(), Some("PENDING\n"));
-        assert_eq!(ask("cat /dev/zero").await, None);
-        assert_eq!(ask("echo PENDING; exit 1").await, None);
-        let mut silent = slurm_command("sleep");
-        silent.arg("1000");
-        assert_eq!(answer(silent, Duration::from_millis(100)).await, None);
-    }
 
     #[test]
     fn a_component_of_a_heterogeneous_job_is_named_by_its_number() {

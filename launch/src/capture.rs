@@ -1,0 +1,211 @@
+//! The output of other programs, within bounds: how long they may run, and how much of what they print is kept.
+//!
+//! Every program whose output decides something is read here: another user, a login file or a broken installation may
+//! make it print without end.
+
+use std::io::{Read, Write};
+use std::process::{ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+
+use thiserror::Error;
+use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio::process::Command;
+use tokio::time::timeout;
+use types::UntrustedText;
+use types::untrusted::SHOWN;
+
+/// Most bytes of standard output. Slurm's list of 100,000 nodes has fewer.
+pub const MOST_OUTPUT: usize = 4 << 20;
+/// How many of the last bytes of standard error are kept.
+pub const MOST_WORDS: usize = 4 << 10;
+
+/// How many of the last lines messages quote.
+const LINES: usize = 4;
+
+/// What a program printed, and how it ended.
+#[derive(Debug)]
+pub struct Captured {
+    pub status: ExitStatus,
+    pub stdout: Vec<u8>,
+    /// The end of its standard error.
+    pub stderr: Tail,
+}
+
+impl Captured {
+    /// Its standard output as text.
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.stdout).into_owned()
+    }
+}
+
+/// A program's output is of no use.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum CaptureError {
+    #[error("{0}")]
+    Io(#[from] std::io::Error),
+    #[error("no answer in {0} s")]
+    Silent(u64),
+    #[error("it printed more than {MOST_OUTPUT} bytes")]
+    Endless,
+}
+
+/// Runs a program without input to its end. It is killed after `limit`, or when it prints too much.
+///
+/// # Errors
+/// [`CaptureError`]. A program that reports a failure is no error here.
+pub async fn capture(command: &mut Command, limit: Duration) -> Result<Captured, CaptureError> {
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
+    let mut child = command.spawn()?;
+    let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
+    let work = async {
+        let words = async { Ok::<_, CaptureError>(tail(stderr).await) };
+        let (stdout, words) = tokio::try_join!(head(stdout), words)?;
+        Ok(Captured { status: child.wait().await?, stdout, stderr: words })
+    };
+    timeout(limit, work).await.unwrap_or_else(|_| Err(CaptureError::Silent(limit.as_secs())))
+}
+
+async fn head(pipe: Option<impl AsyncRead + Unpin>) -> Result<Vec<u8>, CaptureError> {
+    let mut kept = Vec::new();
+    if let Some(pipe) = pipe {
+        pipe.take(MOST_OUTPUT as u64 + 1).read_to_end(&mut kept).await?;
+    }
+    if kept.len() > MOST_OUTPUT { Err(CaptureError::Endless) } else { Ok(kept) }
+}
+
+/// Reads a stream to its end, and keeps the last [`MOST_WORDS`] bytes.
+pub async fn tail(pipe: Option<impl AsyncRead + Unpin>) -> Tail {
+    let (mut kept, mut buffer) = (Tail::default(), [0; 4096]);
+    let Some(mut pipe) = pipe else { return kept };
+    while let Ok(count @ 1..) = pipe.read(&mut buffer).await {
+        kept.push(&buffer[..count]);
+    }
+    kept
+}
+
+/// The same without an async runtime, with `input` on the program's standard input.
+///
+/// # Errors
+/// [`CaptureError`].
+pub fn capture_blocking(
+    command: &mut std::process::Command,
+    input: &[u8],
+    limit: Duration,
+) -> Result<Captured, CaptureError> {
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn()?;
+    let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
+    let (out, ended) = mpsc::channel();
+    let (words, said) = mpsc::channel();
+    let over = Arc::new(AtomicBool::new(false));
+    let is_over = over.clone();
+    let input = input.to_vec();
+    // The threads end with the pipes. A program that does not read its input says why itself.
+    std::thread::spawn(move || stdin.map(|mut stdin| stdin.write_all(&input)));
+    std::thread::spawn(move || {
+        let mut kept = Vec::new();
+        let read = stdout.map_or(Ok(0), |pipe| pipe.take(MOST_OUTPUT as u64 + 1).read_to_end(&mut kept));
+        let _ = out.send(read.map(|_| kept));
+    });
+    std::thread::spawn(move || {
+        let (mut kept, mut buffer) = (Tail::default(), [0; 4096]);
+        if let Some(mut pipe) = stderr {
+            while let Ok(count @ 1..) = pipe.read(&mut buffer) {
+                if is_over.load(Relaxed) {
+                    return;
+                }
+                kept.push(&buffer[..count]);
+            }
+        }
+        let _ = words.send(kept);
+    });
+    let stdout = match ended.recv_timeout(limit) {
+        Ok(Ok(stdout)) if stdout.len() > MOST_OUTPUT => Err(CaptureError::Endless),
+        Ok(Ok(stdout)) => Ok(stdout),
+        Ok(Err(error)) => Err(error.into()),
+        Err(_) => Err(CaptureError::Silent(limit.as_secs())),
+    };
+    if stdout.is_err() {
+        let _ = child.kill();
+    }
+    // Both pipes of a program close when it ends, unless another process has them.
+    let words = said.recv_timeout(if stdout.is_ok() { limit } else { Duration::ZERO }).unwrap_or_default();
+    let status = child.wait()?;
+    over.store(true, Relaxed);
+    Ok(Captured { status, stdout: stdout?, stderr: words })
+}
+
+/// The last bytes of a stream.
+#[derive(Clone, Debug, Default)]
+pub struct Tail(Vec<u8>);
+
+impl Tail {
+    /// Adds bytes to the end; of all of them, the last [`MOST_WORDS`] are kept.
+    pub fn push(&mut self, bytes: &[u8]) {
+        let bytes = &bytes[bytes.len().saturating_sub(MOST_WORDS)..];
+        let excess = (self.0.len() + bytes.len()).saturating_sub(MOST_WORDS);
+        self.0.drain(..excess);
+        self.0.extend_from_slice(bytes);
+    }
+
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.0).into_owned()
+    }
+
+    /// Its last lines, joined into one.
+    pub fn last_lines(&self) -> UntrustedText {
+        let text = self.text();
+        let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+        let joined = lines[lines.len().saturating_sub(LINES)..].join("; ");
+        let shown = joined.char_indices().rev().nth(SHOWN - 1).map_or(0, |(at, _)| at);
+        UntrustedText::from(&joined[shown..])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMIT: Duration = Duration::from_secs(60);
+
+    fn script(text: &str) -> std::process::Command {
+        let mut command = std::process::Command::new("sh");
+        command.args(["-c", text]);
+        command
+    }
+
+    #[tokio::test]
+    async fn a_program_without_end_is_killed() {
+        for endless in ["yes", "yes | tr -d '\\n'", "exec cat /dev/zero", "yes >&2 & yes"] {
+            let error = capture(&mut Command::from(script(endless)), LIMIT).await.unwrap_err();
+            assert!(matches!(error, CaptureError::Endless), "{endless}: {error}");
+            let error = capture_blocking(&mut script(endless), b"", LIMIT).unwrap_err();
+            assert!(matches!(error, CaptureError::Endless), "{endless}: {error}");
+        }
+        let short = Duration::from_millis(50);
+        let error = capture(&mut Command::from(script("exec sleep 60")), short).await.unwrap_err();
+        assert!(matches!(error, CaptureError::Silent(_)), "{error}");
+        let error = capture_blocking(&mut script("exec sleep 60"), b"", short).unwrap_err();
+        assert!(matches!(error, CaptureError::Silent(_)), "{error}");
+    }
+
+    #[tokio::test]
+    async fn the_end_of_standard_error_is_kept_and_prints_safely() {
+        let text = "head -c 100000 /dev/zero | tr '\\0' x >&2; printf 'last\\033[2J\\nforged' >&2; printf out; exit 3";
+        for captured in [
+            capture(&mut Command::from(script(text)), LIMIT).await.unwrap(),
+            capture_blocking(&mut script(text), b"", LIMIT).unwrap(),
+        ] {
+            assert_eq!((captured.text().as_str(), captured.status.code()), ("out", Some(3)));
+            assert_eq!(captured.stderr.0.len(), MOST_WORDS);
+            let shown = captured.stderr.last_lines().to_string();
+            assert!(shown.ends_with("xlast\\u{1b}[2J; forged") && shown.starts_with("xxx"), "{shown}");
+        }
+        let answer = capture_blocking(&mut script("cat"), b"in", LIMIT).unwrap();
+        assert_eq!(answer.text(), "in");
+        assert!(capture_blocking(&mut script("exit 0"), &[0; 1 << 20], LIMIT).is_ok(), "it reads nothing");
+    }
+}
