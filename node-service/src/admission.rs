@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use thiserror::Error;
+use types::untrusted::printable;
 
 use crate::account::AccountError;
 use crate::credential::{CredentialError, Opened};
@@ -87,7 +88,7 @@ pub fn judge_hook(line: &[u8], peer: u32, slurm: u32) -> Result<HookRequest, Ref
 }
 
 fn read<'a, T: serde::Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, Refusal> {
-    serde_json::from_slice(bytes).map_err(|e| Refusal::Order(e.to_string()))
+    serde_json::from_slice(bytes).map_err(|e| Refusal::Order(printable(&e.to_string())))
 }
 
 fn release(theirs: u32) -> Result<(), Refusal> {
@@ -104,11 +105,6 @@ fn fits(paths: &[Vec<u8>]) -> Result<(), Refusal> {
 fn is_whole(path: &[u8]) -> bool {
     let mut parts = path.split(|byte| *byte == b'/').filter(|part| !part.is_empty() && *part != b".").peekable();
     path.first() == Some(&b'/') && !path.contains(&0) && parts.peek().is_some() && parts.all(|part| part != b"..")
-}
-
-/// A caller's text in a message: short, without control characters.
-fn printable(text: &str) -> String {
-    text.chars().take(200).flat_map(char::escape_debug).collect()
 }
 
 /// How much may run at once.

@@ -23,6 +23,7 @@ pub mod credential;
 pub mod directive;
 pub mod hook;
 pub mod install;
+mod log;
 pub mod message;
 pub mod record;
 pub mod service;

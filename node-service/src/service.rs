@@ -19,6 +19,7 @@ use crate::account::{Account, Accounts};
 use crate::admission::{Counts, Limits, Refusal, Seat, judge, judge_hook};
 use crate::child::{Programs, Task};
 use crate::credential::Opener;
+use crate::log;
 use crate::message::{Answer, LONGEST, MOST_OUTPUT, Work};
 use crate::stream::{LineError, Timed, line};
 
@@ -123,7 +124,11 @@ impl Service {
             match refusal {
                 // Somebody looks whether the service is there.
                 Refusal::Line(LineError::Ended) => tracing::debug!(from, %refusal, "refused"),
-                _ => tracing::warn!(from, %refusal, "refused"),
+                _ => {
+                    if let Some(suppressed) = log::may(from) {
+                        tracing::warn!(from, suppressed, %refusal, "refused");
+                    }
+                }
             }
             Answer::Refused { reason: refusal.to_string() }
         });
