@@ -43,6 +43,9 @@ const REDIAL_MOST_SSH: Duration = Duration::from_secs(30);
 const WATCH: Duration = Duration::from_millis(500);
 /// Fewest links through ssh, unless the sites file gives a number: one carries on while the other is dialled again.
 const LINKS_THROUGH_SSH: u16 = 2;
+/// Most links through ssh, unless the sites file gives a number: each is a login, of which an sshd takes few at a time
+/// (`MaxStartups`), and login nodes ban addresses that log in too often.
+const MOST_LINKS_THROUGH_SSH: u16 = 4;
 /// The pings that measure a link through ssh, of which the shortest counts, and the time limit for each.
 const PINGS: usize = 3;
 const PING: Duration = Duration::from_secs(2);
@@ -373,6 +376,12 @@ pub(crate) async fn keep_dialling(gateway: Rc<Gateway>, trunk: Rc<Trunk>, index:
     }
 }
 
+/// How many links there should be through ssh, if the round trip asks for `wanted` and there are `had`: one more at a
+/// time. When that one is up, it is measured and may ask for the next.
+fn links_through_ssh(wanted: u16, had: u16) -> u16 {
+    wanted.clamp(LINKS_THROUGH_SSH, MOST_LINKS_THROUGH_SSH).min(had + 1)
+}
+
 /// Between 0.5 and 1.5, so that sites that lost each other at once do not keep dialling at the same moment.
 fn jitter() -> f64 {
     0.5 + f64::from(getrandom::u32().unwrap_or(u32::MAX / 2)) / f64::from(u32::MAX)
@@ -605,17 +614,19 @@ impl Gateway {
                 link.measured.set(link.measured.get().map_or(Some(measured), |before| Some(before.min(measured))));
             }
             if !link.is_cut() {
-                gateway.want_links_for(&trunk, &link, link.measured.get().unwrap_or_default());
+                // The shortest of all links: a login that has just begun makes its node slow.
+                let measured = trunk.up_links().iter().filter_map(|link| link.measured.get()).min();
+                gateway.want_links_for(&trunk, &link, measured.unwrap_or_default());
             }
         });
     }
 
     fn want_links_for(&self, trunk: &Trunk, link: &Link, round_trip: Duration) {
         let mut wanted = trunk.how_many.wanted(round_trip).max(link.index as u16 + 1);
-        if trunk.through_ssh && trunk.how_many == Links::ByRoundTrip {
-            wanted = wanted.max(LINKS_THROUGH_SSH);
-        }
         let had = trunk.wanted();
+        if trunk.through_ssh && trunk.how_many == Links::ByRoundTrip {
+            wanted = links_through_ssh(wanted, had);
+        }
         if wanted <= had {
             return;
         }
@@ -663,5 +674,24 @@ impl Gateway {
             }
         }
         trunk.flush_control(self);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn links_through_ssh_are_few_and_come_one_by_one() {
+        let mut links = vec![1];
+        // A round trip of 200 ms would have eight links.
+        while links.last() != Some(&links_through_ssh(8, links[links.len() - 1])) {
+            links.push(links_through_ssh(8, links[links.len() - 1]));
+        }
+        assert_eq!(links, [1, 2, 3, 4]);
+        assert_eq!(links_through_ssh(1, 1), LINKS_THROUGH_SSH, "one carries on while the other is dialled again");
+        // The first round trip was slow, the second is not.
+        assert_eq!(links_through_ssh(6, 1), 2);
+        assert_eq!(links_through_ssh(1, 2), 2);
     }
 }
