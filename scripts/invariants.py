@@ -29,6 +29,7 @@ ORDER = [
     "collectives",
     "simulation",
     "stage",
+    "folder",
     "couple",
     "endpoint",
     "libfabric",

@@ -1,0 +1,221 @@
+//! From a path to a descriptor, one name after the other.
+
+use std::collections::VecDeque;
+use std::ffi::OsStr;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat};
+use rustix::io::Errno;
+
+use crate::Folder;
+
+/// How folders on the way are opened.
+pub(crate) const WAY: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+/// As many links as Linux follows.
+const MOST_LINKS: u32 = 40;
+
+/// A name in an open folder.
+#[derive(Debug)]
+pub struct Named {
+    pub folder: Folder,
+    /// `.`: the folder itself.
+    pub name: Vec<u8>,
+}
+
+impl Named {
+    /// The place of what a path means: a link at its end is followed as those on the way are ([`Folder::open`]).
+    ///
+    /// # Errors
+    /// As [`Folder::open`].
+    pub fn resolve(path: &Path) -> io::Result<Named> {
+        let mut walk = Walk::new(path, None)?;
+        let name = walk.to_last(true)?.unwrap_or_else(|| b".".to_vec());
+        Ok(Named { folder: Folder(walk.at), name })
+    }
+
+    /// The same; what is missing on the way is made.
+    ///
+    /// # Errors
+    /// As [`Folder::open`].
+    pub fn resolve_or_make(path: &Path, mode: Mode) -> io::Result<Named> {
+        let mut walk = Walk::new(path, Some(mode))?;
+        let name = walk.to_last(true)?.unwrap_or_else(|| b".".to_vec());
+        Ok(Named { folder: Folder(walk.at), name })
+    }
+
+    /// Opens what has this name. A link is not followed.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn open(&self, flags: OFlags, mode: Mode) -> rustix::io::Result<OwnedFd> {
+        rustix::fs::openat(&self.folder, &self.name[..], flags | OFlags::NOFOLLOW | OFlags::CLOEXEC, mode)
+    }
+
+    /// What has this name. A link is not followed.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn stat(&self) -> rustix::io::Result<Stat> {
+        self.folder.stat(&self.name)
+    }
+}
+
+pub(crate) fn folder(path: &Path, make: Option<Mode>) -> io::Result<Folder> {
+    let mut walk = Walk::new(path, make)?;
+    if let Some(name) = walk.to_last(true)? {
+        walk.enter(&name)?;
+    }
+    Ok(Folder(walk.at))
+}
+
+pub(crate) fn named(path: &Path, make: Option<Mode>) -> io::Result<Named> {
+    let mut walk = Walk::new(path, make)?;
+    match walk.to_last(false)? {
+        Some(name) => Ok(Named { folder: Folder(walk.at), name }),
+        None => Err(io::Error::new(io::ErrorKind::InvalidInput, "the path ends in no name")),
+    }
+}
+
+struct Walk {
+    at: OwnedFd,
+    rest: VecDeque<Vec<u8>>,
+    links: u32,
+    /// What has been walked, for messages.
+    shown: PathBuf,
+    make: Option<Mode>,
+}
+
+impl Walk {
+    fn new(path: &Path, make: Option<Mode>) -> io::Result<Walk> {
+        let bytes = path.as_os_str().as_bytes();
+        if bytes.is_empty() {
+            return Err(Errno::NOENT.into());
+        }
+        let root = if bytes[0] == b'/' { "/" } else { "." };
+        let at = rustix::fs::openat(CWD, root, WAY, Mode::empty())?;
+        let mut walk = Walk { at, rest: VecDeque::new(), links: 0, shown: PathBuf::from(root), make };
+        walk.prepend(bytes);
+        Ok(walk)
+    }
+
+    fn prepend(&mut self, path: &[u8]) {
+        let parts = path.split(|byte| *byte == b'/').filter(|part| !matches!(*part, b"" | b"."));
+        for part in parts.rev() {
+            self.rest.push_front(part.to_vec());
+        }
+    }
+
+    /// Walks up to the last name, which may not be there. `None`: the path ends in no name.
+    fn to_last(&mut self, follow: bool) -> io::Result<Option<Vec<u8>>> {
+        while let Some(name) = self.rest.pop_front() {
+            let is_last = self.rest.is_empty();
+            if name == b".." {
+                self.at = rustix::fs::openat(&self.at, "..", WAY, Mode::empty())?;
+                self.shown.push("..");
+                continue;
+            }
+            if is_last && !follow {
+                return Ok(Some(name));
+            }
+            let found = rustix::fs::statat(&self.at, &name[..], AtFlags::SYMLINK_NOFOLLOW);
+            let is_link = found.is_ok_and(|found| FileType::from_raw_mode(found.st_mode) == FileType::Symlink);
+            match is_link {
+                true => self.follow(&name, found?)?,
+                false if is_last => return Ok(Some(name)),
+                false => self.enter(&name)?,
+            }
+        }
+        Ok(None)
+    }
+
+    fn enter(&mut self, name: &[u8]) -> io::Result<()> {
+        let opened = match (rustix::fs::openat(&self.at, name, WAY, Mode::empty()), self.make) {
+            (Err(Errno::NOENT), Some(mode)) => {
+                match rustix::fs::mkdirat(&self.at, name, mode) {
+                    Ok(()) | Err(Errno::EXIST) => {}
+                    Err(error) => return Err(error.into()),
+                }
+                rustix::fs::openat(&self.at, name, WAY, Mode::empty())
+            }
+            (opened, _) => opened,
+        };
+        self.at = opened?;
+        self.shown.push(OsStr::from_bytes(name));
+        Ok(())
+    }
+
+    fn follow(&mut self, name: &[u8], link: Stat) -> io::Result<()> {
+        self.links += 1;
+        if self.links > MOST_LINKS {
+            return Err(Errno::LOOP.into());
+        }
+        let around = rustix::fs::fstat(&self.at)?;
+        if !is_trusted(link.st_uid, around.st_uid, rustix::process::geteuid().as_raw()) {
+            let link_shown = self.shown.join(OsStr::from_bytes(name));
+            return Err(io::Error::new(
+                io::ErrorKind::PermissionDenied,
+                format!(
+                    "{:?} is a link of user id {}, who could have it lead anywhere: name the folder that it leads to",
+                    link_shown, link.st_uid
+                ),
+            ));
+        }
+        let target = rustix::fs::readlinkat(&self.at, name, Vec::new())?.into_bytes();
+        if target.first() == Some(&b'/') {
+            self.at = rustix::fs::openat(CWD, "/", WAY, Mode::empty())?;
+            self.shown = PathBuf::from("/");
+        }
+        self.prepend(&target);
+        Ok(())
+    }
+}
+
+/// Whether a link of `owner` may be followed by `me`: its owner can have it lead anywhere at any time. The owner of the
+/// folder that it is in could replace that folder's contents as well, but must not lead root elsewhere.
+fn is_trusted(owner: u32, owner_around: u32, me: u32) -> bool {
+    owner == me || owner == 0 || (me != 0 && owner == owner_around)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+    use crate::identity_of;
+
+    #[test]
+    fn links_of_others_are_not_followed() {
+        let (root, anna, bob) = (0, 7, 8);
+        assert!(is_trusted(anna, root, anna) && is_trusted(root, bob, anna) && is_trusted(bob, bob, anna));
+        assert!(!is_trusted(bob, root, anna) && !is_trusted(bob, anna, anna));
+        assert!(!is_trusted(anna, anna, root) && is_trusted(root, anna, root));
+    }
+
+    #[test]
+    fn a_path_means_what_it_means_to_the_kernel() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        std::fs::create_dir_all(at("a/b")).unwrap();
+        std::fs::write(at("a/b/file"), "x").unwrap();
+        symlink("a/b", at("link")).unwrap();
+        symlink(at("link"), at("a/over")).unwrap();
+        symlink("file", at("a/b/same")).unwrap();
+        symlink("round", at("round")).unwrap();
+        for path in ["link/file", "a/over/../b/./same", "a//b/file", "link/../over/file"] {
+            let named = Named::resolve(&at(path)).unwrap();
+            let found = named.stat().unwrap();
+            let expected = rustix::fs::statat(CWD, at(path), AtFlags::empty()).unwrap();
+            assert_eq!(identity_of(&found), identity_of(&expected), "{path}");
+        }
+        assert!(Folder::open(&at("a/over")).unwrap().stat(b"file").is_ok());
+        assert_eq!(Folder::of(&at("a/over")).unwrap().name, b"over");
+        assert_eq!(Named::resolve(&at("a/b/..")).unwrap().name, b".");
+        assert_eq!(Folder::open(&at("round")).unwrap_err().raw_os_error(), Some(Errno::LOOP.raw_os_error()));
+        assert!(Folder::open(&at("a/b/file")).is_err() && Folder::of(&at("a/..")).is_err());
+        let made = Folder::make_of(&at("link/new/er/file"), Mode::from_raw_mode(0o755)).unwrap();
+        assert!(made.folder.is_at(&Folder::open(&at("a/b/new")).unwrap(), b"er"));
+    }
+}
