@@ -1,13 +1,14 @@
 //! `landbridge slurm install` and `uninstall`.
 
-use std::io::{BufRead, ErrorKind, IsTerminal, Write};
-use std::os::unix::fs::PermissionsExt;
+use std::io::{BufRead, IsTerminal, Write};
 use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result, anyhow, bail};
+use folder::{Folder, Fresh, Named};
 use node_service::install::{File, Paths, Role, install, shown, uninstall};
 use node_service::slurm::Config;
+use rustix::fs::{AtFlags, Mode};
 
 use crate::slurm_args::InstallArgs;
 
@@ -126,43 +127,46 @@ fn confirmed(args: &InstallArgs, files: &[File]) -> Result<bool> {
     Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
 }
 
-/// Whole or not at all. A file keeps its mode and owner.
+/// Whole or not at all. A file keeps its mode and owner. The folders may be Slurm's user's, who must not lead root
+/// elsewhere: links are followed if root has made them, and nothing that is there is written to.
 fn write(file: &File) -> Result<()> {
     let File { path, text } = file;
-    let made = || match text {
-        None => std::fs::remove_file(path),
-        Some(text) => {
-            if let Some(folder) = Path::new(path).parent() {
-                std::fs::create_dir_all(folder)?;
+    let made = || -> std::io::Result<()> {
+        let Some(text) = text else {
+            let named = Folder::of(Path::new(path))?;
+            return Ok(rustix::fs::unlinkat(&named.folder, &named.name[..], AtFlags::empty())?);
+        };
+        let named = Named::resolve_or_make(Path::new(path), Mode::from_raw_mode(0o755))?;
+        let mut fresh = Fresh::make(&named.folder, &[&named.name[..], b".landbridge-new"].concat())?;
+        fresh.file.write_all(text.as_bytes())?;
+        let mode = match named.stat() {
+            Ok(found) => {
+                std::os::unix::fs::fchown(&fresh.file, Some(found.st_uid), Some(found.st_gid))?;
+                found.st_mode & 0o7777
             }
-            let fresh = format!("{path}.landbridge-new");
-            std::fs::write(&fresh, text)?;
-            let mode = match std::fs::metadata(path) {
-                Ok(found) => {
-                    use std::os::unix::fs::MetadataExt;
-                    std::os::unix::fs::chown(&fresh, Some(found.uid()), Some(found.gid()))?;
-                    found.permissions()
-                }
-                Err(_) => PermissionsExt::from_mode(0o644),
-            };
-            std::fs::set_permissions(&fresh, mode)?;
-            std::fs::rename(&fresh, path)
-        }
+            Err(_) => 0o644,
+        };
+        rustix::fs::fchmod(&fresh.file, Mode::from_raw_mode(mode))?;
+        fresh.place(&named.name)
     };
     made().with_context(|| path.clone())
 }
 
-/// The folder belongs to who owns the one around it: Slurm's user.
+/// The folder belongs to who owns the one around it: Slurm's user. That user can put anything there at any time, so
+/// what is changed is the folder that was opened.
 fn state_folder(path: &str) -> Result<()> {
-    use std::os::unix::fs::MetadataExt;
-    let made = || {
-        match std::fs::create_dir(path) {
-            Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error),
-            _ => {}
+    let made = || -> std::io::Result<()> {
+        let Named { folder: around, name } = Folder::of(Path::new(path))?;
+        around.make(&name, Mode::from_raw_mode(0o700))?;
+        let state = around.enter(&name)?;
+        let (owner, found) = (around.examine()?, state.examine()?);
+        if found.st_uid != 0 && found.st_uid != owner.st_uid {
+            let problem = format!("it belongs to user id {}, and should to {}", found.st_uid, owner.st_uid);
+            return Err(std::io::Error::other(problem));
         }
-        std::fs::set_permissions(path, PermissionsExt::from_mode(0o700))?;
-        let around = std::fs::metadata(Path::new(path).parent().unwrap_or(Path::new("/")))?;
-        std::os::unix::fs::chown(path, Some(around.uid()), Some(around.gid()))
+        let state = state.readable()?;
+        rustix::fs::fchmod(&state, Mode::from_raw_mode(0o700))?;
+        std::os::unix::fs::fchown(&state, Some(owner.st_uid), Some(owner.st_gid))
     };
     made().with_context(|| path.to_owned())
 }

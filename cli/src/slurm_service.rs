@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use folder::Folder;
 use node_service::account::Getent;
 use node_service::admission::{Counts, Limits};
 use node_service::child::Own;
@@ -114,7 +115,7 @@ pub(crate) fn at_node(
 pub(crate) fn look() -> Result<i32> {
     let path: Vec<u8> = read_line("a path")?;
     let path = PathBuf::from(OsString::from_vec(path));
-    match std::fs::symlink_metadata(&path) {
+    match Folder::of(&path).and_then(|named| Ok(named.stat()?)) {
         Ok(_) => Ok(1),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(0),
         Err(error) => {

@@ -10,6 +10,7 @@ use std::path::Path;
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 use types::sites::Site;
+use types::untrusted::printable;
 
 use crate::company::whereabouts;
 use crate::machine::{Machine, Way};
@@ -17,7 +18,7 @@ use crate::message::{Item, ItemKind, Reply, Request};
 use crate::parcel::Parcel;
 use crate::place::Place;
 use crate::release::Release;
-use crate::sums::Sums;
+use crate::sums::{Sums, stamp};
 use crate::{Progress, SetupError};
 
 /// The most items in a request, and the most bytes that follow it unless a single file is longer.
@@ -173,24 +174,33 @@ impl Sending<'_> {
     async fn send(&mut self, path: &Path, length: u64) -> Result<(), SetupError> {
         let wrong = |source| SetupError::File { path: path.to_owned(), source };
         let mut file = File::open(path).map_err(wrong)?;
+        let before = file.metadata().map_err(wrong)?;
         let (mut digest, mut left, mut piece) = (Sha256::new(), length, vec![0; PIECE]);
         while left > 0 {
             let most = piece.len().min(usize::try_from(left).unwrap_or(usize::MAX));
             let count = file.read(&mut piece[..most]).map_err(wrong)?;
             if count == 0 {
-                // The site expects the announced number of bytes, so this connection is no longer usable.
-                return Err(SetupError::Request(format!(
-                    "{}: became shorter while it was sent to site {}: push it again when it is complete",
-                    path.display(),
-                    self.site
-                )));
+                return Err(self.changed(path));
             }
             digest.update(&piece[..count]);
             self.machine.write(&piece[..count]).await?;
             left -= count as u64;
             self.advance(count as u64);
         }
+        let after = file.metadata().map_err(wrong)?;
+        if after.len() != length || stamp(&after) != stamp(&before) {
+            return Err(self.changed(path));
+        }
         self.machine.write(&digest.finalize()).await
+    }
+
+    /// The site expects the announced number of bytes and their sum, so this connection is no longer usable.
+    fn changed(&self, path: &Path) -> SetupError {
+        SetupError::Request(format!(
+            "{}: changed while it was sent to site {}: push it again when nobody writes to it",
+            printable(&path.to_string_lossy()),
+            self.site
+        ))
     }
 
     fn advance(&mut self, bytes: u64) {

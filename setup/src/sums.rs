@@ -93,7 +93,7 @@ impl Known {
 }
 
 /// A text that changes with every write to the file and every replacement of it.
-fn stamp(found: &Metadata) -> String {
+pub(crate) fn stamp(found: &Metadata) -> String {
     let (modified, changed) = ((found.mtime(), found.mtime_nsec()), (found.ctime(), found.ctime_nsec()));
     format!("{}.{}.{}.{}.{}.{}.{}", found.dev(), found.ino(), found.len(), modified.0, modified.1, changed.0, changed.1)
 }

@@ -1,8 +1,11 @@
 //! Where a user's account keeps Landbridge's files, and writing them so that no file is ever half written.
 
 use std::io::{ErrorKind, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
+
+use folder::{Fresh, Named};
+use rustix::fs::Mode;
 
 use super::error::HereError;
 use crate::release::COMMAND_FILE;
@@ -126,23 +129,16 @@ pub(crate) fn read(path: &Path) -> Result<Option<String>, HereError> {
 
 /// Replaces a file atomically: a reader sees the old text or the new, even after a crash.
 pub(crate) fn write(path: &Path, text: &str) -> Result<(), HereError> {
-    let wrong = HereError::file(path);
-    // A symbolic link stays one: users keep such files in repositories of their own.
-    let path = &std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
-    let folder = path.parent().unwrap_or(Path::new("."));
-    make(folder)?;
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let part = folder.join(format!(".{name}.{}", std::process::id()));
-    let written = (|| {
-        let mut file = std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&part)?;
-        file.write_all(text.as_bytes())?;
-        file.sync_all()?;
-        std::fs::rename(&part, path)
-    })();
-    if written.is_err() {
-        let _ = std::fs::remove_file(&part);
-    }
-    written.map_err(wrong)
+    let written = || -> std::io::Result<()> {
+        // A symbolic link stays one: users keep such files in repositories of their own.
+        let named = Named::resolve_or_make(path, Mode::from_raw_mode(0o700))?;
+        let process = std::process::id().to_string();
+        let mut fresh = Fresh::make(&named.folder, &[b".", &named.name[..], b".", process.as_bytes()].concat())?;
+        fresh.file.write_all(text.as_bytes())?;
+        fresh.file.sync_all()?;
+        fresh.place(&named.name)
+    };
+    written().map_err(HereError::file(path))
 }
 
 /// Makes a folder that only this user can access, unless it exists.

@@ -1,12 +1,15 @@
 //! Receiving what a user pushes here: files arrive piece by piece, and appear atomically or not at all.
 
-use std::fs::{File, Metadata, OpenOptions, Permissions};
-use std::io::{ErrorKind, Write};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::fs::Permissions;
+use std::io::{self, ErrorKind, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rustix::fs::{FlockOperation, flock};
+use folder::{Folder, Fresh, Named, through};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
+use rustix::io::Errno;
 use sha2::{Digest, Sha256};
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::time::timeout;
@@ -21,7 +24,9 @@ const PIECE: Duration = Duration::from_secs(120);
 const PIECE_LEN: usize = 64 << 10;
 const SUM_LEN: usize = 32;
 /// The suffix of a file's name while the file arrives.
-const PART: &str = ".landbridge-part";
+const PART: &[u8] = b".landbridge-part";
+/// Folders that are missing on the way are made with this mode, less what the user's mask takes.
+const FOLDER: Mode = Mode::from_raw_mode(0o777);
 
 /// Offered files that already exist here with the same length, by their sums.
 ///
@@ -33,8 +38,10 @@ pub(crate) fn offer(items: &[Item]) -> Result<Reply, HereError> {
     let sum = |item: &Item| {
         let ItemKind::File { length, .. } = item.kind else { return None };
         let path = place_of(&home, &item.path, item.below_home);
-        let found = std::fs::symlink_metadata(&path).ok()?;
-        (found.is_file() && found.len() == length).then(|| sums.of(&path).ok()).flatten()
+        let found = Folder::of(&path).ok()?.stat().ok()?;
+        (kind_of(&found) == FileType::RegularFile && found.st_size as u64 == length)
+            .then(|| sums.of(&path).ok())
+            .flatten()
     };
     Ok(Reply::Has { sums: items.iter().map(sum).collect() })
 }
@@ -87,79 +94,92 @@ async fn read(input: &mut (impl AsyncRead + Unpin), piece: &mut [u8]) -> Result<
     }
 }
 
-/// Makes an item without content, and begins a file.
+/// Makes an item without content, and begins a file. Nothing is opened or changed by a path twice: others may write to
+/// the folders around it.
 fn begin(item: &Item, path: &Path, home: &Path) -> Result<Option<Arriving>, HereError> {
     let wrong = HereError::file(path);
-    let found = std::fs::symlink_metadata(path);
     match &item.kind {
-        ItemKind::Folder { .. } => std::fs::create_dir_all(path).map(|()| None).map_err(wrong),
-        ItemKind::Mode { mode } => {
-            let other = |found: Metadata| found.permissions().mode() & 0o7777 != *mode;
-            if found.is_ok_and(other) {
-                std::fs::set_permissions(path, Permissions::from_mode(*mode)).map_err(wrong)?;
-            }
-            Ok(None)
-        }
+        ItemKind::Folder { .. } => Folder::make_all(path, FOLDER).map(|_| None).map_err(wrong),
+        ItemKind::Mode { mode } => set_mode(path, *mode).map(|()| None).map_err(wrong),
         ItemKind::Link { target, below_home } => {
             let target = place_of(home, target, *below_home);
-            if std::fs::read_link(path).is_ok_and(|now| now == target) {
-                return Ok(None);
+            let named = Folder::make_of(path, FOLDER).map_err(&wrong)?;
+            match there(&named).map_err(&wrong)? {
+                Some(FileType::Directory) => return Err(HereError::IsFolder(path.to_owned())),
+                Some(FileType::Symlink) if leads_to(&named, &target) => return Ok(None),
+                Some(_) => {
+                    let gone = rustix::fs::unlinkat(&named.folder, &named.name[..], AtFlags::empty());
+                    gone.map_err(|error| wrong(error.into()))?;
+                }
+                None => {}
             }
-            make_parent(path)?;
-            match found {
-                Ok(found) if found.is_dir() => return Err(HereError::IsFolder(path.to_owned())),
-                Ok(_) => std::fs::remove_file(path).map_err(&wrong)?,
-                Err(_) => {}
-            }
-            std::os::unix::fs::symlink(&target, path).map(|()| None).map_err(wrong)
+            let made = rustix::fs::symlinkat(&target, &named.folder, &named.name[..]);
+            made.map(|()| None).map_err(|error| wrong(error.into()))
         }
         ItemKind::File { mode, .. } => {
-            if found.is_ok_and(|found| found.is_dir()) {
+            let named = Folder::make_of(path, FOLDER).map_err(&wrong)?;
+            if there(&named).map_err(&wrong)? == Some(FileType::Directory) {
                 return Err(HereError::IsFolder(path.to_owned()));
             }
-            Arriving::begin(path, *mode).map(Some)
+            Arriving::begin(path, named, *mode).map(Some)
         }
     }
 }
 
-fn make_parent(path: &Path) -> Result<(), HereError> {
-    let folder = path.parent().unwrap_or(Path::new("/"));
-    std::fs::create_dir_all(folder).map_err(HereError::file(folder))
+fn kind_of(found: &Stat) -> FileType {
+    FileType::from_raw_mode(found.st_mode)
+}
+
+fn there(named: &Named) -> io::Result<Option<FileType>> {
+    match named.stat() {
+        Err(Errno::NOENT) => Ok(None),
+        found => Ok(Some(kind_of(&found?))),
+    }
+}
+
+fn leads_to(named: &Named, target: &Path) -> bool {
+    let found = rustix::fs::readlinkat(&named.folder, &named.name[..], Vec::new());
+    found.is_ok_and(|found| found.as_bytes() == target.as_os_str().as_bytes())
+}
+
+/// Gives a file or folder this mode, unless it has it. A link stands for its target if this user has made it.
+fn set_mode(path: &Path, mode: u32) -> io::Result<()> {
+    let named = Named::resolve(path)?;
+    // It may be one that nobody may open.
+    let opened = match named.open(OFlags::PATH, Mode::empty()) {
+        Err(Errno::NOENT) => return Ok(()),
+        opened => opened?,
+    };
+    let found = rustix::fs::fstat(&opened)?;
+    if kind_of(&found) != FileType::Symlink && found.st_mode & 0o7777 != mode {
+        // By a path to the descriptor: this kind of descriptor cannot be changed itself.
+        rustix::fs::chmod(through(&opened, b""), Mode::from_raw_mode(mode))?;
+    }
+    Ok(())
 }
 
 /// A file that is not complete yet. If it is never completed, it leaves nothing behind.
 struct Arriving {
     path: PathBuf,
-    part: PathBuf,
-    file: File,
+    name: Vec<u8>,
+    fresh: Fresh,
     digest: Sha256,
     mode: u32,
-    complete: bool,
 }
 
 impl Arriving {
-    fn begin(path: &Path, mode: u32) -> Result<Arriving, HereError> {
-        make_parent(path)?;
-        let mut name = std::ffi::OsString::from(".");
-        name.push(path.file_name().unwrap_or_default());
-        name.push(PART);
-        let part = path.with_file_name(name);
-        let wrong = HereError::file(&part);
-        let options = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&part);
-        let file = options.map_err(&wrong)?;
-        // A part that a crashed machine left behind is not locked, and is reused.
-        if flock(&file, FlockOperation::NonBlockingLockExclusive) == Err(rustix::io::Errno::WOULDBLOCK) {
-            return Err(HereError::OtherPush(path.to_owned()));
+    fn begin(path: &Path, named: Named, mode: u32) -> Result<Arriving, HereError> {
+        let Named { folder, name } = named;
+        match Fresh::make(&folder, &[b".", &name[..], PART].concat()) {
+            Ok(fresh) => Ok(Arriving { path: path.to_owned(), name, fresh, digest: Sha256::new(), mode }),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => Err(HereError::OtherPush(path.to_owned())),
+            Err(error) => Err(HereError::file(path)(error)),
         }
-        let arriving =
-            Arriving { path: path.to_owned(), part: part.clone(), file, digest: Sha256::new(), mode, complete: false };
-        arriving.file.set_len(0).map_err(wrong)?;
-        Ok(arriving)
     }
 
     fn take(&mut self, bytes: &[u8]) -> Result<(), HereError> {
         self.digest.update(bytes);
-        self.file.write_all(bytes).map_err(|source| match source.kind() {
+        self.fresh.file.write_all(bytes).map_err(|source| match source.kind() {
             ErrorKind::StorageFull | ErrorKind::QuotaExceeded => HereError::NoRoom { path: self.path.clone(), source },
             _ => HereError::file(&self.path)(source),
         })
@@ -169,19 +189,11 @@ impl Arriving {
         if self.digest.finalize_reset()[..] != *sum {
             return Err(HereError::NotWhole(self.path.clone()));
         }
-        let done = self
-            .file
-            .set_permissions(Permissions::from_mode(self.mode))
-            .and_then(|()| std::fs::rename(&self.part, &self.path));
-        self.complete = done.is_ok();
-        done.map_err(HereError::file(&self.path))
-    }
-}
-
-impl Drop for Arriving {
-    fn drop(&mut self) {
-        if !self.complete {
-            let _ = std::fs::remove_file(&self.part);
+        let wrong = HereError::file(&self.path);
+        self.fresh.file.set_permissions(Permissions::from_mode(self.mode)).map_err(&wrong)?;
+        match self.fresh.place(&self.name) {
+            Err(error) if error.kind() == ErrorKind::WouldBlock => Err(HereError::OtherPush(self.path.clone())),
+            placed => placed.map_err(wrong),
         }
     }
 }
