@@ -73,6 +73,31 @@ NOT_IN_RANK = {
 UNSAFE_CRATES = {"c", "collectives", "couple", "layer", "layer-large", "libfabric", "memory", "pmix", "pool", "provider", "python", "tcp"}
 UNSAFE_FILES = {"lab/src/sys.rs", "stage/src/mover/lent.rs", "stage/src/sys.rs", "launch/src/agent/spawn.rs"}
 
+# Code that handles paths below folders that others can write: there a path means something else from one system call to
+# the next, so everything goes through the crate `folder`, or relative to a descriptor.
+BENEATH = ("stage/src/", "setup/src/here/stage.rs", "setup/src/here/folders.rs", "cli/src/slurm_install.rs", "folder/src/")
+BY_PATH = re.compile(
+    r"\bstd::fs::(?!File::from\b|(File|Permissions|Metadata|FileType)\b(?!::))\w+|\b(File|OpenOptions)::(open|create|new)\b"
+    r"|\brustix::fs::(open|stat|lstat|mkdir|rename|unlink|rmdir|link|symlink|readlink|chmod|access|statfs|statvfs)\("
+    r"|\bCWD\b|\bthrough\(|\bDirBuilder\b|\bstd::os::unix::fs::(symlink|chown|lchown)\b|\.(canonicalize|exists|is_dir|is_file)\(\)"
+)
+# Lines of it that use a path all the same: what they contain, and why that is no way for others.
+BY_PATH_ALLOWED = {
+    ("folder/src/walk.rs", "CWD"): "the beginning of a path: the root, or the working directory",
+    ("folder/src/removal.rs", "through("): "the descriptor itself, by its entry in /proc",
+    ("folder/src/beneath.rs", "through("): "its definition",
+    ("setup/src/here/stage.rs", "through("): "the descriptor itself, by its entry in /proc",
+    ("stage/src/source.rs", "through("): "attributes of a name in an open folder: no call takes both",
+    ("stage/src/mover/message.rs", "canonicalize"): "names a source for messages and the hidden folder; opens nothing",
+    ("stage/src/journal.rs", "read_to_string"): "/proc/sys: which boot it is",
+    ("stage/src/pressure.rs", "std::fs::"): "/proc: how long threads wait for a core",
+    ("stage/src/sys.rs", "std::fs::"): "/proc/self",
+    ("setup/src/here/folders.rs", "std::fs::"): "the account's own folders of mode 0700",
+    ("setup/src/here/folders.rs", "DirBuilder"): "the account's own folders of mode 0700",
+    ("setup/src/here/folders.rs", "is_file()"): "the account's own folders of mode 0700",
+    ("cli/src/slurm_install.rs", "std::fs::read_to_string"): "shown to the administrator, and compared; not written to",
+}
+
 MOST_LINES = 700
 
 
@@ -138,6 +163,15 @@ def dependency_direction():
                 yield f"{crate} uses gateway: it talks to one by client, and does for one what hooks says"
 
 
+def by_path(name, code):
+    """Calls by a path where others can change what the path means."""
+    allowed = [text for place, text in BY_PATH_ALLOWED if place == name]
+    for number, line in enumerate(code.splitlines(), 1):
+        found = BY_PATH.search(line)
+        if found and not line.lstrip().startswith(("use ", "pub use ")) and not any(text in line for text in allowed):
+            yield f"{name}:{number}: `{found.group().strip()}`: others can change what a path means: use the crate folder"
+
+
 def breaches():
     yield from dependency_direction()
     for crate in IN_RANK:
@@ -156,6 +190,8 @@ def breaches():
         if crate not in UNSAFE_CRATES and name not in UNSAFE_FILES:
             for place in places(r"\bunsafe\b(?!_code)", code, path):
                 yield f"{place}: unsafe belongs in {', '.join(sorted(UNSAFE_CRATES))}, {', '.join(sorted(UNSAFE_FILES))}"
+        if name.startswith(BENEATH) and not is_test(path):
+            yield from by_path(name, code)
         if crate != "cli" and not is_test(path):
             for place in places(r"\be?print(ln)?!|\bdbg!|\bstd(out|err)\(\)\.(lock|write|flush)", code, path):
                 yield f"{place}: only cli prints"

@@ -175,7 +175,7 @@ def test_a_user_cannot_have_anothers_files_read_written_or_removed(workshop, peo
     mine = f"b:{workshop.folder}/mine/file"
     refused = [
         f"a/n1:{b}/secret b:{out}1", f"a/n1:{a}/way/secret b:{out}2", f"a/n1:{a}/hard b:{out}3", f"a/n1:{a}/tree b:{out}4",
-        f"{mine} a/n1:{b}/in", f"{mine} a/n1:{b}/secret", f"{mine} a/n1:{a}/way/in", f"b:{workshop.folder}/mine a/n1:{a}/way",
+        f"{mine} a/n1:{b}/in", f"{mine} a/n1:{b}/secret", f"{mine} a/n1:{a}/way/in", f"b:{workshop.folder}/mine a/n1:{a}/way/",
     ]
     attack = f"while :; do mkdir {a}/turn 2>/dev/null; rmdir {a}/turn 2>/dev/null; ln -sfn {b} {a}/turn; rm -f {a}/turn; done"
     removals = call(["munge", request(removal(f"{b}/secret", f"{b}/folder", b, f"{a}/way/secret", f"{a}/link", f"{a}/way"))])

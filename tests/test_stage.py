@@ -127,11 +127,11 @@ def test_several_sources_and_this_machine(workshop):
     done = in_lab(
         workshop,
         on("b-n1", f"mkdir /tmp/all; cp {workshop.folder}/two /tmp/two"),
-        f"cd {workshop.folder}; {MOVE} one b/n1:/tmp/two b/n1:/tmp/all; {MOVE} b/n1:/tmp/all here",
+        f"cd {workshop.folder}; {MOVE} one b/n1:/tmp/two b/n1:/tmp/all/; {MOVE} b/n1:/tmp/all here",
     ).finish()
     done.check()
     assert sorted(os.listdir(workshop.folder / "here")) == ["one", "two"]
-    assert "one is at b/n1:/tmp/all (/tmp/all/one): 1 file(s), 3 bytes" in done.out, str(done)
+    assert "one is at b/n1:/tmp/all/ (/tmp/all/one): 1 file(s), 3 bytes" in done.out, str(done)
 
 
 @pytest.mark.parametrize(("places", "says"), [
@@ -141,7 +141,9 @@ def test_several_sources_and_this_machine(workshop):
     (("b/*:/tmp/x", "here"), ("a source is on one node",)),
     (("b:", "here"), ("`b:` names no path",)),
     (("here/it", "b/n1:/none/x"), ("b/n1", "/none", "No such file")),
-    (("here/it", "here/it", "b/n1:/tmp/none"), ("there is no such folder, which several sources need",)),
+    (("here/it", "here", "b/n1:/tmp/none"), ("several sources go into a folder that is there: write b/n1:/tmp/none/",)),
+    (("here/it", "here", "b/n1:/tmp/none/"), ("b/n1", "/tmp/none/", "there is no such folder")),
+    (("here/it", "./here/it", "b/n1:/tmp/"), ("here/it and ./here/it have the same name",)),
     (("here", "a/n1:{folder}/here/it"), ("inside its source",)),
     (("--block", "0", "here", "b:/tmp/x"), ("--block", "0 bytes")),
     (("--rate", "0MB/s", "here", "b:/tmp/x"), ("--rate", "0MB/s")),

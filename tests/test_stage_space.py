@@ -168,9 +168,9 @@ def test_a_read_only_target_is_named(workshop, mounts, where):  # noqa: F811
     mounts.must("mount", "--bind", folder, folder)
     mounts.must("mount", "-o", "remount,ro,bind", folder)
     if where == "here":
-        done = mounts.run(move(source, folder))
+        done = mounts.run(move(source, f"{folder}/"))
     else:
-        done = mounts.lab(f"{MOVE} b/n1:{source} a/n2:{folder}").finish()
+        done = mounts.lab(f"{MOVE} b/n1:{source} a/n2:{folder}/").finish()
     done.fails_naming(str(folder), "Read-only file system")
     assert os.listdir(folder) == ["precious"]
 
@@ -208,7 +208,7 @@ def test_a_sealed_folder_is_added_to_a_folder_that_is_there(workshop, mounts):  
     (folder / "source").mkdir(parents=True)
     (folder / "source" / "precious").write_text("precious")
     owned(folder)
-    moved(workshop.run(ordinary(move(source, folder), workshop.folder / "home")))
+    moved(workshop.run(ordinary(move(source, f"{folder}/"), workshop.folder / "home")))
     found = description(folder / "source")
     assert found.pop(b"precious")[-1] == [(0, b"precious")]
     assert found == description(source)

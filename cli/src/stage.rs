@@ -1,5 +1,6 @@
 //! `landbridge stage`: moving files and folders, on this machine or by a job of movers.
 
+use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::AsFd;
 use std::os::unix::process::ExitStatusExt;
@@ -10,7 +11,8 @@ use anyhow::{Context, Result, anyhow, bail};
 use serde::Serialize;
 use stage::mover::{Event, Order, Placed, Settings, Spot, Task};
 use stage::relaid::{Layouts, split_pattern};
-use stage::{Place, transfer};
+use stage::{Place, means_into, transfer};
+use types::untrusted::acts;
 
 use crate::bar::Line;
 use crate::stage_args::{MoveArgs, StageArgs, StageCommand};
@@ -72,6 +74,7 @@ fn move_all(args: &MoveArgs) -> Result<i32> {
             bail!("{place}: a source is on one node: name it, as in {}/n1:…", place.site.as_deref().unwrap_or("SITE"));
         }
     }
+    refuse_ambiguous(from, to)?;
     let (to, layouts) = relaid(args, from, to)?;
     let job = match places.iter().all(|place| place.site.is_none()) {
         true => {
@@ -81,6 +84,20 @@ fn move_all(args: &MoveArgs) -> Result<i32> {
         false => by_job(args, from, &to, layouts.as_ref())?,
     };
     carry_out(job, args.common.json)
+}
+
+/// Several sources go into a folder, and each needs a name of its own there.
+fn refuse_ambiguous(from: &[Place], to: &Place) -> Result<()> {
+    if from.len() > 1 && !means_into(&to.path) {
+        bail!("{to}: several sources go into a folder that is there: write {to}/");
+    }
+    let mut names = HashMap::new();
+    for place in from.iter().filter(|_| from.len() > 1) {
+        if let Some(other) = place.path.file_name().and_then(|name| names.insert(name, place)) {
+            bail!("{other} and {place} have the same name, and cannot go into the same folder");
+        }
+    }
+    Ok(())
 }
 
 /// The target, or its folder if files of an array get another layout there.
@@ -121,7 +138,7 @@ pub(crate) fn carry_out(job: Job, as_json: bool) -> Result<i32> {
     }
     for Moved { from, to, placed } in &moved {
         for note in &placed.notes {
-            writeln!(std::io::stderr(), "landbridge: {to}: {note}")?;
+            writeln!(std::io::stderr(), "landbridge: {}: {}", one_line(to), one_line(note))?;
         }
         let resumed = match placed.resumed {
             0 => String::new(),
@@ -131,11 +148,21 @@ pub(crate) fn carry_out(job: Job, as_json: bool) -> Result<i32> {
             format!("; the application there lost {:.1} % of its time to it", harm * 100.0)
         });
         let (files, bytes) = (placed.files, size(placed.bytes));
-        writeln!(out, "{from} is at {to} ({}): {files} file(s), {bytes}{resumed}{harm}", placed.path)?;
+        let (from, to, path) = (one_line(from), one_line(to), one_line(&placed.path));
+        writeln!(out, "{from} is at {to} ({path}): {files} file(s), {bytes}{resumed}{harm}")?;
     }
     let fresh: u64 = moved.iter().map(|moved| moved.placed.bytes - moved.placed.resumed).sum();
     writeln!(out, "{} in {seconds:.1} s, {}/s", size(fresh), size((fresh as f64 / seconds) as u64))?;
     Ok(0)
+}
+
+/// What movers of other sites say, and names of files, as one line that does nothing to a terminal.
+fn one_line(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    for c in text.chars() {
+        if acts(c) { shown.extend(c.escape_default()) } else { shown.push(c) }
+    }
+    shown
 }
 
 pub(crate) fn size(bytes: u64) -> String {
@@ -215,13 +242,13 @@ fn watch(job: Job, view: &mut View) -> Result<Option<Vec<Moved>>> {
     let (mut moved, mut absent, mut failed) = (Vec::new(), Vec::new(), None);
     for line in BufReader::new(output).lines() {
         let line = line.context("what the movers print")?;
-        match serde_json::from_str(&line).with_context(|| format!("what the movers print: `{line}`"))? {
+        match serde_json::from_str(&line).with_context(|| format!("what the movers print: `{}`", one_line(&line)))? {
             Event::Progress { arrived, total } => {
                 desk.progress(arrived, total);
                 view.draw(arrived, total);
             }
             Event::Placed { from, to, report } => moved.push(Moved { from, to, placed: report }),
-            Event::Failed { text } => failed = Some(text),
+            Event::Failed { text } => failed = Some(one_line(&text)),
             Event::Absent { from } => absent.push(from),
             Event::Cancelled => failed = Some("cancelled: what had not arrived as a whole is removed".to_owned()),
         }
@@ -232,7 +259,7 @@ fn watch(job: Job, view: &mut View) -> Result<Option<Vec<Moved>>> {
         return Err(anyhow!(text));
     }
     if moved.is_empty() && !absent.is_empty() {
-        bail!("none of these exists: {}", absent.join(", "));
+        bail!("none of these exists: {}", one_line(&absent.join(", ")));
     }
     let absent: usize =
         order.tasks.iter().filter(|task| absent.contains(&task.from.typed)).map(|task| task.to.len()).sum();

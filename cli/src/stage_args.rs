@@ -78,10 +78,12 @@ fn limit(text: &str) -> Result<Limit, String> {
     long_about = "Copy files and folders between nodes and sites. The source stays.\n\n\
         A place is PATH on this machine, or SITE:PATH on the machine of a site's gateway, or SITE/NODE:PATH, or SITE/*:PATH \
         for all nodes of a site (as a target). At a site, a relative path begins at your home there. A path with a colon begins with \
-        `/` or `./`. If DST is a folder that exists, the source goes into it, else it gets that name.\n\n\
+        `/` or `./`. DST/, with a slash at its end, is a folder to go into; DST is the name that the source gets, whatever \
+        is there: a file is replaced, and a folder is added to.\n\n\
         A target appears as a whole when all of it has arrived and every block had the checksum of its sender. Until \
         then its contents are in a hidden folder beside it. If anything ends the transfer, type the same command again: \
-        what has arrived is not moved again. Permissions, times, links, holes and attributes arrive too; owners do not.\n\n\
+        what has arrived is not moved again. Permissions, times, links, holes and attributes arrive too; owners do not, \
+        and access control lists arrive by the names of users and groups.\n\n\
         Where your own processes compute on a node, it takes cores that they leave idle first, watches how long they wait \
         for a core, and slows down when that is more than --harm.",
     after_help = "Examples:\n  \
@@ -139,6 +141,13 @@ pub(crate) struct PaceArgs {
     /// Space of the target's file system that is left to others [default: a hundredth of it, at most 4GiB]
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     pub keep_free: Option<u64>,
+    /// Also add to a folder that belongs to another user, who can change and replace what arrives there
+    #[arg(long)]
+    pub allow_other_owner: bool,
+    /// Leave out extended attributes and access control lists. Without this, those are left out that the target has no
+    /// room for or does not know, and named
+    #[arg(long)]
+    pub no_xattrs: bool,
     /// Without checksums of blocks: takes less of a core, and what is damaged on its way is not noticed
     #[arg(long)]
     pub no_checksum: bool,
@@ -180,6 +189,8 @@ impl PaceArgs {
             deadline,
             harm: self.harm,
             unchecked: self.no_checksum,
+            other_owner: self.allow_other_owner,
+            no_xattrs: self.no_xattrs,
             mode: self.mode.of_movers(),
         }
     }
@@ -208,7 +219,7 @@ pub(crate) struct InArgs {
     long_about = "Copy files and folders from the nodes of an allocation: in a batch job's script, the job's nodes; else the \
         nodes of your own site that the sites file lists, or those of --host.\n\n\
         SRC is a path on the nodes, DST a place as in `stage move`. Each node's is named DST.NODE, or DST.SITE.NODE if the \
-        nodes are at several sites; or write %n for the node's name and %s for its site's in DST. Nodes on which SRC does \
+        nodes are at several sites, and in a folder DST/ it is SRC's name.NODE; or write %n for the node's name and %s for its site's in DST. Nodes on which SRC does \
         not exist are left out, but one must have it. SITE/NODE:PATH as SRC means that node alone.",
     after_help = "Examples:\n  \
         landbridge stage out /tmp/result=lyon:/data/result7\n  \

@@ -2,10 +2,11 @@
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::Path;
 
 use anyhow::{Context, Result, anyhow, bail};
-use stage::Place;
 use stage::mover::{Order, Task};
+use stage::{Place, means_into};
 
 use crate::stage::{self as command, Job};
 use crate::stage_args::NodesArgs;
@@ -132,6 +133,11 @@ fn outwards(spec: &Spec, map: &Map, nodes: &[At]) -> Result<Vec<Transfer>> {
     let each = |at: &At| {
         let mut to = spec.to.clone();
         if nodes.len() > 1 && !has_pattern(&to) {
+            if means_into(Path::new(&to)) {
+                // In the folder, each node's needs a name of its own.
+                to.push("/");
+                to.push(from.path.file_name().with_context(|| format!("{from}: no name"))?);
+            }
             to.push(if several_sites { ".%s.%n" } else { ".%n" });
         }
         let to = Place::parse(&expand(&to, at)?)?;

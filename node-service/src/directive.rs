@@ -1,8 +1,9 @@
 //! What a job script asks for: lines `#BB_LUA landbridge stage_in=SRC=DST …`. Pure.
 
 use std::ffi::OsStr;
+use std::path::Path;
 
-use stage::{Node, Place};
+use stage::{Node, Place, means_into};
 use thiserror::Error;
 use types::UntrustedText;
 use types::quantity::parse_byte_rate;
@@ -134,9 +135,10 @@ impl Plan {
     fn add(&mut self, word: &str) -> Result<(), String> {
         match word.split_once('=') {
             Some(("stage_in", value)) => {
-                let transfer = transfer(value)?;
+                let mut transfer = transfer(value)?;
                 place(&transfer.from)?;
                 on_nodes(&transfer.to)?;
+                transfer.to = named(&transfer)?;
                 self.inputs.push(transfer);
             }
             Some(("stage_out", value)) => {
@@ -170,6 +172,17 @@ fn transfer(value: &str) -> Result<Transfer, String> {
     let (from, to) =
         value.split_once('=').filter(|(from, to)| !from.is_empty() && !to.is_empty()).ok_or("give SRC=DST")?;
     Ok(Transfer { from: from.to_owned(), to: to.to_owned() })
+}
+
+/// The path of an input itself: one that ends in a slash is a folder, in which the source has its own name.
+fn named(Transfer { from, to }: &Transfer) -> Result<String, String> {
+    if !means_into(Path::new(to)) {
+        return Ok(to.clone());
+    }
+    let from = Place::parse(OsStr::new(from)).map_err(|e| e.to_string())?;
+    let name = from.path.file_name().and_then(OsStr::to_str);
+    let name = name.ok_or_else(|| format!("{from} has no name: write DST with the name that it should get"))?;
+    Ok(format!("{}/{name}", to.trim_end_matches(['/', '.'])))
 }
 
 /// A place of another site, or an absolute path: there is no working directory yet.
@@ -214,6 +227,14 @@ mod tests {
             (plan.rate.as_deref(), plan.harm.as_deref(), plan.keep, plan.pin),
             (Some("50MB/s"), Some("2.5"), true, Pin::Always)
         );
+        let into = parse(b"#BB_LUA landbridge stage_in=lyon:/data/run7/=/tmp/in/ stage_out=/tmp/out=lyon:results/\n");
+        let into = into.unwrap();
+        assert_eq!(
+            into.inputs,
+            [transfer("lyon:/data/run7/", "/tmp/in/run7")],
+            "its name is known before it is copied"
+        );
+        assert_eq!(into.outputs, [transfer("/tmp/out", "lyon:results/")]);
         assert_eq!(parse(b"#BB_LUA landbridge pin=cheaper\n").unwrap().pin, Pin::Cheaper);
         assert!(parse(b"").unwrap().is_empty() && parse(b"#!/bin/sh\necho\n").unwrap().is_empty());
     }

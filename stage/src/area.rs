@@ -1,14 +1,18 @@
 //! The hidden folder beside a target in which its contents grow.
+//!
+//! Another user who can write to the folder around it can rename it, and give its name to another folder there. So it
+//! is opened once and used by its descriptor, and it is a transfer's only if its contents say so.
 
 use std::ffi::OsString;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::io::Read;
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
+use folder::Folder;
+use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::beneath::through;
 use crate::error::{At, StageError};
 
 const PREFIX: &[u8] = b".landbridge-stage-";
@@ -30,9 +34,9 @@ pub(crate) fn is_area(name: &[u8]) -> bool {
 pub(crate) struct Area {
     path: PathBuf,
     /// The folder that it is in, and its name there: what `path` means may change.
-    parent: OwnedFd,
+    parent: Folder,
     name: Vec<u8>,
-    folder: OwnedFd,
+    folder: Folder,
     /// Whether there was none before.
     fresh: bool,
     /// Its lock ends with this process, however that ends.
@@ -44,113 +48,59 @@ impl Area {
     /// follows from what it moves and to where, so that the same command continues it.
     ///
     /// # Errors
-    /// [`StageError::Busy`] if another process is at it.
-    pub(crate) fn open(parent: BorrowedFd<'_>, shown: &Path, origin: &[u8], target: &[u8]) -> Result<Area, StageError> {
+    /// [`StageError::Busy`] if another process is at it; [`StageError::Conflict`] if it is no transfer's.
+    pub(crate) fn open(parent: &Folder, shown: &Path, origin: &[u8], target: &[u8]) -> Result<Area, StageError> {
         let name = called(origin, target);
         let path = shown.join(OsString::from_vec(name.clone()));
-        let private = Mode::from_raw_mode(0o700);
-        let fresh = match rustix::fs::mkdirat(parent, &name, private) {
-            Ok(()) => true,
-            Err(Errno::EXIST) => false,
-            Err(error) => return Err(error).at("make", path),
+        let fresh = parent.make(&name, Mode::from_raw_mode(0o700)).at("make", &path)?;
+        let parent = parent.try_clone().at("open the folder of", &path)?;
+        let folder = parent.enter(&name).at("open", &path)?;
+        private(&folder, &path)?;
+        let is_ours = match fresh {
+            true => folder.names().at("list", &path)?.is_empty(),
+            false => is_of(&folder, target).at("list", &path)?,
         };
-        let parent = parent.try_clone_to_owned().at("open the folder of", &path)?;
-        let opened = Area::enter(parent, name, path, target, fresh);
-        opened.map_err(|(parent, name, error)| {
-            // Nothing is in it yet, and nobody else is at it.
-            if fresh && !matches!(error, StageError::Busy { .. }) {
-                let _ = std::fs::remove_dir_all(through(parent.as_fd(), &name));
-            }
-            error
-        })
-    }
-
-    fn enter(
-        parent: OwnedFd,
-        name: Vec<u8>,
-        path: PathBuf,
-        target: &[u8],
-        fresh: bool,
-    ) -> Result<Area, (OwnedFd, Vec<u8>, StageError)> {
-        match Area::locked(parent.as_fd(), &name, &path, target) {
-            Ok((folder, lock)) => Ok(Area { path, parent, name, folder, fresh, _lock: lock }),
-            Err(error) => Err((parent, name, error)),
-        }
-    }
-
-    /// The folder, and its lock.
-    fn locked(
-        parent: BorrowedFd<'_>,
-        name: &[u8],
-        path: &Path,
-        target: &[u8],
-    ) -> Result<(OwnedFd, OwnedFd), StageError> {
-        let path = path.to_owned();
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let folder = rustix::fs::openat(parent, name, flags, Mode::empty()).at("open", &path)?;
-        let found = rustix::fs::fstat(&folder).at("examine", &path)?;
-        if found.st_uid != rustix::process::geteuid().as_raw() || found.st_mode & 0o077 != 0 {
+        if !is_ours {
             let problem =
-                "this folder of a transfer belongs to somebody else, or others may write there: remove it".into();
-            return Err(StageError::Conflict { path, problem });
+                "it has the name of a transfer's folder and is none: somebody may have renamed it. Move it away";
+            return Err(StageError::Conflict { path, problem: problem.to_owned() });
         }
-        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let lock = rustix::fs::openat(&folder, LOCK, flags, Mode::from_raw_mode(0o600)).at("open", path.join(LOCK))?;
-        match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => {}
-            Err(Errno::WOULDBLOCK) => {
-                let process = std::fs::read_to_string(path.join(LOCK)).unwrap_or_default();
-                return Err(StageError::Busy { path, process: process.trim().to_owned() });
+        match lock(&folder, &path, target) {
+            Ok(lock) => Ok(Area { path, parent, name, folder, fresh, _lock: lock }),
+            Err(error) => {
+                // Nothing is in it yet, and nobody else is at it.
+                if fresh && !matches!(error, StageError::Busy { .. }) {
+                    let _ = folder.clear().and_then(|()| parent.remove_empty(&name, &folder));
+                }
+                Err(error)
             }
-            Err(error) => return Err(error).at("lock", path.join(LOCK)),
         }
-        let process = format!("{} of {}\n", std::process::id(), rustix::system::uname().nodename().to_string_lossy());
-        rustix::fs::ftruncate(&lock, 0).at("write", path.join(LOCK))?;
-        rustix::io::pwrite(&lock, process.as_bytes(), 0).at("write", path.join(LOCK))?;
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let named = rustix::fs::openat(&folder, NAME, flags, Mode::from_raw_mode(0o600)).at("open", path.join(NAME))?;
-        rustix::io::pwrite(&named, target, 0).at("write", path.join(NAME))?;
-        Ok((folder, lock))
     }
 
-    /// Whether a transfer from `origin` to this target has put all in place and was ended before it forgot that.
-    pub(crate) fn has_placed(parent: BorrowedFd<'_>, origin: &[u8], target: &[u8]) -> bool {
-        let area = called(origin, target);
-        let find = |name: &str| {
-            let path = [&area, &b"/"[..], name.as_bytes()].concat();
-            rustix::fs::statat(parent, path, AtFlags::SYMLINK_NOFOLLOW).map(|_| ())
-        };
-        find(JOURNAL).is_ok() && find(TREE) == Err(Errno::NOENT)
-    }
-
-    /// Whether a folder is that of a transfer to this target, by this user, and no process is at it.
+    /// What a transfer to this target has left under this name, by this user, and its lock if it has one. `None`: the
+    /// name is of something else.
     ///
     /// # Errors
-    /// It is one, and a process is.
-    pub(crate) fn is_left(path: &Path, target: &[u8]) -> Result<bool, StageError> {
-        let own = |found: std::fs::Metadata| {
-            use std::os::unix::fs::MetadataExt;
-            found.is_dir() && found.uid() == rustix::process::geteuid().as_raw()
-        };
-        let name = path.file_name().is_some_and(|name| is_area(name.as_bytes()));
-        if !name || !std::fs::symlink_metadata(path).is_ok_and(own) {
-            return Ok(false);
+    /// [`StageError::Busy`]: a process is at it.
+    pub(crate) fn left(
+        parent: &Folder,
+        shown: &Path,
+        name: &[u8],
+        target: &[u8],
+    ) -> Result<Option<(Folder, Option<OwnedFd>)>, StageError> {
+        let path = shown.join(OsString::from_vec(name.to_vec()));
+        let Some(folder) = is_area(name).then(|| parent.enter(name).ok()).flatten() else { return Ok(None) };
+        if private(&folder, &path).is_err() || read(&folder, NAME).ok().as_deref() != Some(target) {
+            return Ok(None);
         }
-        if std::fs::read(path.join(NAME)).ok().as_deref() != Some(target) {
-            return Ok(false);
-        }
-        let Ok(lock) = std::fs::File::open(path.join(LOCK)) else { return Ok(true) };
-        match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-            Err(Errno::WOULDBLOCK) => {
-                let process = std::fs::read_to_string(path.join(LOCK)).unwrap_or_default();
-                Err(StageError::Busy { path: path.to_owned(), process: process.trim().to_owned() })
-            }
-            other => other.map(|()| true).at("lock", path.join(LOCK)),
+        match folder.beneath(LOCK.as_bytes(), OFlags::RDWR, Mode::empty()) {
+            Ok(lock) => held(&folder, lock, &path).map(|lock| Some((folder, Some(lock)))),
+            Err(_) => Ok(Some((folder, None))),
         }
     }
 
-    pub(crate) fn folder(&self) -> BorrowedFd<'_> {
-        self.folder.as_fd()
+    pub(crate) fn folder(&self) -> &Folder {
+        &self.folder
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -162,17 +112,24 @@ impl Area {
         self.fresh
     }
 
-    /// Removes it with all that is in it.
+    /// Removes it with all that is in it. Returns whether it is gone: somebody may have renamed it, and then it is
+    /// empty.
     ///
     /// # Errors
     /// The system's.
-    pub(crate) fn remove(self) -> Result<(), StageError> {
+    pub(crate) fn remove(self) -> Result<bool, StageError> {
         // First what says what the rest is: a process that is killed meanwhile must not leave half of what it says.
         match rustix::fs::unlinkat(&self.folder, JOURNAL, AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT) => {}
             Err(error) => return Err(error).at("remove", self.path.join(JOURNAL)),
         }
-        remove_all(&through(self.parent.as_fd(), &self.name)).at("remove", &self.path)
+        // The name and the lock last: they say whose the rest is.
+        self.folder.remove(TREE.as_bytes()).at("remove", self.path.join(TREE))?;
+        self.folder.clear().at("remove", &self.path)?;
+        if !self.folder.is_at(&self.parent, &self.name) {
+            return Ok(false);
+        }
+        self.parent.remove_empty(&self.name, &self.folder).at("remove", &self.path).map(|()| true)
     }
 
     /// Removes the contents that it has so far.
@@ -180,12 +137,14 @@ impl Area {
     /// # Errors
     /// The system's.
     pub(crate) fn clear(&self) -> Result<(), StageError> {
-        remove_all(&through(self.folder.as_fd(), TREE.as_bytes())).at("remove", self.path.join(TREE))
+        self.folder.remove(TREE.as_bytes()).at("remove", self.path.join(TREE))
     }
 
     /// Lets this user change all folders of the contents: they may have permissions by which nobody can.
     pub(crate) fn unseal(&self) {
-        unseal(&through(self.folder.as_fd(), TREE.as_bytes()));
+        if let Ok(tree) = self.folder.enter(TREE.as_bytes()) {
+            unseal(&tree);
+        }
     }
 }
 
@@ -198,35 +157,73 @@ fn called(origin: &[u8], target: &[u8]) -> Vec<u8> {
     [PREFIX, &hasher.finalize().to_hex().as_bytes()[..16]].concat()
 }
 
-/// Removes a file or folder, if it is there. No link is followed.
-pub(crate) fn remove_all(path: &Path) -> std::io::Result<()> {
-    let remove = || match std::fs::symlink_metadata(path) {
-        Ok(found) if found.is_dir() => std::fs::remove_dir_all(path),
-        Ok(_) => std::fs::remove_file(path),
-        Err(error) => Err(error),
+/// Nobody else may write there.
+fn private(folder: &Folder, path: &Path) -> Result<(), StageError> {
+    let found = folder.examine().at("examine", path)?;
+    if found.st_uid != rustix::process::geteuid().as_raw() || found.st_mode & 0o077 != 0 {
+        let problem = "this folder of a transfer belongs to somebody else, or others may write there: remove it".into();
+        return Err(StageError::Conflict { path: path.to_owned(), problem });
+    }
+    Ok(())
+}
+
+/// Whether a folder is of transfers to this target. A process that was killed at its beginning may not have written all
+/// of what says so, and nothing else then.
+fn is_of(folder: &Folder, target: &[u8]) -> rustix::io::Result<bool> {
+    let name = match read(folder, NAME) {
+        Ok(name) if name == target => return Ok(true),
+        Ok(name) => name,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Vec::new(),
+        Err(_) => return Ok(false),
     };
-    let removed = match remove() {
-        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
-            unseal(path);
-            remove()
+    let begun = |found: &Vec<u8>| matches!(&found[..], b"lock" | b"name");
+    Ok(target.starts_with(&name) && folder.names()?.iter().all(begun))
+}
+
+fn read(folder: &Folder, name: &str) -> std::io::Result<Vec<u8>> {
+    /// Longer than a name can be.
+    const MOST: u64 = 4096;
+    let file = folder.beneath(name.as_bytes(), OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty())?;
+    let mut bytes = Vec::new();
+    std::fs::File::from(file).take(MOST).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// Locks the folder, and writes who has, and for which target.
+fn lock(folder: &Folder, path: &Path, target: &[u8]) -> Result<OwnedFd, StageError> {
+    let private = Mode::from_raw_mode(0o600);
+    let flags = OFlags::RDWR | OFlags::CREATE;
+    let lock = folder.beneath(LOCK.as_bytes(), flags, private).at("open", path.join(LOCK))?;
+    let lock = held(folder, lock, path)?;
+    let process = format!("{} of {}\n", std::process::id(), rustix::system::uname().nodename().to_string_lossy());
+    rustix::fs::ftruncate(&lock, 0).at("write", path.join(LOCK))?;
+    rustix::io::pwrite(&lock, process.as_bytes(), 0).at("write", path.join(LOCK))?;
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC;
+    let named = folder.beneath(NAME.as_bytes(), flags, private).at("open", path.join(NAME))?;
+    rustix::io::pwrite(&named, target, 0).at("write", path.join(NAME))?;
+    Ok(lock)
+}
+
+/// The lock, held by this process.
+fn held(folder: &Folder, lock: OwnedFd, path: &Path) -> Result<OwnedFd, StageError> {
+    match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(lock),
+        Err(Errno::WOULDBLOCK) => {
+            let process = String::from_utf8_lossy(&read(folder, LOCK).unwrap_or_default()).trim().to_owned();
+            Err(StageError::Busy { path: path.to_owned(), process })
         }
-        removed => removed,
-    };
-    match removed {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
-        removed => removed,
+        Err(error) => Err(error).at("lock", path.join(LOCK)),
     }
 }
 
 /// Best effort: what follows says what could not be changed.
-fn unseal(path: &Path) {
-    use std::os::unix::fs::PermissionsExt;
-    if std::fs::symlink_metadata(path).is_ok_and(|found| found.is_dir()) {
-        let _ = std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o700));
-        for entry in std::fs::read_dir(path).into_iter().flatten().flatten() {
-            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-                unseal(&entry.path());
-            }
+fn unseal(folder: &Folder) {
+    let _ = folder.unseal();
+    for name in folder.names().unwrap_or_default() {
+        let is_folder =
+            folder.stat(&name).is_ok_and(|found| FileType::from_raw_mode(found.st_mode) == FileType::Directory);
+        if let (true, Ok(inner)) = (is_folder, folder.enter(&name)) {
+            unseal(&inner);
         }
     }
 }
@@ -239,4 +236,55 @@ pub(crate) fn name_of_target(path: &Path) -> Result<&[u8], StageError> {
         return Err(refused("names like this are of transfers that are not complete"));
     }
     Ok(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Another user who can write to the folder around can give any folder in it the name that a transfer will use.
+    #[test]
+    fn a_folder_with_a_transfers_name_that_is_none_stays_as_it_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let parent = Folder::open(folder.path()).unwrap();
+        let precious = folder.path().join(OsString::from_vec(called(b"from", b"to")));
+        std::fs::create_dir(&precious).unwrap();
+        rustix::fs::chmod(&precious, Mode::from_raw_mode(0o700)).unwrap();
+        for name in ["tree", "journal", "lock"] {
+            std::fs::write(precious.join(name), "precious").unwrap();
+        }
+        let error = Area::open(&parent, folder.path(), b"from", b"to").unwrap_err().to_string();
+        assert!(error.contains("somebody may have renamed it"), "{error}");
+        assert!(
+            ["tree", "journal", "lock"].iter().all(|name| std::fs::read(precious.join(name)).unwrap() == b"precious")
+        );
+        assert!(!precious.join("name").exists());
+    }
+
+    #[test]
+    fn a_folder_that_is_exchanged_for_another_is_not_removed() {
+        let folder = tempfile::tempdir().unwrap();
+        let parent = Folder::open(folder.path()).unwrap();
+        let area = Area::open(&parent, folder.path(), b"from", b"to").unwrap();
+        let (path, aside) = (area.path().to_owned(), folder.path().join("aside"));
+        std::fs::rename(&path, &aside).unwrap();
+        std::fs::create_dir(&path).unwrap();
+        std::fs::write(path.join("precious"), "precious").unwrap();
+        assert!(!area.remove().unwrap());
+        assert_eq!(std::fs::read(path.join("precious")).unwrap(), b"precious");
+        assert_eq!(std::fs::read_dir(aside).unwrap().count(), 0, "what was the transfer's is gone");
+    }
+
+    #[test]
+    fn one_that_was_only_begun_is_used() {
+        let folder = tempfile::tempdir().unwrap();
+        let parent = Folder::open(folder.path()).unwrap();
+        for names in [&[][..], &["lock"], &["lock", "name"]] {
+            let area = folder.path().join(OsString::from_vec(called(b"from", b"to")));
+            std::fs::create_dir(&area).unwrap();
+            rustix::fs::chmod(&area, Mode::from_raw_mode(0o700)).unwrap();
+            names.iter().for_each(|name| std::fs::write(area.join(name), "").unwrap());
+            assert!(Area::open(&parent, folder.path(), b"from", b"to").unwrap().remove().unwrap());
+        }
+    }
 }

@@ -2,6 +2,7 @@
 
 use std::ops::RangeInclusive;
 
+use crate::error::StageError;
 use crate::manifest::{Kind, Manifest};
 
 /// Bytes of one file in a block. An empty file has one piece without bytes.
@@ -27,12 +28,22 @@ pub struct Blocks {
 /// The sizes that a block may have, in bytes.
 pub const SIZES: RangeInclusive<u32> = 4 << 10..=1 << 30;
 
+/// The most blocks: their numbers, and what is remembered of each, must fit. A petabyte in blocks of 4 MiB.
+const MOST: u64 = 1 << 28;
+
 /// Most files in a block: each costs the receiver a file to create, whatever its length.
 const MOST_PIECES: usize = 4096;
 
 impl Blocks {
     /// Cuts all data into blocks of at most `size` bytes, which is not 0.
-    pub fn cut(manifest: &Manifest, size: u32) -> Blocks {
+    ///
+    /// # Errors
+    /// [`StageError::Manifest`]: there would be more than [`MOST`].
+    pub fn cut(manifest: &Manifest, size: u32) -> Result<Blocks, StageError> {
+        if manifest.bytes() / u64::from(size) > MOST {
+            let problem = format!("{} bytes in blocks of {size} are too many blocks", manifest.bytes());
+            return Err(StageError::Manifest(problem));
+        }
         let mut blocks = Blocks { pieces: Vec::new(), firsts: Vec::new(), size };
         let mut room = 0;
         for (entry, found) in (0u32..).zip(&manifest.entries) {
@@ -59,7 +70,7 @@ impl Blocks {
                 }
             }
         }
-        blocks
+        Ok(blocks)
     }
 
     /// Number of blocks.
@@ -168,7 +179,7 @@ mod tests {
         #[test]
         fn blocks_cover_all_data_once(files in prop::collection::vec(extents(), 0..40), size in 1u32..2000) {
             let manifest = Manifest { entries: files.iter().cloned().map(file).collect() };
-            let blocks = Blocks::cut(&manifest, size);
+            let blocks = Blocks::cut(&manifest, size).unwrap();
             let mut covered: Vec<Vec<(u64, u64)>> = vec![Vec::new(); files.len()];
             let mut touched = vec![false; files.len()];
             for block in 0..blocks.count() {
@@ -215,9 +226,15 @@ mod tests {
     }
 
     #[test]
+    fn more_blocks_than_can_be_numbered_are_refused() {
+        let manifest = Manifest { entries: vec![file(vec![(0, 1 << 62)]), file(vec![(0, 1 << 62)])] };
+        assert!(Blocks::cut(&manifest, 1 << 30).unwrap_err().to_string().contains("too many blocks"));
+    }
+
+    #[test]
     fn small_files_share_a_block() {
         let manifest = Manifest { entries: (0..10_000).map(|_| file(vec![(0, 100)])).collect() };
-        let blocks = Blocks::cut(&manifest, 4 << 20);
+        let blocks = Blocks::cut(&manifest, 4 << 20).unwrap();
         assert_eq!((0..blocks.count()).map(|block| blocks.pieces(block).len()).collect::<Vec<_>>(), [4096, 4096, 1808]);
     }
 }

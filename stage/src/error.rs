@@ -1,36 +1,45 @@
 //! Why something was not moved.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use thiserror::Error;
+use types::untrusted::printable;
 
 /// See the module docs. Each names the place; what was moved before is kept, unless it says otherwise.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum StageError {
-    #[error("cannot {doing} {}: {source}", path.display())]
+    #[error("cannot {doing} {}: {source}", shown(path))]
     System { doing: &'static str, path: PathBuf, source: std::io::Error },
-    #[error("{} is {what}: only files, folders and links can be moved", path.display())]
+    #[error("{} is {what}: only files, folders and links can be moved", shown(path))]
     Special { path: PathBuf, what: &'static str },
-    #[error("{} changed while it was being moved ({what}); nothing was put in place. Try again once nobody writes there", path.display())]
+    #[error(
+        "{} changed while it was being moved ({what}); nothing was put in place. Try again once nobody writes there",
+        shown(path)
+    )]
     Changed { path: PathBuf, what: String },
-    #[error("{}: {problem}", path.display())]
+    #[error("{}: {problem}", shown(path))]
     Conflict { path: PathBuf, problem: String },
     #[error(
         "{} has room for {free} bytes, {kept} of which are left to others; {needed} are needed. Nothing was moved",
-        path.display()
+        shown(path)
     )]
     NoRoom { path: PathBuf, needed: u64, free: u64, kept: u64 },
-    #[error("{} has room for {free} more files and folders; {needed} are needed. Nothing was moved", path.display())]
+    #[error("{} has room for {free} more files and folders; {needed} are needed. Nothing was moved", shown(path))]
     NoFiles { path: PathBuf, needed: u64, free: u64 },
-    #[error("{} is being written by another transfer, process {process}", path.display())]
+    #[error("{} is being written by another transfer, process {process}", shown(path))]
     Busy { path: PathBuf, process: String },
-    #[error("block {block} ({}) is not what its sender read: it was damaged on its way", path.display())]
+    #[error("block {block} ({}) is not what its sender read: it was damaged on its way", shown(path))]
     Damaged { block: u32, path: PathBuf },
     #[error("the list of files is faulty: {0}")]
     Manifest(String),
     #[error("a block of {0} bytes: it must be from 4 KiB to 1 GiB")]
     BlockSize(u64),
+}
+
+/// A path for a message: names of files are text by others.
+fn shown(path: &Path) -> String {
+    printable(&path.to_string_lossy())
 }
 
 /// Turns an error of the system into one that says what was tried, and where.

@@ -1,10 +1,15 @@
 //! Removing what was moved to a place, complete or not.
 
+use std::ffi::OsStr;
 use std::io::ErrorKind;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use crate::area::{Area, name_of_target, remove_all};
+use folder::Folder;
+use rustix::io::Errno;
+
+use crate::area::{Area, name_of_target};
 use crate::error::{At, StageError};
 
 /// How often it is looked whether a transfer that is being ended has ended.
@@ -16,45 +21,45 @@ const LOOK: Duration = Duration::from_millis(100);
 /// # Errors
 /// The system's, or [`StageError::Busy`].
 pub fn evict(target: &Path, patience: Duration) -> Result<(), StageError> {
-    let name = name_of_target(target)?;
-    let folder = target.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    name_of_target(target)?;
+    let named = match Folder::of(target) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        named => named.at("open the folder of", target)?,
+    };
+    let (folder, name) = (named.folder, named.name);
+    let shown = target.parent().unwrap_or(Path::new("."));
     let deadline = Instant::now() + patience;
     // What is still growing may be put in place meanwhile, so the target goes last.
-    let entries = match std::fs::read_dir(folder) {
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+    let names = match folder.names() {
         // In a folder that may be written and not listed, no transfer has been: its own folder could not be found.
-        Err(error) if error.kind() == ErrorKind::PermissionDenied => {
-            return remove_all(target).at("remove", target);
-        }
-        entries => entries.at("list", folder)?,
+        Err(Errno::ACCESS) => Vec::new(),
+        names => names.at("list", shown)?,
     };
-    for entry in entries {
-        let path = entry.at("list", folder)?.path();
+    for other in names {
         let left = loop {
-            match Area::is_left(&path, name) {
+            match Area::left(&folder, shown, &other, &name) {
                 Err(StageError::Busy { .. }) if Instant::now() < deadline => std::thread::sleep(LOOK),
                 left => break left?,
             }
         };
-        if left {
-            remove_all(&path).at("remove", &path)?;
+        if let Some((left, _lock)) = left {
+            let removed = left.clear().and_then(|()| folder.remove_empty(&other, &left));
+            removed.at("remove", shown.join(OsStr::from_bytes(&other)))?;
         }
     }
-    remove_all(target).at("remove", target)
+    folder.remove(&name).at("remove", target)
 }
 
 #[cfg(test)]
 mod tests {
-    use std::os::fd::AsFd;
-
     use super::*;
 
     #[test]
     fn a_target_goes_with_what_transfers_have_left_and_nothing_else() {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
-        let parent = std::fs::File::open(folder.path()).unwrap();
-        let area = |target: &str| Area::open(parent.as_fd(), folder.path(), b"origin", target.as_bytes()).unwrap();
+        let parent = Folder::open(folder.path()).unwrap();
+        let area = |target: &str| Area::open(&parent, folder.path(), b"origin", target.as_bytes()).unwrap();
         let (mine, other) = (area("mine").path().to_owned(), area("other").path().to_owned());
         std::fs::create_dir_all(at("mine/deep")).unwrap();
         std::fs::write(at("mine2"), "x").unwrap();

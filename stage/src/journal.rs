@@ -212,8 +212,8 @@ mod tests {
     use crate::manifest::{Entry, Kind};
 
     fn area(folder: &Path) -> Area {
-        let parent = std::fs::File::open(folder).unwrap();
-        Area::open(parent.as_fd(), folder, b"from", b"to").unwrap()
+        let parent = folder::Folder::open(folder).unwrap();
+        Area::open(&parent, folder, b"from", b"to").unwrap()
     }
 
     fn manifest() -> Manifest {
@@ -260,11 +260,11 @@ mod tests {
     fn two_processes_do_not_write_the_same_target() {
         let folder = tempfile::tempdir().unwrap();
         let first = area(folder.path());
-        let parent = std::fs::File::open(folder.path()).unwrap();
-        let error = Area::open(parent.as_fd(), folder.path(), b"from", b"to").unwrap_err().to_string();
+        let parent = folder::Folder::open(folder.path()).unwrap();
+        let error = Area::open(&parent, folder.path(), b"from", b"to").unwrap_err().to_string();
         assert!(error.contains(&format!("process {}", std::process::id())), "{error}");
-        Area::open(parent.as_fd(), folder.path(), b"other", b"to").unwrap();
+        Area::open(&parent, folder.path(), b"other", b"to").unwrap();
         first.remove().unwrap();
-        assert!(Area::open(parent.as_fd(), folder.path(), b"from", b"to").is_ok());
+        assert!(Area::open(&parent, folder.path(), b"from", b"to").is_ok());
     }
 }

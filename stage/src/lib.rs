@@ -9,8 +9,9 @@
 #![deny(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+mod accounts;
+mod acl;
 mod area;
-mod beneath;
 mod blocks;
 pub mod control;
 mod error;
@@ -30,6 +31,7 @@ mod sys;
 mod target;
 pub mod transfer;
 mod writer;
+mod writers;
 
 pub use blocks::{Bitmap, Blocks, Piece, SIZES};
 pub use error::StageError;
@@ -39,7 +41,7 @@ pub use pace::Pace;
 pub use place::{Node, Place, PlaceError};
 pub use source::Source;
 pub use supervise::Overlap;
-pub use target::{Check, Options, Report, Target, resolve};
+pub use target::{Check, Options, Report, Target, means_into, resolve};
 
 /// BLAKE3 of a block's bytes.
 pub type Hash = [u8; 32];

@@ -5,6 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
+use types::untrusted::printable;
 
 /// The contents of a source at one moment. A folder precedes what is in it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -77,9 +78,9 @@ impl Entry {
 }
 
 impl Manifest {
-    /// Bytes of data, without holes.
+    /// Bytes of data, without holes. A list that came from elsewhere may have more than can be counted.
     pub fn bytes(&self) -> u64 {
-        self.entries.iter().flat_map(Entry::data).map(|(_, length)| length).sum()
+        self.entries.iter().flat_map(Entry::data).fold(0, |all, (_, length)| all.saturating_add(length))
     }
 
     pub fn files(&self) -> usize {
@@ -91,7 +92,7 @@ impl Manifest {
     pub fn fault(&self) -> Option<String> {
         let mut folders = std::collections::HashSet::new();
         for (at, entry) in self.entries.iter().enumerate() {
-            let shown = || entry.path().display().to_string();
+            let shown = || printable(&entry.path().to_string_lossy());
             let parts = || entry.path.split(|byte| *byte == b'/');
             if at == 0 && !entry.path.is_empty() {
                 return Some(format!("its first entry is {} instead of the root", shown()));

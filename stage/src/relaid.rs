@@ -2,18 +2,18 @@
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use folder::Folder;
 use plan::redistribution::files::{Files, Stretch, elements};
 use plan::redistribution::text;
-use rustix::fs::{AtFlags, FileType, Mode, OFlags};
+use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-use crate::beneath;
 use crate::error::{At, StageError};
 use crate::manifest::{Entry, Kind, Manifest, Stamp};
 use crate::source::{difference, stamp_of};
@@ -86,7 +86,7 @@ fn numbered(name: &[u8], process: u32) -> Vec<u8> {
 #[derive(Debug)]
 pub(crate) struct Relaid {
     folder: PathBuf,
-    root: OwnedFd,
+    root: Folder,
     name: Vec<u8>,
     files: Arc<Files>,
     /// Bytes of an element.
@@ -104,13 +104,12 @@ impl Relaid {
         let conflict = |problem: String| StageError::Conflict { path: pattern.to_owned(), problem };
         let (folder, name) = split_pattern(pattern).map_err(conflict)?;
         let (files, element) = layouts.read().map_err(conflict)?;
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let root = rustix::fs::open(&folder, flags, Mode::empty()).at("open", &folder)?;
+        let root = Folder::open(&folder).at("open", &folder)?;
         let (mut stamps, mut mode, mut modified) = (Vec::new(), 0o600, (0, 0));
         for process in 0..files.from().processes() {
             let own = numbered(&name, process);
             let path = folder.join(OsStr::from_bytes(&own));
-            let found = rustix::fs::statat(&root, &own, AtFlags::SYMLINK_NOFOLLOW).at("find", &path)?;
+            let found = root.stat(&own).at("find", &path)?;
             if FileType::from_raw_mode(found.st_mode) != FileType::RegularFile {
                 return Err(StageError::Special { path, what: "no file" });
             }
@@ -122,7 +121,7 @@ impl Relaid {
             (mode, modified) = (found.st_mode & 0o777, modified.max((found.st_mtime, found.st_mtime_nsec as u32)));
             stamps.push(stamp_of(&found));
         }
-        let found = rustix::fs::fstat(&root).at("examine", &folder)?;
+        let found = root.examine().at("examine", &folder)?;
         let root_entry = Entry {
             path: Vec::new(),
             kind: Kind::Folder,
@@ -147,8 +146,8 @@ impl Relaid {
         Ok((relaid, Manifest { entries }))
     }
 
-    pub(crate) fn root(&self) -> BorrowedFd<'_> {
-        self.root.as_fd()
+    pub(crate) fn root(&self) -> &Folder {
+        &self.root
     }
 
     /// Reads bytes of a target's file. Its entry is the number of its process, and 1 for the folder.
@@ -190,7 +189,7 @@ impl Relaid {
             }
             let flags = OFlags::RDONLY | OFlags::NONBLOCK;
             let name = numbered(&self.name, process);
-            let fd = match beneath::open(self.root.as_fd(), &name, flags, Mode::empty()) {
+            let fd = match self.root.beneath(&name, flags, Mode::empty()) {
                 Err(Errno::NOENT | Errno::LOOP | Errno::NOTDIR) => return Err(changed("it was removed or replaced")),
                 opened => opened.at("open", &path)?,
             };
@@ -220,7 +219,7 @@ impl Relaid {
         for (process, stamp) in (0..).zip(&self.stamps) {
             let path = self.path(process);
             let name = numbered(&self.name, process);
-            let what = match rustix::fs::statat(&self.root, &name, AtFlags::SYMLINK_NOFOLLOW) {
+            let what = match self.root.stat(&name) {
                 Ok(found) => difference(stamp, &found),
                 Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Some("it was removed or replaced".to_owned()),
                 Err(error) => return Err(error).at("examine", path),

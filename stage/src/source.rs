@@ -6,22 +6,26 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use folder::{Folders, Named, through};
 use memory::Pages;
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, SeekFrom, Stat};
 use rustix::io::Errno;
 
 use crate::Hash;
+use crate::acl::{self, Acl, People};
 use crate::area;
-use crate::beneath::{self, Folders, through};
 use crate::blocks::Piece;
 use crate::error::{At, StageError};
 use crate::journal::UNKNOWN;
 use crate::manifest::{Attributes, Entry, Kind, Manifest, Stamp};
 use crate::reader::Reader;
 use crate::relaid::{Layouts, Relaid};
+use crate::writers::Unsteady;
 
-/// Attributes that travel. `security.` and `trusted.` belong to the machine.
-const TRAVELLING: [&[u8]; 2] = [b"user.", b"system.posix_acl_"];
+/// Attributes that travel beside access control lists. `security.` and `trusted.` belong to the machine.
+const TRAVELLING: &[u8] = b"user.";
+/// The number that `statfs` has for file systems that a process makes.
+const FUSE: u32 = 0x6573_5546;
 
 /// A file, or a folder with all that is in it.
 #[derive(Debug)]
@@ -32,6 +36,7 @@ pub struct Source {
     /// The file that was read last.
     open: Option<(u32, OwnedFd)>,
     reader: Reader,
+    unsteady: Unsteady,
 }
 
 #[derive(Debug)]
@@ -49,9 +54,9 @@ impl Source {
     pub fn open(path: &Path) -> Result<Source, StageError> {
         // Without NONBLOCK, opening a pipe waits for a writer.
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let fd = rustix::fs::open(path, flags, Mode::empty()).at("open", path)?;
+        let fd = Named::resolve(path).and_then(|named| Ok(named.open(flags, Mode::empty())?)).at("open", path)?;
         let found = rustix::fs::fstat(&fd).at("examine", path)?;
-        let mut lister = Lister { path, entries: Vec::new(), names: HashMap::new(), attributes: true };
+        let mut lister = Lister::new(path);
         let root = match FileType::from_raw_mode(found.st_mode) {
             FileType::RegularFile => {
                 let attributes = lister.attributes_of(&Of::Open(fd.as_fd()), path)?;
@@ -66,7 +71,7 @@ impl Source {
             other => return Err(StageError::Special { path: path.to_owned(), what: name_of(other) }),
         };
         let manifest = Manifest { entries: lister.entries };
-        Ok(Source { path: path.to_owned(), root, manifest, open: None, reader: Reader::default() })
+        Ok(Source::new(path, root, manifest))
     }
 
     /// Files of an array's processes, as the files of another layout. `pattern`: its name has
@@ -77,7 +82,12 @@ impl Source {
     pub fn relaid(pattern: &Path, layouts: &Layouts) -> Result<Source, StageError> {
         let (relaid, manifest) = Relaid::open(pattern, layouts)?;
         let root = Root::Relaid(Box::new(relaid));
-        Ok(Source { path: pattern.to_owned(), root, manifest, open: None, reader: Reader::default() })
+        Ok(Source::new(pattern, root, manifest))
+    }
+
+    fn new(path: &Path, root: Root, manifest: Manifest) -> Source {
+        let (reader, unsteady) = Default::default();
+        Source { path: path.to_owned(), root, manifest, open: None, reader, unsteady }
     }
 
     pub fn manifest(&self) -> &Manifest {
@@ -92,7 +102,7 @@ impl Source {
         let found = match &self.root {
             Root::File(fd) => rustix::fs::fstat(fd),
             Root::Folder(folders) => rustix::fs::fstat(folders.root()),
-            Root::Relaid(relaid) => rustix::fs::fstat(relaid.root()),
+            Root::Relaid(relaid) => relaid.root().examine(),
         };
         let found = found.at("examine", &self.path)?;
         Ok((found.st_dev, found.st_ino))
@@ -131,6 +141,19 @@ impl Source {
         if let Root::Relaid(relaid) = &mut self.root {
             return relaid.read(piece.entry, piece.offset, part);
         }
+        self.read_unchecked(piece, part)?;
+        match self.unsteady.read(piece, part) {
+            true => Ok(()),
+            false => Err(self.changed(piece.entry, "it was written to".to_owned())),
+        }
+    }
+
+    fn changed(&self, entry: u32, what: String) -> StageError {
+        let path = self.manifest.entries.get(entry as usize).map_or(self.path.clone(), |entry| entry.below(&self.path));
+        StageError::Changed { path, what }
+    }
+
+    fn read_unchecked(&mut self, piece: Piece, part: &mut [u8]) -> Result<(), StageError> {
         let Some((entry, Kind::File { stamp, .. })) =
             self.manifest.entries.get(piece.entry as usize).map(|entry| (entry, &entry.kind))
         else {
@@ -138,25 +161,22 @@ impl Source {
         };
         let shown = || entry.below(&self.path);
         let changed = |what: String| StageError::Changed { path: shown(), what };
+        let gone = || changed("it was removed or replaced".to_owned());
         if self.open.as_ref().is_none_or(|(open, _)| *open != piece.entry) {
             let fd = match &self.root {
                 Root::File(fd) => fd.try_clone().at("open", shown())?,
-                Root::Relaid(_) => return Err(changed("it was removed or replaced".into())),
+                Root::Relaid(_) => return Err(gone()),
                 Root::Folder(folders) => {
-                    let flags = OFlags::RDONLY | OFlags::NONBLOCK;
-                    match beneath::open(folders.root(), &entry.path, flags, Mode::empty()) {
-                        Err(Errno::NOENT | Errno::LOOP | Errno::NOTDIR) => {
-                            return Err(changed("it was removed or replaced".into()));
-                        }
+                    match folders.open(&entry.path, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty()) {
+                        Err(Errno::NOENT | Errno::LOOP | Errno::NOTDIR) => return Err(gone()),
                         opened => opened.at("open", shown())?,
                     }
                 }
             };
+            self.unsteady.opened(&fd).at("examine", shown())?;
             self.open = Some((piece.entry, fd));
         }
-        let Some((_, fd)) = &self.open else {
-            return Err(changed("it was removed or replaced".into()));
-        };
+        let Some((_, fd)) = &self.open else { return Err(gone()) };
         let read = self.reader.read(fd, part, piece.offset).at("read", shown())?;
         if read < part.len() {
             let end = piece.offset + read as u64;
@@ -183,7 +203,7 @@ impl Source {
             let path = || entry.below(&self.path);
             let found = match &mut self.root {
                 Root::File(fd) => rustix::fs::fstat(fd),
-                Root::Relaid(relaid) => rustix::fs::fstat(relaid.root()),
+                Root::Relaid(relaid) => relaid.root().examine(),
                 Root::Folder(folders) => folders
                     .parent(&entry.path)
                     .and_then(|(folder, name)| rustix::fs::statat(folder, name, AtFlags::SYMLINK_NOFOLLOW)),
@@ -195,6 +215,19 @@ impl Source {
             };
             if let Some(what) = what {
                 return Err(StageError::Changed { path: path(), what });
+            }
+        }
+        self.read_again()
+    }
+
+    /// Compares what cannot be told by times.
+    fn read_again(&mut self) -> Result<(), StageError> {
+        let mut part = Vec::new();
+        for piece in self.unsteady.again() {
+            part.resize(piece.length as usize, 0);
+            self.read_unchecked(piece, &mut part)?;
+            if !self.unsteady.is_same(piece, &part) {
+                return Err(self.changed(piece.entry, "it was written to".to_owned()));
             }
         }
         Ok(())
@@ -264,9 +297,17 @@ struct Lister<'a> {
     names: HashMap<(u64, u64), u32>,
     /// Whether the file system has attributes.
     attributes: bool,
+    people: People,
+    /// By device: whether a file's size there may be less than what it contains.
+    sizeless: HashMap<u64, bool>,
 }
 
-impl Lister<'_> {
+impl<'a> Lister<'a> {
+    fn new(path: &'a Path) -> Lister<'a> {
+        let (entries, names, people, sizeless) = Default::default();
+        Lister { path, entries, names, attributes: true, people, sizeless }
+    }
+
     fn folder(&mut self, folders: &mut Folders, found: &Stat) -> Result<(), StageError> {
         let attributes = self.attributes_of(&Of::Open(folders.root()), self.path)?;
         self.entry(Vec::new(), Kind::Folder, found, attributes);
@@ -274,7 +315,7 @@ impl Lister<'_> {
         while let Some(folder) = waiting.pop() {
             let shown = self.path.join(OsStr::from_bytes(&folder));
             let flags = OFlags::RDONLY | OFlags::DIRECTORY;
-            let fd = beneath::open(folders.root(), &folder, flags, Mode::empty()).at("open", &shown)?;
+            let fd = folders.open(&folder, flags, Mode::empty()).at("open", &shown)?;
             let mut names = Vec::new();
             for found in Dir::read_from(&fd).at("list", &shown)? {
                 let found = found.at("list", &shown)?;
@@ -345,12 +386,37 @@ impl Lister<'_> {
         let size = found.st_size as u64;
         let shown = || self.path.join(OsStr::from_bytes(&path));
         let data = match size {
-            0 => Vec::new(),
+            0 => {
+                self.refuse_sizeless(found, open, &shown())?;
+                Vec::new()
+            }
             _ if (found.st_blocks as u64).saturating_mul(512) >= size => vec![(0, size)],
             _ => extents(&open().at("open", shown())?, size).at("find the holes of", shown())?,
         };
         let kind = Kind::File { stamp: stamp_of(found), data };
         self.entry(path, kind, found, attributes);
+        Ok(())
+    }
+
+    /// Files that a kernel or a process makes up when they are read have 0 bytes until then.
+    fn refuse_sizeless(
+        &mut self,
+        found: &Stat,
+        open: impl FnOnce() -> rustix::io::Result<OwnedFd>,
+        shown: &Path,
+    ) -> Result<(), StageError> {
+        if self.sizeless.get(&found.st_dev) == Some(&false) {
+            return Ok(());
+        }
+        // One that may not be read is as empty as it says.
+        let Ok(file) = open() else { return Ok(()) };
+        let system = rustix::fs::fstatfs(&file).at("examine the file system of", shown)?;
+        let sizeless = system.f_blocks == 0 || system.f_type as u32 == FUSE;
+        self.sizeless.insert(found.st_dev, sizeless);
+        if sizeless && rustix::io::pread(&file, &mut [0u8; 1][..], 0).is_ok_and(|read| read > 0) {
+            let path = shown.to_owned();
+            return Err(StageError::Special { path, what: "a file that has contents and says that it has 0 bytes" });
+        }
         Ok(())
     }
 
@@ -372,12 +438,20 @@ impl Lister<'_> {
             names => names.at("list the attributes of", shown)?,
         };
         let mut found = Vec::new();
-        for name in names.split(|byte| *byte == 0).filter(|name| TRAVELLING.iter().any(|way| name.starts_with(way))) {
+        let list = |name: &[u8]| acl::travelling(name).is_some();
+        for name in names.split(|byte| *byte == 0).filter(|name| name.starts_with(TRAVELLING) || list(name)) {
             let value = match grown(|buffer| of.value(name, buffer)) {
                 Err(Errno::NODATA) => continue,
                 value => value.at("read the attributes of", shown)?,
             };
-            found.push((name.to_vec(), value));
+            match acl::travelling(name) {
+                None => found.push((name.to_vec(), value)),
+                Some(travelling) => {
+                    // A format of the future cannot be read, and means nothing elsewhere.
+                    let list = Acl::of_file(&value, &mut self.people);
+                    found.extend(list.map(|list| (travelling.to_vec(), list.to_text())));
+                }
+            }
         }
         found.sort_unstable();
         Ok(found)

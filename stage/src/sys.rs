@@ -23,6 +23,26 @@ pub(crate) fn write_back(file: BorrowedFd<'_>, offset: u64, length: u64, wait: b
     }
 }
 
+/// Whether a file is open for writing, or mapped, by anybody on this machine. `None`: the file system cannot say, or
+/// says it to the file's owner alone. The file must be open for reading only.
+///
+/// The kernel gives nobody a lease for reading while there is a writer. The lease is given back at once.
+pub(crate) fn has_writer(file: BorrowedFd<'_>) -> Option<bool> {
+    /// `F_SETSIG`: the signal by which a holder learns that somebody opens the file for writing. By default it is one
+    /// that ends a process; this one is ignored.
+    const SET_SIGNAL: libc::c_int = 10;
+    // SAFETY: the calls take no memory, and the file is open for as long as it is borrowed.
+    let call = |command: libc::c_int, value: libc::c_int| unsafe { libc::fcntl(file.as_raw_fd(), command, value) };
+    if call(SET_SIGNAL, libc::SIGURG) != 0 {
+        return None;
+    }
+    if call(libc::F_SETLEASE, libc::F_RDLCK) == 0 {
+        call(libc::F_SETLEASE, libc::F_UNLCK);
+        return Some(false);
+    }
+    (std::io::Error::last_os_error().raw_os_error() == Some(libc::EAGAIN)).then_some(true)
+}
+
 /// Takes a socket that this process has inherited under this number. To be called once for each.
 ///
 /// # Errors

@@ -1,5 +1,7 @@
 //! The receiving side: blocks go into a hidden area beside the target, which takes its name when it is complete.
 
+mod before;
+mod dress;
 mod placing;
 mod resume;
 mod room;
@@ -7,19 +9,23 @@ mod room;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
+use folder::{Folder, Folders};
 use memory::Pages;
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, Timespec, Timestamps, XattrFlags};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
+
+pub use before::{means_into, resolve};
 
 use crate::Hash;
 use crate::area::{self, Area, TREE};
-use crate::beneath::{self, Folders};
 use crate::blocks::{Bitmap, Blocks, SIZES};
 use crate::error::{At, StageError};
 use crate::journal::{Block, Journal, UNKNOWN};
 use crate::manifest::{Entry, Kind, Manifest};
 use crate::reader::Reader;
 use crate::writer::{self, Writer};
+use before::{Before, Owners};
+use dress::Dresser;
 
 /// What is known of a block's bytes when it is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,11 +45,15 @@ pub struct Options {
     pub block: u32,
     /// Bytes of the file system that are left to others. Default: a hundredth of it, at most 4 GiB.
     pub kept: Option<u64>,
+    /// Whether folders of other users may be added to. Default: no.
+    pub other_owner: bool,
+    /// Whether extended attributes and access control lists are left out. Default: no.
+    pub no_xattrs: bool,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options { block: 4 << 20, kept: None }
+        Options { block: 4 << 20, kept: None, other_owner: false, no_xattrs: false }
     }
 }
 
@@ -61,26 +71,14 @@ pub struct Report {
     pub path: writer::Path,
 }
 
-/// Permission bits that a root keeps.
-const ROOT_BITS: u32 = 0o3777;
-
-/// What is at the target's name already.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Before {
-    Nothing,
-    /// A file or link, which the new one replaces.
-    File,
-    /// A folder, to which the new contents are added.
-    Folder,
-}
-
 /// A target that is being written. Dropping it leaves what has arrived, for a later one to continue.
 #[derive(Debug)]
 pub struct Target {
     path: PathBuf,
-    parent: OwnedFd,
+    parent: Folder,
     name: Vec<u8>,
     before: Before,
+    owners: Owners,
     area: Area,
     tree: Tree,
     manifest: Manifest,
@@ -100,7 +98,7 @@ pub struct Target {
     spare: Pages,
     /// Blocks whose bytes have not been compared with their hashes.
     unchecked: Vec<(u32, Hash)>,
-    without_attributes: Option<(u64, PathBuf)>,
+    dresser: Dresser,
 }
 
 /// The new contents.
@@ -114,13 +112,13 @@ enum Tree {
 
 impl Target {
     /// Prepares a target at `path`, whose folder exists: finds what an earlier transfer from `origin` left, refuses
-    /// what cannot be, and reserves the space. `again`: an earlier transfer had put it in place ([`resolve`]).
+    /// what cannot be, and reserves the space. A copy of the manifest's folder that is there already is complete.
     /// `source`: device and inode of the source, if it is on this machine.
     ///
     /// # Errors
     /// [`StageError`]; nothing has been moved then.
     pub fn open(
-        (path, again): (&Path, bool),
+        path: &Path,
         origin: &[u8],
         manifest: Manifest,
         source: Option<(u64, u64)>,
@@ -132,17 +130,19 @@ impl Target {
         if let Some(fault) = manifest.fault() {
             return Err(StageError::Manifest(fault));
         }
-        let name = area::name_of_target(path)?.to_owned();
-        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let parent = rustix::fs::open(folder, flags, Mode::empty()).at("open the folder", folder)?;
-        refuse_own_source(&parent, &name, path, source)?;
-        let before = before(&parent, &name, path, &manifest)?;
-        let area = Area::open(parent.as_fd(), folder, origin, &name)?;
-        let blocks = Blocks::cut(&manifest, options.block);
-        let prepared = match again && is_copy(&parent, &name, &manifest) {
+        area::name_of_target(path)?;
+        let shown = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let named = Folder::of(path).at("open the folder", shown)?;
+        let (parent, name) = (named.folder, named.name);
+        before::refuse_own_source(&parent, &name, path, source)?;
+        let owners = Owners::new(options.other_owner);
+        let before = before::look(&parent, &name, path, &manifest, owners)?;
+        room::for_data(&parent, path, &manifest, options.kept)?;
+        let blocks = Blocks::cut(&manifest, options.block)?;
+        let area = Area::open(&parent, shown, origin, &name)?;
+        let prepared = match is_copy(&before, &manifest) {
             true => found_in_place(&area, &manifest, &blocks),
-            false => prepare(&area, &parent, &name, path, &manifest, &blocks),
+            false => prepare(&area, (&parent, &name, &before), path, &manifest, &blocks),
         };
         let (left, tree, journal) = match prepared {
             Ok(prepared) => prepared,
@@ -159,6 +159,7 @@ impl Target {
             parent,
             name,
             before,
+            owners,
             done: Bitmap::new(blocks.count()),
             resumed: 0,
             placing: left.placing,
@@ -173,7 +174,7 @@ impl Target {
             writer: Writer::default(),
             spare: Pages::default(),
             unchecked: Vec::new(),
-            without_attributes: None,
+            dresser: Dresser::new(options.no_xattrs),
         };
         for block in 0..target.blocks.count() {
             for piece in target.blocks.pieces(block) {
@@ -337,7 +338,7 @@ impl Target {
     /// # Errors
     /// The system's.
     pub fn evict(self) -> Result<(), StageError> {
-        self.area.remove()
+        self.area.remove().map(drop)
     }
 
     fn path_of(&self, entry: u32) -> PathBuf {
@@ -349,12 +350,10 @@ impl Target {
 
     /// Opens a file of what an earlier process has put in place.
     fn open_in_place(&self, path: &[u8], flags: OFlags) -> rustix::io::Result<OwnedFd> {
-        if path.is_empty() {
-            return beneath::open(self.parent.as_fd(), &self.name, flags, Mode::empty());
+        match self.before.folder().filter(|_| !path.is_empty()) {
+            Some(folder) => folder.beneath(path, flags, Mode::empty()),
+            None => self.parent.beneath(&self.name, flags, Mode::empty()),
         }
-        let way = OFlags::PATH | OFlags::DIRECTORY;
-        let root = beneath::open(self.parent.as_fd(), &self.name, way, Mode::empty())?;
-        beneath::open(root.as_fd(), path, flags, Mode::empty())
     }
 
     /// Opens a file of the tree for writing, and makes it if it is not there.
@@ -383,20 +382,14 @@ impl Target {
     fn finish(&mut self, number: u32) -> Result<(), StageError> {
         let path = self.path_of(number);
         let Some((_, file)) = &self.open else { return Ok(()) };
-        let entry = &self.manifest.entries[number as usize];
-        let lost = dress(file, entry, 0o1777, &path)?;
-        if lost {
-            self.without_attributes.get_or_insert((0, path)).0 += 1;
-        }
-        Ok(())
+        self.dresser.dress(file, &self.manifest.entries[number as usize], &path)
     }
 }
 
 /// What is there of an earlier transfer, where new contents grow, and what remembers them.
 fn prepare(
     area: &Area,
-    parent: &OwnedFd,
-    name: &[u8],
+    (parent, name, before): (&Folder, &[u8], &Before),
     path: &Path,
     manifest: &Manifest,
     blocks: &Blocks,
@@ -406,7 +399,7 @@ fn prepare(
     }
     let mut left = resume::left(area, manifest, blocks)?;
     let mut tree = Tree::open(area, manifest, left.placing)?;
-    if left.placing && !tree.is_whole(parent, name, manifest) {
+    if left.placing && !tree.is_whole(parent, name, before, manifest) {
         // It was put in place, and is not there any more.
         area.clear()?;
         left = resume::Left::default();
@@ -429,52 +422,14 @@ fn found_in_place(
     Ok((left, Tree::Placed, journal))
 }
 
-/// Whether a folder is a copy of the manifest's: the same files, sizes, times and root.
-fn is_copy(parent: &OwnedFd, name: &[u8], manifest: &Manifest) -> bool {
-    let root = &manifest.entries[0];
+/// Whether the folder that is there is a copy of the manifest's: the same files, sizes, times and root.
+fn is_copy(before: &Before, manifest: &Manifest) -> bool {
+    let (Some(folder), root) = (before.folder(), &manifest.entries[0]) else { return false };
     let same = |found: rustix::fs::Stat| {
-        FileType::from_raw_mode(found.st_mode) == FileType::Directory
-            && found.st_mode & 0o7777 == root.mode & ROOT_BITS
+        (found.st_mode ^ root.mode) & dress::FOLDER_BITS & !dress::SET_GROUP == 0
             && (found.st_mtime, found.st_mtime_nsec as u32) == root.modified
     };
-    root.kind == Kind::Folder
-        && rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW).is_ok_and(same)
-        && Tree::Placed.is_whole(parent, name, manifest)
-}
-
-/// Whether the folder `typed` is what an earlier transfer from `origin` has put there, which ended before it could say
-/// so.
-pub(crate) fn is_own(typed: &Path, origin: &[u8], manifest: &Manifest) -> bool {
-    // It may come from another node, and has not been looked at yet.
-    if manifest.fault().is_some() || manifest.entries[0].kind != Kind::Folder {
-        return false;
-    }
-    let Ok(name) = area::name_of_target(typed) else { return false };
-    let folder = typed.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let Ok(parent) = rustix::fs::open(folder, flags, Mode::empty()) else { return false };
-    is_copy(&parent, name, manifest) || Area::has_placed(parent.as_fd(), origin, name)
-}
-
-/// Gives a file or folder its permissions, attributes and times. Returns whether its attributes could not be kept.
-fn dress(file: &OwnedFd, entry: &Entry, allowed: u32, path: &Path) -> Result<bool, StageError> {
-    let mut lost = false;
-    for (name, value) in &entry.attributes {
-        match rustix::fs::fsetxattr(file, &name[..], value, XattrFlags::empty()) {
-            Ok(()) => {}
-            Err(Errno::OPNOTSUPP | Errno::PERM | Errno::INVAL) => lost = true,
-            Err(error) => return Err(error).at("set the attributes of", path),
-        }
-    }
-    rustix::fs::fchmod(file, Mode::from_raw_mode(entry.mode & allowed)).at("set the permissions of", path)?;
-    rustix::fs::futimens(file, &times(entry)).at("set the time of", path)?;
-    Ok(lost)
-}
-
-fn times(entry: &Entry) -> Timestamps {
-    let (seconds, nanoseconds) = entry.modified;
-    let modified = Timespec { tv_sec: seconds, tv_nsec: nanoseconds.into() };
-    Timestamps { last_access: Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_NOW }, last_modification: modified }
+    folder.examine().is_ok_and(same) && Tree::is_in(folder, None, manifest)
 }
 
 impl Tree {
@@ -493,9 +448,9 @@ impl Tree {
             Err(Errno::EXIST) => Ok(()),
             made => made,
         };
-        make(area.folder(), TREE.as_bytes()).at("make", &path)?;
+        area.folder().make(TREE.as_bytes(), private).at("make", &path)?;
         let flags = OFlags::RDONLY | OFlags::DIRECTORY;
-        let root = beneath::open(area.folder(), TREE.as_bytes(), flags, Mode::empty()).at("open", &path)?;
+        let root = area.folder().beneath(TREE.as_bytes(), flags, Mode::empty()).at("open", &path)?;
         let mut folders = Folders::new(root);
         if !placing {
             for entry in manifest.entries.iter().skip(1).filter(|entry| entry.kind == Kind::Folder) {
@@ -507,43 +462,35 @@ impl Tree {
     }
 
     /// Whether each file is here, or in place already.
-    fn is_whole(&mut self, parent: &OwnedFd, name: &[u8], manifest: &Manifest) -> bool {
-        let same = |entry: &Entry, found: rustix::io::Result<rustix::fs::Stat>| {
-            let (seconds, nanoseconds) = entry.modified;
-            found.is_ok_and(|found| match entry.kind {
-                Kind::File { .. } | Kind::Same(_) => {
-                    let size = matches!(entry.kind, Kind::Same(_)) || found.st_size as u64 == entry.size();
-                    size && (found.st_mtime, found.st_mtime_nsec as u32) == (seconds, nanoseconds)
-                }
-                Kind::Folder | Kind::Link(_) => true,
-            })
-        };
-        let nofollow = AtFlags::SYMLINK_NOFOLLOW;
+    fn is_whole(&mut self, parent: &Folder, name: &[u8], before: &Before, manifest: &Manifest) -> bool {
         let root = &manifest.entries[0];
         if root.kind != Kind::Folder {
-            return !matches!(self, Tree::Placed) || same(root, rustix::fs::statat(parent, name, nofollow));
+            return !matches!(self, Tree::Placed) || parent.stat(name).is_ok_and(|found| is_same(root, &found));
         }
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY;
-        let mut placed = beneath::open(parent.as_fd(), name, flags, Mode::empty()).ok().map(Folders::new);
-        let find = |folders: &mut Folders, entry: &Entry| {
-            let found =
-                folders.parent(&entry.path).and_then(|(folder, name)| rustix::fs::statat(folder, name, nofollow));
-            same(entry, found)
+        let here = match self {
+            Tree::Folder(folders) => Some(folders),
+            Tree::File | Tree::Placed => None,
         };
-        manifest.entries.iter().skip(1).all(|entry| {
-            let here = match self {
-                Tree::Folder(folders) => find(folders, entry),
-                Tree::File | Tree::Placed => false,
-            };
-            here || placed.as_mut().is_some_and(|folders| find(folders, entry))
-        })
+        match (before.folder(), here) {
+            (Some(placed), here) => Tree::is_in(placed, here, manifest),
+            (None, Some(here)) => manifest.entries.iter().skip(1).all(|entry| has(here, entry)),
+            (None, None) => false,
+        }
+    }
+
+    /// Whether each file is in a folder, or else here.
+    fn is_in(placed: &Folder, mut here: Option<&mut Folders>, manifest: &Manifest) -> bool {
+        let Ok(placed) = placed.try_clone() else { return false };
+        let mut placed = Folders::new(placed.into());
+        let mut found = |entry| here.as_mut().is_some_and(|here| has(here, entry)) || has(&mut placed, entry);
+        manifest.entries.iter().skip(1).all(&mut found)
     }
 
     fn open_file(&self, area: &Area, path: &[u8], flags: OFlags, mode: Mode) -> rustix::io::Result<OwnedFd> {
         match self {
             Tree::File => rustix::fs::openat(area.folder(), TREE, flags, mode),
             Tree::Placed => Err(Errno::NOENT),
-            Tree::Folder(folders) => beneath::open(folders.root(), path, flags, mode),
+            Tree::Folder(folders) => folders.open(path, flags, mode),
         }
     }
 
@@ -559,110 +506,24 @@ impl Tree {
     }
 }
 
-/// The path that a source called `name` gets: in the folder `typed`, if that is there or ends in a slash, or if the
-/// source must go `into` it with others; else `typed` itself. A folder that is there because this transfer has put it
-/// there, which `is_own` finds out, is `typed` itself too: the same command would add a second copy otherwise, after it
-/// was ended between that and its report. Returns whether that is so as well.
-///
-/// # Errors
-/// [`StageError::Conflict`] if there is no such folder.
-pub fn resolve(
-    typed: &Path,
-    name: &Path,
-    into: bool,
-    is_own: impl FnOnce() -> bool,
-) -> Result<(PathBuf, bool), StageError> {
-    let refused = |problem: &str| Err(StageError::Conflict { path: typed.to_owned(), problem: problem.to_owned() });
-    let slash = typed.as_os_str().as_encoded_bytes().ends_with(b"/");
-    if typed.is_dir() {
-        if !slash && !into && is_own() {
-            return Ok((typed.to_owned(), true));
-        }
-        return match name.file_name() {
-            Some(name) => Ok((typed.join(name), false)),
-            None => refused("the source has no name to put there"),
-        };
-    }
-    match (slash, into) {
-        (true, _) => refused("there is no such folder: make it, or leave out the slash to give the source this name"),
-        (_, true) => refused("there is no such folder, which several sources need: make it first"),
-        _ => Ok((typed.to_owned(), false)),
-    }
+/// Whether an entry is among these folders.
+fn has(folders: &mut Folders, entry: &Entry) -> bool {
+    let found = folders.parent(&entry.path);
+    let found = found.and_then(|(folder, name)| rustix::fs::statat(folder, name, AtFlags::SYMLINK_NOFOLLOW));
+    found.is_ok_and(|found| is_same(entry, &found))
 }
 
-/// A target that is its own source, or inside it.
-fn refuse_own_source(parent: &OwnedFd, name: &[u8], path: &Path, source: Option<(u64, u64)>) -> Result<(), StageError> {
-    let Some(source) = source else { return Ok(()) };
-    let refused = |problem: &str| Err(StageError::Conflict { path: path.to_owned(), problem: problem.to_owned() });
-    if let Ok(found) = rustix::fs::statat(parent, name, AtFlags::empty())
-        && (found.st_dev, found.st_ino) == source
-    {
-        return refused("the target is its own source");
-    }
-    let mut folder = parent.try_clone().at("open", path)?;
-    loop {
-        let found = rustix::fs::fstat(&folder).at("examine", path)?;
-        if (found.st_dev, found.st_ino) == source {
-            return refused("the target is inside its source");
+/// Whether this can be the entry's file: the same size and time.
+fn is_same(entry: &Entry, found: &rustix::fs::Stat) -> bool {
+    let is_of = |kind| FileType::from_raw_mode(found.st_mode) == kind;
+    match entry.kind {
+        Kind::File { .. } | Kind::Same(_) => {
+            let size = matches!(entry.kind, Kind::Same(_)) || found.st_size as u64 == entry.size();
+            size && is_of(FileType::RegularFile) && (found.st_mtime, found.st_mtime_nsec as u32) == entry.modified
         }
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let above = rustix::fs::openat(&folder, "..", flags, Mode::empty()).at("examine", path)?;
-        let there = rustix::fs::fstat(&above).at("examine", path)?;
-        if (there.st_dev, there.st_ino) == (found.st_dev, found.st_ino) {
-            return Ok(());
-        }
-        folder = above;
+        Kind::Folder => is_of(FileType::Directory),
+        Kind::Link(_) => is_of(FileType::Symlink),
     }
-}
-
-/// What is at the target, and whether the manifest can be put there.
-fn before(parent: &OwnedFd, name: &[u8], path: &Path, manifest: &Manifest) -> Result<Before, StageError> {
-    let conflict = |path: PathBuf, problem: &str| {
-        Err(StageError::Conflict { path, problem: format!("{problem}: remove it first") })
-    };
-    let kind_of = |mode| FileType::from_raw_mode(mode);
-    let found = match rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW) {
-        Err(Errno::NOENT) => return Ok(Before::Nothing),
-        found => kind_of(found.at("examine", path)?.st_mode),
-    };
-    let folder = matches!(manifest.entries[0].kind, Kind::Folder);
-    match (found, folder) {
-        (FileType::Directory, true) => {}
-        (FileType::Directory, false) => return conflict(path.to_owned(), "a folder is where a file should go"),
-        (FileType::RegularFile | FileType::Symlink, false) => return Ok(Before::File),
-        (_, true) => return conflict(path.to_owned(), "something else is where a folder should go"),
-        _ => return conflict(path.to_owned(), "something is there that is neither a file nor a folder"),
-    }
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY;
-    let mut folders = Folders::new(beneath::open(parent.as_fd(), name, flags, Mode::empty()).at("open", path)?);
-    let mut absent: std::collections::HashSet<&[u8]> = std::collections::HashSet::new();
-    for entry in manifest.entries.iter().skip(1) {
-        let above = entry.path.iter().rposition(|byte| *byte == b'/').map_or(&[][..], |slash| &entry.path[..slash]);
-        let shown = || entry.below(path);
-        let found = match absent.contains(above) {
-            true => Err(Errno::NOENT),
-            false => folders
-                .parent(&entry.path)
-                .and_then(|(folder, name)| rustix::fs::statat(folder, name, AtFlags::SYMLINK_NOFOLLOW)),
-        };
-        let is_folder = entry.kind == Kind::Folder;
-        match found {
-            Err(Errno::NOENT) => {
-                if is_folder {
-                    absent.insert(&entry.path);
-                }
-            }
-            Err(error) => return Err(error).at("examine", shown()),
-            Ok(found) => match (kind_of(found.st_mode), is_folder) {
-                (FileType::Directory, true) | (FileType::RegularFile | FileType::Symlink, false) => {}
-                (FileType::Directory, false) => return conflict(shown(), "a folder is where a file should go"),
-                (FileType::Symlink, true) => return conflict(shown(), "a link is where a folder should go"),
-                (_, true) => return conflict(shown(), "a file is where a folder should go"),
-                _ => return conflict(shown(), "something is there that is neither a file nor a folder"),
-            },
-        }
-    }
-    Ok(Before::Folder)
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ use crate::pace::Pace;
 use crate::pressure::Whose;
 use crate::source::Source;
 use crate::supervise::{Before, Overlap, Shared, Work, supervise};
-use crate::target::{Check, Options, Report, Target};
+use crate::target::{Check, Report, Target};
 
 /// Called again and again with the bytes that have arrived, those of earlier transfers among them, and all. Returns
 /// what the user wants from now on.
@@ -78,9 +78,8 @@ fn one(task: &Task, spot: &Spot, options: &Settings, steer: Steer<'_>) -> Result
     let (name, origin) = (task.name(from)?, task.origin(from)?);
     let mut source = task.source(from)?;
     let (manifest, identity) = (source.manifest().clone(), source.identity()?);
-    let (path, again) = task.target(Path::new(OsStr::from_bytes(&spot.path)), &name, &origin, &manifest)?;
-    let settings = Options { block: options.block, kept: options.kept };
-    let target = Target::open((&path, again), &origin, manifest, Some(identity), settings)?;
+    let path = task.target(Path::new(OsStr::from_bytes(&spot.path)), &name)?;
+    let target = Target::open(&path, &origin, manifest, Some(identity), options.target())?;
     let done = local(&mut source, target, options, before, true, steer)?;
     Ok(done.map(|(report, overlap)| Placed::new(&path, report, &overlap)))
 }

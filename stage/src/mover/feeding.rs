@@ -5,6 +5,7 @@ use std::io::ErrorKind;
 use std::sync::Arc;
 use std::time::Duration;
 
+use folder::Folder;
 use memory::Pages;
 use pool::HostId;
 
@@ -44,7 +45,10 @@ impl Feeding {
         peers: &Peers,
     ) -> Result<Option<(Feeding, Message)>, MoverError> {
         let path = at_home(&task.from.path);
-        let missing = || std::fs::symlink_metadata(&path).is_err_and(|error| error.kind() == ErrorKind::NotFound);
+        let missing = || {
+            let found = Folder::of(&path).and_then(|named| Ok(named.stat()?));
+            found.is_err_and(|error| error.kind() == ErrorKind::NotFound)
+        };
         if task.optional && missing() {
             return Ok(None);
         }
@@ -58,7 +62,7 @@ impl Feeding {
         let fed = (0..targets.len()).filter(|target| feeder(task, mode, *target, peers) == task.from.rank);
         let fed: Vec<u32> = fed.map(|target| targets[target]).collect();
         let hungry = fed.len();
-        let blocks = Blocks::cut(source.manifest(), options.block);
+        let blocks = Blocks::cut(source.manifest(), options.block)?;
         let pushing = Pushing::new(mode, fed, blocks.count());
         let (lent, parcels) = Default::default();
         let total = source.manifest().bytes() * hungry as u64;

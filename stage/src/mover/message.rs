@@ -10,11 +10,10 @@ use serde::{Deserialize, Serialize};
 use crate::Hash;
 use crate::control::Aim;
 use crate::error::{At, StageError};
-use crate::manifest::Manifest;
 use crate::relaid::Layouts;
 use crate::source::Source;
 use crate::supervise::Overlap;
-use crate::target::{Report, is_own, resolve};
+use crate::target::{Options, Report, resolve};
 
 /// The longest message in bytes. What may be longer, a manifest or an order, is read from the memory of who has it.
 pub(super) const LONGEST: usize = 16 << 10;
@@ -53,13 +52,16 @@ impl Task {
         }
     }
 
-    /// The name of the source, which a folder that is there gives to the target.
+    /// The name of the source, which a target that is a folder to go into gives it: its last name as it was typed.
     ///
     /// # Errors
     /// [`StageError`].
     pub(crate) fn name(&self, path: &Path) -> Result<Vec<u8>, StageError> {
         if self.layouts.is_some() {
             return Ok(Vec::new());
+        }
+        if let Some(name) = path.file_name() {
+            return Ok(name.as_bytes().to_vec());
         }
         let whole = std::fs::canonicalize(path).at("find", path)?;
         Ok(whole.file_name().unwrap_or_default().as_bytes().to_vec())
@@ -76,21 +78,14 @@ impl Task {
         }
     }
 
-    /// Where a source of this name goes: into a folder that is there, or to the path itself; and whether an earlier
-    /// transfer from `origin` has put it there already.
+    /// Where a source of this name goes ([`resolve`]).
     ///
     /// # Errors
     /// [`StageError`].
-    pub(crate) fn target(
-        &self,
-        typed: &Path,
-        name: &[u8],
-        origin: &[u8],
-        manifest: &Manifest,
-    ) -> Result<(PathBuf, bool), StageError> {
+    pub(crate) fn target(&self, typed: &Path, name: &[u8]) -> Result<PathBuf, StageError> {
         match self.layouts {
-            None => resolve(typed, Path::new(OsStr::from_bytes(name)), self.into, || is_own(typed, origin, manifest)),
-            Some(_) => Ok((typed.to_owned(), false)),
+            None => resolve(typed, Path::new(OsStr::from_bytes(name)), self.into),
+            Some(_) => Ok(typed.to_owned()),
         }
     }
 }
@@ -121,6 +116,12 @@ pub struct Settings {
     /// Blocks have no checksums.
     #[serde(default)]
     pub unchecked: bool,
+    /// Folders of other users may be added to.
+    #[serde(default)]
+    pub other_owner: bool,
+    /// Extended attributes and access control lists are left out.
+    #[serde(default)]
+    pub no_xattrs: bool,
     /// How blocks travel. Between places of one machine it makes no difference.
     #[serde(default)]
     pub mode: Mode,
@@ -143,6 +144,12 @@ impl Settings {
     /// How the blocks of a task travel: to send to one alone is no broadcast.
     pub(super) fn mode_of(&self, task: &Task) -> Mode {
         if self.mode == Mode::Bcast && task.to.len() == 1 { Mode::Send } else { self.mode }
+    }
+
+    /// How a target is written.
+    pub(crate) fn target(&self) -> Options {
+        let Settings { block, kept, other_owner, no_xattrs, .. } = *self;
+        Options { block, kept, other_owner, no_xattrs }
     }
 
     /// The same for the controller.

@@ -20,7 +20,7 @@ use crate::error::StageError;
 use crate::manifest::Manifest;
 use crate::pace::Pace;
 use crate::supervise::Overlap;
-use crate::target::{Check, Options, Target};
+use crate::target::{Check, Target};
 
 /// Runs of blocks in a message: far less than its longest.
 const RUNS: usize = 1000;
@@ -73,11 +73,10 @@ impl Receiving {
         };
         let spot = &task.to[target_number];
         let from = task.from.typed.as_bytes();
-        let (path, again) = task.target(&at_home(&spot.path), &origin.name, from, &manifest)?;
+        let path = task.target(&at_home(&spot.path), &origin.name)?;
         let source = HostId::own().shares_processes(HostId(origin.host)).then_some(origin.identity);
         let total = manifest.bytes();
-        let settings = Options { block: options.block, kept: options.kept };
-        let target = Target::open((&path, again), from, manifest, source, settings)?;
+        let target = Target::open(&path, from, manifest, source, options.target())?;
         let mode = options.mode_of(task);
         let fed = |other: &usize| *other != target_number && feeder(task, mode, *other, peers) == me;
         // Where the source is on this node too, it feeds the others.

@@ -1,16 +1,17 @@
 //! The end: all that has arrived takes its place at once.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::os::fd::{BorrowedFd, OwnedFd};
 
-use rustix::fs::{AtFlags, Mode, OFlags, RenameFlags};
+use folder::Folders;
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
+use types::untrusted::printable;
 
-use super::{Before, ROOT_BITS, Report, Target, Tree, dress, times};
+use super::dress::times;
+use super::{Before, Report, Target, Tree};
 use crate::area::TREE;
-use crate::beneath::{self, Folders};
 use crate::error::{At, StageError};
-use crate::manifest::{Entry, Kind};
+use crate::manifest::Kind;
 
 /// With more files than this the whole file system is written back, instead of one file after the other.
 const MANY: usize = 64;
@@ -29,40 +30,39 @@ impl Target {
             return Err(StageError::Manifest(format!("block {block} has not been compared")));
         }
         self.open = None;
-        let mut notes = Vec::new();
         if !self.placing {
-            if let Some((count, first)) = self.make_links_and_dress()? {
-                let first = first.display();
-                notes.push(format!("the attributes of {count} files or folders are not kept here, first of {first}"));
-            }
+            self.make_links_and_dress()?;
             self.write_back()?;
             self.journal.place()?;
         }
-        match (&self.tree, self.before) {
+        match (&self.tree, &self.before) {
             (Tree::Placed, _) => {}
-            (_, Before::Folder) => self.place_into()?,
-            (_, before) => self.place_whole(before)?,
+            (_, Before::Folder(_)) => self.place_into()?,
+            _ => self.place_whole()?,
         }
-        if self.before != Before::Folder || matches!(self.tree, Tree::Placed) {
-            self.dress_root()?;
-        }
-        match rustix::fs::fsync(&self.parent) {
-            // Some file systems cannot, and lose nothing by it.
-            Ok(()) | Err(Errno::INVAL | Errno::NOTSUP) => {}
+        self.dress_root()?;
+        match self.parent.readable().and_then(rustix::fs::fsync) {
+            // Some file systems cannot, and lose nothing by it; nor can it be where the folder may not be read.
+            Ok(()) | Err(Errno::INVAL | Errno::NOTSUP | Errno::ACCESS) => {}
             Err(error) => return Err(error).at("write back the folder of", &self.path),
         }
         let (files, bytes) = (self.manifest.files() as u64, self.manifest.bytes());
-        let report = Report { files, bytes, resumed: self.resumed, notes, path: self.writer.path() };
-        self.area.remove()?;
+        let (notes, path) = (self.dresser.notes(), self.writer.path());
+        let mut report = Report { files, bytes, resumed: self.resumed, notes, path };
+        let hidden = self.area.path().to_owned();
+        if !self.area.remove()? {
+            let hidden = printable(&hidden.to_string_lossy());
+            report
+                .notes
+                .push(format!("somebody has renamed {hidden}, which is empty now: remove it where you find it"));
+        }
         Ok(report)
     }
 
-    /// Links, and what folders are given after the last thing was made in them. Returns for how many attributes were
-    /// lost.
-    pub(super) fn make_links_and_dress(&mut self) -> Result<Option<(u64, PathBuf)>, StageError> {
-        let mut lost = self.without_attributes.take();
-        let Tree::Folder(folders) = &mut self.tree else { return Ok(lost) };
-        let whole = folders.root().try_clone_to_owned().at("open", &self.path)?;
+    /// Links, and what folders are given after the last thing was made in them.
+    pub(super) fn make_links_and_dress(&mut self) -> Result<(), StageError> {
+        let Tree::Folder(folders) = &mut self.tree else { return Ok(()) };
+        let whole = Folders::new(folders.root().try_clone_to_owned().at("open", &self.path)?);
         for entry in self.manifest.entries.iter().skip(1) {
             let shown = entry.below(&self.path);
             let (folder, name) = match &entry.kind {
@@ -82,25 +82,24 @@ impl Target {
                 }
                 Kind::Same(first) => {
                     let first = &self.manifest.entries[*first as usize];
-                    let opened = beneath::open(whole.as_fd(), &first.path, OFlags::PATH, Mode::empty());
+                    let opened = whole.open(&first.path, OFlags::PATH, Mode::empty());
                     let opened = opened.at("open", first.below(&self.path))?;
-                    link(&opened, whole.as_fd(), &first.path, folder, name).at("make the link", shown)?;
+                    link(&opened, whole.root(), &first.path, folder, name).at("make the link", shown)?;
                 }
                 _ => {}
             }
         }
-        if self.before == Before::Folder {
+        if self.before.folder().is_some() {
             // Files leave these folders one by one.
-            return Ok(lost);
+            return Ok(());
         }
         // The innermost first. The root waits: a folder that cannot be written cannot be renamed.
         for entry in self.manifest.entries.iter().skip(1).rev().filter(|entry| entry.kind == Kind::Folder) {
             let shown = entry.below(&self.path);
-            if dress_folder(folders.root(), entry, &shown)? {
-                lost.get_or_insert((0, shown)).0 += 1;
-            }
+            let opened = folders.open(&entry.path, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty());
+            self.dresser.dress(&opened.at("open", &shown)?, entry, &shown)?;
         }
-        Ok(lost)
+        Ok(())
     }
 
     /// All of it is on the disk afterwards.
@@ -120,13 +119,13 @@ impl Target {
                 return Ok(());
             }
         }
-        rustix::fs::syncfs(self.area.folder()).at("write back the file system of", &self.path)
+        self.area.folder().readable().and_then(rustix::fs::syncfs).at("write back the file system of", &self.path)
     }
 
     /// One rename.
-    fn place_whole(&mut self, before: Before) -> Result<(), StageError> {
-        let (from, to) = (self.area.folder(), self.parent.as_fd());
-        let renamed = match before {
+    fn place_whole(&mut self) -> Result<(), StageError> {
+        let (from, to) = (self.area.folder(), &self.parent);
+        let renamed = match self.before {
             Before::File => rustix::fs::renameat(from, TREE, to, &self.name[..]),
             _ => match rustix::fs::renameat_with(from, TREE, to, &self.name[..], RenameFlags::NOREPLACE) {
                 // A file system that knows no flags, such as NFS.
@@ -145,25 +144,28 @@ impl Target {
         }
     }
 
-    /// What the root is given once it can be renamed no more.
-    fn dress_root(&self) -> Result<(), StageError> {
+    /// What the root is given once it can be renamed no more: by its descriptor, because its name may be another
+    /// folder's by now.
+    fn dress_root(&mut self) -> Result<(), StageError> {
         let root = &self.manifest.entries[0];
-        if root.kind == Kind::Folder {
-            let flags = OFlags::RDONLY | OFlags::DIRECTORY;
-            let opened = beneath::open(self.parent.as_fd(), &self.name, flags, Mode::empty()).at("open", &self.path)?;
-            dress(&opened, root, ROOT_BITS, &self.path)?;
-        }
-        Ok(())
+        let opened = match (&self.tree, &self.before) {
+            _ if root.kind != Kind::Folder => return Ok(()),
+            (Tree::Placed, Before::Folder(folder)) => folder.readable(),
+            (Tree::Folder(folders), Before::Nothing | Before::File) => {
+                folders.open(b"", OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())
+            }
+            // A folder that was there keeps what it has.
+            _ => return Ok(()),
+        };
+        self.dresser.dress(&opened.at("open", &self.path)?, root, &self.path)
     }
 
     /// Each file into a folder that was there.
     fn place_into(&mut self) -> Result<(), StageError> {
-        let Tree::Folder(from) = &mut self.tree else {
+        let (Tree::Folder(from), Before::Folder(target)) = (&mut self.tree, &self.before) else {
             return Err(StageError::Manifest("its root is no folder".to_owned()));
         };
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY;
-        let root = beneath::open(self.parent.as_fd(), &self.name, flags, Mode::empty()).at("open", &self.path)?;
-        let mut to = Folders::new(root);
+        let mut to = Folders::new(target.try_clone().at("open", &self.path)?.into());
         let mut made = Vec::new();
         for entry in self.manifest.entries.iter().skip(1) {
             let shown = entry.below(&self.path);
@@ -171,7 +173,14 @@ impl Target {
             if entry.kind == Kind::Folder {
                 match rustix::fs::mkdirat(folder, name, Mode::from_raw_mode(0o700)) {
                     Ok(()) => made.push(entry),
-                    Err(Errno::EXIST) => {}
+                    // It was looked at before, or somebody has made it since.
+                    Err(Errno::EXIST) => {
+                        let found = rustix::fs::statat(folder, name, AtFlags::SYMLINK_NOFOLLOW);
+                        let found = found.at("examine", &shown)?;
+                        if FileType::from_raw_mode(found.st_mode) == FileType::Directory {
+                            self.owners.allow(&found, &shown)?;
+                        }
+                    }
                     Err(error) => return Err(error).at("make", shown),
                 }
                 continue;
@@ -187,15 +196,16 @@ impl Target {
             }
         }
         for entry in made.into_iter().rev() {
-            dress_folder(to.root(), entry, &entry.below(&self.path))?;
+            let shown = entry.below(&self.path);
+            let opened = to.open(&entry.path, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).at("open", &shown)?;
+            self.dresser.dress(&opened, entry, &shown)?;
+        }
+        if !target.is_at(&self.parent, &self.name) {
+            let problem = "somebody has given the folder another name meanwhile: what arrived is in it".to_owned();
+            return Err(StageError::Conflict { path: self.path.clone(), problem });
         }
         Ok(())
     }
-}
-
-fn dress_folder(root: BorrowedFd<'_>, entry: &Entry, shown: &Path) -> Result<bool, StageError> {
-    let opened = beneath::open(root, &entry.path, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty());
-    dress(&opened.at("open", shown)?, entry, 0o3777, shown)
 }
 
 /// Gives a file another name. By its descriptor where that is allowed, else by its path, on which no link was found.

@@ -5,12 +5,12 @@ use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 
+use folder::Folders;
 use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::Hash;
 use crate::area::{Area, TREE};
-use crate::beneath::{self, Folders};
 use crate::blocks::{Blocks, Piece};
 use crate::error::{At, StageError};
 use crate::journal::{Block, Journal};
@@ -44,7 +44,7 @@ pub(super) fn left(area: &Area, manifest: &Manifest, blocks: &Blocks) -> Result<
         }
     };
     let mut contents = root;
-    let cut = Blocks::cut(&old.manifest, old.block);
+    let cut = Blocks::cut(&old.manifest, old.block)?;
     let mut buffer = Vec::new();
     let mut kept = Vec::new();
     // The last that is known of each.
@@ -126,7 +126,7 @@ impl<'a> Contents<'a> {
             return Ok(Some(Contents::File(area)));
         }
         let flags = OFlags::RDONLY | OFlags::DIRECTORY;
-        match beneath::open(area.folder(), TREE.as_bytes(), flags, Mode::empty()) {
+        match area.folder().beneath(TREE.as_bytes(), flags, Mode::empty()) {
             Ok(root) => Ok(Some(Contents::Folder(area, Folders::new(root)))),
             Err(Errno::NOENT | Errno::NOTDIR) => Ok(None),
             Err(error) => Err(error).at("open", area.path().join(TREE)),
@@ -190,7 +190,7 @@ impl<'a> Contents<'a> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         match self {
             Contents::File(area) => rustix::fs::openat(area.folder(), TREE, flags, Mode::empty()),
-            Contents::Folder(_, folders) => beneath::open(folders.root(), path, flags, Mode::empty()),
+            Contents::Folder(_, folders) => folders.open(path, flags, Mode::empty()),
         }
     }
 

@@ -3,7 +3,8 @@
 use std::os::fd::AsFd;
 use std::path::Path;
 
-use rustix::fs::FallocateFlags;
+use folder::Folder;
+use rustix::fs::{FallocateFlags, StatVfs};
 use rustix::io::Errno;
 
 use super::Target;
@@ -29,18 +30,40 @@ pub(super) fn for_entries(area: &Area, path: &Path, manifest: &Manifest) -> Resu
     Ok(())
 }
 
+/// Space of a file system in bytes. `None`: it does not say, as those do that are made up by a process.
+fn space(room: &StatVfs) -> Option<(u64, u64)> {
+    let bytes = |blocks: u64| blocks.saturating_mul(room.f_frsize);
+    (room.f_blocks > 0).then(|| (bytes(room.f_bavail), bytes(room.f_blocks)))
+}
+
+fn kept_of(kept: Option<u64>, whole: u64) -> u64 {
+    kept.unwrap_or_else(|| (whole / 100).min(MOST_KEPT))
+}
+
+/// Refuses what is more than the whole file system holds, before anything is made for its parts: a list that came from
+/// elsewhere may have any sizes.
+pub(super) fn for_data(parent: &Folder, path: &Path, manifest: &Manifest, kept: Option<u64>) -> Result<(), StageError> {
+    let room = rustix::fs::fstatvfs(parent).at("examine the file system of", path)?;
+    let Some((free, whole)) = space(&room) else { return Ok(()) };
+    let needed = manifest.bytes();
+    match needed > whole {
+        true => Err(StageError::NoRoom { path: path.to_owned(), needed, free, kept: kept_of(kept, whole) }),
+        false => Ok(()),
+    }
+}
+
 impl Target {
     pub(super) fn reserve(&mut self, kept: Option<u64>) -> Result<(), StageError> {
         let room = rustix::fs::fstatvfs(self.area.folder()).at("examine the file system of", &self.path)?;
-        let free = room.f_bavail.saturating_mul(room.f_frsize);
-        let whole = room.f_blocks.saturating_mul(room.f_frsize);
-        let kept = kept.unwrap_or_else(|| (whole / 100).min(MOST_KEPT));
         let missing: u64 = self.done.missing().map(|block| self.blocks.bytes(block)).sum();
         let absent = self.manifest.entries.len() as u64;
         let reserved = self.reserved()?;
         let needed = missing.saturating_add(absent.saturating_mul(EACH)).saturating_sub(reserved);
-        if needed.saturating_add(kept) > free {
-            return Err(StageError::NoRoom { path: self.path.clone(), needed, free, kept });
+        if let Some((free, whole)) = space(&room) {
+            let kept = kept_of(kept, whole);
+            if needed.saturating_add(kept) > free {
+                return Err(StageError::NoRoom { path: self.path.clone(), needed, free, kept });
+            }
         }
         for number in 0..self.manifest.entries.len() as u32 {
             let entry = &self.manifest.entries[number as usize];

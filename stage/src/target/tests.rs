@@ -9,6 +9,7 @@ use proptest::prelude::*;
 use tempfile::TempDir;
 
 use super::*;
+use crate::manifest::Stamp;
 use crate::mover::Settings;
 use crate::pressure::Whose;
 use crate::source::Source;
@@ -40,14 +41,13 @@ fn settings() -> Settings {
 }
 
 fn options(block: u32) -> Options {
-    Options { block, kept: Some(0) }
+    Options { block, kept: Some(0), ..Options::default() }
 }
 
 fn open(from: &Path, to: &Path, block: u32) -> Result<(Source, Target), StageError> {
     let source = Source::open(from)?;
     let identity = Some(source.identity()?);
-    let target =
-        Target::open((to, false), from.as_os_str().as_bytes(), source.manifest().clone(), identity, options(block))?;
+    let target = Target::open(to, from.as_os_str().as_bytes(), source.manifest().clone(), identity, options(block))?;
     Ok((source, target))
 }
 
@@ -224,8 +224,12 @@ fn what_cannot_be_is_refused_before_the_first_byte() {
         ("from", "from", "its own source"),
         ("from", "from/sub/new", "inside its source"),
         ("file", "file", "its own source"),
-        ("from", "file", "something else is where a folder should go"),
-        ("file", "to", "a folder is where a file should go"),
+        ("from", "file", "a file is where a folder should go: remove it first"),
+        (
+            "file",
+            "to",
+            "a folder is where a file should go: with a slash at its end, the file goes into it; or: remove",
+        ),
         ("from", "to", "to/sub/file: a folder is where a file should go"),
         ("from", "hostile", "hostile/sub: a link is where a folder should go"),
         ("pipe", "new", "pipe is a pipe"),
@@ -241,8 +245,8 @@ fn what_cannot_be_is_refused_before_the_first_byte() {
         assert!(moved(&at("file"), &at("new"), block).unwrap_err().to_string().contains(&format!("{block} bytes")));
     }
     let source = Source::open(&at("file")).unwrap();
-    let much = Options { block: 4096, kept: Some(1 << 60) };
-    let error = Target::open((&at("new"), false), b"", source.manifest().clone(), None, much).unwrap_err();
+    let much = Options { block: 4096, kept: Some(1 << 60), ..Options::default() };
+    let error = Target::open(&at("new"), b"", source.manifest().clone(), None, much).unwrap_err();
     assert!(matches!(error, StageError::NoRoom { kept, .. } if kept == 1 << 60), "{error}");
     assert_eq!(names(folder.path()), ["file", "from", "hostile", "pipe", "to"]);
     assert_eq!(names(&at("from")), ["sub"]);
@@ -437,22 +441,18 @@ fn the_same_command_finds_what_it_has_put_in_place() {
         }
         let source = Source::open(&from).unwrap();
         let origin = from.as_os_str().as_bytes();
-        let own = || is_own(&to, origin, source.manifest());
-        let (path, again) = resolve(&to, Path::new("from"), false, own).unwrap();
+        let mut target = Target::open(&to, origin, source.manifest().clone(), None, options(4096)).unwrap();
         if left.ends_with("else") {
-            assert_eq!((path, again), (to.join("from"), false), "this folder is another");
+            assert_eq!(target.resumed(), 0, "this folder is another");
+            target.evict().unwrap();
             continue;
         }
-        assert_eq!((&path, again), (&to, true), "{left}");
-        let mut target = Target::open((&path, again), origin, source.manifest().clone(), None, options(4096)).unwrap();
         assert_eq!(target.resumed(), source.manifest().bytes(), "{left}");
         // Another target may miss it.
         target.read(1, &mut bytes).unwrap();
         target.place().unwrap();
         assert_eq!(contents(&from), contents(&to), "{left}");
         assert_eq!(names(folder.path()), ["from", "to"], "{left}");
-        let into = resolve(&to, Path::new("from"), true, || true).unwrap();
-        assert_eq!(into, (to.join("from"), false), "several sources go into the folder");
     }
 }
 
@@ -521,6 +521,52 @@ proptest! {
     }
 }
 
+/// A list that came from elsewhere may have any sizes: nothing is made for their parts before space is looked at.
+#[test]
+fn a_list_of_more_than_the_file_system_has_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    for sizes in [&[1 << 62][..], &[1 << 62, 1 << 62, 1 << 62, 1 << 62, 1 << 62]] {
+        let root =
+            Entry { path: Vec::new(), kind: Kind::Folder, mode: 0o700, modified: (0, 0), attributes: Vec::new() };
+        let file = |(number, size): (usize, &u64)| {
+            let stamp = Stamp { inode: 1, size: *size, modified: 0, changed: 0 };
+            let kind = Kind::File { stamp, data: vec![(0, *size)] };
+            Entry { path: number.to_string().into_bytes(), kind, ..root.clone() }
+        };
+        let entries = std::iter::once(root.clone()).chain(sizes.iter().enumerate().map(file)).collect();
+        let error = Target::open(&folder.path().join("to"), b"", Manifest { entries }, None, options(4096)).unwrap_err();
+        assert!(matches!(error, StageError::NoRoom { needed, .. } if needed >= 1 << 62), "{error}");
+    }
+    assert!(names(folder.path()).is_empty());
+}
+
+/// A sender sets no attributes that belong to the machine, and no ids.
+#[test]
+fn attributes_that_are_not_the_senders_to_set_are_left_out() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    std::fs::write(at("from"), "x").unwrap();
+    let mut source = Source::open(&at("from")).unwrap();
+    let mut manifest = source.manifest().clone();
+    manifest.entries[0].mode = 0o4755;
+    manifest.entries[0].attributes = vec![
+        (b"security.capability".to_vec(), b"\x01\0\0\x02".to_vec()),
+        (b"trusted.overlay.opaque".to_vec(), b"y".to_vec()),
+        (b"system.posix_acl_access".to_vec(), b"\x02\0\0\0".to_vec()),
+        (b"user.mine".to_vec(), b"mine".to_vec()),
+    ];
+    let mut target = Target::open(&at("to"), b"", manifest, None, options(4096)).unwrap();
+    let mut bytes = Pages::default();
+    let hash = source.read(target.blocks().pieces(0), &mut bytes).unwrap();
+    target.write(0, &bytes, Check::Now(hash)).unwrap();
+    let report = target.place().unwrap();
+    assert!(report.notes[0].contains("of 1 files") && report.notes[0].contains("security.capability"), "{report:?}");
+    let mut names = [0u8; 512];
+    let length = rustix::fs::listxattr(at("to"), &mut names).unwrap();
+    assert_eq!(names[..length], *b"user.mine\0");
+    assert_eq!(std::fs::metadata(at("to")).unwrap().mode() & 0o7777, 0o755);
+}
+
 #[test]
 fn a_manifest_that_leaves_its_root_is_refused() {
     let root =
@@ -529,16 +575,14 @@ fn a_manifest_that_leaves_its_root_is_refused() {
     let hostile: [&[u8]; 6] = [b"../out", b"/etc/passwd", b"a/../../out", b".", b"sub/file", b"a\0b"];
     for path in hostile {
         let manifest = Manifest { entries: vec![root(b"", Kind::Folder), root(path, Kind::Folder)] };
-        let error = Target::open((&folder.path().join("to"), false), b"", manifest, None, options(4096)).unwrap_err();
+        let error = Target::open(&folder.path().join("to"), b"", manifest, None, options(4096)).unwrap_err();
         assert!(matches!(error, StageError::Manifest(_)), "{error}");
     }
     // A link cannot be a folder for what follows.
     let link = root(b"x", Kind::Link(b"/etc".to_vec()));
     let entries = vec![root(b"", Kind::Folder), link, root(b"x/y", Kind::Link(b"z".to_vec()))];
-    let error =
-        Target::open((&folder.path().join("to"), false), b"", Manifest { entries }, None, options(4096)).unwrap_err();
+    let error = Target::open(&folder.path().join("to"), b"", Manifest { entries }, None, options(4096)).unwrap_err();
     assert!(matches!(error, StageError::Manifest(_)), "{error}");
-    assert!(!is_own(folder.path(), b"", &Manifest::default()), "an empty one is nobody's");
     assert!(names(folder.path()).is_empty());
     let _ = OsString::from_vec(Vec::new());
 }
