@@ -6,6 +6,7 @@ accounts.py PLAN.json, where the plan has
   logins     hosts that get an sshd (on port 2222) and a home directory of their own
   user       who logs in, if not root
   sshd       more lines for the configuration of each sshd
+  sshd_of    the same for single hosts
   slurm      for each site with Slurm: arguments of `Inside.slurm`
   environment   what a login there finds in its environment
   steps      one after the other: `host`, `words`, and perhaps `environment`, `stdin`, `limit`; `interrupt`: a path,
@@ -89,7 +90,7 @@ class Accounts:
         config.write_text(
             f"Port {PORT}\nHostKey {host_key}\nAuthorizedKeysFile {self.folder / 'user_key'}.pub {self.home(host)}/.ssh/authorized_keys\nPidFile none\nStrictModes no\n"
             f"UsePAM no\nPermitRootLogin prohibit-password\nPasswordAuthentication no\nKbdInteractiveAuthentication no\nSetEnv {settings}\n"
-            f"{self.plan.get('sshd', '')}"
+            f"{self.plan.get('sshd', '')}{self.plan.get('sshd_of', {}).get(host, '')}"
         )
         Path("/run/sshd").mkdir(exist_ok=True)
         words = ["/usr/sbin/sshd", "-D", "-e", "-f", config]

@@ -17,6 +17,7 @@ use crate::key::KeyArgs;
 #[cfg(feature = "lab")]
 use crate::lab_args::LabArgs;
 use crate::plan::PlanArgs;
+use crate::site_id::SiteId;
 use crate::sites_args::SitesArgs;
 use crate::slurm_args::SlurmArgs;
 use crate::stage_args::{BesideArgs, StageArgs};
@@ -270,7 +271,7 @@ pub(crate) struct RunArgs {
     /// End the job after its ranks have run this long; the exit code is then 124
     #[arg(long, value_name = "TIME", value_parser = types::quantity::parse_duration)]
     pub timeout: Option<Duration>,
-    /// Run without this terminal: print the job's id and return; see jobs, logs and cancel
+    /// Run without this terminal: print the job's id and return; see jobs, logs and cancel. The job belongs to the site
     #[arg(long, conflicts_with = "dry_run")]
     pub detach: bool,
     /// Show which ranks would run where, and which program; start nothing and contact no site
@@ -308,10 +309,26 @@ pub(crate) struct RunArgs {
 
 /// List the jobs that were started with `run --detach`
 #[derive(Debug, Args)]
+#[command(
+    long_about = "List the jobs that were started with `run --detach`: those of this machine and, on a machine that is no \
+        site, those of the site to which `run` is carried, as SITE/ID."
+)]
 pub(crate) struct JobsArgs {
     /// Print an object with all jobs
     #[arg(long)]
     pub json: bool,
+    #[command(flatten)]
+    pub far: JobsFarArgs,
+}
+
+/// Where jobs are.
+#[derive(Debug, Args)]
+pub(crate) struct JobsFarArgs {
+    /// The site where the job was started [default: the one in the id, else as for run]
+    #[arg(long, value_name = "SITE")]
+    pub from: Option<String>,
+    #[command(flatten)]
+    pub sites: SitesFileArgs,
 }
 
 /// Print what a detached job has written
@@ -320,17 +337,21 @@ pub(crate) struct LogsArgs {
     /// Go on until the job ends
     #[arg(short, long)]
     pub follow: bool,
-    /// The job's number, as `run --detach` and `jobs` print it
-    #[arg(value_name = "ID")]
-    pub id: u32,
+    /// The job, as `run --detach` and `jobs` print it
+    #[arg(value_name = "[SITE/]ID")]
+    pub id: SiteId,
+    #[command(flatten)]
+    pub far: JobsFarArgs,
 }
 
 /// End a detached job as Ctrl-C would
 #[derive(Debug, Args)]
 pub(crate) struct CancelArgs {
-    /// The job's number, as `run --detach` and `jobs` print it
-    #[arg(value_name = "ID")]
-    pub id: u32,
+    /// The job, as `run --detach` and `jobs` print it
+    #[arg(value_name = "[SITE/]ID")]
+    pub id: SiteId,
+    #[command(flatten)]
+    pub far: JobsFarArgs,
 }
 
 /// A site's share of a job.

@@ -1,10 +1,13 @@
-//! `run`, `sites check` and `top` on a machine that is no site: ssh carries them to a site.
+//! Commands on a machine that is no site: ssh carries them to a site.
 
 use std::ffi::OsString;
+use std::io::{Read, Write};
 
 use anyhow::Result;
+use launch::home::TYPED_DIRECTORY;
 use launch::launcher::Sites;
 use setup::carry;
+use setup::machine::{Input, Streams};
 use tokio::io::AsyncWrite;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
@@ -25,38 +28,87 @@ pub(crate) fn destination<'a>(sites: &'a Sites, from: Option<&str>) -> Option<&'
     carry::destination(&sites.file.sites, from.as_deref())
 }
 
-/// Carries `run` to the site and returns its exit code.
-pub(crate) fn run(sites: &Sites, site: &Site, words: Vec<OsString>) -> Result<i32> {
-    command(sites, site, &["run"], words.into_iter().skip_while(|word| word != "run").skip(1).collect())
+/// Whether this process was carried here from a machine that is no site.
+pub(crate) fn is_carried() -> bool {
+    std::env::var_os(TYPED_DIRECTORY).is_some()
+}
+
+/// Carries `run` to the site and returns its exit code. `input`: its ranks read this process's standard input.
+pub(crate) fn run(sites: &Sites, site: &Site, words: Vec<OsString>, input: bool) -> Result<i32> {
+    let words = words.into_iter().skip_while(|word| word != "run").skip(1).collect();
+    through(sites, site, &["run"], words, input.then(standard_input))
 }
 
 /// Carries a command to the site and returns its exit code. `words` follow it on the command line.
 pub(crate) fn command(sites: &Sites, site: &Site, command: &[&str], words: Vec<OsString>) -> Result<i32> {
+    through(sites, site, command, words, None)
+}
+
+/// Like [`command`], with this process's standard input.
+pub(crate) fn with_input(sites: &Sites, site: &Site, command: &[&str], words: Vec<OsString>) -> Result<i32> {
+    through(sites, site, command, words, Some(standard_input()))
+}
+
+fn through(sites: &Sites, site: &Site, command: &[&str], words: Vec<OsString>, input: Option<Input>) -> Result<i32> {
     let runtime = runtime()?;
     let code = runtime.block_on(async {
         let (out, err) = (tokio::io::stdout(), tokio::io::stderr());
-        carry_to(sites, site, command, words, out, err).await
+        carry_to(sites, site, command, words, (out, err), input).await
     });
     runtime.shutdown_background();
     code
 }
 
-/// Like [`command`], with other streams for its output.
+/// Carries a command to the site; returns its exit code, and what it printed.
+pub(crate) fn answer(sites: &Sites, site: &Site, command: &[&str], words: Vec<OsString>) -> Result<(i32, Vec<u8>)> {
+    let mut printed = Vec::new();
+    let runtime = runtime()?;
+    let code = runtime.block_on(carry_to(sites, site, command, words, (&mut printed, tokio::io::stderr()), None));
+    runtime.shutdown_background();
+    Ok((code?, printed))
+}
+
+/// Like [`command`], with other streams.
 pub(crate) async fn carry_to(
     sites: &Sites,
     site: &Site,
     command: &[&str],
     words: Vec<OsString>,
-    output: impl AsyncWrite + Unpin,
-    errors: impl AsyncWrite + Unpin,
+    (output, errors): (impl AsyncWrite + Unpin, impl AsyncWrite + Unpin),
+    input: Option<Input>,
 ) -> Result<i32> {
     let directory = working_directory()?;
     let home = std::env::home_dir();
-    // Only a job depends on its working directory.
-    let directory = if command == ["run"] { directory } else { home.clone().unwrap_or(directory) };
-    let carried =
-        carry::request(&site.name, command, words.into_iter(), &directory, home.as_deref(), std::env::vars_os())?;
-    Ok(carry::carry(site, &sites.file, carried, asking(), output, errors, signals()?, &mut Bar::new()).await?)
+    // Only jobs and transfers depend on their working directory.
+    let moves = matches!(command, ["run"] | ["stage", ..]);
+    let directory = if moves { directory } else { home.clone().unwrap_or(directory) };
+    let (words, home) = (words.into_iter(), home.as_deref());
+    let carried = carry::request(&site.name, command, words, &directory, home, std::env::vars_os(), input.is_some())?;
+    let streams = Streams { output, errors, input, signals: signals()? };
+    Ok(carry::carry(site, &sites.file, carried, asking(), streams, &mut Bar::new()).await?)
+}
+
+/// This process's standard input, read from when the command at the site has begun.
+fn standard_input() -> Input {
+    Box::new(|most| {
+        let (sender, receiver) = mpsc::channel(1);
+        // It ends with the process: a read of a terminal may never return.
+        std::thread::spawn(move || {
+            let mut piece = vec![0; most];
+            loop {
+                match crate::input::Input.read(&mut piece) {
+                    Ok(0) => return,
+                    Ok(count) if sender.blocking_send(piece[..count].to_vec()).is_ok() => {}
+                    Ok(_) => return,
+                    Err(error) => {
+                        let _ = writeln!(std::io::stderr(), "landbridge: standard input: {error}");
+                        return;
+                    }
+                }
+            }
+        });
+        receiver
+    })
 }
 
 /// The words after this one on the command line.

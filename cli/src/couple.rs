@@ -47,7 +47,7 @@ pub(crate) fn couple(args: CoupleArgs) -> Result<i32> {
     match try_to(args, say) {
         Ok(()) => Ok(0),
         Err(error) => {
-            say(Said::Over(format!("{error:#}")))?;
+            say(Said::Over(crate::whole(&error)))?;
             Ok(1)
         }
     }

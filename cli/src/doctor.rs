@@ -73,7 +73,7 @@ fn question(args: &DoctorArgs) -> Result<Question> {
     let path = sites_file::place(&args.sites)?;
     // A file that was named must be there; the usual one need not.
     let sites = (path.exists() || args.sites.sites.is_some())
-        .then(|| sites_file::read(&path).map_err(|error| format!("{error:#}")));
+        .then(|| sites_file::read(&path).map_err(|error| crate::whole(&error)));
     let home = match &sites {
         Some(Ok(sites)) if carried::destination(sites, args.from.as_deref()).is_none() => {
             sites_file::own_site(sites, args.from.as_deref()).ok()

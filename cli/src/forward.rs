@@ -6,12 +6,17 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use launch::forward::{ForwardError, Near, Request, run};
+use launch::launcher::Sites;
+use serde::Deserialize;
+use setup::tunnel::Tunnel;
 use thiserror::Error;
+use tokio::io::{AsyncBufReadExt, BufReader, duplex};
 use tokio::net::TcpListener;
-use types::sites::{Target, TargetError};
+use types::sites::{Site, Target, TargetError};
 
 use crate::args::SitesFileArgs;
-use crate::{json, runtime, sites_file};
+use crate::sites_add::asking;
+use crate::{carried, json, runtime, sites_file};
 
 /// Forward a TCP port of this machine to a port at another site
 #[derive(Debug, Args)]
@@ -91,6 +96,9 @@ fn destination(text: &str) -> Result<Destination, ForwardArgumentError> {
 /// Forwards until interrupted, and returns the exit code.
 pub(crate) fn forward(args: ForwardArgs) -> Result<i32> {
     let sites = sites_file::read(&sites_file::locate(&args.sites)?)?;
+    if let Some(far) = carried::destination(&sites, args.from.as_deref()).cloned() {
+        return forward_through(&sites, &far, &args);
+    }
     let home = sites_file::own_site(&sites, args.from.as_deref())?;
     let Destination { site, target } = args.to;
     sites.site(&site)?;
@@ -132,6 +140,65 @@ pub(crate) fn forward(args: ForwardArgs) -> Result<i32> {
     // Do not wait for a read of standard input that may never end.
     runtime.shutdown_background();
     forwarded
+}
+
+/// On a machine that is no site: the site forwards a port of its own, and ssh brings it here.
+fn forward_through(sites: &Sites, far: &Site, args: &ForwardArgs) -> Result<i32> {
+    let to = format!("{}:{}", args.to.site, args.to.target);
+    let address = match args.listen {
+        Listen::Standard => return carried::with_input(sites, far, &["forward"], vec!["-".into(), to.into()]),
+        Listen::At(address) if address.ip() == Ipv4Addr::LOCALHOST => address,
+        Listen::At(address) => {
+            bail!(
+                "{address}: from a machine that is no site, only a port of 127.0.0.1 can be forwarded: leave the address out"
+            )
+        }
+    };
+    let runtime = runtime()?;
+    let forwarded = runtime.block_on(async {
+        let (output, seen) = duplex(LINE);
+        let words = vec!["0".into(), to.clone().into(), "--json".into()];
+        let carried = carried::carry_to(sites, far, &["forward"], words, (output, tokio::io::stderr()), None);
+        let bring = async {
+            let mut line = String::new();
+            BufReader::new(seen).read_line(&mut line).await?;
+            let Ok(there) = serde_json::from_str::<Listening>(&line) else {
+                // It has ended and has said why.
+                return std::future::pending().await;
+            };
+            let port = Some(address.port()).filter(|port| *port != 0);
+            let mut tunnel = Tunnel::open(far, there.listen, port, asking()).await?;
+            let place = SocketAddr::new(address.ip(), tunnel.port);
+            if args.json {
+                let object =
+                    serde_json::json!({ "listen": place.to_string(), "site": args.to.site, "target": args.to.target });
+                writeln!(std::io::stdout(), "{}", json::object(object)?)?;
+            } else {
+                writeln!(
+                    std::io::stderr(),
+                    "landbridge: {place} is forwarded to site {}, {}",
+                    args.to.site,
+                    args.to.target
+                )?;
+            }
+            Err(tunnel.ended().await.into())
+        };
+        tokio::select! {
+            ended = carried => ended,
+            failed = bring => failed,
+        }
+    });
+    runtime.shutdown_background();
+    forwarded
+}
+
+/// The longest answer of a forward at a site.
+const LINE: usize = 4096;
+
+/// Where a forward at a site listens.
+#[derive(Deserialize)]
+struct Listening {
+    listen: SocketAddr,
 }
 
 #[cfg(test)]

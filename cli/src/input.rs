@@ -3,8 +3,7 @@
 use std::io::{self, IsTerminal, Read};
 use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{FileType, fstat};
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::getpgrp;
 use rustix::stdio::stdin;
 use rustix::termios::tcgetpgrp;
@@ -15,23 +14,6 @@ const LOOK: Duration = Duration::from_millis(300);
 /// This process's standard input. Reading from a terminal waits until the job is in the foreground: the system stops a
 /// background job that reads, and nobody would read what its ranks write.
 pub(crate) struct Input;
-
-/// Whether this process was given data to read: a file that is not empty, or a pipe or socket that is not at its end. A
-/// terminal does not count.
-pub(crate) fn is_given() -> bool {
-    let stdin = stdin();
-    let Ok(status) = fstat(stdin) else { return false };
-    match FileType::from_raw_mode(status.st_mode) {
-        FileType::RegularFile => status.st_size > 0,
-        FileType::Fifo | FileType::Socket => {
-            let mut descriptors = [PollFd::new(&stdin, PollFlags::IN)];
-            let now = poll(&mut descriptors, Some(&Timespec::default())).is_ok();
-            let ready = descriptors[0].revents();
-            now && (ready.contains(PollFlags::IN) || !ready.contains(PollFlags::HUP))
-        }
-        _ => false,
-    }
-}
 
 impl Read for Input {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {

@@ -11,12 +11,15 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail};
+use launch::launcher::Sites;
 use rustix::fs::{FlockOperation, flock};
 use rustix::process::{Pid, Signal, kill_process, setsid};
 use serde::{Deserialize, Serialize};
+use types::sites::Site;
 
-use crate::args::{CancelArgs, JobsArgs, LogsArgs};
-use crate::json;
+use crate::args::{CancelArgs, JobsArgs, JobsFarArgs, LogsArgs};
+use crate::site_id::{SiteId, far};
+use crate::{carried, json};
 
 /// Ended jobs that are kept.
 const KEPT: usize = 100;
@@ -51,6 +54,9 @@ struct Job {
     id: u32,
     state: State,
     exit_code: Option<i32>,
+    /// The site that it belongs to, if its user is elsewhere.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    site: Option<String>,
     #[serde(flatten)]
     typed: Typed,
     /// Seconds since 1970; `None` while it runs or where only another machine knows.
@@ -59,8 +65,9 @@ struct Job {
     folder: PathBuf,
 }
 
-/// Starts `landbridge` with these words in a process that does not need this terminal; prints the job's id.
-pub(crate) fn detach(words: &[OsString]) -> Result<i32> {
+/// Starts `landbridge` with these words in a process that does not need this terminal; prints the job's id. `from`: the
+/// site that `--from` names.
+pub(crate) fn detach(words: &[OsString], from: Option<&str>) -> Result<i32> {
     let all = folder()?;
     forget_old(&all);
     let (id, folder) = fresh(&all)?;
@@ -77,7 +84,12 @@ pub(crate) fn detach(words: &[OsString]) -> Result<i32> {
     write("job.json", serde_json::to_string(&typed)?)?;
     let output = OpenOptions::new().create(true).append(true).open(folder.join("output"))?;
     // The terminal will be closed; a file or a pipe stays readable.
-    let stdin = if io::stdin().is_terminal() { Stdio::null() } else { Stdio::inherit() };
+    let stdin = match io::stdin().is_terminal() {
+        true => Stdio::null(),
+        // The connection will be closed too.
+        false if carried::is_carried() => kept_input(&folder.join("input"))?,
+        false => Stdio::inherit(),
+    };
     let mut child = Command::new(std::env::current_exe()?)
         .arg("detached")
         .arg(&folder)
@@ -95,8 +107,19 @@ pub(crate) fn detach(words: &[OsString]) -> Result<i32> {
         }
         std::thread::sleep(Duration::from_millis(5));
     }
-    writeln!(io::stdout(), "{id}")?;
+    writeln!(io::stdout(), "{}", SiteId::shown(id, from))?;
     Ok(0)
+}
+
+/// All of standard input, in a file from which the job reads it.
+fn kept_input(path: &Path) -> Result<Stdio> {
+    let keep = || -> io::Result<File> {
+        let mut file = File::options().read(true).write(true).create_new(true).open(path)?;
+        io::copy(&mut io::stdin(), &mut file)?;
+        file.rewind()?;
+        Ok(file)
+    };
+    Ok(keep().with_context(|| path.display().to_string())?.into())
 }
 
 /// Becomes a detached job: runs `work` in a session of its own and leaves its exit code in the folder.
@@ -114,16 +137,26 @@ pub(crate) fn become_detached(folder: &Path, work: impl FnOnce() -> Result<i32>)
     result
 }
 
-/// Shows the jobs.
+/// Shows the jobs of this machine, and those of the site to which jobs are carried from here.
 pub(crate) fn jobs(args: &JobsArgs) -> Result<i32> {
-    let jobs = all(&folder()?)?;
-    let mut out = io::stdout().lock();
+    let from = args.far.from.as_deref();
+    let mut jobs = all(&folder()?)?;
+    jobs.iter_mut().for_each(|job| job.site = SiteId::shown(job.id, from).site);
+    let far = far(&args.far.sites, from)?;
+    let mut out = io::stdout();
     if args.json {
+        let mut jobs = jobs.iter().map(serde_json::to_value).collect::<Result<Vec<_>, _>>()?;
+        if let Some((sites, site)) = &far {
+            let (code, printed) = carried::answer(sites, site, &["jobs"], vec!["--json".into()])?;
+            if code != 0 {
+                return Ok(code);
+            }
+            let there: SiteJobs =
+                serde_json::from_slice(&printed).with_context(|| format!("what site {} prints", site.name))?;
+            jobs.extend(there.jobs);
+        }
         writeln!(out, "{}", json::object(serde_json::json!({ "jobs": jobs }))?)?;
         return Ok(0);
-    }
-    if jobs.is_empty() {
-        writeln!(out, "no jobs: `landbridge run --detach -n N PROGRAM` starts one")?;
     }
     for job in &jobs {
         let state = match (&job.state, job.exit_code) {
@@ -133,22 +166,53 @@ pub(crate) fn jobs(args: &JobsArgs) -> Result<i32> {
             (State::Elsewhere, _) => format!("on {}", job.typed.host),
         };
         let words = job.typed.command.join(" ");
-        writeln!(out, "{:>4}  {state:10}  {:>8}  {words}", job.id, job.time())?;
+        let id = SiteId { site: job.site.clone(), number: job.id }.to_string();
+        writeln!(out, "{id:>4}  {state:10}  {:>8}  {words}", job.time())?;
+    }
+    if let Some((sites, site)) = &far {
+        return carried::command(sites, site, &["jobs"], Vec::new());
+    }
+    if jobs.is_empty() {
+        writeln!(out, "no jobs: `landbridge run --detach -n N PROGRAM` starts one")?;
     }
     Ok(0)
 }
 
+/// The jobs that a site lists.
+#[derive(Deserialize)]
+struct SiteJobs {
+    jobs: Vec<serde_json::Value>,
+}
+
+/// The site of a job that is not on this machine.
+fn site_of(id: &SiteId, args: &JobsFarArgs) -> Result<Option<(Sites, Site)>> {
+    match id.site.as_deref().or(args.from.as_deref()) {
+        Some(name) => far(&args.sites, Some(name)),
+        None => Ok(None),
+    }
+}
+
 /// Prints what a job has written, and with `-f` what it writes until it ends.
 pub(crate) fn logs(args: &LogsArgs) -> Result<i32> {
+    let number = args.id.number;
+    if let Some((sites, site)) = site_of(&args.id, &args.far)? {
+        let follow = args.follow.then(|| "--follow".into());
+        return carried::command(
+            &sites,
+            &site,
+            &["logs"],
+            follow.into_iter().chain([number.to_string().into()]).collect(),
+        );
+    }
     let all = folder()?;
-    let job = find(&all, args.id)?;
+    let job = find(&all, number)?;
     let path = job.folder.join("output");
     let mut file = File::open(&path).with_context(|| path.display().to_string())?;
     let mut out = io::stdout().lock();
     let mut at = 0;
     loop {
         // Checked before reading, so that nothing the job writes before its end is missed.
-        let over = !args.follow || find(&all, args.id)?.state != State::Running;
+        let over = !args.follow || find(&all, number)?.state != State::Running;
         file.seek(SeekFrom::Start(at))?;
         let mut piece = Vec::new();
         Read::by_ref(&mut file).take(1 << 20).read_to_end(&mut piece)?;
@@ -166,8 +230,12 @@ pub(crate) fn logs(args: &LogsArgs) -> Result<i32> {
 
 /// Ends a job as Ctrl-C would.
 pub(crate) fn cancel(args: &CancelArgs) -> Result<i32> {
+    let number = args.id.number;
+    if let Some((sites, site)) = site_of(&args.id, &args.far)? {
+        return carried::command(&sites, &site, &["cancel"], vec![number.to_string().into()]);
+    }
     let all = folder()?;
-    let job = find(&all, args.id)?;
+    let job = find(&all, number)?;
     match job.state {
         State::Running => {}
         State::Elsewhere => {
@@ -183,17 +251,18 @@ pub(crate) fn cancel(args: &CancelArgs) -> Result<i32> {
             break;
         }
         let end = Instant::now() + END;
-        while find(&all, args.id)?.state == State::Running && Instant::now() < end {
+        while find(&all, number)?.state == State::Running && Instant::now() < end {
             std::thread::sleep(LOOK);
         }
-        if find(&all, args.id)?.state != State::Running {
+        if find(&all, number)?.state != State::Running {
             break;
         }
     }
-    if find(&all, args.id)?.state == State::Running {
+    if find(&all, number)?.state == State::Running {
         bail!("job {} did not end: its process is {} on this machine", job.id, pid.as_raw_nonzero());
     }
-    writeln!(io::stdout(), "job {} is cancelled", job.id)?;
+    let id = SiteId::shown(job.id, args.far.from.as_deref());
+    writeln!(io::stdout(), "job {id} is cancelled")?;
     Ok(0)
 }
 
@@ -255,7 +324,7 @@ fn job(all: &Path, id: u32) -> Option<Job> {
         State::Running | State::Elsewhere => None,
     };
     let ended = last.and_then(|name| std::fs::metadata(folder.join(name)).ok()?.modified().ok()).map(seconds);
-    Some(Job { id, state, exit_code, typed, ended, folder })
+    Some(Job { id, state, exit_code, site: None, typed, ended, folder })
 }
 
 impl Job {
@@ -319,7 +388,7 @@ mod tests {
 
     fn kept(state: State, ended: Option<u64>) -> Job {
         let typed = Typed { command: vec![], directory: String::new(), host: String::new(), began: 1000 };
-        Job { id: 1, state, exit_code: None, typed, ended, folder: PathBuf::new() }
+        Job { id: 1, state, exit_code: None, site: None, typed, ended, folder: PathBuf::new() }
     }
 
     #[test]

@@ -24,6 +24,8 @@ mod lab;
 mod lab_args;
 mod log;
 mod page;
+#[cfg(test)]
+mod pages;
 mod parts;
 mod plan;
 mod printable;
@@ -31,6 +33,7 @@ mod push;
 mod run;
 #[cfg(feature = "share")]
 mod share;
+mod site_id;
 mod sites_add;
 mod sites_apply;
 mod sites_args;
@@ -120,10 +123,18 @@ fn main() -> ExitCode {
     match result {
         Ok(code) => exit(code),
         Err(error) => {
-            let _ = writeln!(std::io::stderr(), "landbridge: {error:#}");
+            let _ = writeln!(std::io::stderr(), "landbridge: {}", whole(&error));
             ExitCode::FAILURE
         }
     }
+}
+
+/// The error and its causes in one line. Many errors have their cause in their own text already.
+fn whole(error: &anyhow::Error) -> String {
+    error.chain().skip(1).fold(error.to_string(), |text, cause| {
+        let cause = cause.to_string();
+        if text.ends_with(&cause) || text.contains(&format!("{cause}: ")) { text } else { format!("{text}: {cause}") }
+    })
 }
 
 /// Exit codes have eight bits. A failure whose low eight bits are zero must stay a failure.
@@ -134,4 +145,22 @@ fn exit(code: i32) -> ExitCode {
 /// A runtime that uses this thread alone. Its tasks end with it.
 fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
     Ok(tokio::runtime::Builder::new_current_thread().enable_all().build()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::Context;
+
+    use super::*;
+
+    #[test]
+    fn a_cause_is_said_once() {
+        let source = || std::io::Error::from_raw_os_error(2);
+        let named = setup::SetupError::File { path: "/no/file".into(), source: source() };
+        let text = whole(&anyhow::Error::new(named).context("sites file"));
+        assert_eq!(text, "sites file: /no/file: No such file or directory (os error 2)");
+        let plain = Err::<(), _>(source()).context("/no/file").unwrap_err();
+        assert_eq!(whole(&plain), "/no/file: No such file or directory (os error 2)");
+        assert_eq!(whole(&anyhow::anyhow!("one")), "one");
+    }
 }

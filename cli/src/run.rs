@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
-use std::io::Write;
+use std::io::{IsTerminal, Write};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
@@ -27,7 +27,7 @@ use wire::control::HeldAllocation;
 use crate::alone::{self, Alone};
 use crate::args::{MapBy, Mpi, RunArgs};
 use crate::files::Files;
-use crate::input::{self, Input};
+use crate::input::Input;
 use crate::parts::TypedPart;
 use crate::stage_beside::Overlap;
 use crate::terminal::Terminal;
@@ -36,11 +36,11 @@ use crate::{carried, gateway_again, jobs, json, parts, push, runtime, sites_file
 /// Runs the job and gives the exit code. `words`: the whole command line.
 pub(crate) fn run(args: RunArgs, words: Vec<OsString>) -> Result<i32> {
     let parts = parts::parts(&args).unwrap_or_else(|error| error.exit());
-    if args.detach {
+    if args.detach && is_typed_here(&args)? {
         // Options end where the program begins.
         let end = words.iter().position(|word| word == "--").unwrap_or(words.len());
         let kept = words.iter().enumerate().skip(1).filter(|(at, word)| *at >= end || *word != "--detach");
-        return jobs::detach(&kept.map(|(_, word)| word.clone()).collect::<Vec<_>>());
+        return jobs::detach(&kept.map(|(_, word)| word.clone()).collect::<Vec<_>>(), args.from.as_deref());
     }
     let origin = origin(&args, &parts)?;
     let whole = match &origin {
@@ -56,7 +56,7 @@ pub(crate) fn run(args: RunArgs, words: Vec<OsString>) -> Result<i32> {
     let hosts = hosts(&args)?;
     let (output, verbose) = (args.output_filename.clone(), args.verbose);
     let local_files = local_files(&args);
-    let beside = args.beside.clone();
+    let (beside, detach) = (args.beside.clone(), args.detach);
     let summary_to = args.json.clone();
     let (from, wait, timeout, prefix, dry) = (args.from.clone(), args.wait, args.timeout, args.prefix, args.dry_run);
     let push_to: BTreeSet<String> =
@@ -94,25 +94,16 @@ pub(crate) fn run(args: RunArgs, words: Vec<OsString>) -> Result<i32> {
         checked?;
     }
     push::before_run(&sites, &push_to, &pushed)?;
-    if let Some(site) = elsewhere {
-        if let Some(option) = local_files.filter(|_| !dry) {
+    if let Some(site) = elsewhere.filter(|_| !dry) {
+        if let Some(option) = local_files {
             bail!(
                 "{option}: the job is started at site {}, which has other files than this machine: type it there",
                 site.name
             );
         }
-        if dry {
-            return show(&sites.file, &wish, &typed, summary_to);
-        }
-        if typed.input != InputTo::None && input::is_given() {
-            let name = &site.name;
-            writeln!(
-                std::io::stderr(),
-                "landbridge: standard input is not carried to site {name}: all ranks read an empty one. Type this at site \
-                 {name}, or let the program read a file, which `--push FILE` copies there"
-            )?;
-        }
-        return carried::run(&whole, site, parts::with_values(words)?);
+        // A detached job outlives the terminal.
+        let input = typed.input != InputTo::None && !(detach && std::io::stdin().is_terminal());
+        return carried::run(&whole, site, with_hosts(parts::with_values(words)?, &hosts), input);
     }
     if dry {
         return show(&sites.file, &wish, &typed, summary_to);
@@ -196,7 +187,7 @@ fn origin(args: &RunArgs, parts: &[TypedPart]) -> Result<Origin> {
 /// The nodes that the user named.
 fn hosts(args: &RunArgs) -> Result<Vec<Host>> {
     let Some(file) = &args.hostfile else { return Ok(args.hosts.clone()) };
-    let text = std::fs::read_to_string(file).with_context(|| format!("--hostfile {}", file.display()))?;
+    let text = std::fs::read(file).with_context(|| format!("--hostfile {}", file.display()))?;
     let hosts = hosts::parse_file(&text).with_context(|| format!("--hostfile {}", file.display()))?;
     if hosts.is_empty() {
         bail!("--hostfile {}: it names no node: write SITE/NODE on a line for each", file.display());
@@ -204,11 +195,30 @@ fn hosts(args: &RunArgs) -> Result<Vec<Host>> {
     Ok(hosts)
 }
 
+/// Whether the job is started on this machine, not carried to a site.
+fn is_typed_here(args: &RunArgs) -> Result<bool> {
+    let Some(file) = sites_file::find(&args.sites)? else { return Ok(true) };
+    Ok(carried::destination(&sites_file::read(&file)?, args.from.as_deref()).is_none())
+}
+
+/// The command line with the nodes that a hostfile of this machine names.
+fn with_hosts(mut words: Vec<OsString>, hosts: &[Host]) -> Vec<OsString> {
+    let end = words.iter().position(|word| word == "--").unwrap_or(words.len());
+    let is = |word: &OsString, start: &str| word.as_encoded_bytes().starts_with(start.as_bytes());
+    let Some(at) = words[..end].iter().position(|word| word == "--hostfile" || is(word, "--hostfile=")) else {
+        return words;
+    };
+    let hosts: Vec<String> = hosts.iter().map(Host::to_string).collect();
+    let last = if words[at] == "--hostfile" { at + 1 } else { at };
+    words.splice(at..=last, [format!("--host={}", hosts.join(",")).into()]);
+    words
+}
+
 /// An option that names a file of this machine.
 fn local_files(args: &RunArgs) -> Option<&'static str> {
-    let beside = args.beside.is_wanted().then_some("--stage-in or --stage-out");
-    let hostfile = args.hostfile.as_ref().map(|_| "--hostfile");
-    hostfile.or(beside).or(args.output_filename.as_ref().map(|_| "--output-filename"))
+    let here =
+        args.beside.names_this_machine().then_some("--stage-in from a path or --stage-out to a path without a site");
+    here.or(args.output_filename.as_ref().map(|_| "--output-filename"))
 }
 
 /// What was typed, for whichever site it is. `firsts`: the first rank of each program.

@@ -153,7 +153,7 @@ pub(crate) fn status(args: &ListArgs) -> Result<i32> {
 
 /// The other end: answers the requests of a user's `sites` command, or becomes a job.
 pub(crate) fn other_end() -> Result<i32> {
-    let serving = setup::here::serve(BufReader::new(tokio::io::stdin()), tokio::io::stdout(), tokio::io::stderr());
+    let serving = setup::here::serve(BufReader::new(tokio::io::stdin()), tokio::io::stdout());
     let runtime = runtime()?;
     let served = runtime.block_on(serving);
     // Do not wait for a read of standard input that may never end.

@@ -60,7 +60,7 @@ pub(crate) fn step() -> Result<i32> {
                 let problem = match at_node(&node, port, Work::Remove { paths }, std::io::empty()) {
                     Ok(ended) if ended.code == 0 => continue,
                     Ok(ended) => ended.words,
-                    Err(error) => format!("{error:#}"),
+                    Err(error) => crate::whole(&error),
                 };
                 kept.push(Kept { node, problem: problem.trim().into() });
             }

@@ -8,18 +8,21 @@ use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use anyhow::{Context, Result, anyhow, bail};
+use launch::launcher::Sites;
 use serde::Serialize;
 use stage::mover::{Event, Order, Placed, Settings, Spot, Task};
 use stage::relaid::{Layouts, split_pattern};
 use stage::{Place, means_into, transfer};
+use types::sites::Site;
 use types::untrusted::acts;
 
 use crate::bar::Line;
+use crate::site_id::far;
 use crate::stage_args::{MoveArgs, StageArgs, StageCommand};
 use crate::stage_control::Desk;
 use crate::stage_nodes::Way;
 use crate::stage_places::{At, Map, Movers, absolute};
-use crate::{json, stage_control, stage_nodes};
+use crate::{carried, json, stage_control, stage_nodes};
 
 /// A file would have become longer than the user's limit.
 const SIGXFSZ: i32 = 25;
@@ -75,6 +78,11 @@ fn move_all(args: &MoveArgs) -> Result<i32> {
         }
     }
     refuse_ambiguous(from, to)?;
+    if places.iter().any(|place| place.site.is_some())
+        && let Some((sites, site)) = far(&args.common.sites, args.common.from.as_deref())?
+    {
+        return from_elsewhere(&places, &sites, &site);
+    }
     let (to, layouts) = relaid(args, from, to)?;
     let job = match places.iter().all(|place| place.site.is_none()) {
         true => {
@@ -98,6 +106,18 @@ fn refuse_ambiguous(from: &[Place], to: &Place) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Typed on a machine that is no site: a site moves it.
+fn from_elsewhere(places: &[Place], sites: &Sites, site: &Site) -> Result<i32> {
+    if let Some(place) = places.iter().find(|place| place.site.is_none()) {
+        bail!(
+            "{place}: this machine is no node of a site: `landbridge sites push {place} --to {}` copies it to the same place \
+             below your home there",
+            site.name
+        );
+    }
+    carried::command(sites, site, &["stage", "move"], carried::typed_after("move"))
 }
 
 /// The target, or its folder if files of an array get another layout there.

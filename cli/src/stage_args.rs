@@ -9,6 +9,8 @@ use stage::mover::{self, Settings};
 use types::quantity::{parse_byte_rate, parse_bytes, parse_duration};
 
 use crate::args::SitesFileArgs;
+use crate::site_id::SiteId;
+use crate::stage_nodes::{self, Way};
 
 /// Move files and folders to where a job needs them
 #[derive(Debug, Args)]
@@ -38,28 +40,44 @@ pub(crate) enum StageCommand {
 #[derive(Debug, Args)]
 pub(crate) struct StatusArgs {
     /// The transfer's id [default: all]
-    #[arg(value_name = "ID")]
-    pub id: Option<u32>,
+    #[arg(value_name = "[SITE/]ID")]
+    pub id: Option<SiteId>,
     /// Print as JSON
     #[arg(long)]
     pub json: bool,
+    #[command(flatten)]
+    pub far: FarArgs,
+}
+
+/// Whose transfers.
+#[derive(Debug, Args)]
+pub(crate) struct FarArgs {
+    /// The site whose transfers are meant [default: as for run]
+    #[arg(long, value_name = "SITE")]
+    pub from: Option<String>,
+    #[command(flatten)]
+    pub sites: SitesFileArgs,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct OneArgs {
     /// The transfer's id, as `stage status` shows it [default: the only one]
-    #[arg(value_name = "ID")]
-    pub id: Option<u32>,
+    #[arg(value_name = "[SITE/]ID")]
+    pub id: Option<SiteId>,
+    #[command(flatten)]
+    pub far: FarArgs,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct RateArgs {
     /// The transfer's id, as `stage status` shows it
-    #[arg(value_name = "ID")]
-    pub id: u32,
+    #[arg(value_name = "[SITE/]ID")]
+    pub id: SiteId,
     /// Most bytes per second at each target, or `none`
     #[arg(value_name = "RATE", value_parser = limit)]
     pub rate: Limit,
+    #[command(flatten)]
+    pub far: FarArgs,
 }
 
 /// A rate in bytes per second, or none.
@@ -265,6 +283,12 @@ pub(crate) struct BesideArgs {
 impl BesideArgs {
     pub(crate) fn is_wanted(&self) -> bool {
         !self.stage_in.is_empty() || !self.stage_out.is_empty()
+    }
+
+    /// Whether a source of `--stage-in` or a target of `--stage-out` is a path on the machine where it was typed.
+    pub(crate) fn names_this_machine(&self) -> bool {
+        let ins = self.stage_in.iter().map(|spec| stage_nodes::is_here(spec, Way::In));
+        ins.chain(self.stage_out.iter().map(|spec| stage_nodes::is_here(spec, Way::Out))).any(|here| here)
     }
 }
 

@@ -15,8 +15,9 @@ use setup::here::folders::Folders;
 use stage::mover::Control;
 
 use crate::jobs::host;
-use crate::json;
-use crate::stage_args::{OneArgs, RateArgs, StatusArgs};
+use crate::site_id::{SiteId, far};
+use crate::stage_args::{FarArgs, OneArgs, RateArgs, StatusArgs};
+use crate::{carried, json};
 
 /// How long the other end of such a socket may take.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -35,6 +36,9 @@ enum Question {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct State {
     id: u32,
+    /// The site that it belongs to, if its user is elsewhere.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    site: Option<String>,
     /// The places, or what was given for them, as typed.
     places: Vec<String>,
     /// The same in a sentence.
@@ -189,27 +193,42 @@ fn all() -> Result<Vec<State>> {
     Ok(found)
 }
 
-/// Shows the transfers.
+/// The transfers that a site lists.
+#[derive(Deserialize)]
+struct SiteTransfers {
+    transfers: Vec<serde_json::Value>,
+}
+
+/// Shows the transfers of this machine, and those of the site to which `stage` is carried from here.
 pub(crate) fn status(args: &StatusArgs) -> Result<i32> {
-    let mut found = all()?;
-    if let Some(id) = args.id {
-        found.retain(|state| state.id == id);
-        if found.is_empty() {
-            bail!("no transfer {id} is running here: `landbridge stage status` lists them");
-        }
-    }
+    let named = args.id.as_ref().and_then(|id| id.site.as_deref()).or(args.far.from.as_deref());
+    let far = if args.id.is_some() && named.is_none() { None } else { far(&args.far.sites, named)? };
+    let own = if named.is_some() && far.is_some() { Vec::new() } else { found(args)? };
+    let number = args.id.iter().map(|id| id.number.to_string().into());
     let mut out = std::io::stdout();
     if args.json {
-        writeln!(out, "{}", json::object(serde_json::json!({ "transfers": found }))?)?;
+        let mut transfers = own.iter().map(serde_json::to_value).collect::<Result<Vec<_>, _>>()?;
+        if let Some((sites, site)) = &far {
+            let words = number.chain(["--json".into()]).collect();
+            let (code, printed) = carried::answer(sites, site, &["stage", "status"], words)?;
+            if code != 0 {
+                return Ok(code);
+            }
+            let there: SiteTransfers =
+                serde_json::from_slice(&printed).with_context(|| format!("what site {} prints", site.name))?;
+            transfers.extend(there.transfers);
+        }
+        writeln!(out, "{}", json::object(serde_json::json!({ "transfers": transfers }))?)?;
         return Ok(0);
     }
-    if found.is_empty() {
+    if own.is_empty() && far.is_none() {
         writeln!(std::io::stderr(), "landbridge: no transfer is running here")?;
     }
-    for State { id, title, arrived, total, seconds, paused, rate, .. } in found {
+    for State { id, title, arrived, total, seconds, paused, rate, .. } in own {
         let share = (arrived * 100).checked_div(total).map_or(String::new(), |percent| format!(" ({percent} %)"));
         let limit = rate.map_or(String::new(), |rate| format!(", at most {}/s", super::stage::size(rate)));
         let paused = if paused { ", paused" } else { "" };
+        let id = SiteId::shown(id, args.far.from.as_deref());
         writeln!(
             out,
             "{id}  {title}: {} of {}{share} after {seconds:.0} s{limit}{paused}",
@@ -217,13 +236,37 @@ pub(crate) fn status(args: &StatusArgs) -> Result<i32> {
             super::stage::size(total)
         )?;
     }
-    Ok(0)
+    match far {
+        Some((sites, site)) => carried::command(&sites, &site, &["stage", "status"], number.collect()),
+        None => Ok(0),
+    }
 }
 
-/// Tells a transfer, the only one if no id is given, what to do from now on.
-fn steer(id: Option<u32>, control: Control) -> Result<i32> {
+/// The transfers of this machine that were asked for.
+fn found(args: &StatusArgs) -> Result<Vec<State>> {
+    let mut found = all()?;
+    if let Some(SiteId { number, .. }) = args.id {
+        found.retain(|state| state.id == number);
+        if found.is_empty() {
+            bail!("no transfer {number} is running here: `landbridge stage status` lists them");
+        }
+    }
+    found.iter_mut().for_each(|state| state.site = SiteId::shown(state.id, args.far.from.as_deref()).site);
+    Ok(found)
+}
+
+/// Tells a transfer, the only one if no id is given, what to do from now on. `word` and `value`: what was typed.
+fn steer(id: Option<&SiteId>, args: &FarArgs, control: Control, word: &str, value: Option<String>) -> Result<i32> {
+    let named = id.and_then(|id| id.site.as_deref()).or(args.from.as_deref());
+    let number = id.map(|id| id.number);
     let running = all()?;
-    let id = match (id, &running[..]) {
+    if (named.is_some() || (number.is_none() && running.is_empty()))
+        && let Some((sites, site)) = far(&args.sites, named)?
+    {
+        let words = number.map(|number| number.to_string()).into_iter().chain(value).map(Into::into);
+        return carried::command(&sites, &site, &["stage", word], words.collect());
+    }
+    let id = match (number, &running[..]) {
         (Some(id), running) if running.iter().any(|state| state.id == id) => id,
         (Some(id), _) => bail!("no transfer {id} is running here: `landbridge stage status` lists them"),
         (None, [one]) => one.id,
@@ -238,17 +281,18 @@ fn steer(id: Option<u32>, control: Control) -> Result<i32> {
 }
 
 pub(crate) fn pause(args: &OneArgs) -> Result<i32> {
-    steer(args.id, Control::Pause)
+    steer(args.id.as_ref(), &args.far, Control::Pause, "pause", None)
 }
 
 pub(crate) fn resume(args: &OneArgs) -> Result<i32> {
-    steer(args.id, Control::Resume)
+    steer(args.id.as_ref(), &args.far, Control::Resume, "resume", None)
 }
 
 pub(crate) fn cancel(args: &OneArgs) -> Result<i32> {
-    steer(args.id, Control::Cancel)
+    steer(args.id.as_ref(), &args.far, Control::Cancel, "cancel", None)
 }
 
 pub(crate) fn rate(args: &RateArgs) -> Result<i32> {
-    steer(Some(args.id), Control::Rate(args.rate))
+    let typed = args.rate.map_or("none".to_owned(), |rate| format!("{rate}B/s"));
+    steer(Some(&args.id), &args.far, Control::Rate(args.rate), "rate", Some(typed))
 }

@@ -8,10 +8,11 @@ use anyhow::{Context, Result, anyhow, bail};
 use stage::mover::{Order, Task};
 use stage::{Place, means_into};
 
+use crate::site_id::far;
 use crate::stage::{self as command, Job};
 use crate::stage_args::NodesArgs;
 use crate::stage_places::{At, Map, Movers, on_nodes, there};
-use crate::{alone, jobs, sites_file};
+use crate::{alone, carried, jobs, sites_file};
 
 /// Which way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,8 +41,26 @@ fn parse(text: &OsStr) -> Result<Spec> {
     }
 }
 
+/// Whether the end that is not on the nodes is a path of the machine where the spec was typed.
+pub(crate) fn is_here(spec: &OsStr, way: Way) -> bool {
+    let Ok(Spec { from, to }) = parse(spec) else { return false };
+    let far = if way == Way::In { from } else { to };
+    Place::parse(&far).is_ok_and(|place| place.site.is_none())
+}
+
 /// Moves what the SPECs say, and returns the exit code.
 pub(crate) fn stage(args: &NodesArgs, way: Way) -> Result<i32> {
+    if let Some((sites, site)) = far(&args.common.sites, args.common.from.as_deref())? {
+        let (word, end) = if way == Way::In { ("in", "SRC") } else { ("out", "DST") };
+        if let Some(spec) = args.specs.iter().find(|spec| is_here(spec, way)) {
+            let (spec, name) = (spec.to_string_lossy(), &site.name);
+            bail!(
+                "`{spec}`: this machine is no node of site {name}, so {end} must name a site: move it by `landbridge stage \
+                 move` first, and give it here as {name}:PATH"
+            );
+        }
+        return carried::command(&sites, &site, &["stage", word], carried::typed_after(word));
+    }
     let specs = args.specs.iter().map(|text| parse(text)).collect::<Result<Vec<_>>>()?;
     let typed: Vec<String> = args.specs.iter().map(|spec| spec.to_string_lossy().into_owned()).collect();
     let title = format!("{} {}", if way == Way::In { "in" } else { "out" }, typed.join(" "));

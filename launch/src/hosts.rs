@@ -1,5 +1,6 @@
 //! Nodes chosen by name, for `--host` and `--hostfile`. No I/O: takes a sites file and leaves only these nodes in it.
 
+use std::fmt;
 use std::str::FromStr;
 
 use thiserror::Error;
@@ -54,22 +55,51 @@ impl FromStr for Host {
     }
 }
 
-/// The hosts of a hostfile: one per line, with Open MPI's `slots=N` or with `:N`; `#` starts a comment.
+impl fmt::Display for Host {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.site, self.node)?;
+        self.slots.map_or(Ok(()), |slots| write!(f, ":{slots}"))
+    }
+}
+
+/// The hosts of a hostfile: one per line, with `:N` or with Open MPI's `slots=N` and `max_slots=N`; `#` starts a
+/// comment, in any encoding.
 ///
 /// # Errors
 /// [`HostError::Malformed`].
-pub fn parse_file(text: &str) -> Result<Vec<Host>, HostError> {
-    let lines = text.lines().map(|line| line.split('#').next().unwrap_or_default().trim());
-    let host = |line: &str| match line.split_once(char::is_whitespace) {
-        None => line.parse(),
-        Some((name, rest)) => {
-            let slots =
-                rest.trim().strip_prefix("slots=").and_then(|slots| slots.parse().ok()).filter(|slots| *slots > 0);
-            let malformed = || HostError::Malformed(line.to_owned());
-            Ok(Host { slots: Some(slots.ok_or_else(malformed)?), ..name.parse()? })
-        }
+pub fn parse_file(bytes: &[u8]) -> Result<Vec<Host>, HostError> {
+    let bytes = bytes.strip_prefix(BYTE_ORDER_MARK).unwrap_or(bytes);
+    let lines = bytes.split(|byte| *byte == b'\n');
+    let texts = lines.map(|line| line.split(|byte| *byte == b'#').next().unwrap_or_default().trim_ascii());
+    let parse = |text: &[u8]| match str::from_utf8(text) {
+        Ok(text) => host(text),
+        Err(_) => Err(HostError::Malformed(String::from_utf8_lossy(text).into_owned())),
     };
-    lines.filter(|line| !line.is_empty()).map(host).collect()
+    texts.filter(|text| !text.is_empty()).map(parse).collect()
+}
+
+/// What some editors put before a text.
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+
+/// A line of a hostfile.
+fn host(line: &str) -> Result<Host, HostError> {
+    let Some((name, rest)) = line.split_once(char::is_whitespace) else { return line.parse() };
+    let malformed = || HostError::Malformed(line.to_owned());
+    let (mut host, mut most): (Host, Option<u32>) = (name.parse()?, None);
+    // Open MPI allows white space around `=`.
+    let apart = rest.replace('=', " = ");
+    let words: Vec<&str> = apart.split_whitespace().collect();
+    for setting in words.chunks(3) {
+        let [name, "=", number] = setting else { return Err(malformed()) };
+        let number = number.parse().ok().filter(|number| *number > 0).ok_or_else(malformed)?;
+        match *name {
+            "slots" => host.slots = Some(number),
+            "max_slots" | "max-slots" => most = Some(number),
+            _ => return Err(malformed()),
+        }
+    }
+    host.slots = host.slots.into_iter().chain(most).min();
+    Ok(host)
 }
 
 /// Reduces the sites of these hosts to these nodes, in this order, and settles how many ranks each site gets. If no
@@ -192,9 +222,15 @@ mod tests {
 
     #[test]
     fn a_hostfile_has_one_host_per_line() {
-        let hosts = parse_file("# mine\na/n1\nb/n2 slots=3 \n\nb/n3:2 # fast\n").unwrap();
+        let hosts = parse_file(
+            b"\xef\xbb\xbf# m\xefn\na/n1\r\nb/n2 slots = 3 max_slots=4\n\nb/n3:2 # fast\nb/n4\tmax-slots =5",
+        )
+        .unwrap();
         let slots: Vec<_> = hosts.iter().map(|host| (host.node.as_str(), host.slots)).collect();
         assert_eq!(slots, [("n1", None), ("n2", Some(3)), ("n3", Some(2))]);
-        assert!(parse_file("a/n1 fast").is_err());
+        for wrong in ["a/n1 fast", "a/n1 slots", "a/n1 slots=0", "a/n1 slots=2 max_slots", "a/n1 = 2"] {
+            assert!(parse_file(wrong.as_bytes()).is_err(), "{wrong}");
+        }
+        assert!(parse_file(b"a/n\xff1").unwrap_err().to_string().contains("is not SITE/NODE"));
     }
 }

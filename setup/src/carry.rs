@@ -1,7 +1,8 @@
-//! `run` on a machine that is not a site: the job is carried over ssh to a site, which has the key and the gateway.
+//! A command on a machine that is not a site: ssh carries it to a site, which has the key and the gateway.
 //!
-//! The job runs there as if it had been typed there. Its output, its exit code and the user's signals pass through. It
-//! ends when the connection is lost or this process dies. Nothing is forwarded, and no key leaves its site.
+//! It runs there as if it had been typed there. Its input, its output, its exit code and the user's signals pass
+//! through. It ends when the connection is lost or this process dies, unless it is a detached job, which belongs to the
+//! site. Nothing is forwarded, and no key leaves its site.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -10,13 +11,12 @@ use std::path::Path;
 use launch::environment::setting;
 use launch::home::{TYPED_DIRECTORY, TYPED_HOME, portable};
 use tokio::io::AsyncWrite;
-use tokio::sync::mpsc;
 use types::SitesFile;
 use types::sites::Site;
 
 use crate::company::whereabouts;
 use crate::lift::lift;
-use crate::machine::{Machine, Way};
+use crate::machine::{Machine, Streams, Way};
 use crate::message::{Carry, Request};
 use crate::place::Place;
 use crate::release::Release;
@@ -43,11 +43,11 @@ pub fn destination<'a>(sites: &'a [Site], wanted: Option<&str>) -> Option<&'a Si
     named.find(|site| matches!(whereabouts(site), Ok(Some(Place::Ssh { .. }))))
 }
 
-/// What is carried: the words after `run`, with `--` before the program; the directory in which it was typed; and the
-/// settings in this environment.
+/// What is carried: the words after the command, those of `run` with `--` before the program; the directory in which it
+/// was typed; and the settings in this environment. `input`: it gets the user's standard input.
 ///
 /// # Errors
-/// The summary would be written to a file there, or a variable to be set has no value here.
+/// The summary of a job would be written to a file there, or a variable to be set has no value here.
 pub fn request(
     site: &str,
     command: &[&str],
@@ -55,7 +55,9 @@ pub fn request(
     directory: &Path,
     home: Option<&Path>,
     environment: impl Iterator<Item = (OsString, OsString)>,
+    input: bool,
 ) -> Result<Carry, SetupError> {
+    let is_run = command == ["run"];
     let environment: Vec<(OsString, OsString)> = environment.collect();
     let here = |name: &OsStr| environment.iter().find(|(other, _)| other == name).map(|(_, value)| value.clone());
     // The user means the value that the variable has here.
@@ -73,20 +75,21 @@ pub fn request(
                 break;
             }
             // The site has its own sites file, this machine decides `--from`, and `--push` was done from here.
-            b"--sites" | b"--from" | b"--push" => drop(words.next()),
+            b"--sites" | b"--from" => drop(words.next()),
+            b"--push" if is_run => drop(words.next()),
             text if [&b"--sites="[..], b"--from=", b"--push="].iter().any(|option| text.starts_with(option)) => {}
-            text if text.starts_with(b"--json=") => {
+            text if is_run && text.starts_with(b"--json=") => {
                 return Err(SetupError::Request(format!(
                     "{}: the job is started at site {site}, and the file would be written there; --json alone writes the \
                      summary to standard output",
                     word.to_string_lossy()
                 )));
             }
-            b"-x" => {
+            b"-x" if is_run => {
                 kept.push(word);
                 kept.extend(words.next().map(|word| with_value(&word)).transpose()?);
             }
-            text if text.starts_with(b"-x") => {
+            text if is_run && text.starts_with(b"-x") => {
                 kept.extend(["-x".into(), with_value(OsStr::from_bytes(&text[2..]))?]);
             }
             _ => kept.push(word),
@@ -110,23 +113,21 @@ pub fn request(
             .chain([(TYPED_DIRECTORY.into(), directory.clone())])
             .collect(),
         directory,
+        input,
     })
 }
 
-/// Runs the job at the site; returns its exit code. `signals`: numbers of the signals that the user sends. `file`: the
-/// sites file here. Gateways that have ended are started again.
+/// Runs the command at the site; returns its exit code. `file`: the sites file here. Gateways that have ended are
+/// started again if the command needs them.
 ///
 /// # Errors
-/// The site cannot be reached, or cannot start the job.
-#[allow(clippy::too_many_arguments, reason = "a job, where it runs, and what it is connected to")]
-pub async fn carry(
+/// The site cannot be reached, or cannot start the command.
+pub async fn carry<O: AsyncWrite + Unpin, E: AsyncWrite + Unpin>(
     site: &Site,
     file: &SitesFile,
     carry: Carry,
     asking: bool,
-    output: impl AsyncWrite + Unpin,
-    errors: impl AsyncWrite + Unpin,
-    mut signals: mpsc::Receiver<i32>,
+    mut streams: Streams<O, E>,
     progress: &mut dyn Progress,
 ) -> Result<i32, SetupError> {
     let place = whereabouts(site)?.ok_or_else(|| SetupError::site(&site.name, "cannot be reached from here"))?;
@@ -134,17 +135,17 @@ pub async fn carry(
     let release = Release::read(None)?;
     let ready = async {
         let mut machine = Machine::reach(&way, &release, progress).await?;
-        // A check or a view shows the current state and changes nothing; a job needs its gateways.
-        if carry.command == ["run"] {
+        // A check or a view shows the current state and changes nothing.
+        if carry.needs_gateways() {
             lift(&mut machine, site, file, asking, progress).await?;
         }
         Ok::<_, SetupError>(machine)
     };
     let machine = tokio::select! {
         machine = ready => machine?,
-        Some(signal) = signals.recv() => return Ok(128 + signal),
+        Some(signal) = streams.signals.recv() => return Ok(128 + signal),
     };
-    machine.become_job(&Request::Carry(carry), output, errors, signals).await
+    machine.become_job(&Request::Carry(carry), streams).await
 }
 
 #[cfg(test)]
@@ -152,11 +153,15 @@ mod tests {
     use super::*;
 
     fn carried(words: &[&str], directory: &str) -> Result<Carry, SetupError> {
+        carried_to(&["run"], words, directory)
+    }
+
+    fn carried_to(command: &[&str], words: &[&str], directory: &str) -> Result<Carry, SetupError> {
         let environment =
             [("OMP_NUM_THREADS", "2"), ("PATH", "/bin"), ("LANDBRIDGE_SITES", "/x"), ("LANDBRIDGE_SPIN", "0")];
         let environment = environment.iter().map(|(name, value)| (OsString::from(name), OsString::from(value)));
         let words = words.iter().map(OsString::from);
-        request("lyon", &["run"], words, Path::new(directory), Some(Path::new("/home/me")), environment)
+        request("lyon", command, words, Path::new(directory), Some(Path::new("/home/me")), environment, false)
     }
 
     #[test]
@@ -178,5 +183,8 @@ mod tests {
         assert!(error.contains("AWAY=VALUE"), "{error}");
         let error = carried(&["--json=f", "--", "p"], "/").unwrap_err().to_string();
         assert!(error.contains("--json=f") && error.contains("lyon"), "{error}");
+        // Only `run` has variables and a program.
+        let words = carried_to(&["stage", "move"], &["-x", "--from", "y", "--", "--from"], "/").unwrap().words;
+        assert_eq!(words.join(&b" "[..]), b"-x -- --from");
     }
 }

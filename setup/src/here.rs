@@ -29,6 +29,7 @@ use self::background::Background;
 pub use self::error::HereError;
 use self::folders::Folders;
 use self::keep::Keeping;
+use crate::frames::{Frame, send};
 use crate::message::{Reply, Request};
 
 /// How long the sender may stay silent between two requests.
@@ -38,23 +39,23 @@ const SILENCE: Duration = Duration::from_secs(1800);
 ///
 /// # Errors
 /// The answers cannot be written.
-pub async fn serve(
-    input: impl AsyncBufRead + Unpin,
-    mut output: impl AsyncWrite + Unpin,
-    mut errors: impl AsyncWrite + Unpin,
-) -> io::Result<i32> {
+pub async fn serve(input: impl AsyncBufRead + Unpin, mut output: impl AsyncWrite + Unpin) -> io::Result<i32> {
     let mut lines = input.lines();
     while let Ok(Ok(Some(line))) = timeout(SILENCE, lines.next_line()).await {
         let reply = match serde_json::from_str(&line) {
-            // Its errors go where everything else of the job's goes: to standard error.
-            Ok(Request::Carry(carry)) => match carried::carry_out(&carry, &mut lines).await {
-                Ok(code) => return Ok(code),
-                Err(problem) => {
-                    errors.write_all(format!("landbridge: site {}: {problem}\n", carry.site).as_bytes()).await?;
-                    errors.flush().await?;
-                    return Ok(1);
-                }
-            },
+            // From here on the connection carries frames.
+            Ok(Request::Carry(carry)) => {
+                let code = match carried::carry_out(&carry, lines.get_mut(), &mut output).await {
+                    Ok(code) => code,
+                    Err(problem) => {
+                        let words = format!("landbridge: site {}: {problem}\n", carry.site);
+                        send(&mut output, &Frame::Errors(words.into_bytes())).await?;
+                        send(&mut output, &Frame::Ended(1)).await?;
+                        1
+                    }
+                };
+                return Ok(code);
+            }
             Ok(Request::Place { items }) => match stage::place(&items, lines.get_mut()).await {
                 Err(HereError::Cut) => return Ok(1),
                 placed => placed.unwrap_or_else(|error| Reply::Failed { problem: error.to_string() }),

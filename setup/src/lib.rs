@@ -18,6 +18,7 @@ pub mod carry;
 mod company;
 pub mod doctor;
 mod error;
+mod frames;
 pub mod here;
 pub mod join;
 mod lift;

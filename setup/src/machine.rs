@@ -4,6 +4,7 @@
 //! the program among them (`landbridge site-end`), which then answers requests. There is only one connection, so a user
 //! who needs a password is asked once. When this process dies, the other end reads the end of its input and ends too.
 
+mod job;
 mod ssh;
 
 use std::borrow::Cow;
@@ -12,12 +13,13 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use thiserror::Error;
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
+pub use self::job::{Input, Streams};
 use crate::message::{Reply, Request};
 use crate::place::Place;
 use crate::release::{File, Release};
@@ -348,65 +350,6 @@ impl Machine {
         }
     }
 
-    /// Hands the connection to the job that the request starts; returns the job's exit code. Each signal number is
-    /// passed on. After `PATIENCE` signals the connection is given up, which ends the job too.
-    ///
-    /// # Errors
-    /// The connection breaks before the job has it, or this process's own output cannot be written.
-    pub async fn become_job(
-        mut self,
-        request: &Request,
-        mut output: impl AsyncWrite + Unpin,
-        mut errors: impl AsyncWrite + Unpin,
-        mut signals: mpsc::Receiver<i32>,
-    ) -> Result<i32, SetupError> {
-        let (sender, mut heard) = mpsc::channel(16);
-        if let Some(hear) = self.heard.take() {
-            let _ = hear.send(sender);
-        }
-        let mut line = serde_json::to_vec(request).map_err(|e| SetupError::site(&self.site, e.to_string()))?;
-        line.push(b'\n');
-        self.write(&line).await?;
-        let mut buffer = vec![0; 64 << 10];
-        let (mut out_open, mut errors_open, mut sent) = (true, true, 0);
-        while out_open || errors_open {
-            let written = tokio::select! {
-                read = self.output.read(&mut buffer), if out_open => match read {
-                    Ok(count @ 1..) => pass(&mut output, &buffer[..count]).await,
-                    _ => {
-                        out_open = false;
-                        Ok(())
-                    }
-                },
-                words = heard.recv(), if errors_open => match words {
-                    Some(words) => pass(&mut errors, &words).await,
-                    None => {
-                        errors_open = false;
-                        Ok(())
-                    }
-                },
-                Some(signal) = signals.recv() => {
-                    sent += 1;
-                    if sent >= PATIENCE {
-                        break;
-                    }
-                    // The job may be over already; its exit code comes next.
-                    let _ = self.input.write_all(format!("{signal}\n").as_bytes()).await;
-                    Ok(())
-                }
-            };
-            if let Err(e) = written {
-                // The other end now reads the end of its input and ends the job.
-                return Err(SetupError::Request(format!("output: {e}; the job at site {} ends", self.site)));
-            }
-        }
-        drop(self.input);
-        match timeout(STEP, self.child.wait()).await {
-            Ok(Ok(status)) => Ok(status.code().unwrap_or(255)),
-            _ => Err(SetupError::site(&self.site, "the connection did not close after the job")),
-        }
-    }
-
     /// Why the connection was lost, with ssh's last words.
     async fn lost(&mut self, problem: String) -> SetupError {
         let refusal = self.end(problem).await;
@@ -430,11 +373,6 @@ impl Machine {
         };
         ssh::Refusal::judge(problem, code, &String::from_utf8_lossy(&words))
     }
-}
-
-async fn pass(to: &mut (impl AsyncWrite + Unpin), bytes: &[u8]) -> std::io::Result<()> {
-    to.write_all(bytes).await?;
-    to.flush().await
 }
 
 /// The problem that the script reported, with what to do about it.

@@ -88,8 +88,7 @@ pub enum Request {
         /// The items that are to be here.
         items: Vec<Item>,
     },
-    /// Run a job. This is the last request, and only a failure to start gets a reply: otherwise the job takes over the
-    /// connection.
+    /// Run a command. This is the last request: from here on the connection carries frames.
     Carry(Carry),
     /// Return the status of the site's gateway.
     Status { site: String },
@@ -207,12 +206,12 @@ pub enum ItemKind {
     Mode { mode: u32 },
 }
 
-/// A job from a machine that is not a site.
+/// A command from a machine that is not a site.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Carry {
     /// The site that starts it.
     pub site: String,
-    /// The command, such as `run`.
+    /// The command, such as `run` or `stage move`.
     pub command: Vec<String>,
     /// The words after the command.
     pub words: Vec<Vec<u8>>,
@@ -220,6 +219,8 @@ pub struct Carry {
     pub directory: Vec<u8>,
     /// Variables that are set for it.
     pub environment: Vec<(Vec<u8>, Vec<u8>)>,
+    /// It gets the user's standard input; otherwise an empty one.
+    pub input: bool,
 }
 
 /// What a machine offers to a site.
@@ -263,6 +264,14 @@ pub struct Standing {
     pub unread: Option<String>,
     /// What is wrong, if it runs but does not answer.
     pub problem: Option<String>,
+}
+
+impl Carry {
+    /// Whether it moves data between sites, and not only shows or ends something.
+    pub(crate) fn needs_gateways(&self) -> bool {
+        let command: Vec<&str> = self.command.iter().map(String::as_str).collect();
+        matches!(command[..], ["run" | "forward"] | ["stage", "move" | "in" | "out"])
+    }
 }
 
 impl Request {

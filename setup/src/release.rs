@@ -88,6 +88,14 @@ impl Release {
         let layers = layers.iter().map(|(name, path)| (*name, path.as_path()));
         for (name, path) in layers.chain([(PROVIDER_FILE, provider), (COMMAND_FILE, command)]) {
             let wrong = |source| SetupError::File { path: path.to_owned(), source };
+            if !path.exists() {
+                let all = format!("{COMMAND_FILE}, {PROVIDER_FILE}, {LAYER_FILE} and {LARGE_LAYER_FILE}");
+                return Err(SetupError::Request(format!(
+                    "{}: there is no such file: Landbridge is four files, {all}; copy all of them into one folder, or the \
+                     libraries into ../lib/landbridge beside it",
+                    path.display()
+                )));
+            }
             let sum = sums.of(path).map_err(wrong)?;
             digest.update(sum.as_bytes());
             architectures.push(architecture(path).map_err(wrong)?);

@@ -6,7 +6,9 @@ use thiserror::Error;
 use toml_edit::{Array, Item, Table, value};
 
 /// The fields of a starter of kind `slurm`.
-const KEYS: [&str; 6] = ["partition", "account", "qos", "time", "options", "landbridge"];
+const KEYS: [&str; 7] = ["partition", "account", "qos", "time", "options", "landbridge", PORT];
+/// The field that is a number.
+const PORT: &str = "node_service";
 /// The field that is a list; `--slurm` is repeated for it.
 const LIST: &str = "options";
 
@@ -26,6 +28,9 @@ pub enum SlurmSettingError {
     /// No field has this name.
     #[error("`{0}` is unknown; known are {known}", known = KEYS.join(", "))]
     UnknownKey(String),
+    /// The value is not a port.
+    #[error("{key}: `{value}` is not a port, from 1 to 65535")]
+    NotAPort { key: &'static str, value: String },
     /// The value would become several words on a command line.
     #[error("{key}: `{value}` has a blank in it")]
     Blank { key: &'static str, value: String },
@@ -42,6 +47,9 @@ impl FromStr for SlurmSetting {
         if value.contains(|c: char| c.is_whitespace() || c.is_control()) {
             return Err(SlurmSettingError::Blank { key, value: value.to_owned() });
         }
+        if key == PORT && !value.parse::<u16>().is_ok_and(|port| port > 0) {
+            return Err(SlurmSettingError::NotAPort { key, value: value.to_owned() });
+        }
         Ok(SlurmSetting { key, value: value.to_owned() })
     }
 }
@@ -55,7 +63,10 @@ pub(crate) fn apply(settings: &[SlurmSetting], site: &mut Table) {
         site["starter"] = Item::Table(starter);
     }
     for setting in settings.iter().filter(|setting| setting.key != LIST) {
-        site["starter"][setting.key] = value(&setting.value);
+        site["starter"][setting.key] = match setting.value.parse::<i64>() {
+            Ok(port) if setting.key == PORT => value(port),
+            _ => value(&setting.value),
+        };
     }
     let options: Array = settings.iter().filter(|setting| setting.key == LIST).map(|setting| &setting.value).collect();
     if !options.is_empty() {
@@ -74,6 +85,7 @@ mod tests {
         assert!(error("account=").contains("not KEY=VALUE"));
         assert!(error("acount=x").contains("`acount` is unknown; known are partition, account"));
         assert!(error("time=1 hour").contains("has a blank"));
+        assert!(error("node_service=x").contains("not a port") && error("node_service=0").contains("not a port"));
         let setting: SlurmSetting = "options=--constraint=gpu".parse().unwrap();
         assert_eq!((setting.key, setting.value.as_str()), ("options", "--constraint=gpu"));
     }
@@ -89,7 +101,8 @@ mod tests {
         assert!(text.contains("qos = \"long\"") && text.contains("account = \"y\""), "{text}");
         assert!(text.contains("options = [\"-Cgpu\", \"--exclusive\"]") && text.contains("# mine"), "{text}");
         let mut document: toml_edit::DocumentMut = "[starter]\nkind = \"ssh\"\nuser = \"me\"\n".parse().unwrap();
-        apply(&settings(&["account=x"]), &mut document);
-        assert_eq!(document.to_string(), "[starter]\nkind = \"slurm\"\naccount = \"x\"\n");
+        apply(&settings(&["account=x", "node_service=7760"]), &mut document);
+        let expected = "[starter]\nkind = \"slurm\"\naccount = \"x\"\nnode_service = 7760\n";
+        assert_eq!(document.to_string(), expected);
     }
 }

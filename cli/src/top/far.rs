@@ -41,7 +41,7 @@ pub(super) fn top(args: &TopArgs, sites: &Sites, site: &Site) -> Result<i32> {
         };
         tokio::select! {
             shown = show(rounds, Screen::new(&site.name, args.interval)) => Some(shown),
-            ended = carried::carry_to(sites, site, &["top"], words.into(), output, &mut errors) => match ended {
+            ended = carried::carry_to(sites, site, &["top"], words.into(), (output, &mut errors), None) => match ended {
                 Ok(_) => None,
                 Err(error) => Some(Err(error)),
             },

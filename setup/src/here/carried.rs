@@ -1,35 +1,114 @@
-//! A job from a machine that is not a site: `landbridge run` runs here, and signals sent there reach it.
+//! A command from a machine that is not a site: it runs here, connected to its user by frames.
 
+use std::cell::Cell;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
-use std::process::ExitStatus;
+use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
 use launch::home::expand;
 use rustix::process::{Pid, Signal, kill_process};
-use tokio::io::{AsyncBufRead, Lines};
-use tokio::process::Command;
-use tokio::time::{Instant, sleep_until};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::process::{ChildStdin, Command};
+use tokio::sync::{Mutex, mpsc, watch};
+use tokio::time::{Instant, sleep, sleep_until};
 
 use super::error::HereError;
 use super::folders::Folders;
+use crate::frames::{Frame, Frames, PIECE, WINDOW, send};
 use crate::message::Carry;
 
 /// How long a job may take to end after the connection to its user is gone.
 const FAREWELL: Duration = Duration::from_secs(20);
 
-/// Runs the job with this process's standard output and error; returns its exit code. Each line of the input is a
-/// signal for the job; the end of the input ends the job.
+/// How long a command's output may pause after its end, if a process that it left behind holds it open.
+const QUIET: Duration = Duration::from_millis(500);
+
+/// Runs the command; its streams and its exit code go over the connection. The end of the connection ends the command.
 ///
 /// # Errors
-/// The job cannot be started.
-pub(crate) async fn carry_out<R: AsyncBufRead + Unpin>(carry: &Carry, lines: &mut Lines<R>) -> Result<i32, HereError> {
+/// The command cannot be started.
+pub(crate) async fn carry_out(
+    carry: &Carry,
+    input: impl AsyncRead + Unpin,
+    output: impl AsyncWrite + Unpin,
+) -> Result<i32, HereError> {
+    let mut child = command(carry)?.spawn().map_err(HereError::StartJob)?;
+    let output = Mutex::new(output);
+    let (over, is_over) = watch::channel(false);
+    let (data, queue) = mpsc::unbounded_channel();
+    let waiting = Cell::new(0);
+    let fed = feed(child.stdin.take(), queue, &waiting, &output);
+    let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
+    let passed = async {
+        let errors = pass(stderr, Frame::Errors, is_over.clone(), &output);
+        tokio::join!(pass(stdout, Frame::Output, is_over.clone(), &output), errors);
+    };
+    let ended = async {
+        let (mut frames, mut data, mut last) = (Frames::new(input), Some(data), None);
+        loop {
+            tokio::select! {
+                status = child.wait() => return Ok::<_, HereError>(code(status.map_err(HereError::AwaitJob)?)),
+                frame = frames.next(), if last.is_none() => match frame {
+                    Ok(Some(Frame::Signal(number))) => signal(child.id(), number),
+                    Ok(Some(Frame::Input(bytes))) if bytes.is_empty() => data = None,
+                    Ok(Some(Frame::Input(bytes))) if waiting.get() + bytes.len() <= WINDOW as usize => {
+                        waiting.set(waiting.get() + bytes.len());
+                        // One that closed its input does not want more.
+                        let _ = data.as_ref().map(|data| data.send(bytes));
+                    }
+                    _ => {
+                        data = None;
+                        signal(child.id(), 1);
+                        last = Some(Instant::now() + FAREWELL);
+                    }
+                },
+                () = until(last) => {
+                    let _ = child.start_kill();
+                    last = Some(Instant::now() + FAREWELL);
+                }
+            }
+        }
+    };
+    tokio::pin!(fed, passed, ended);
+    let (mut feeding, mut passing) = (true, true);
+    let code = loop {
+        tokio::select! {
+            code = &mut ended => break code?,
+            () = &mut fed, if feeding => feeding = false,
+            () = &mut passed, if passing => passing = false,
+        }
+    };
+    let _ = over.send(true);
+    let last = async {
+        if passing {
+            passed.await;
+        }
+        // If it cannot be sent, nobody waits for it.
+        let _ = send(&mut *output.lock().await, &Frame::Ended(code)).await;
+    };
+    let rest = async {
+        // It may be in the middle of a frame.
+        if feeding {
+            fed.await;
+        }
+        std::future::pending::<()>().await;
+    };
+    tokio::select! {
+        () = last => {}
+        () = rest => {}
+    }
+    Ok(code)
+}
+
+fn command(carry: &Carry) -> Result<Command, HereError> {
     let directory = directory(carry);
     let program = std::env::current_exe().map_err(HereError::Command)?;
     let folders = Folders::of_user()?;
     let text = |bytes: &Vec<u8>| OsString::from_vec(bytes.clone());
-    let mut child = Command::new(program)
+    let mut command = Command::new(program);
+    command
         .args(&carry.command)
         .args(["--from", &carry.site, "--sites"])
         .arg(folders.sites_file())
@@ -37,36 +116,64 @@ pub(crate) async fn carry_out<R: AsyncBufRead + Unpin>(carry: &Carry, lines: &mu
         .envs(carry.environment.iter().map(|(name, value)| (text(name), text(value))))
         .current_dir(&directory)
         .env("PWD", &directory)
-        .stdin(std::process::Stdio::null())
-        .kill_on_drop(true)
-        .spawn()
-        .map_err(HereError::StartJob)?;
-    let signal = |id: Option<u32>, number: i32| {
-        let pid = id.and_then(|id| Pid::from_raw(id as i32));
-        if let (Some(pid), Some(signal)) = (pid, known(number)) {
-            let _ = kill_process(pid, signal);
-        }
-    };
-    let mut last: Option<Instant> = None;
+        .stdin(if carry.input { Stdio::piped() } else { Stdio::null() })
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true);
+    Ok(command)
+}
+
+/// Writes the user's input to the command, and grants as much as the command has taken.
+async fn feed(
+    stdin: Option<ChildStdin>,
+    mut queue: mpsc::UnboundedReceiver<Vec<u8>>,
+    waiting: &Cell<usize>,
+    output: &Mutex<impl AsyncWrite + Unpin>,
+) {
+    let Some(mut stdin) = stdin else { return };
+    let mut granted = WINDOW;
     loop {
-        tokio::select! {
-            status = child.wait() => return Ok(code(status.map_err(HereError::AwaitJob)?)),
-            line = lines.next_line(), if last.is_none() => match line {
-                Ok(Some(line)) => {
-                    if let Ok(number) = line.trim().parse() {
-                        signal(child.id(), number);
-                    }
-                }
-                _ => {
-                    signal(child.id(), 1);
-                    last = Some(Instant::now() + FAREWELL);
-                }
-            },
-            () = until(last) => {
-                let _ = child.start_kill();
-                last = Some(Instant::now() + FAREWELL);
-            }
+        if send(&mut *output.lock().await, &Frame::Taken(granted)).await.is_err() {
+            return;
         }
+        let Some(bytes) = queue.recv().await else { return };
+        if stdin.write_all(&bytes).await.is_err() {
+            return;
+        }
+        waiting.set(waiting.get() - bytes.len());
+        granted = bytes.len() as u32;
+    }
+}
+
+/// Sends what the command writes, until it closes the stream or has ended and nothing more comes.
+async fn pass(
+    from: Option<impl AsyncRead + Unpin>,
+    frame: fn(Vec<u8>) -> Frame,
+    mut is_over: watch::Receiver<bool>,
+    output: &Mutex<impl AsyncWrite + Unpin>,
+) {
+    let Some(mut from) = from else { return };
+    let mut buffer = vec![0; PIECE];
+    loop {
+        let quiet = async {
+            let _ = is_over.wait_for(|over| *over).await;
+            sleep(QUIET).await;
+        };
+        let read = tokio::select! {
+            read = from.read(&mut buffer) => read,
+            () = quiet => return,
+        };
+        let Ok(count @ 1..) = read else { return };
+        if send(&mut *output.lock().await, &frame(buffer[..count].to_vec())).await.is_err() {
+            return;
+        }
+    }
+}
+
+fn signal(id: Option<u32>, number: i32) {
+    let pid = id.and_then(|id| Pid::from_raw(id as i32));
+    if let (Some(pid), Some(signal)) = (pid, known(number)) {
+        let _ = kill_process(pid, signal);
     }
 }
 

@@ -534,7 +534,8 @@ fn a_list_of_more_than_the_file_system_has_is_refused() {
             Entry { path: number.to_string().into_bytes(), kind, ..root.clone() }
         };
         let entries = std::iter::once(root.clone()).chain(sizes.iter().enumerate().map(file)).collect();
-        let error = Target::open(&folder.path().join("to"), b"", Manifest { entries }, None, options(4096)).unwrap_err();
+        let error =
+            Target::open(&folder.path().join("to"), b"", Manifest { entries }, None, options(4096)).unwrap_err();
         assert!(matches!(error, StageError::NoRoom { needed, .. } if needed >= 1 << 62), "{error}");
     }
     assert!(names(folder.path()).is_empty());

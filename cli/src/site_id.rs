@@ -1,0 +1,89 @@
+//! The number of a job or a transfer, with the site that it belongs to where this is typed elsewhere: `lyon/3`.
+
+use std::fmt;
+use std::str::FromStr;
+
+use anyhow::{Context, Result};
+use launch::launcher::Sites;
+use types::sites::Site;
+
+use crate::args::SitesFileArgs;
+use crate::{carried, sites_file};
+
+/// A number that this machine or a site gave.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct SiteId {
+    /// `None`: of this machine.
+    pub site: Option<String>,
+    pub number: u32,
+}
+
+impl FromStr for SiteId {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<SiteId, String> {
+        let (site, number) = match text.rsplit_once('/') {
+            Some((site, number)) => (Some(site.to_owned()).filter(|site| !site.is_empty()), number),
+            None => (None, text),
+        };
+        let wrong = || format!("`{text}` is neither a number nor SITE/NUMBER, such as 3 or lyon/3");
+        if text.starts_with('/') {
+            return Err(wrong());
+        }
+        Ok(SiteId { site, number: number.parse().map_err(|_| wrong())? })
+    }
+}
+
+impl fmt::Display for SiteId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.site {
+            Some(site) => write!(f, "{site}/{}", self.number),
+            None => write!(f, "{}", self.number),
+        }
+    }
+}
+
+impl SiteId {
+    /// As it is printed here: with the site, if its user is elsewhere. `from`: the site that `--from` names.
+    pub(crate) fn shown(number: u32, from: Option<&str>) -> SiteId {
+        SiteId { site: from.map(str::to_owned).filter(|_| carried::is_carried()), number }
+    }
+}
+
+/// The site to which a command about jobs or transfers is carried from here, with the sites file that knows it.
+/// `named`: the site in an id. `None`: this machine is meant, or is the only one there is.
+pub(crate) fn far(args: &SitesFileArgs, named: Option<&str>) -> Result<Option<(Sites, Site)>> {
+    let Some(path) = sites_file::find(args)? else {
+        return named.map_or(Ok(None), |site| {
+            Err(anyhow::anyhow!("site {site}: there is no sites file here: `landbridge sites add {site} [USER@]HOST`"))
+        });
+    };
+    let sites = sites_file::read(&path)?;
+    if let Some(name) = named {
+        sites.site(name)?;
+    }
+    let site = carried::destination(&sites, named).cloned();
+    if let Some(name) = named.filter(|_| site.is_none()) {
+        let own = sites.site(name)?;
+        sites.client_secret(own).with_context(|| {
+            format!("site {name}: neither is its key here nor does ssh reach it: type this at the site")
+        })?;
+    }
+    Ok(site.map(|site| (sites, site)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_may_name_its_site() {
+        for (text, site, number) in [("3", None, 3), ("lyon/12", Some("lyon"), 12)] {
+            let id: SiteId = text.parse().unwrap();
+            assert_eq!((id.site.as_deref(), id.number, id.to_string()), (site, number, text.to_owned()));
+        }
+        for text in ["", "x", "lyon/", "/3", "lyon/x", "-1"] {
+            assert!(text.parse::<SiteId>().unwrap_err().contains("lyon/3"), "{text}");
+        }
+    }
+}

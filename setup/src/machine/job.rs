@@ -1,0 +1,134 @@
+//! The connection after a command was carried over it: this end of the command's streams.
+
+use std::io::ErrorKind;
+
+use tokio::io::{AsyncWrite, AsyncWriteExt};
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+use types::untrusted::printable;
+
+use super::{Machine, PATIENCE, STEP};
+use crate::SetupError;
+use crate::frames::{Frame, Frames, PIECE, send};
+use crate::message::Request;
+
+/// The exit code if the connection is lost while the command runs: "lost something it needs".
+const LOST: i32 = 75;
+/// The exit code if nobody reads the output any more, as after SIGPIPE.
+const UNREAD: i32 = 128 + 13;
+
+/// Begins to read standard input, in pieces of at most [`PIECE`] bytes. The channel closes at its end.
+pub type Input = Box<dyn FnOnce(usize) -> mpsc::Receiver<Vec<u8>> + Send>;
+
+/// What a carried command is connected to on this machine.
+pub struct Streams<O, E> {
+    pub output: O,
+    pub errors: E,
+    /// `None`: the command reads an empty one.
+    pub input: Option<Input>,
+    /// Numbers of the signals that the user sends.
+    pub signals: mpsc::Receiver<i32>,
+}
+
+impl Machine {
+    /// Hands the connection to the command that the request starts; returns its exit code, or [`LOST`] with a line on
+    /// standard error if the connection breaks. After `PATIENCE` signals the connection is given up, which ends the
+    /// command too.
+    ///
+    /// # Errors
+    /// The connection breaks before the command has it, or this process's own output cannot be written.
+    pub async fn become_job<O, E>(mut self, request: &Request, streams: Streams<O, E>) -> Result<i32, SetupError>
+    where
+        O: AsyncWrite + Unpin,
+        E: AsyncWrite + Unpin,
+    {
+        let Streams { mut output, mut errors, mut input, mut signals } = streams;
+        let (sender, mut heard) = mpsc::channel(16);
+        if let Some(hear) = self.heard.take() {
+            let _ = hear.send(sender);
+        }
+        self.begin(request).await?;
+        let mut frames = Frames::new(self.output);
+        let (mut source, mut credit, mut sent, mut heard_open) = (None::<mpsc::Receiver<Vec<u8>>>, 0, 0, true);
+        let code = loop {
+            let written = tokio::select! {
+                frame = frames.next() => match frame {
+                    Ok(Some(Frame::Output(bytes))) => pass(&mut output, &bytes).await,
+                    Ok(Some(Frame::Errors(bytes))) => pass(&mut errors, &bytes).await,
+                    Ok(Some(Frame::Taken(bytes))) => {
+                        credit += bytes as usize;
+                        source = source.or_else(|| input.take().map(|begin| begin(PIECE)));
+                        Ok(())
+                    }
+                    Ok(Some(Frame::Ended(code))) => break code,
+                    _ => {
+                        let line = format!(
+                            "landbridge: site {}: {}: the connection is lost; what runs there without --detach ends\n",
+                            self.site, self.place
+                        );
+                        let _ = pass(&mut errors, line.as_bytes()).await;
+                        break LOST;
+                    }
+                },
+                // ssh's own words: the command's arrive in frames.
+                words = heard.recv(), if heard_open => match words {
+                    Some(words) => pass(&mut errors, shown(&words).as_bytes()).await,
+                    None => {
+                        heard_open = false;
+                        Ok(())
+                    }
+                },
+                piece = next(&mut source), if credit >= PIECE => {
+                    let piece = piece.unwrap_or_default();
+                    if piece.is_empty() {
+                        source = None;
+                    }
+                    credit = credit.saturating_sub(piece.len());
+                    // If the connection is lost, the next frame says so.
+                    let _ = send(&mut self.input, &Frame::Input(piece)).await;
+                    Ok(())
+                }
+                Some(signal) = signals.recv() => {
+                    sent += 1;
+                    if sent >= PATIENCE {
+                        break 128 + signal;
+                    }
+                    // The command may be over already; its exit code comes next.
+                    let _ = send(&mut self.input, &Frame::Signal(signal)).await;
+                    Ok(())
+                }
+            };
+            match written {
+                Ok(()) => {}
+                // The other end now reads the end of its input and ends the command.
+                Err(error) if error.kind() == ErrorKind::BrokenPipe => break UNREAD,
+                Err(error) => {
+                    return Err(SetupError::Request(format!("output: {error}; the job at site {} ends", self.site)));
+                }
+            }
+        };
+        drop(self.input);
+        // A master connection that ssh leaves behind is the user's; ssh itself ends now, or when it is dropped.
+        let _ = timeout(STEP, self.child.wait()).await;
+        Ok(code)
+    }
+}
+
+/// The next piece of input; waits forever if there is no input.
+async fn next(source: &mut Option<mpsc::Receiver<Vec<u8>>>) -> Option<Vec<u8>> {
+    match source {
+        Some(source) => source.recv().await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn pass(to: &mut (impl AsyncWrite + Unpin), bytes: &[u8]) -> std::io::Result<()> {
+    to.write_all(bytes).await?;
+    to.flush().await
+}
+
+/// What ssh or the login node wrote, line by line.
+fn shown(words: &[u8]) -> String {
+    let text = String::from_utf8_lossy(words);
+    text.lines().map(|line| printable(line.trim_end_matches('\r')) + "\n").collect()
+}
