@@ -89,7 +89,7 @@ def test_the_first_hour(workshop, isolated, mpich_only):
     argument = types(typed("landbridge run -n 8 --push ~/work/job.py"))
     fed = types(f"echo data | {shlex.join(typed('landbridge run -n 8 --push ~/work/job.py'))}".replace("'~/work/job.py'", "~/work/job.py"))
     # A job of the site's: its input comes from here, its laptop is not needed.
-    (work / "solver").write_text("#!/bin/sh\nwc -c\nsleep 600\n")
+    types("printf '#!/bin/sh\nwc -c\nsleep 600\n' >solver", must=True)
     types(typed("landbridge sites push")[:4], must=True)
     detached = types(f"head -c 200000 /dev/zero | {shlex.join(typed('landbridge run --detach'))} >id; cat id", must=True)
     jobs = types("landbridge jobs --json")
@@ -101,7 +101,7 @@ def test_the_first_hour(workshop, isolated, mpich_only):
         types(f"landbridge sites remove {name}", must=True)
     results = person.run(limit=600)
     results[refused].bad("--slurm account=NAME", "partitions here: main")
-    results[missing].bad("--push ./solver", "landbridge sites push ./solver --to", "site kyoto")
+    results[missing].bad("--push ~/work", "or type `landbridge sites push ~/work --to", "does not exist here")
     homes = {site: person.home(host) / "work" for site, host in (("lyon", "a-gw1"), ("kyoto", "b-gw1"))}
     lines = sorted(f"solver at {site} in {place}" for site, place in homes.items() for _ in range(2))
     for place in (pushed, there):
@@ -112,6 +112,7 @@ def test_the_first_hour(workshop, isolated, mpich_only):
         assert counts == [0] * 3 + [bytes_of_first], str(results[place])
         assert all(f"{homes[line.split()[2]]}/job.py" in line for line in lines), str(results[place])
     assert results[detached].out.strip() == "lyon/1", str(results[detached])
+    assert '"command":["run","-n","4","--","./solver"]' in results[jobs].out, str(results[jobs])
     assert '"site":"lyon"' in results[jobs].good().out and '"state":"running"' in results[jobs].out, str(results[jobs])
     results[logs].good()
     assert re.search(r"^lyon/1  running", results[listed].good().out, re.MULTILINE), str(results[listed])

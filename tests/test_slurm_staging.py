@@ -6,6 +6,7 @@ import os
 import random
 import re
 import time
+from pathlib import Path
 from dataclasses import replace
 
 import pytest
@@ -534,9 +535,18 @@ def test_install_shows_what_it_changes_and_uninstall_undoes_it(workshop):
     names = {path.name for path in workshop.folder.iterdir()}
     assert {"burst_buffer.lua", "burst_buffer.conf"} <= names and (units / "landbridge-node.service").exists()
     assert "Nothing to change." in slurm("install", "--controller", "--yes").check().out
+    # What only the records know stays.
+    (workshop.folder / "state" / "7").write_text("{}")
     removed = slurm("uninstall", "--yes").check()
-    assert "landbridge-node.service: removed" in removed.out, str(removed)
+    assert "landbridge-node.service: removed" in removed.out and "1 job(s) still have copies" in removed.err, str(removed)
     assert conf.read_text() == before and not list(units.iterdir())
+    (workshop.folder / "state" / "7").unlink()
+    assert "state: removed" in slurm("uninstall", "--yes").check().out
+    assert not (workshop.folder / "state").exists(), "uninstall leaves nothing"
+    if not Path("/run/systemd/system").exists():
+        refused = workshop.run([LANDBRIDGE, "slurm", "install", "--yes", *places])
+        refused.fails_naming("systemd does not run", "--no-start", "nothing was changed")
+        assert not list(units.iterdir()), "files without anything that starts the service"
     (workshop.folder / "burst_buffer.lua").write_text("-- the centre's own\n")
     slurm("install", "--controller", "--yes").fails_naming("burst_buffer.lua is there, and not ours")
     assert conf.read_text() == before

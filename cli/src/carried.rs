@@ -8,7 +8,7 @@ use launch::home::TYPED_DIRECTORY;
 use launch::launcher::Sites;
 use setup::carry;
 use setup::machine::{Input, Streams};
-use tokio::io::AsyncWrite;
+use tokio::io::{AsyncReadExt, AsyncWrite, duplex};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use types::sites::Site;
@@ -59,13 +59,23 @@ fn through(sites: &Sites, site: &Site, command: &[&str], words: Vec<OsString>, i
     code
 }
 
+/// The most bytes that a command whose answer is read here may print.
+const ANSWER: u64 = 16 << 20;
+
 /// Carries a command to the site; returns its exit code, and what it printed.
 pub(crate) fn answer(sites: &Sites, site: &Site, command: &[&str], words: Vec<OsString>) -> Result<(i32, Vec<u8>)> {
-    let mut printed = Vec::new();
+    let (output, seen) = duplex(64 << 10);
     let runtime = runtime()?;
-    let code = runtime.block_on(carry_to(sites, site, command, words, (&mut printed, tokio::io::stderr()), None));
+    let (code, printed) = runtime.block_on(async {
+        let reading = async {
+            let mut printed = Vec::new();
+            // Nobody reads the rest, so a command that prints more ends.
+            seen.take(ANSWER).read_to_end(&mut printed).await.map(|_| printed)
+        };
+        tokio::join!(carry_to(sites, site, command, words, (output, tokio::io::stderr()), None), reading)
+    });
     runtime.shutdown_background();
-    Ok((code?, printed))
+    Ok((code?, printed?))
 }
 
 /// Like [`command`], with other streams.

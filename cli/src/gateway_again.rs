@@ -41,18 +41,15 @@ pub(crate) fn start(args: &StartArgs) -> Result<i32> {
 
 /// Before a job: restarts the gateway of the user's own site if it ran in the background and has ended.
 pub(crate) fn ensure(file: &Path, sites: &Sites, home: &str) -> Result<()> {
-    let started = runtime()?.block_on(setup::here::revive::revive(file, home));
+    let started = runtime()?.block_on(setup::here::revive::revive(file, home, &mut Bar::new()));
     match started {
-        Ok(None) => {
+        Ok(false) => {
             if let Some(unread) = runtime()?.block_on(unread(sites, home)) {
                 Bar::new().step(home, &format!("{unread}: `landbridge sites apply` has every gateway work by it"));
             }
             Ok(())
         }
-        Ok(Some(note)) => {
-            Bar::new().step(home, &note);
-            Ok(())
-        }
+        Ok(true) => Ok(()),
         Err(error) => {
             let site = sites.site(home).context("the own site")?;
             bail!("site {home}: its gateway has ended and cannot be started here: {error}; {}", remedy(site, file))

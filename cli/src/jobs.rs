@@ -21,6 +21,8 @@ use crate::args::{CancelArgs, JobsArgs, JobsFarArgs, LogsArgs};
 use crate::site_id::{SiteId, far};
 use crate::{carried, json};
 
+/// How many words are put after a carried command: `--from SITE --sites FILE`.
+const CARRIED_WORDS: usize = 4;
 /// Ended jobs that are kept.
 const KEPT: usize = 100;
 /// How long a job may take to begin, and how long to end after a signal.
@@ -72,8 +74,11 @@ pub(crate) fn detach(words: &[OsString], from: Option<&str>) -> Result<i32> {
     forget_old(&all);
     let (id, folder) = fresh(&all)?;
     let directory = std::env::current_dir().context("the working directory")?;
+    // A carried command has the site and its sites file first, which its user did not type.
+    let added = if carried::is_carried() { CARRIED_WORDS } else { 0 };
+    let shown = words.iter().enumerate().filter(|(at, _)| !(1..=added).contains(at)).map(|(_, word)| word);
     let typed = Typed {
-        command: words.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
+        command: shown.map(|word| word.to_string_lossy().into_owned()).collect(),
         directory: directory.display().to_string(),
         host: host(),
         began: seconds(SystemTime::now()),

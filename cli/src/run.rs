@@ -338,3 +338,20 @@ fn write_line(json: String, file: Option<&Path>) -> Result<()> {
         None => std::io::stdout().write_all(text.as_bytes()).context("summary on standard output"),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hostfile_of_this_machine_travels_as_its_hosts() {
+        let hosts = hosts::parse_file(b"lyon/n1 slots=4\nkyoto/n2\n").unwrap();
+        for typed in ["lb run --hostfile f -n 4 -- p --hostfile g", "lb run --hostfile=f -n 4 -- p --hostfile g"] {
+            let words = with_hosts(typed.split(' ').map(OsString::from).collect(), &hosts);
+            let words: Vec<_> = words.iter().map(|word| word.to_string_lossy()).collect();
+            assert_eq!(words.join(" "), "lb run --host=lyon/n1:4,kyoto/n2 -n 4 -- p --hostfile g");
+        }
+        let plain: Vec<OsString> = ["lb", "run", "--", "--hostfile"].map(OsString::from).to_vec();
+        assert_eq!(with_hosts(plain.clone(), &hosts), plain);
+    }
+}

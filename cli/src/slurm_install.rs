@@ -13,12 +13,21 @@ use rustix::fs::{AtFlags, Mode};
 use crate::slurm_args::InstallArgs;
 
 const UNIT: &str = "landbridge-node.service";
+/// There if systemd has booted the machine (sd_booted(3)).
+const BOOTED: &str = "/run/systemd/system";
 
 /// Installs on this machine, and returns the exit code.
 pub(crate) fn add(args: &InstallArgs) -> Result<i32> {
     let paths = paths(args)?;
     let role = if args.controller { Role::Controller } else { Role::Node };
     let files = install(&paths, role, |path| std::fs::read_to_string(path).ok())?;
+    if !args.no_start && !args.dry_run && !Path::new(BOOTED).is_dir() {
+        bail!(
+            "systemd does not run on this machine, so nothing could start the service, and nothing was changed: --no-start \
+             writes the files and leaves starting {} to you",
+            paths.unit
+        );
+    }
     if !change(args, &files)? {
         return Ok(0);
     }
@@ -41,18 +50,51 @@ pub(crate) fn add(args: &InstallArgs) -> Result<i32> {
 /// Undoes it.
 pub(crate) fn remove(args: &InstallArgs) -> Result<i32> {
     let paths = paths(args)?;
+    let state = match paths.state.is_empty() {
+        // On a node there is no such folder.
+        true => state_of_slurm().unwrap_or_default(),
+        false => paths.state.clone(),
+    };
     let files = uninstall(&paths, |path| std::fs::read_to_string(path).ok())?;
     if args.no_start || args.dry_run || !files.iter().any(|file| file.path == paths.unit) {
-        change(args, &files)?;
+        let changed = change(args, &files)?;
+        if changed || files.is_empty() {
+            forget_records(args, &state)?;
+        }
         return Ok(0);
     }
     if confirmed(args, &files)? {
         systemctl(&["disable", "--now", UNIT])?;
         files.iter().try_for_each(write)?;
         systemctl(&["daemon-reload"])?;
+        forget_records(args, &state)?;
         writeln!(std::io::stdout(), "Next: restart slurmctld, if slurm.conf has changed.")?;
     }
     Ok(0)
+}
+
+/// Removes the folder of the hooks' records. One that still names copies of a job stays, because nothing else knows
+/// where they are.
+fn forget_records(args: &InstallArgs, state: &str) -> Result<()> {
+    if state.is_empty() || args.dry_run || !Path::new(state).is_dir() {
+        return Ok(());
+    }
+    let entries = std::fs::read_dir(state).and_then(Iterator::collect::<std::io::Result<Vec<_>>>);
+    let entries = entries.with_context(|| state.to_owned())?;
+    // A record is named after its job.
+    let is_record =
+        |entry: &&std::fs::DirEntry| entry.file_name().to_str().is_some_and(|name| name.parse::<u32>().is_ok());
+    let records = entries.iter().filter(is_record).count();
+    if records > 0 {
+        let note = format!(
+            "{state}: {records} job(s) still have copies on nodes, and this says where: remove it when they are gone"
+        );
+        writeln!(std::io::stderr(), "landbridge: {note}")?;
+        return Ok(());
+    }
+    std::fs::remove_dir_all(state).with_context(|| state.to_owned())?;
+    writeln!(std::io::stdout(), "{state}: removed")?;
+    Ok(())
 }
 
 fn paths(args: &InstallArgs) -> Result<Paths> {
@@ -60,11 +102,7 @@ fn paths(args: &InstallArgs) -> Result<Paths> {
     let beside = |name: &str| text(&args.conf.with_file_name(name));
     let state = match (&args.state, args.controller) {
         (Some(state), _) => text(state)?,
-        (None, true) => {
-            let config = Config::ask().context("give --state, or let Slurm say its StateSaveLocation")?;
-            let place = config.get("StateSaveLocation").context("Slurm says no StateSaveLocation: give --state")?;
-            format!("{place}/landbridge")
-        }
+        (None, true) => state_of_slurm()?,
         (None, false) => String::new(),
     };
     let paths = Paths {
@@ -82,6 +120,13 @@ fn paths(args: &InstallArgs) -> Result<Paths> {
         }
     }
     Ok(paths)
+}
+
+/// The folder of the hooks' records, in Slurm's own.
+fn state_of_slurm() -> Result<String> {
+    let config = Config::ask().context("give --state, or let Slurm say its StateSaveLocation")?;
+    let place = config.get("StateSaveLocation").context("Slurm says no StateSaveLocation: give --state")?;
+    Ok(format!("{place}/landbridge"))
 }
 
 /// Shows the changes, asks, and makes them. Returns whether they are made.

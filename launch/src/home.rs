@@ -25,6 +25,13 @@ pub fn portable(path: &[u8], homes: &[Vec<u8>]) -> Vec<u8> {
     below.map_or_else(|| path.to_vec(), |rest| [b"~/", rest].concat())
 }
 
+/// Where the path begins in an argument that is an absolute path or `NAME=PATH`.
+pub fn path_in(argument: &[u8]) -> Option<usize> {
+    let equals = argument.iter().position(|byte| *byte == b'=').map(|at| at + 1);
+    let starts = |at: &usize| matches!(argument[*at..], [b'/', ..] | [b'~', b'/', ..]);
+    Some(0).filter(starts).or(equals.filter(starts))
+}
+
 /// The path with a home directory for `~/`.
 pub fn expand(path: &[u8], home: Option<&OsStr>) -> PathBuf {
     match (path.strip_prefix(b"~/"), home) {
@@ -54,5 +61,19 @@ mod tests {
             assert_eq!(expand(portable_path.as_bytes(), Some(OsStr::new("/h"))), PathBuf::from(there));
         }
         assert_eq!(expand(b"~/x", None), PathBuf::from("~/x"));
+    }
+
+    #[test]
+    fn an_argument_may_hold_a_path() {
+        for (argument, at) in [
+            ("/home/u/x", Some(0)),
+            ("--in=/home/u/x=y", Some(5)),
+            ("--in=~/x", Some(5)),
+            ("--in=x=/y", None),
+            ("x/y", None),
+            ("", None),
+        ] {
+            assert_eq!(path_in(argument.as_bytes()), at, "{argument}");
+        }
     }
 }

@@ -1,9 +1,11 @@
 //! Finding the user's program on a node, as a shell would.
 
+use std::io::{self, Read};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use thiserror::Error;
+use types::UntrustedText;
 
 use crate::environment::Environment;
 
@@ -79,6 +81,25 @@ pub fn find(program: &Path, directory: &Path, environment: &Environment) -> Resu
     Err(unfit.unwrap_or_else(|| missing(program, format!("PATH={}", path.display()))))
 }
 
+/// Why the system does not start a script that is there: the interpreter in its first line is missing.
+pub fn bad_interpreter(path: &Path, error: &io::Error) -> Option<String> {
+    let mut line = Vec::new();
+    let file = std::fs::File::open(path).ok().filter(|_| error.kind() == io::ErrorKind::NotFound)?;
+    file.take(LONGEST_LINE).read_to_end(&mut line).ok()?;
+    let line = line.split(|byte| *byte == b'\n').next()?.strip_prefix(b"#!")?;
+    let shown = UntrustedText::from_bytes(line.trim_ascii());
+    Some(match line.ends_with(b"\r") {
+        true => format!(
+            "its first line, `#!{shown}`, ends with a carriage return, as on Windows: `sed -i 's/\\r$//' {}` removes them",
+            UntrustedText::from(path)
+        ),
+        false => format!("its first line asks for `{shown}`, which is not on this node"),
+    })
+}
+
+/// How much of a first line the system reads.
+const LONGEST_LINE: u64 = 256;
+
 fn missing(program: &Path, places: String) -> ProgramError {
     ProgramError::Missing { program: program.display().to_string(), places }
 }
@@ -111,6 +132,17 @@ mod tests {
         assert!(found("./x").unwrap_err().contains("not executable"));
         std::fs::set_permissions(at.join("x"), std::fs::Permissions::from_mode(0o755)).unwrap();
         assert_eq!(found("./x").unwrap(), at.join("./x"));
+        let gone_interpreter = io::Error::from(io::ErrorKind::NotFound);
+        for (text, expected) in [
+            ("#!/bin/sh\r\necho\r\n", Some("`#!/bin/sh`, ends with a carriage return")),
+            ("#!/no/such/python -u\n", Some("asks for `/no/such/python -u`, which is not on this node")),
+            ("text", None),
+        ] {
+            std::fs::write(at.join("x"), text).unwrap();
+            let why = bad_interpreter(&at.join("x"), &gone_interpreter);
+            assert_eq!(why.is_some(), expected.is_some(), "{why:?}");
+            assert!(why.is_none_or(|why| why.contains(expected.unwrap())));
+        }
         let gone = find(Path::new("sh"), Path::new("/no/such/place"), &environment).unwrap_err();
         assert!(gone.to_string().contains("/no/such/place"));
     }

@@ -5,7 +5,7 @@ use types::SitesFile;
 use types::sites::{RunSettings, Site};
 
 use crate::environment;
-use crate::home::portable;
+use crate::home::{path_in, portable};
 use crate::message::{InputTo, MpiChoice, Otherwise, Part, Program};
 
 /// What the user typed for a job.
@@ -48,7 +48,8 @@ impl Typed {
     /// The program of a site.
     ///
     /// A program typed for this very site overrides the sites file's, which overrides the program typed for all sites.
-    /// A typed path below home here is below home there; paths in the sites file stay as they are.
+    /// A typed path below home here is below home there, also in the program's arguments; paths in the sites file stay as
+    /// they are.
     pub fn at(&self, site: &Site) -> Program {
         self.with(self.parts.iter().map(|typed| self.part_at(site, typed)).collect(), site.run.modules.clone())
     }
@@ -62,6 +63,11 @@ impl Typed {
         let mut otherwise = Otherwise::default();
         if let Some(word) = part.command.first_mut() {
             (*word, otherwise.program, otherwise.program_advice) = self.program_at(site, typed, word);
+        }
+        for (at, word) in part.command.iter_mut().enumerate().skip(1) {
+            if let Some(carried) = self.argument(word) {
+                otherwise.arguments.push((at as u32, std::mem::replace(word, carried)));
+            }
         }
         (part.directory, otherwise.directory, otherwise.directory_advice) = self.directory_at(site, typed);
         part.otherwise = otherwise;
@@ -77,7 +83,8 @@ impl Typed {
         let name = &site.name;
         if let Some((_, own)) = typed.own_programs.iter().find(|(site, _)| site == name) {
             let (path, otherwise) = self.carried(own);
-            return (path, otherwise, format!("; --site {name}=N:PATH names another path"));
+            let copied = push(site, &String::from_utf8_lossy(&path));
+            return (path, otherwise, format!("{copied}; --site {name}=N:PATH names another path"));
         }
         let (path, otherwise) = self.carried(word);
         // People write into the file what they type, or what a message shows.
@@ -85,7 +92,9 @@ impl Typed {
         let put = known.filter_map(|word| site.run.programs.get(word)).next();
         let shown = String::from_utf8_lossy(&path).into_owned();
         let line = format!("programs = {{ {shown:?} = \"/path/at/{name}\" }}");
-        let advice = site_run(site, &line);
+        // One that is found in PATH is installed, not copied.
+        let copied = if shown.contains('/') { push(site, &shown) } else { String::new() };
+        let advice = copied + &site_run(site, &line);
         match put {
             Some(put) => (put.clone().into_bytes(), None, advice),
             None => (path, otherwise, advice),
@@ -95,16 +104,25 @@ impl Typed {
     fn directory_at(&self, site: &Site, typed: &TypedPart) -> (Vec<u8>, Option<Vec<u8>>, String) {
         if let Some(directory) = &typed.wdir {
             let (path, otherwise) = self.carried(directory);
-            return (path, otherwise, "; --wdir DIR names another one".to_owned());
+            let copied = push(site, &String::from_utf8_lossy(&path));
+            return (path, otherwise, format!("{copied}; --wdir DIR names another one"));
         }
         let advice = site_run(site, &format!("directory = \"/path/at/{}\"", site.name));
         match &site.run.directory {
             Some(directory) => (directory.clone().into_bytes(), None, advice),
             None => {
                 let (path, otherwise) = self.carried(&typed.part.directory);
-                (path, otherwise, advice)
+                let copied = push(site, &String::from_utf8_lossy(&path));
+                (path, otherwise, copied + &advice)
             }
         }
+    }
+
+    /// An argument as it goes to the nodes, if it has a path below the user's home.
+    fn argument(&self, word: &[u8]) -> Option<Vec<u8>> {
+        let (option, path) = word.split_at(path_in(word)?);
+        let carried = portable(path, &self.homes);
+        (carried != path).then(|| [option, &carried].concat())
     }
 
     /// A typed path as it goes to the nodes, and as it was typed if that differs.
@@ -113,6 +131,17 @@ impl Typed {
         let differs = carried != path;
         (carried, differs.then(|| path.to_vec()))
     }
+}
+
+/// Advice for copying something to a site that ssh reaches.
+fn push(site: &Site, path: &str) -> String {
+    if site.ssh.is_none() {
+        return String::new();
+    }
+    format!(
+        "\nTo copy it there: add `--push {path}` to this command, or type `landbridge sites push {path} --to {}`",
+        site.name
+    )
 }
 
 /// Advice for writing into the sites file where something is at a site.
@@ -194,6 +223,20 @@ mod tests {
         assert_eq!(first(typed.clone()).directory, b"/w");
         assert_eq!(first(typed.clone()).settings, [(b"A".to_vec(), b"1".to_vec())]);
         assert_eq!(at(typed.clone()).modules, ["m/1"]);
+        let argued = TypedPart {
+            part: Part {
+                command: ["python", "/home/u/job.py", "--in=/home/u/x", "/data", "~/y"]
+                    .map(|word| word.as_bytes().to_vec())
+                    .to_vec(),
+                ..Part::default()
+            },
+            ..TypedPart::default()
+        };
+        let argued = first(argued);
+        let shown: Vec<_> = argued.command.iter().map(|word| String::from_utf8_lossy(word)).collect();
+        assert_eq!(shown, ["python", "~/job.py", "--in=~/x", "/data", "~/y"]);
+        let typed_words = [(1, b"/home/u/job.py".to_vec()), (2, b"--in=/home/u/x".to_vec())];
+        assert_eq!(argued.otherwise.arguments, typed_words, "what the user quoted is no path of a home");
         // Each of several programs is tailored separately.
         let second = TypedPart { part: Part { first: 2, ..part("./solver") }, ..TypedPart::default() };
         let both = Typed { parts: vec![typed, second], homes: homes(), ..Typed::default() }.at(&file.sites[0]);

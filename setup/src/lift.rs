@@ -44,7 +44,7 @@ pub(crate) async fn lift(
     }
     let wait = if started { TRUNK } else { Duration::ZERO };
     let mut started = false;
-    for name in lost(machine, site, others, wait).await? {
+    for name in lost(machine, site, others, wait, progress).await? {
         let Some(other) = others.iter().find(|other| other.name == name && other.ssh.is_some()) else { continue };
         progress.step(&name, &format!("no trunk from site {}: looking at its gateway", site.name));
         match start(other, asking, progress).await {
@@ -56,14 +56,21 @@ pub(crate) async fn lift(
         }
     }
     if started {
-        lost(machine, site, others, TRUNK).await?;
+        lost(machine, site, others, TRUNK, progress).await?;
     }
     Ok(())
 }
 
 /// The other sites that have no trunk, after waiting up to `wait` for all trunks to come up.
-async fn lost(machine: &mut Machine, site: &Site, others: &[&Site], wait: Duration) -> Result<Vec<String>, SetupError> {
+async fn lost(
+    machine: &mut Machine,
+    site: &Site,
+    others: &[&Site],
+    wait: Duration,
+    progress: &mut dyn Progress,
+) -> Result<Vec<String>, SetupError> {
     let end = Instant::now() + wait;
+    let mut told = false;
     loop {
         let Reply::Status(standing) = machine.ask(&Request::Status { site: site.name.clone() }).await? else {
             return Err(SetupError::site(&site.name, "an answer to another question"));
@@ -73,6 +80,10 @@ async fn lost(machine: &mut Machine, site: &Site, others: &[&Site], wait: Durati
         down.dedup();
         if down.is_empty() || Instant::now() >= end {
             return Ok(down);
+        }
+        if !std::mem::replace(&mut told, true) {
+            let text = format!("waiting for its trunks to {}, at most {} s", down.join(", "), wait.as_secs());
+            progress.step(&site.name, &text);
         }
         sleep(POLL).await;
     }

@@ -75,7 +75,7 @@ fn text(round: &Round) -> String {
     let mut text = format!("site {}\n", round.site);
     for table in tables(round, Choice { links: true, by_rate: false }, None) {
         text += &format!("\n{}\n", table.title);
-        for (mood, line) in table.lines() {
+        for (mood, line) in table.lines(None) {
             let mark = if mood == Mood::Bad { "! " } else { "  " };
             text += &format!("{mark}{line}\n");
         }

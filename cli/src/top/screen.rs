@@ -16,6 +16,8 @@ use super::history::History;
 use super::tables::{Choice, Mood, TrunkName, both, tables, trunk_rates};
 
 const KEYS: &str = " q quit   l links   s by rate   ↑ ↓ scroll   ? help";
+/// Before each line of a table.
+const INDENT: &str = "  ";
 const HELP: &str = "\
 q  Esc  Ctrl-C      end
 l                   show or hide the links of trunks: one TCP connection each
@@ -119,7 +121,7 @@ impl Screen {
         let [top, middle, bottom] = Layout::vertical(parts).areas(frame.area());
         let bar = Style::new().add_modifier(Modifier::REVERSED);
         frame.render_widget(Paragraph::new(self.headline()).style(bar), top);
-        let lines = self.lines();
+        let lines = self.lines(middle.width.saturating_sub(INDENT.len() as u16));
         // Never beyond the last line, so that one key press is enough to come back.
         self.page = usize::from(middle.height).max(1);
         self.scroll = self.scroll.min(lines.len().saturating_sub(usize::from(middle.height)));
@@ -144,7 +146,7 @@ impl Screen {
         format!(" landbridge top   site {}   {answered}   {} held   every {every} s", self.site, figures::bytes(held))
     }
 
-    fn lines(&self) -> Vec<Line<'static>> {
+    fn lines(&self, width: u16) -> Vec<Line<'static>> {
         if self.help {
             return HELP.lines().map(|line| Line::raw(format!(" {line}"))).collect();
         }
@@ -155,8 +157,9 @@ impl Screen {
             lines.push(Line::raw(""));
             let title = format!(" {}", table.title);
             lines.push(Line::from(Span::styled(title, Style::new().fg(Color::Cyan).add_modifier(Modifier::BOLD))));
-            let styled = |(mood, line): (Mood, String)| Line::from(Span::styled(format!("  {line}"), style(mood)));
-            lines.extend(table.lines().into_iter().map(styled));
+            let styled =
+                |(mood, line): (Mood, String)| Line::from(Span::styled(format!("{INDENT}{line}"), style(mood)));
+            lines.extend(table.lines(Some(width.into())).into_iter().map(styled));
         }
         lines
     }
@@ -252,6 +255,25 @@ mod tests {
         assert_eq!(drawn(&mut screen, 100, 8)[2..7], end[1..6]);
         press(&mut screen, KeyCode::Home);
         assert_eq!(drawn(&mut screen, 100, 8), first);
+    }
+
+    #[test]
+    fn columns_that_do_not_fit_go_below() {
+        let mut whole = screen();
+        press(&mut whole, KeyCode::Char('l'));
+        let words = |lines: Vec<String>| -> Vec<String> {
+            let mut words: Vec<String> = lines.join(" ").split_whitespace().map(str::to_owned).collect();
+            words.sort();
+            words.dedup();
+            words
+        };
+        let wide = words(drawn(&mut whole, 250, 90)[1..89].to_vec());
+        for width in [80, 100] {
+            let lines = drawn(&mut whole, width, 90)[1..89].to_vec();
+            let narrow = words(lines);
+            let missing: Vec<_> = wide.iter().filter(|word| !narrow.contains(word)).collect();
+            assert!(missing.is_empty(), "{width}: {missing:?}");
+        }
     }
 
     #[test]

@@ -76,30 +76,64 @@ impl Table {
         self.rows.push(Row { cells, rest, mood: Mood::Bad });
     }
 
-    /// Its lines, without the title.
-    pub(super) fn lines(&self) -> Vec<(Mood, String)> {
+    /// Its lines, without the title. `width`: the most characters of a line; columns that do not fit go below, with the
+    /// row's name before them.
+    pub(super) fn lines(&self, width: Option<usize>) -> Vec<(Mood, String)> {
         let widest = |at: usize| {
             let cells = self.rows.iter().filter_map(|row| row.cells.get(at)).map(|cell| cell.chars().count());
             cells.chain([self.columns[at].0.chars().count()]).max().unwrap_or(0)
         };
         let widths: Vec<usize> = (0..self.columns.len()).map(widest).collect();
-        let line = |cells: &mut dyn Iterator<Item = &str>| {
+        let blocks = blocks(&widths, self.names(), width.unwrap_or(usize::MAX));
+        blocks.iter().enumerate().flat_map(|(number, block)| self.block(block, &widths, number == 0)).collect()
+    }
+
+    /// How many columns at the beginning name a row.
+    fn names(&self) -> usize {
+        let is_name = |(title, _): &&(&str, Align)| ["from", "to", "gateway", "site", "job", "link"].contains(title);
+        self.columns.iter().take_while(is_name).count().max(1)
+    }
+
+    /// The lines of some columns. What stands for missing cells is in the first block.
+    fn block(&self, columns: &[usize], widths: &[usize], first: bool) -> Vec<(Mood, String)> {
+        let line = |cells: &[&str]| {
             let mut text = String::new();
-            for ((cell, width), (_, align)) in cells.zip(&widths).zip(&self.columns) {
-                text += &match align {
+            for &at in columns.iter().filter(|&&at| at < cells.len()) {
+                let (cell, width) = (cells[at], widths[at]);
+                text += &match self.columns[at].1 {
                     Align::Left => format!("{cell:<width$}  "),
                     Align::Right => format!("{cell:>width$}  "),
                 };
             }
             text
         };
-        let head = line(&mut self.columns.iter().map(|(name, _)| *name));
-        let rows = self.rows.iter().map(|row| {
-            let text = line(&mut row.cells.iter().map(String::as_str)) + &row.rest;
+        let head = line(&self.columns.iter().map(|(name, _)| *name).collect::<Vec<_>>());
+        let has = |row: &&Row| first || columns.last().is_some_and(|last| *last < row.cells.len());
+        let rows = self.rows.iter().filter(has).map(|row| {
+            let rest = if first { &row.rest[..] } else { "" };
+            let text = line(&row.cells.iter().map(String::as_str).collect::<Vec<_>>()) + rest;
             (row.mood, printable(text.trim_end(), '?'))
         });
         [(Mood::Head, head.trim_end().to_owned())].into_iter().chain(rows).collect()
     }
+}
+
+/// Columns in blocks that are no wider than `most`, where that is possible. Each begins with the first `names` columns.
+fn blocks(widths: &[usize], names: usize, most: usize) -> Vec<Vec<usize>> {
+    let mut blocks: Vec<Vec<usize>> = vec![Vec::new()];
+    let mut used = 0;
+    for (at, width) in widths.iter().enumerate() {
+        // A block with nothing but names shows nothing.
+        if used + width > most && blocks.last().is_some_and(|block| block.len() > names) {
+            blocks.push((0..names).collect());
+            used = widths[..names].iter().map(|width| width + 2).sum();
+        }
+        used += width + 2;
+        if let Some(block) = blocks.last_mut() {
+            block.push(at);
+        }
+    }
+    blocks
 }
 
 /// All tables, most interesting first. `past` gives a trunk's recent history, if that column is shown.
@@ -470,7 +504,7 @@ pub(super) mod tests {
     }
 
     fn text(choice: Choice) -> Vec<(&'static str, Vec<String>)> {
-        let lines = |table: Table| table.lines().into_iter().map(|(_, line)| line).collect();
+        let lines = |table: Table| table.lines(None).into_iter().map(|(_, line)| line).collect();
         tables(&round(), choice, None).into_iter().map(|table| (table.title, lines(table))).collect()
     }
 
@@ -514,7 +548,7 @@ pub(super) mod tests {
         let mut round = round();
         round.gateways.iter_mut().for_each(|look| look.rates = None);
         let found = tables(&round, Choice::default(), Some(&|_| "past".into()));
-        let trunks = found[2].lines();
+        let trunks = found[2].lines(None);
         assert!(trunks[1].1.contains("–") && trunks[1].1.contains("past"), "{trunks:?}");
         round.gateways.iter_mut().for_each(|look| look.view = None);
         assert_eq!(tables(&round, Choice::default(), None).len(), 1, "only that none answers");

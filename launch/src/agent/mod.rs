@@ -27,7 +27,7 @@ use rustix::process::Rlimit;
 use thiserror::Error;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep_until};
-use types::Identity;
+use types::{Identity, UntrustedText};
 
 use self::input::Inputs;
 use self::membership::Membership;
@@ -49,6 +49,7 @@ use crate::order::{Order, OrderError};
 use crate::pmi::mapping::process_mapping;
 use crate::pmi::{Event, Lines, Server, space_name};
 use crate::processes::{adopt_orphans, end_descendants, signal_group};
+use crate::program;
 use member::PostError;
 
 /// How long ranks have between the first signal and SIGKILL.
@@ -415,8 +416,11 @@ impl Agent {
             Ok(variables) => {
                 rank::start(prepared, local, window, self.open_files, variables, self.inputs.take(local), &self.sinks)
                     .map_err(|error| {
-                        let program = prepared.part(local).and_then(|part| part.words.first());
-                        format!("cannot start {program:?}: {error}")
+                        let part = prepared.part(local);
+                        let word = part.and_then(|part| part.words.first());
+                        let name = word.map(|word| UntrustedText::from(word.as_os_str())).unwrap_or_default();
+                        let interpreter = part.and_then(|part| program::bad_interpreter(part.path.as_deref()?, &error));
+                        format!("cannot start {name}: {}", interpreter.unwrap_or_else(|| error.to_string()))
                     })
             }
             Err(error) => Err(error.to_string()),

@@ -19,7 +19,7 @@ use super::cores::{self, BindError};
 use super::memory::{Shared, share};
 use crate::environment::Environment;
 use crate::folder::FolderError;
-use crate::home::expand;
+use crate::home::{expand, path_in};
 use crate::message::{Family, InputTo, MpiChoice, Otherwise, Part, Program};
 use crate::mpi::layer::{self, Coverage};
 use crate::mpi::{self, MpiError};
@@ -257,6 +257,11 @@ fn prepare_part(
     if let (Some(first), Some(word)) = (words.first_mut(), part.command.first()) {
         *first = here(&environment, word, otherwise.program.as_deref(), &mut told).into_os_string();
     }
+    for (at, typed) in &otherwise.arguments {
+        if let Some(word) = words.get_mut(*at as usize) {
+            *word = argument(&environment, word, typed, &mut told);
+        }
+    }
     let (mut path, mut mpi, mut pmix, mut uses_libfabric) = (None, None, None, false);
     let (mut collectives, provider) = (Coverage::Native, mpi::find_provider(&environment));
     if let Some(name) = words.first() {
@@ -324,6 +329,16 @@ fn here(environment: &Environment, path: &[u8], typed: Option<&[u8]>, notes: &mu
         }
         None => own,
     }
+}
+
+/// An argument with a path below the user's home, as [`here`] finds it.
+fn argument(environment: &Environment, word: &OsStr, typed: &[u8], notes: &mut Vec<String>) -> OsString {
+    let (Some(at), Some(typed_at)) = (path_in(word.as_bytes()), path_in(typed)) else { return word.to_owned() };
+    let (option, path) = word.as_bytes().split_at(at);
+    let path = here(environment, path, Some(&typed[typed_at..]), notes);
+    let mut word = OsStr::from_bytes(option).to_owned();
+    word.push(path);
+    word
 }
 
 /// Adds to a problem where else the node looked, and what to do.

@@ -24,7 +24,8 @@ pub struct Program {
 pub struct Part {
     pub first: u32,
     /// The program (looked up in `PATH` unless it has a slash) and its arguments, as raw bytes. Empty: there is none,
-    /// and the agent only reports whether it could run one.
+    /// and the agent only reports whether it could run one. Arguments that [`Otherwise::arguments`] names have `~/` for
+    /// the user's home on the node.
     pub command: Vec<Vec<u8>>,
     /// The directory to run in, as raw bytes. `~/` at its beginning, or at the program's, is the user's home on the
     /// node.
@@ -41,6 +42,10 @@ pub struct Otherwise {
     pub program: Option<Vec<u8>>,
     /// The directory where it was typed; used if it exists on the node.
     pub directory: Option<Vec<u8>>,
+    /// Arguments that have a path below the user's home: their index in the command, and how they were typed. The typed
+    /// path is used if only that exists on the node.
+    #[serde(default)]
+    pub arguments: Vec<(u32, Vec<u8>)>,
     /// For the user: how to tell Landbridge where the program is at this site.
     pub program_advice: String,
     /// For the user: how to choose the directory at this site.

@@ -3,6 +3,7 @@
 //! Every starter runs one program per node that passes its standard input on to the node's agent. That input is the
 //! agent's order and then its lifeline: it ends with the gateway, however the gateway ends, and the agent ends with it.
 
+mod choices;
 mod held;
 mod local;
 mod pbs;

@@ -18,6 +18,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use types::untrusted::printable;
 use wire::control::AllocatedNode;
 
+use super::choices::choices;
 use super::queue::Queued;
 use super::slurm::{ALLOCATION, slurm_command};
 use crate::capture::{MOST_OUTPUT, capture};
@@ -63,6 +64,8 @@ pub(super) struct Salloc {
     id: Option<String>,
     granted: bool,
     ended: Option<String>,
+    /// What the user could ask for, once Slurm has refused.
+    choices: String,
     state: String,
     look: Instant,
     /// Whether the last look showed a reason for which the job never starts.
@@ -86,6 +89,7 @@ impl Salloc {
             id: None,
             granted: false,
             ended: None,
+            choices: String::new(),
             state,
             look,
             doomed: false,
@@ -125,6 +129,9 @@ impl Salloc {
                         if self.stderr.is_none() {
                             break;
                         }
+                    }
+                    if self.id.is_none() {
+                        self.choices = choices().await;
                     }
                     self.ended = Some(self.why(status.ok().and_then(|status| status.code())));
                 }
@@ -207,7 +214,7 @@ impl Salloc {
             (Some(id), false) => format!("Slurm job {id} was taken out of the queue: {messages}"),
             (None, _) => {
                 let code = code.map_or("killed".to_owned(), |code| format!("exit status {code}"));
-                format!("Slurm gave no nodes: `{}`: {code}: {messages}", self.line)
+                format!("Slurm gave no nodes{}: `{}`: {code}: {messages}", self.choices, self.line)
             }
         }
     }

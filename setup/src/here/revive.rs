@@ -6,29 +6,31 @@ use std::time::Duration;
 use super::background::{Background, lives_here};
 use super::error::HereError;
 use super::folders::Folders;
+use crate::Progress;
 use crate::remedy::same;
 
 /// How long its trunks may take to come up after that.
 const TRUNKS: Duration = Duration::from_secs(12);
 
-/// Starts the gateway of a site of this account if it ran in the background and has ended. Returns what was done, for
-/// the user.
+/// Starts the gateway of a site of this account if it ran in the background and has ended. Returns whether it did.
 ///
-/// `None`: the gateway runs, or this account must not start it because it belongs to another sites file or another
-/// machine, or is started by hand.
+/// It does not if the gateway runs, or this account must not start it because it belongs to another sites file or
+/// another machine, or is started by hand.
 ///
 /// # Errors
 /// The gateway does not start.
-pub async fn revive(file: &Path, site: &str) -> Result<Option<String>, HereError> {
+pub async fn revive(file: &Path, site: &str, progress: &mut dyn Progress) -> Result<bool, HereError> {
     let folders = Folders::of_user()?;
     let ours = same(file, &folders.sites_file()) && folders.state_file(site).is_file() && lives_here(&folders, site);
     if !ours {
-        return Ok(None);
+        return Ok(false);
     }
     let background = Background::new(&folders, site);
     let (started, note) = background.start_if_ended().await?;
     if started {
+        let seconds = TRUNKS.as_secs();
+        progress.step(site, &format!("its gateway had ended: {note}; waiting for its trunks, at most {seconds} s"));
         background.await_trunks(TRUNKS).await;
     }
-    Ok(started.then(|| format!("its gateway had ended: {note}")))
+    Ok(started)
 }
