@@ -97,6 +97,12 @@ def test_the_first_hour(workshop, isolated, mpich_only):
     listed = types(typed("landbridge jobs"))
     cancelled = types("landbridge cancel $(cat id)")
     after = types(typed("landbridge jobs"))
+    # The laptop's connection breaks: the site ends what runs, and the exit code is that of something lost.
+    lost = types(
+        f"{shlex.join(typed('landbridge run -n 8 -- ./solver'))} >out & job=$!; "
+        "until grep -q . out; do sleep 0.2; done; kill -9 $(pgrep -P $job); wait $job; echo ended $?"
+    )
+    idle = types("for i in $(seq 100); do landbridge sites status --json | grep -q '\"jobs\":[1-9]' || exit 0; sleep 0.2; done; exit 1")
     for name in ("kyoto", "lyon"):
         types(f"landbridge sites remove {name}", must=True)
     results = person.run(limit=600)
@@ -116,5 +122,8 @@ def test_the_first_hour(workshop, isolated, mpich_only):
     assert '"site":"lyon"' in results[jobs].good().out and '"state":"running"' in results[jobs].out, str(results[jobs])
     results[logs].good()
     assert re.search(r"^lyon/1  running", results[listed].good().out, re.MULTILINE), str(results[listed])
+    assert "ended 75" in results[lost].out and "site lyon: " in results[lost].err, str(results[lost])
+    assert "the connection is lost" in results[lost].err, str(results[lost])
+    results[idle].good()
     assert "job lyon/1 is cancelled" in results[cancelled].good().out, str(results[cancelled])
     assert re.search(r"^lyon/1  ended 143", results[after].good().out, re.MULTILINE), str(results[after])

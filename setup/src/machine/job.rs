@@ -17,7 +17,7 @@ const LOST: i32 = 75;
 /// The exit code if nobody reads the output any more, as after SIGPIPE.
 const UNREAD: i32 = 128 + 13;
 
-/// Begins to read standard input, in pieces of at most [`PIECE`] bytes. The channel closes at its end.
+/// Begins to read standard input, in pieces of at most this many bytes. The channel closes at its end.
 pub type Input = Box<dyn FnOnce(usize) -> mpsc::Receiver<Vec<u8>> + Send>;
 
 /// What a carried command is connected to on this machine.
@@ -31,8 +31,8 @@ pub struct Streams<O, E> {
 }
 
 impl Machine {
-    /// Hands the connection to the command that the request starts; returns its exit code, or [`LOST`] with a line on
-    /// standard error if the connection breaks. After `PATIENCE` signals the connection is given up, which ends the
+    /// Hands the connection to the command that the request starts; returns its exit code, or 75 with a line on standard
+    /// error if the connection breaks. After `PATIENCE` signals the connection is given up, which ends the
     /// command too.
     ///
     /// # Errors
