@@ -175,7 +175,7 @@ class Inside:
         for host in [*self.hosts(site, "n"), *self.hosts(site, "gw")[:1]]:
             name = host.split("-")[1]
             words = [self.landbridge, "slurm", "node-service", "--node", name, "--munge-socket", own / "munge/socket", *keep]
-            words += ["--slurm-user", pwd.getpwnam("slurm").pw_uid]
+            words += ["--slurm-user", pwd.getpwnam("slurm").pw_uid, "--programs", self.folder / f"programs-{host}"]
             if name.startswith("gw"):
                 words += ["--hooks", own / "hooks"]
             # The rights that the unit file leaves it.

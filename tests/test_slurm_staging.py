@@ -5,6 +5,8 @@ import json
 import os
 import random
 import re
+import secrets
+import signal
 import time
 from pathlib import Path
 from dataclasses import replace
@@ -53,8 +55,8 @@ def begin(workshop, person, *lines, nodes=4, staging=False, **options):
 MUNGED = "/run/slurm-a/munge/socket"
 
 
-def request(work, node="n1", release=1):
-    return {"landbridge_node_service": release, "node": node, "work": work}
+def request(work, node="n1", release=2):
+    return {"landbridge_node_service": release, "node": node, "nonce": secrets.token_hex(16), "work": work}
 
 
 def removal(*paths):
@@ -73,6 +75,7 @@ def line(words):
 def answers(done):
     """What each call was answered: reasons of refusals, else exit codes and words."""
     def short(answer):
+        answer = answer.get("unproven", answer)
         return answer["refused"]["reason"] if "refused" in answer else (answer["ended"]["code"], answer["ended"]["words"])
     return [[short(answer) for answer in json.loads(text)] for text in done.out.splitlines() if text.startswith("[")]
 
@@ -128,13 +131,14 @@ def test_the_node_service_does_nothing_for_whom_munge_does_not_vouch(workshop, p
         (["changed", nothing], "nvalid credential"),
         (["munge", "--ttl=1", "wait=2.5", nothing], "expired: it is too old"),
         (["munge", request(removal("/tmp/none"), node="n2")], "the order is for node n2, and this is n1"),
-        (["munge", request(removal("/tmp/none"), release=2)], "release 2"),
+        (["munge", request(removal("/tmp/none"), release=1)], "release 1"),
+        (["munge", request(removal("/tmp/none")) | {"nonce": "0"}], "32 hexadecimal digits"),
         (["munge", "hello"], "not one for this service"),
         (["munge", request({"shell": {"words": ["id"]}})], "unknown variant `shell`"),
         (["munge", request(removal("/tmp/../etc"))], "cannot be looked at or removed"),
         (["munge", request({"agent": {"order": "{}"}})], "unreadable order"),
         (["raw", "MUNGE:AwQDAAD" + "A" * 200 + ":"], "refuses the credential"),
-        (["raw", "GET / HTTP/1.1"], "refuses the credential"),
+        (["raw", "GET / HTTP/1.1"], "nvalid credential"),
         (["long", ""], "a line of more than"),
         (["munge", f"--restrict-uid={anna.uid}", nothing], "refuses the credential"),
     ]
@@ -214,6 +218,7 @@ def test_what_runs_beside_others_is_the_user_and_nothing_of_the_users(workshop, 
         workshop, anna,
         f"anna: {evil} stage move --rate 1MB/s b:{workshop.folder}/source a/n1:/tmp/target || true",
         f"anna: {LANDBRIDGE} run --host a/n1:1 -- true || true",
+        f"anna: {LANDBRIDGE} stage move --block 512MiB b:{workshop.folder}/source a/n1:/tmp/large || true",
         nodes=1,
     )
     def at_work():
@@ -228,9 +233,94 @@ def test_what_runs_beside_others_is_the_user_and_nothing_of_the_users(workshop, 
         assert b"LD_PRELOAD" not in environment and b"nonexistent" not in environment, process.words
         # How much of others' time it may take is not the user's to say.
         assert b"\0LANDBRIDGE_MOST_HARM=3\0" in b"\0" + environment, process.words
-        assert os.readlink(f"/proc/{process.pid}/exe") == str(LANDBRIDGE), process.words
+        program = os.readlink(f"/proc/{process.pid}/exe")
+        assert os.path.basename(program) == "landbridge" and os.stat(program).st_mode & 0o777 == 0o711, process.words
+        assert os.stat(program).st_uid == 0, process.words
     done = running.finish()
     assert "give --site a=N instead" in done.err, str(done)
+    assert "--block must be at most 64 MiB" in done.err, str(done)
+
+
+def test_a_mover_cannot_be_traced_and_does_not_outlive_its_order(workshop, people, slurm):
+    """Not by its own user, from its first instruction on, and neither when it is stopped."""
+    anna, _ = people
+    (workshop.folder / "source").write_bytes(random.Random(1).randbytes(8_000_000))
+    running = begin(
+        workshop, anna,
+        f"anna: {LANDBRIDGE} stage move --rate 200kB/s b:{workshop.folder}/source a/n1:/tmp/target || true",
+        f"touch {workshop.folder}/over; {until('test -e ' + str(workshop.folder / 'checked'), 90)}",
+        nodes=1, limit=180,
+    )
+
+    def ours():
+        return [process for kind in ("agent", "agent-worker", "mover") for process in at_work_as(anna, kind)]
+
+    running.wait_for(lambda: at_work_as(anna, "mover"), 60, "a mover")
+    found = ours()
+    assert len(found) == 3, found
+    for process in found:
+        attack = ("import ctypes, sys; libc = ctypes.CDLL(None, use_errno=True); "
+                  f"print(libc.ptrace(16, {process.pid}, 0, 0), ctypes.get_errno()); "
+                  f"open('/proc/{process.pid}/mem', 'r+b')")
+        tried = workshop.run(anna.words("/usr/bin/python3", "-c", attack))
+        assert tried.out.split() == ["-1", "1"] and "Permission denied" in tried.err, str(tried)
+    # A user may stop his own processes, but then they do not stay when the order is over.
+    [mover] = at_work_as(anna, "mover")
+    for process in found:
+        os.kill(process.pid, signal.SIGSTOP)
+    for process in running.processes("stage"):
+        os.kill(process.pid, signal.SIGINT)
+    running.wait_for(lambda: not ours(), 90, "the end of what the order has started")
+    (workshop.folder / "checked").touch()
+    running.finish().check()
+
+
+def test_silent_callers_keep_nobody_out(workshop, people, slurm):
+    """Neither of the service nor of the hooks' socket, and they cost it no threads."""
+    anna, bob = people
+    (workshop.folder / "source").write_text("x")
+    ready = workshop.folder / "homes" / bob.name / "ready"
+    crowd = line(bob.words("/usr/bin/python3", PROGRAMS / "silent_callers.py", "100", ready, "n1:7760", "/run/slurm-a/hooks"))
+    path = job(workshop, anna, "calm", f"stage_in=b:{workshop.folder}/source=/tmp/calm {RATE}", body=f"cp /tmp/calm {anna.home}/got")
+    threads = f"cat /proc/$(pgrep -f 'slurm node-service --node NODE' | head -1)/status | grep Threads | sed 's/^/NODE /'"
+    done = begin(
+        workshop, anna,
+        f"{crowd} & crowd=$!; {until(f'test -e {ready}')}",
+        *(f"anna: {LANDBRIDGE} stage move --rate 200MB/s b:{workshop.folder}/source a/n1:/tmp/moved{number}" for number in range(3)),
+        f"anna: cd; sbatch -N1 -t1 -o /dev/null {path}", until(f"test -s {anna.home}/got"), gone("calm"),
+        *(threads.replace("NODE", node) for node in ("n1", "gw1")),
+        "kill $crowd; wait $crowd || true", on("a-n1", "ls /tmp"),
+        nodes=1, staging=True, limit=200,
+    ).finish()
+    done.check()
+    assert all(f"moved{number}" in done.out for number in range(3)), str(done)
+    counts = dict(re.findall(r"(n1|gw1) Threads:\s*(\d+)", done.out))
+    assert len(counts) == 2 and all(int(count) < 40 for count in counts.values()), str(done)
+
+
+def test_an_impostor_at_the_services_port_is_not_believed(workshop, people, slurm):
+    """Nor does one keep the service away for longer than it holds the port."""
+    anna, bob = people
+    ready = workshop.folder / "homes" / bob.name / "ready"
+    impostor = line(bob.words("/usr/bin/python3", PROGRAMS / "node_impostor.py", "7760", MUNGED, ready))
+    order = line(anna.words("sh", "-c", f"echo {{}} | {LANDBRIDGE} slurm call n1 7760"))
+    # It tries until the service is killed, and then is faster than whatever starts the service again.
+    again = f"while ! test -e {ready}; do {impostor} 2>/dev/null; done"
+    running = begin(
+        workshop, anna,
+        f"{LAB} enter a-n1 -- sh -c {quoted(again)} & touch {workshop.folder}/begun; {until(f'test -e {ready}')}",
+        *(f"{order} && echo BELIEVED || true" for _ in range(4)),
+        f"wait; {until(f'{order} 2>&1 | grep -q unreadable')}; echo BACK",
+        nodes=1, limit=180,
+    )
+    running.wait_for((workshop.folder / "begun").exists, 90, "the services")
+    while not ready.exists():
+        if process := service(running, "n1"):
+            process.kill()
+        time.sleep(0.05)
+    done = running.finish().check()
+    assert "BELIEVED" not in done.out and "BACK" in done.out, str(done)
+    assert done.err.count("does not prove to be the node service") >= 3, str(done)
 
 
 def job(workshop, person, name, *directives, body="true"):
@@ -327,6 +417,40 @@ def test_input_comes_before_a_job_and_output_leaves_after_it(workshop, people, s
     assert (workshop.folder / "to" / "each-n4").read_text() == "a-n4\n", str(done)
     assert_nothing_left(done)
     assert crossed(workshop) < 1.03 * 9_250_000, crossed(workshop)
+
+
+def test_a_job_acts_as_its_own_user_whatever_its_text_says(workshop, people, slurm):
+    """A job's name, comment and other text look like fields of Slurm's records, on one line and on several."""
+    anna, bob = people
+    claim = f"UserId={bob.name}({bob.uid})"
+    (workshop.folder / "source").write_text("x")
+    (workshop.folder / "to").mkdir(mode=0o777)
+    (workshop.folder / "to").chmod(0o777)
+    words = f"stage_in=b:{workshop.folder}/source=/tmp/forged stage_out=/tmp/out=b:{workshop.folder}/to/out {RATE}"
+    body = f"stat -c %u /tmp/forged > {anna.home}/owner; cp /tmp/forged /tmp/out"
+    path = job(workshop, anna, "forged", words, body=body)
+    state = "JobState=RUNNING NodeList=n9 SchedNodeList=n9 EndTime=1"
+    submit = anna.words(
+        "sbatch", "-N1", "-t1", "-o", "/dev/null", "-J", f"x {claim} {state}", "--chdir", anna.home,
+        "--comment", f"{claim} {state}\nJobId=1 {claim} {state}\n1 {bob.uid}", "--wckey", claim, path,
+    )
+    mine = f"squeue -h -u {anna.name} -o %i"
+    over = until(f'test -z "$({mine})"', 90)
+    done = begin(
+        workshop, anna,
+        *(occupied(bob, node, 2 if node == 1 else 9) for node in NODES),
+        line(submit), staged("forged", 1),
+        f"scontrol -o show job $({mine}) | grep -o 'UserId=[a-z]*' | head -1",
+        on("a-n1", "stat -c 'owner %u' /tmp/forged"),
+        f"scancel -n busy1; {over}; {FORGOTTEN}",
+        on("a-n1", "rm /tmp/out"), *left(), "scancel --user " + bob.name,
+        staging=True, limit=200,
+    ).finish()
+    done.check()
+    assert f"owner {anna.uid}\n" in done.out, str(done)
+    assert (anna.home / "owner").read_text() == f"{anna.uid}\n", str(done)
+    assert (workshop.folder / "to" / "out").read_text() == "x", str(done)
+    assert_nothing_left(done)
 
 
 def test_wrong_predictions_are_repaired_from_node_to_node(workshop, people, slurm):
@@ -515,6 +639,23 @@ def test_input_that_cannot_come_holds_the_job_and_says_why(workshop, people, slu
     assert "mine" in done.out and f"{workshop.folder}/nothing" in done.out, str(done)
     for node in NODES:
         assert f"left on n{node}: there\n" in done.out, str(done)
+
+
+def test_output_waits_for_its_folder_and_the_job_ends(workshop, people, slurm):
+    anna, _ = people
+    (workshop.folder / "to").mkdir()
+    path = job(workshop, anna, "late", f"stage_out=/tmp/late=b:{workshop.folder}/to/none/late {RATE}", body="echo late > /tmp/late")
+    done = begin(
+        workshop, anna,
+        f"anna: cd; sbatch -N1 -t1 -o /dev/null {path}",
+        until("squeue -h -n late -t STAGE_OUT -o %i | grep -q ."),
+        # Longer than a step is tried again for what passes in a moment.
+        f"sleep 20; squeue -h -n late -o 'after 20 s %T'; mkdir {workshop.folder}/to/none; {gone('late')}",
+        on("a-n1", "rm /tmp/late"), nodes=1, staging=True, limit=200,
+    ).finish()
+    done.check()
+    assert "after 20 s STAGE_OUT" in done.out, str(done)
+    assert (workshop.folder / "to" / "none" / "late").read_text() == "late\n", str(done)
 
 
 def test_install_shows_what_it_changes_and_uninstall_undoes_it(workshop):

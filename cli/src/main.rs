@@ -46,6 +46,7 @@ mod slurm_hook;
 mod slurm_install;
 mod slurm_service;
 mod slurm_step;
+mod slurm_supervise;
 mod stage;
 mod stage_args;
 mod stage_beside;

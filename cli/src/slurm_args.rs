@@ -6,7 +6,10 @@ use anyhow::Result;
 use clap::{Args, Subcommand};
 use node_service::message::PORT;
 
-use crate::{slurm_hook, slurm_install, slurm_service, slurm_step};
+use crate::{slurm_hook, slurm_install, slurm_service, slurm_step, slurm_supervise};
+
+/// Where the service puts the copy of this program that users run, unless it is told otherwise.
+pub(crate) const PROGRAMS: &str = "/var/lib/landbridge";
 
 /// Staging behind other users' jobs on a Slurm cluster: for its administrator
 #[derive(Debug, Args)]
@@ -29,6 +32,14 @@ pub(crate) enum SlurmCommand {
         node: String,
         /// The port of its service
         port: u16,
+    },
+    /// Started by node services: a program of a user's, and the end of all that it has started
+    #[command(hide = true)]
+    Supervise {
+        /// The process id of the service
+        holder: i32,
+        #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+        program: Vec<std::ffi::OsString>,
     },
     /// Started by node services: is something at a path?
     #[command(hide = true)]
@@ -70,6 +81,10 @@ pub(crate) struct NodeServiceArgs {
     /// The percent of their time that other users' applications may lose to a mover, whatever its user wants
     #[arg(long, value_name = "PERCENT", default_value = "3", value_parser = percent)]
     pub most_harm: f64,
+    /// A folder of root's for a copy of this program that users can execute and not read, so that they cannot trace it.
+    /// Its file system must allow programs
+    #[arg(long, value_name = "FOLDER", default_value = PROGRAMS)]
+    pub programs: PathBuf,
     /// A variable of the service's environment that what it starts has too
     #[arg(long, value_name = "NAME", default_values = ["SLURM_CONF", "TZ"])]
     pub keep_variable: Vec<String>,
@@ -155,6 +170,7 @@ pub(crate) fn slurm(args: &SlurmArgs) -> Result<i32> {
         SlurmCommand::Install(args) => slurm_install::add(args),
         SlurmCommand::Uninstall(args) => slurm_install::remove(args),
         SlurmCommand::Call { node, port } => slurm_service::call(node, *port),
+        SlurmCommand::Supervise { holder, program } => slurm_supervise::supervise(*holder, program),
         SlurmCommand::Look => slurm_service::look(),
         SlurmCommand::Remove => slurm_service::remove(),
         SlurmCommand::Step => slurm_step::step(),

@@ -14,6 +14,7 @@ use node_service::step::Step;
 use node_service::teardown::{sweep, teardown};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
+use types::untrusted::printable;
 
 use crate::slurm_args::{Hook, HookArgs};
 
@@ -89,8 +90,11 @@ impl Steps for Service<'_> {
         let ended = client::hook(self.socket, &request, held).map_err(|e| e.to_string())?;
         match ended.code {
             0 => Ok(ended.output),
-            code if ended.words.is_empty() => Err(format!("exit status {code}")),
-            _ => Err(ended.words.trim_start_matches("landbridge: ").to_owned()),
+            code if ended.words.is_blank() => Err(format!("exit status {code}")),
+            _ => {
+                let lines = ended.words.raw().lines().map(|line| printable(line.trim_start_matches("landbridge: ")));
+                Err(lines.collect::<Vec<_>>().join("; "))
+            }
         }
     }
 }

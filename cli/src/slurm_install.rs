@@ -10,7 +10,7 @@ use node_service::install::{File, Paths, Role, install, shown, uninstall};
 use node_service::slurm::Config;
 use rustix::fs::{AtFlags, Mode};
 
-use crate::slurm_args::InstallArgs;
+use crate::slurm_args::{InstallArgs, PROGRAMS};
 
 const UNIT: &str = "landbridge-node.service";
 /// There if systemd has booted the machine (sd_booted(3)).
@@ -68,6 +68,7 @@ pub(crate) fn remove(args: &InstallArgs) -> Result<i32> {
         files.iter().try_for_each(write)?;
         systemctl(&["daemon-reload"])?;
         forget_records(args, &state)?;
+        remove_programs(Path::new(PROGRAMS))?;
         writeln!(std::io::stdout(), "Next: restart slurmctld, if slurm.conf has changed.")?;
     }
     Ok(0)
@@ -214,6 +215,17 @@ fn state_folder(path: &str) -> Result<()> {
         std::os::unix::fs::fchown(&state, Some(owner.st_uid), Some(owner.st_gid))
     };
     made().with_context(|| path.to_owned())
+}
+
+/// The service's copy of this program, in a folder of its own.
+fn remove_programs(folder: &Path) -> Result<()> {
+    let removed = std::fs::remove_file(folder.join("landbridge")).and_then(|()| std::fs::remove_dir(folder));
+    match removed {
+        Err(error) if !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::DirectoryNotEmpty) => {
+            Err(error).with_context(|| folder.display().to_string())
+        }
+        _ => Ok(()),
+    }
 }
 
 fn systemctl(words: &[&str]) -> Result<()> {

@@ -12,6 +12,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use folder::Folder;
+use launch::environment::Environment;
+use launch::mpi::find_provider;
 use node_service::account::Getent;
 use node_service::admission::{Counts, Limits};
 use node_service::child::Own;
@@ -21,11 +23,18 @@ use node_service::message::{Request, Work};
 use node_service::service::Service;
 use node_service::slurm::{self, Config};
 
+use types::untrusted::printable;
+
 use crate::log;
 use crate::slurm_args::NodeServiceArgs;
 
 /// How long a transfer that is being ended may take to leave a target that is removed.
 const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The variable that names the provider to an agent.
+const PROVIDER: &str = "LANDBRIDGE_PROVIDER";
+/// How often to try again to listen.
+const REBIND: Duration = Duration::from_secs(1);
 
 /// Serves until the listener fails or a signal ends it.
 pub(crate) fn serve(args: &NodeServiceArgs) -> Result<i32> {
@@ -51,9 +60,9 @@ pub(crate) fn serve(args: &NodeServiceArgs) -> Result<i32> {
         // Without a value only root is admitted.
         slurm: args.slurm_user.or_else(|| config.user()).unwrap_or(0),
         limits: Limits::default(),
-        opener: Box::new(Munge { socket: args.munge_socket.clone().or_else(|| config.munge_socket()) }),
+        credentials: Box::new(Munge { socket: args.munge_socket.clone().or_else(|| config.munge_socket()) }),
         accounts: Box::new(Getent),
-        programs: Box::new(Own::new(args.most_harm, &args.keep_variable)?),
+        programs: Box::new(Own::new(&args.programs, args.most_harm, &args.keep_variable, provider())?),
         counts: Counts::default(),
     });
     if let Some(path) = &args.hooks {
@@ -61,10 +70,32 @@ pub(crate) fn serve(args: &NodeServiceArgs) -> Result<i32> {
         let service = service.clone();
         std::thread::Builder::new().name("hooks".into()).spawn(move || service.serve_hooks(&listener))?;
     }
-    let listener = TcpListener::bind(&args.listen).with_context(|| format!("--listen {}", args.listen))?;
+    let listener = bind(&args.listen)?;
     log::note(&format!("node {node}: serving at {}", args.listen));
     service.serve(&listener).with_context(|| format!("--listen {}", args.listen))?;
     Ok(0)
+}
+
+/// The provider stays beside this program, while users run a copy of it elsewhere.
+fn provider() -> Vec<(OsString, OsString)> {
+    vec![(PROVIDER.into(), find_provider(&Environment::default()).into())]
+}
+
+/// Listens, as soon as the address is free: after this service's end any user may have taken its port.
+fn bind(listen: &str) -> Result<TcpListener> {
+    let mut told = false;
+    loop {
+        match TcpListener::bind(listen) {
+            Err(error) if error.kind() == ErrorKind::AddrInUse => {
+                if !std::mem::replace(&mut told, true) {
+                    let look = "`ss -ltnp` shows by what; waiting until it is free";
+                    log::note(&format!("--listen {listen}: another program has this address: {look}"));
+                }
+                std::thread::sleep(REBIND);
+            }
+            bound => return bound.with_context(|| format!("--listen {listen}")),
+        }
+    }
 }
 
 fn own_name() -> Result<String> {
@@ -95,7 +126,9 @@ pub(crate) fn call(node: &str, port: u16) -> Result<i32> {
     std::io::stdin().lock().read_line(&mut order)?;
     let work = Work::Agent { order: order.trim_end_matches('\n').to_owned() };
     let ended = at_node(node, port, work, std::io::stdin())?;
-    write!(std::io::stderr(), "{}", ended.words)?;
+    for line in ended.words.raw().lines() {
+        writeln!(std::io::stderr(), "{}", printable(line))?;
+    }
     Ok(ended.code)
 }
 
@@ -108,7 +141,8 @@ pub(crate) fn at_node(
 ) -> Result<client::Ended> {
     let munge = Munge { socket: Config::ask()?.munge_socket() };
     let address = slurm::address(node)?;
-    Ok(client::order(&format!("{address}:{port}"), &munge, &Request::new(node, work), input)?)
+    let request = Request::new(node, work).context("the system's random numbers")?;
+    Ok(client::order(&format!("{address}:{port}"), &munge, &request, input)?)
 }
 
 /// Is something at the path on standard input? Follows no link at its end.

@@ -60,9 +60,9 @@ pub(crate) fn step() -> Result<i32> {
                 let problem = match at_node(&node, port, Work::Remove { paths }, std::io::empty()) {
                     Ok(ended) if ended.code == 0 => continue,
                     Ok(ended) => ended.words,
-                    Err(error) => crate::whole(&error),
+                    Err(error) => crate::whole(&error).into(),
                 };
-                kept.push(Kept { node, problem: problem.trim().into() });
+                kept.push(Kept { node, problem });
             }
             writeln!(std::io::stdout(), "{}", serde_json::to_string(&kept)?)?;
             Ok(0)

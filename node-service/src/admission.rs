@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use thiserror::Error;
-use types::untrusted::printable;
+use types::UntrustedText;
 
 use crate::account::AccountError;
 use crate::credential::{CredentialError, Opened};
@@ -22,17 +22,19 @@ pub enum Refusal {
     #[error(transparent)]
     Account(#[from] AccountError),
     #[error("the order is not one for this service: {0}: are both landbridge of the same release?")]
-    Order(String),
+    Order(UntrustedText),
     #[error("the order is of release {theirs} of this conversation, and this node has {VERSION}: update the older one")]
     Release { theirs: u32 },
     #[error("the order is for node {theirs}, and this is {ours}")]
-    Node { theirs: String, ours: String },
+    Node { theirs: UntrustedText, ours: String },
     #[error("{running} orders of user id {user} are running here, which is the limit: wait for one to end")]
     TooMany { user: u32, running: u32 },
-    #[error("{0} callers are connected, which is the limit: try again")]
-    Crowded(u32),
+    #[error("{0} orders are running here, which is the limit: wait for one to end")]
+    Full(u32),
+    #[error("{0} callers are connected that have not proved who they are, which is the limit: try again")]
+    Crowded(usize),
     #[error("{path} cannot be looked at or removed: a path is absolute, without `..`, and not the root")]
-    Path { path: String },
+    Path { path: UntrustedText },
     #[error("user id {0} is neither root nor Slurm's user: only they may ask here")]
     Stranger(u32),
     #[error("cannot start it: {0}")]
@@ -41,31 +43,39 @@ pub enum Refusal {
     Connection(#[from] std::io::Error),
 }
 
-/// The order in an opened credential, if node `ours` may do it. The caller finds out whether the user has an account.
+/// The work that a user requests, if node `ours` may do it. The caller finds out whether the user has an account.
 ///
 /// # Errors
 /// [`Refusal`].
-pub fn judge(opened: &Opened, ours: &str) -> Result<Work, Refusal> {
-    if opened.user == 0 {
+pub fn judge(user: u32, request: Request, ours: &str) -> Result<Work, Refusal> {
+    if user == 0 {
         return Err(AccountError::Root.into());
     }
-    let request: Request = read(&opened.payload)?;
-    release(request.landbridge_node_service)?;
     if request.node != ours {
-        return Err(Refusal::Node { theirs: printable(&request.node), ours: ours.to_owned() });
+        return Err(Refusal::Node { theirs: request.node.into(), ours: ours.to_owned() });
     }
     match &request.work {
-        Work::Agent { order } if order.contains('\n') => Err(Refusal::Order("it has several lines".to_owned())),
-        Work::Agent { .. } => Ok(request.work),
-        Work::Look { path } => {
-            fits(std::slice::from_ref(path))?;
-            Ok(request.work)
-        }
-        Work::Remove { paths } => {
-            fits(paths)?;
-            Ok(request.work)
-        }
+        Work::Agent { order } if order.contains('\n') => return Err(Refusal::Order("it has several lines".into())),
+        Work::Agent { .. } => {}
+        Work::Look { path } => fits(std::slice::from_ref(path))?,
+        Work::Remove { paths } => fits(paths)?,
     }
+    Ok(request.work)
+}
+
+/// The request in an opened credential.
+///
+/// # Errors
+/// There is none, or one of another release.
+pub fn request(opened: &Opened) -> Result<Request, Refusal> {
+    #[derive(serde::Deserialize)]
+    struct Release {
+        landbridge_node_service: u32,
+    }
+    // Another release's may have other fields.
+    let Release { landbridge_node_service } = read(&opened.payload)?;
+    release(landbridge_node_service)?;
+    read(&opened.payload)
 }
 
 /// What a hook of Slurm's asks for, if this peer may.
@@ -82,13 +92,13 @@ pub fn judge_hook(line: &[u8], peer: u32, slurm: u32) -> Result<HookRequest, Ref
         return Err(AccountError::Root.into());
     }
     match request.step.contains('\n') {
-        true => Err(Refusal::Order("it has several lines".to_owned())),
+        true => Err(Refusal::Order("it has several lines".into())),
         false => Ok(request),
     }
 }
 
 fn read<'a, T: serde::Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, Refusal> {
-    serde_json::from_slice(bytes).map_err(|e| Refusal::Order(printable(&e.to_string())))
+    serde_json::from_slice(bytes).map_err(|e| Refusal::Order(e.to_string().into()))
 }
 
 fn release(theirs: u32) -> Result<(), Refusal> {
@@ -97,7 +107,7 @@ fn release(theirs: u32) -> Result<(), Refusal> {
 
 fn fits(paths: &[Vec<u8>]) -> Result<(), Refusal> {
     match paths.iter().find(|path| !is_whole(path)) {
-        Some(path) => Err(Refusal::Path { path: printable(&String::from_utf8_lossy(path)) }),
+        Some(path) => Err(Refusal::Path { path: UntrustedText::from_bytes(path) }),
         None => Ok(()),
     }
 }
@@ -110,15 +120,17 @@ fn is_whole(path: &[u8]) -> bool {
 /// How much may run at once.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Callers that have not said yet who they are.
-    pub strangers: u32,
+    /// Callers that have not proved yet who they are.
+    pub strangers: usize,
     /// Orders of a user.
     pub per_user: u32,
+    /// Orders of all users.
+    pub orders: u32,
 }
 
 impl Default for Limits {
     fn default() -> Limits {
-        Limits { strangers: 64, per_user: 32 }
+        Limits { strangers: 512, per_user: 32, orders: 128 }
     }
 }
 
@@ -132,7 +144,7 @@ pub struct Counts {
 #[derive(Debug)]
 pub struct Seat {
     counts: Counts,
-    /// `None`: it has not said yet who it is.
+    /// `None`: a seat among all.
     user: Option<u32>,
 }
 
@@ -172,17 +184,26 @@ mod tests {
         Opened { user, payload: request.as_bytes().to_vec() }
     }
 
-    fn refused(user: u32, request: &str) -> String {
-        judge(&opened(user, request), "n1").unwrap_err().to_string()
+    fn judged(user: u32, text: &str) -> Result<Work, Refusal> {
+        judge(user, request(&opened(user, text))?, "n1")
+    }
+
+    fn refused(user: u32, text: &str) -> String {
+        judged(user, text).unwrap_err().to_string()
     }
 
     #[test]
     fn only_an_order_for_this_node_and_service_is_done() {
-        let agent = r#"{"landbridge_node_service":1,"node":"n1","work":{"agent":{"order":"{}"}}}"#;
-        assert_eq!(judge(&opened(7, agent), "n1").unwrap(), Work::Agent { order: "{}".into() });
+        let agent = concat!(
+            r#"{"landbridge_node_service":2,"node":"n1","nonce":"000102030405060708090a0b0c0d0e0f","#,
+            r#""work":{"agent":{"order":"{}"}}}"#
+        );
+        assert_eq!(judged(7, agent).unwrap(), Work::Agent { order: "{}".into() });
         assert!(refused(0, agent).contains("nothing is done as root"));
         assert!(refused(7, &agent.replace("n1", "n2")).contains("for node n2, and this is n1"));
-        assert!(refused(7, &agent.replace(":1", ":2")).contains("release 2"));
+        assert!(refused(7, &agent.replace(":2,", ":1,")).contains("release 1"));
+        assert!(refused(7, r#"{"landbridge_node_service":1,"node":"n1","work":"x"}"#).contains("release 1"));
+        assert!(refused(7, &agent.replace("0f", "0g")).contains("32 hexadecimal digits"));
         assert!(refused(7, &agent.replace("agent", "shell")).contains("unknown variant `shell`"));
         assert!(refused(7, &agent.replace("\"{}\"", "\"a\\nb\"")).contains("several lines"));
         for other in
@@ -190,15 +211,14 @@ mod tests {
         {
             assert!(refused(7, other).contains("not one for this service"), "{other}");
         }
-        assert!(judge(&Opened { user: 7, payload: vec![0xff; 9] }, "n1").is_err());
+        assert!(request(&Opened { user: 7, payload: vec![0xff; 9] }).is_err());
     }
 
     #[test]
     fn only_whole_paths_are_removed() {
         let remove = |path: &str| {
             let work = Work::Remove { paths: vec![path.as_bytes().to_vec()] };
-            let payload = serde_json::to_vec(&Request::new("n1", work)).unwrap();
-            judge(&Opened { user: 7, payload }, "n1").is_ok()
+            judge(7, Request::new("n1", work).unwrap(), "n1").is_ok()
         };
         assert!(remove("/tmp/x") && remove("/scratch/a/b..c/"));
         for wrong in ["", "x", "/", "//", "/.", "/tmp/../etc", "/tmp/x/..", "../x", "/tmp/\0x"] {
@@ -208,10 +228,10 @@ mod tests {
 
     #[test]
     fn hooks_are_root_or_slurm_and_work_for_users_only() {
-        let hook = br#"{"landbridge_node_service":1,"user":7,"step":"{}"}"#;
+        let hook = br#"{"landbridge_node_service":2,"user":7,"step":"{}"}"#;
         assert!(judge_hook(hook, 0, 64).is_ok() && judge_hook(hook, 64, 64).is_ok());
         assert!(judge_hook(hook, 7, 64).unwrap_err().to_string().contains("user id 7 is neither root nor Slurm's"));
-        let root = br#"{"landbridge_node_service":1,"user":0,"step":"{}"}"#;
+        let root = br#"{"landbridge_node_service":2,"user":0,"step":"{}"}"#;
         assert!(judge_hook(root, 64, 64).unwrap_err().to_string().contains("as root"));
         assert!(judge_hook(b"x", 0, 64).is_err());
     }

@@ -189,8 +189,12 @@ mod tests {
         let error = shell(&script, b"", Limits { time: Duration::from_secs(2), ..LONG }).unwrap_err();
         assert!(matches!(error, RunError::Slow(2)), "{error}");
         let pid = std::fs::read_to_string(file).unwrap();
-        let state = std::fs::read_to_string(format!("/proc/{}/stat", pid.trim())).unwrap_or_default();
-        assert!(state.is_empty() || state.contains(") Z "), "still there: {state}");
+        let state = || std::fs::read_to_string(format!("/proc/{}/stat", pid.trim())).unwrap_or_default();
+        let begun = Instant::now();
+        while !(state().is_empty() || state().contains(") Z ")) {
+            assert!(begun.elapsed() < LONG.time, "still there: {}", state());
+            std::thread::sleep(LOOK);
+        }
     }
 
     #[test]

@@ -1,21 +1,33 @@
 //! Starting this program again as a user.
 //!
-//! `setpriv` becomes the user completely (groups, no capabilities, none to be had again) and then executes this
-//! program's file, which belongs to root. So the process that first sees a path of the user's has the user's rights.
+//! `setpriv` becomes the user completely (groups, no capabilities, none to be had again) and then executes a copy of
+//! this program, which belongs to root. So the process that first sees a path of the user's has the user's rights.
+//!
+//! The user must not get a process on a node where he has no job, and a process of his own he could trace into another
+//! program. The copy has no permission to be read: the kernel then lets nobody without privileges trace the process or
+//! read its memory, from its first instruction on, and the same holds for all that executes this copy again. A
+//! supervisor of root's stays above it and ends whatever it leaves.
 
 use std::ffi::{OsStr, OsString};
-use std::os::unix::fs::MetadataExt;
+use std::fs::Permissions;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use thiserror::Error;
 use types::MOST_HARM;
 
 use crate::account::Account;
+use crate::bounded::{Done, Limits, run};
 use crate::message::Work;
 
 /// Where programs are looked for, whatever a user or an administrator has set.
 const PATH: &str = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin";
+/// What the copy may take to say its version.
+const TRIAL: Limits = Limits { time: Duration::from_secs(60), output: 64 << 10 };
+/// Most memory of its own that a process may have, in bytes, as an option of `prlimit`.
+const MOST_DATA: &str = "--data=1073741824";
 /// Can be written to by anybody but root.
 const WRITABLE: u32 = 0o022;
 
@@ -64,6 +76,10 @@ pub enum ProgramError {
         .0.display()
     )]
     Writable(PathBuf),
+    #[error("cannot put a copy of this program into {}: {source}: --programs names another folder", folder.display())]
+    Copy { folder: PathBuf, source: std::io::Error },
+    #[error("the file system of {} allows no programs ({problem}): --programs names another folder", file.display())]
+    NotExecutable { file: PathBuf, problem: String },
 }
 
 /// Makes the command of a task for a user. The tests have another one, because they need not be root.
@@ -74,7 +90,10 @@ pub trait Programs: Send + Sync {
 /// This very program.
 #[derive(Clone, Debug)]
 pub struct Own {
+    /// What root runs.
     file: PathBuf,
+    /// What users run: a copy.
+    copy: PathBuf,
     /// The percent of their time that other users' applications may lose to a mover.
     most_harm: String,
     /// Variables that it gets besides those of every login.
@@ -82,18 +101,60 @@ pub struct Own {
 }
 
 impl Own {
-    /// `most_harm`: the percent of their time that other users' applications may lose to a mover. `variables`: which of
-    /// this process's own variables the started programs have too.
+    /// `folder`: where a copy of this program is put. `most_harm`: the percent of their time that other users'
+    /// applications may lose to a mover. `kept`: which of this process's own variables the started programs have too.
+    /// `variables`: more of theirs.
     ///
     /// # Errors
     /// [`ProgramError`].
-    pub fn new(most_harm: f64, variables: &[impl AsRef<OsStr>]) -> Result<Own, ProgramError> {
+    pub fn new(
+        folder: &Path,
+        most_harm: f64,
+        kept: &[impl AsRef<OsStr>],
+        mut variables: Vec<(OsString, OsString)>,
+    ) -> Result<Own, ProgramError> {
         let file = std::env::current_exe().map_err(ProgramError::Unknown)?;
         safe(&file)?;
+        let copy = copy_for_users(&file, folder)?;
         let value = |name: &OsStr| Some((name.to_owned(), std::env::var_os(name)?));
-        let most_harm = most_harm.to_string();
-        Ok(Own { file, most_harm, variables: variables.iter().filter_map(|name| value(name.as_ref())).collect() })
+        variables.extend(kept.iter().filter_map(|name| value(name.as_ref())));
+        Ok(Own { file, copy, most_harm: most_harm.to_string(), variables })
     }
+}
+
+/// Puts a copy of a program into a folder that others can execute and not read, and returns its path. A copy that was
+/// there is replaced; processes that run it go on.
+fn copy_for_users(file: &Path, folder: &Path) -> Result<PathBuf, ProgramError> {
+    let copy = folder.join("landbridge");
+    let make = || {
+        if !folder.is_dir() {
+            std::fs::create_dir_all(folder)?;
+            std::fs::set_permissions(folder, Permissions::from_mode(0o711))?;
+        }
+        let fresh = tempfile_in(folder)?;
+        std::io::copy(&mut std::fs::File::open(file)?, &mut &fresh.1)?;
+        fresh.1.set_permissions(Permissions::from_mode(0o711))?;
+        drop(fresh.1);
+        std::fs::rename(&fresh.0, &copy)
+    };
+    make().map_err(|source| ProgramError::Copy { folder: folder.to_owned(), source })?;
+    safe(&copy)?;
+    let mut trial = Command::new(&copy);
+    trial.arg("--version").env_clear();
+    match run(trial, b"", TRIAL) {
+        Ok(Done { code: Some(0), .. }) => Ok(copy),
+        Ok(done) => Err(ProgramError::NotExecutable { file: copy, problem: done.stderr.to_string() }),
+        Err(error) => Err(ProgramError::NotExecutable { file: copy, problem: error.to_string() }),
+    }
+}
+
+/// A new file with a name of its own.
+fn tempfile_in(folder: &Path) -> std::io::Result<(PathBuf, std::fs::File)> {
+    let path = folder.join(format!(".landbridge-{}", std::process::id()));
+    // What a service that was killed has left under this number.
+    let _ = std::fs::remove_file(&path);
+    let file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
+    Ok((path, file))
 }
 
 /// Whether nobody but root can put another program there.
@@ -111,10 +172,20 @@ fn safe(file: &Path) -> Result<(), ProgramError> {
 
 impl Programs for Own {
     fn command(&self, account: &Account, task: &Task) -> Command {
-        let mut command = Command::new("setpriv");
+        let mut command = Command::new(&self.file);
+        command.args([
+            "slurm",
+            "supervise",
+            &std::process::id().to_string(),
+            "--",
+            "prlimit",
+            MOST_DATA,
+            "--",
+            "setpriv",
+        ]);
         command.arg(format!("--reuid={}", account.user)).arg(format!("--regid={}", account.group));
         command.args(["--init-groups", "--no-new-privs", "--inh-caps=-all", "--bounding-set=-all", "--"]);
-        command.arg(&self.file).args(task.words());
+        command.arg(&self.copy).args(task.words());
         command.env_clear().env("PATH", PATH).envs(self.variables.iter().cloned());
         command.env("HOME", &account.home).env("USER", &account.name).env("LOGNAME", &account.name);
         command.env(MOST_HARM, &self.most_harm);
@@ -139,17 +210,40 @@ mod tests {
     }
 
     #[test]
+    fn the_copy_for_users_can_be_executed_and_not_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let programs = folder.path().join("programs");
+        for _ in 0..2 {
+            // The copy of a service that was killed is replaced.
+            let copy = match copy_for_users(Path::new("/usr/bin/env"), &programs) {
+                Ok(copy) => copy,
+                // Without root the folder is not root's.
+                Err(ProgramError::Writable(_)) if !rustix::process::geteuid().is_root() => return,
+                Err(error) => panic!("{error}"),
+            };
+            assert_eq!(std::fs::metadata(&copy).unwrap().mode() & 0o777, 0o711);
+            assert_eq!(std::fs::read_dir(&programs).unwrap().count(), 1, "nothing else is there");
+        }
+        assert!(copy_for_users(Path::new("/etc/passwd"), &programs).unwrap_err().to_string().contains("no programs"));
+        assert!(copy_for_users(Path::new("/usr/bin/env"), Path::new("/proc/x")).is_err());
+    }
+
+    #[test]
     fn the_user_is_complete_before_our_program_runs() {
         let most_harm = "3".to_owned();
-        let own =
-            Own { file: "/usr/bin/landbridge".into(), most_harm, variables: vec![("SLURM_CONF".into(), "/x".into())] };
+        let variables = vec![("SLURM_CONF".into(), "/x".into())];
+        let (file, copy) = ("/usr/bin/landbridge".into(), "/var/lib/landbridge/landbridge".into());
+        let own = Own { file, copy, most_harm, variables };
         let account = Account { user: 7, group: 8, name: "anna".into(), home: "/home/anna".into() };
         let command = own.command(&account, &Task::Node(Work::Agent { order: "{}".into() }));
         let words: Vec<_> = command.get_args().map(|word| word.to_str().unwrap()).collect();
         let first =
             ["--reuid=7", "--regid=8", "--init-groups", "--no-new-privs", "--inh-caps=-all", "--bounding-set=-all"];
-        assert_eq!(words[..6], first);
-        assert_eq!(words[6..], ["--", "/usr/bin/landbridge", "agent", "--only-movers"]);
+        let service = std::process::id().to_string();
+        assert_eq!(command.get_program(), "/usr/bin/landbridge");
+        assert_eq!(words[..8], ["slurm", "supervise", &service, "--", "prlimit", MOST_DATA, "--", "setpriv"]);
+        assert_eq!(words[8..14], first);
+        assert_eq!(words[14..], ["--", "/var/lib/landbridge/landbridge", "agent", "--only-movers"]);
         let names: Vec<_> = command.get_envs().filter_map(|(name, value)| value.and(name.to_str())).collect();
         assert_eq!(names, ["HOME", "LANDBRIDGE_MOST_HARM", "LOGNAME", "PATH", "SLURM_CONF", "USER"]);
         assert_eq!(command.get_current_dir(), Some(Path::new("/")));

@@ -1,23 +1,30 @@
 //! The caller's end: a user's credential to a node's service, or a hook's request to that of its own machine.
+//!
+//! The program that answers must prove to be root's: on the network by a credential for each answer, on the local
+//! socket by the identity that the system reports. Otherwise any user could take the place of a service that restarts.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream, ToSocketAddrs};
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
+use rustix::net::sockopt;
 use thiserror::Error;
+use types::UntrustedText;
 
-use crate::credential::{CredentialError, Munge};
-use crate::message::{Answer, HookRequest, LONGEST, MOST_OUTPUT, Request};
-use crate::service::keep_alive;
-use crate::stream::{LineError, Timed, line};
+use crate::credential::{BEGIN, CredentialError, Credentials, Opened};
+use crate::message::{Answer, HookRequest, LONGEST, MOST_OUTPUT, Nonce, Reply, Request, VERSION};
+use crate::stream::{LineError, Timed, keep_alive, line};
 
 /// How long a node may take to accept a connection, and to answer.
 const CONNECT: Duration = Duration::from_secs(10);
 const ANSWER: Duration = Duration::from_secs(30);
 /// How long what was ordered may take. Connections to lost machines end by themselves.
 const WORK: Duration = Duration::from_secs(365 * 24 * 3600);
+/// Who makes a service's credentials and opens what callers make.
+const ROOT: u32 = 0;
 
 const REMEDY: &str = "does the node service run there (`systemctl status landbridge-node`)? An administrator installs it \
                       with `landbridge slurm install`";
@@ -32,12 +39,16 @@ pub enum CallError {
     Unknown { address: String },
     #[error(transparent)]
     Credential(#[from] CredentialError),
+    #[error("the system has no random numbers: {0}")]
+    Random(std::io::Error),
     #[error("{address}: the node service refuses: {reason}")]
-    Refused { address: String, reason: String },
+    Refused { address: String, reason: UntrustedText },
     #[error("{address}: the connection to the node service is lost: {problem}")]
     Lost { address: String, problem: LineError },
     #[error("{address} answers something else than a node service does: {problem}: {REMEDY}")]
-    Answer { address: String, problem: String },
+    Answer { address: String, problem: UntrustedText },
+    #[error("{address} does not prove to be the node service ({problem}), so its answer is not believed: {REMEDY}")]
+    Unproven { address: String, problem: UntrustedText },
 }
 
 /// How what was ordered has ended.
@@ -45,7 +56,7 @@ pub enum CallError {
 pub struct Ended {
     pub code: i32,
     pub output: String,
-    pub words: String,
+    pub words: UntrustedText,
 }
 
 /// Has a node do something as this process's user. What is read from `input` goes to what was started, which the end
@@ -55,24 +66,46 @@ pub struct Ended {
 /// [`CallError`].
 pub fn order(
     address: &str,
-    munge: &Munge,
+    credentials: &dyn Credentials,
     request: &Request,
     input: impl Read + Send + 'static,
 ) -> Result<Ended, CallError> {
     let failed = |source| CallError::Connect { address: address.to_owned(), source };
     let found = address.to_socket_addrs().map_err(failed)?.next();
     let found = found.ok_or_else(|| CallError::Unknown { address: address.to_owned() })?;
-    // A request can be written.
-    let payload = serde_json::to_vec(request).unwrap_or_default();
+    // A request can be written. Before the connection, because a service serves those first that prove something.
+    let mut credential = credentials.seal(&serde_json::to_vec(request).unwrap_or_default(), ROOT)?;
+    credential.push(b'\n');
     let stream = TcpStream::connect_timeout(&found, CONNECT).map_err(failed)?;
     keep_alive(&stream);
-    // Last, because it is good for a short time only.
-    let mut credential = munge.seal(&payload)?;
-    credential.push(b'\n');
     // A service that refuses at once may have closed its end; its answer says why.
     let _ = (&stream).write_all(&credential);
     let write = stream.try_clone().map_err(failed)?;
-    converse(address, stream, input, write, |write| drop(write.shutdown(Shutdown::Write)))
+    let read = |line: &[u8]| proven(address, credentials, &request.nonce, line);
+    converse(address, stream, read, input, write, |write| drop(write.shutdown(Shutdown::Write)))
+}
+
+/// The answer in a line from the network, if root has made it for this request.
+fn proven(address: &str, credentials: &dyn Credentials, nonce: &Nonce, line: &[u8]) -> Result<Answer, CallError> {
+    let unproven = |problem: UntrustedText| CallError::Unproven { address: address.to_owned(), problem };
+    if !line.starts_with(BEGIN) {
+        // A service does not know for whom to prove itself before the caller has; it only ever refuses then.
+        let said = serde_json::from_slice(line).map_or(UntrustedText::from_bytes(line), |answer| match answer {
+            Answer::Refused { reason } => reason,
+            Answer::Started => "started".into(),
+            Answer::Ended { .. } => "ended".into(),
+        });
+        return Err(unproven(format!("it says `{}`", said.raw()).into()));
+    }
+    let Opened { user, payload } = credentials.open(line).map_err(|e| unproven(e.to_string().into()))?;
+    if user != ROOT {
+        return Err(unproven(format!("its credential is of user id {user}").into()));
+    }
+    let reply: Reply = serde_json::from_slice(&payload).map_err(|e| unproven(e.to_string().into()))?;
+    match reply.landbridge_node_service == VERSION && reply.nonce == *nonce {
+        true => Ok(reply.answer),
+        false => Err(unproven("its credential answers another request".into())),
+    }
 }
 
 /// Has the service of this machine do a step of a hook's.
@@ -83,22 +116,37 @@ pub fn hook(socket: &Path, request: &HookRequest, input: impl Read + Send + 'sta
     let address = socket.display().to_string();
     let failed = |source| CallError::Connect { address: address.clone(), source };
     let stream = UnixStream::connect(socket).map_err(failed)?;
+    let peer = sockopt::socket_peercred(stream.as_fd()).map_err(|e| failed(e.into()))?.uid;
+    if !peer.is_root() && peer != rustix::process::geteuid() {
+        let problem = format!("it runs as user id {}", peer.as_raw()).into();
+        return Err(CallError::Unproven { address, problem });
+    }
     let mut line = serde_json::to_vec(request).unwrap_or_default();
     line.push(b'\n');
     let _ = (&stream).write_all(&line);
     let write = stream.try_clone().map_err(failed)?;
-    converse(&address, stream, input, write, |write| drop(write.shutdown(Shutdown::Write)))
+    let read = |line: &[u8]| {
+        let wrong = |e: serde_json::Error| wrong_answer(&address, e.to_string());
+        serde_json::from_slice(line).map_err(wrong)
+    };
+    converse(&address, stream, read, input, write, |write| drop(write.shutdown(Shutdown::Write)))
 }
 
 fn converse<W: Write + Send + 'static>(
     address: &str,
     mut stream: impl Timed,
+    read: impl Fn(&[u8]) -> Result<Answer, CallError>,
     mut input: impl Read + Send + 'static,
     mut write: W,
     end: impl FnOnce(&W) + Send + 'static,
 ) -> Result<Ended, CallError> {
     let mut bytes = Vec::new();
-    let first = answer(address, &mut stream, &mut bytes, ANSWER)?;
+    let mut answer = |within| {
+        // Each byte of output may take six in JSON.
+        let line = line(&mut stream, &mut bytes, LONGEST.max(7 * MOST_OUTPUT), within);
+        read(&line.map_err(|problem| CallError::Lost { address: address.to_owned(), problem })?)
+    };
+    let first = answer(ANSWER)?;
     if first != Answer::Started {
         return ended(address, first);
     }
@@ -108,24 +156,17 @@ fn converse<W: Write + Send + 'static>(
         let _ = std::io::copy(&mut input, &mut write);
         end(&write);
     });
-    let last = answer(address, &mut stream, &mut bytes, WORK)?;
-    ended(address, last)
-}
-
-fn answer(address: &str, stream: &mut impl Timed, bytes: &mut Vec<u8>, within: Duration) -> Result<Answer, CallError> {
-    // Each byte of output may take six in JSON.
-    let line = line(stream, bytes, LONGEST.max(7 * MOST_OUTPUT), within);
-    let line = line.map_err(|problem| CallError::Lost { address: address.to_owned(), problem })?;
-    let wrong = |e: serde_json::Error| CallError::Answer { address: address.to_owned(), problem: e.to_string() };
-    serde_json::from_slice(&line).map_err(wrong)
+    ended(address, answer(WORK)?)
 }
 
 fn ended(address: &str, answer: Answer) -> Result<Ended, CallError> {
     match answer {
         Answer::Ended { code, output, words } => Ok(Ended { code, output, words }),
         Answer::Refused { reason } => Err(CallError::Refused { address: address.to_owned(), reason }),
-        Answer::Started => {
-            Err(CallError::Answer { address: address.to_owned(), problem: "it started twice".to_owned() })
-        }
+        Answer::Started => Err(wrong_answer(address, "it started twice".to_owned())),
     }
+}
+
+fn wrong_answer(address: &str, problem: String) -> CallError {
+    CallError::Answer { address: address.to_owned(), problem: problem.into() }
 }

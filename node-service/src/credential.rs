@@ -47,11 +47,21 @@ pub struct Opened {
     pub payload: Vec<u8>,
 }
 
-/// Opens credentials.
-pub trait Opener: Send + Sync {
+/// The first bytes of each credential, by which a line with one is recognised.
+pub const BEGIN: &[u8] = b"MUNGE:";
+
+/// Makes and opens credentials.
+pub trait Credentials: Send + Sync {
     /// # Errors
     /// It is not accepted.
     fn open(&self, credential: &[u8]) -> Result<Opened, CredentialError>;
+
+    /// A credential of this process's user, one line, that only `reader` can open, and that is good for
+    /// [`MOST_AGE_S`].
+    ///
+    /// # Errors
+    /// Munge makes none.
+    fn seal(&self, payload: &[u8], reader: u32) -> Result<Vec<u8>, CredentialError>;
 }
 
 /// The site's munge, through the socket of this machine's munged.
@@ -69,26 +79,9 @@ impl Munge {
         }
         command
     }
-
-    /// A credential of this process's user that only root can open, and that is good for [`MOST_AGE_S`].
-    ///
-    /// # Errors
-    /// [`CredentialError::Make`], with munge's words.
-    pub fn seal(&self, payload: &[u8]) -> Result<Vec<u8>, CredentialError> {
-        if payload.len() >= LONGEST {
-            return Err(CredentialError::Long(payload.len()));
-        }
-        let mut command = self.command("munge");
-        command.args(["--restrict-uid=0", &format!("--ttl={MOST_AGE_S}")]);
-        let (code, out, words) = talk("munge", command, payload)?;
-        match code {
-            Some(0) => Ok(out.into_iter().filter(|byte| *byte != b'\n').collect()),
-            _ => Err(CredentialError::Make(words)),
-        }
-    }
 }
 
-impl Opener for Munge {
+impl Credentials for Munge {
     fn open(&self, credential: &[u8]) -> Result<Opened, CredentialError> {
         let mut command = self.command("unmunge");
         command.args(["--numeric", "--keys=STATUS,ENCODE_TIME,DECODE_TIME,UID"]);
@@ -98,6 +91,19 @@ impl Opener for Munge {
             Some(0) => parse(&out),
             _ if words.is_blank() => Err(CredentialError::Refused(status(&out).into())),
             _ => Err(CredentialError::Refused(words)),
+        }
+    }
+
+    fn seal(&self, payload: &[u8], reader: u32) -> Result<Vec<u8>, CredentialError> {
+        if payload.len() >= LONGEST {
+            return Err(CredentialError::Long(payload.len()));
+        }
+        let mut command = self.command("munge");
+        command.args([format!("--restrict-uid={reader}"), format!("--ttl={MOST_AGE_S}")]);
+        let (code, out, words) = talk("munge", command, payload)?;
+        match code {
+            Some(0) => Ok(out.into_iter().filter(|byte| *byte != b'\n').collect()),
+            _ => Err(CredentialError::Make(words)),
         }
     }
 }
@@ -110,7 +116,7 @@ fn status(output: &[u8]) -> String {
         "15" => "expired: it is too old".to_owned(),
         "16" => "it comes from the future: are the clocks of both machines set?".to_owned(),
         "17" => "replayed: it has been used on this node before".to_owned(),
-        "18" => "root on this node may not open it".to_owned(),
+        "18" => "it is for another user".to_owned(),
         _ => format!("status `{}`", status.escape_debug()),
     }
 }

@@ -1,39 +1,42 @@
-//! The service: accepts callers, and runs what they may order until it or their connection ends.
+//! The service: runs what callers may order until it or their connection ends.
 //!
-//! A thread for each caller. The started program's standard input is its lifeline: it ends with the caller's
-//! connection, and with this process, however that ends.
+//! A caller gets a thread once it has proved who it is; until then the [lobby](crate::lobby) has it. The started
+//! program's standard input is its lifeline: it ends with the caller's connection, and with this process, however that
+//! ends.
 
 use std::io::{Read, Write};
-use std::net::{Shutdown, TcpListener, TcpStream};
+use std::net::{IpAddr, Shutdown, TcpStream};
 use std::os::fd::AsFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, ChildStdin, ExitStatus, Stdio};
-use std::sync::mpsc::{Receiver, channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::net::sockopt;
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 
 use crate::account::{Account, Accounts};
-use crate::admission::{Counts, Limits, Refusal, Seat, judge, judge_hook};
+use crate::admission::{Counts, Limits, Refusal, Seat, judge, judge_hook, request};
 use crate::child::{Programs, Task};
-use crate::credential::Opener;
+use crate::credential::{BEGIN, CredentialError, Credentials};
 use crate::log;
-use crate::message::{Answer, LONGEST, MOST_OUTPUT, Work};
-use crate::stream::{LineError, Timed, line};
+use crate::message::{Answer, LONGEST, MOST_OUTPUT, MOST_REMOTE_OUTPUT, Nonce, Reply, VERSION, Work};
+use crate::output::Printed;
+use crate::stream::{LineError, Timed, keep_alive, line};
 
-/// How long a caller may take to say what it wants.
+/// How long a hook may take to send its line.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How long what a program has printed may take to be read after its end, while others still have its pipe open.
+/// How long a refused caller's connection stays, so that the reason arrives.
 const LAST: Duration = Duration::from_millis(500);
+/// How long a program may take to end after its order has ended, before it is ended with all its descendants.
+const GRACE: Duration = Duration::from_secs(30);
+/// The same after its caller is gone: an agent whose gateway was lost may continue a transfer through another one.
+const WITHOUT_CALLER: Duration = Duration::from_secs(24 * 3600);
 /// Most bytes of its standard error that are sent back.
 const MOST_WORDS: usize = 2048;
 /// Most bytes that a caller may send to a program after its order: more than `end`.
 const MOST_INPUT: usize = 1 << 10;
-/// A caller whose machine is silent for this long is lost.
-const SILENCE: Duration = Duration::from_secs(5);
-const SILENCES: u32 = 3;
 
 /// What the service needs to know.
 pub struct Service {
@@ -42,32 +45,69 @@ pub struct Service {
     /// The user id of Slurm's controller.
     pub slurm: u32,
     pub limits: Limits,
-    pub opener: Box<dyn Opener>,
+    pub credentials: Box<dyn Credentials>,
     pub accounts: Box<dyn Accounts>,
     pub programs: Box<dyn Programs>,
     pub counts: Counts,
 }
 
+/// How a caller recognises the answers as ours.
+enum Proof {
+    /// The system tells the other end who we are.
+    LocalSocket,
+    /// By credentials.
+    For { user: u32, nonce: Nonce },
+    /// Not at all, because the caller has not proved who it is.
+    None,
+}
+
+/// A caller who has proved who it is, with an order that is done.
+struct Admitted {
+    account: Account,
+    task: Task,
+    /// Bytes that came behind the order.
+    rest: Vec<u8>,
+    _seats: [Seat; 2],
+}
+
 impl Service {
-    /// Serves callers from the network, each with a credential, until the listener fails.
-    ///
-    /// # Errors
-    /// The listener's.
-    pub fn serve(self: &Arc<Self>, listener: &TcpListener) -> std::io::Result<()> {
-        loop {
-            let (stream, from) = accepted(listener.accept())?;
-            let Some(stream) = stream else { continue };
-            self.begin(move |service, seat| {
-                keep_alive(&stream);
-                service.call(stream, seat, &from.map_or(String::new(), |from| from.to_string()), |stream| {
-                    let mut rest = Vec::new();
-                    let credential = line(stream, &mut rest, LONGEST, PATIENCE)?;
-                    let opened = service.opener.open(&credential)?;
-                    let work = judge(&opened, &service.node)?;
-                    Ok((opened.user, Task::Node(work), rest))
-                });
-            });
+    /// Serves a caller from the network, who has sent this line.
+    pub(crate) fn serve_line(self: &Arc<Self>, stream: TcpStream, from: IpAddr, credential: Vec<u8>, rest: Vec<u8>) {
+        let (proof, asked) = match self.asked(&credential) {
+            Ok((user, nonce, work)) => (Proof::For { user, nonce }, work.map(|work| (user, Task::Node(work)))),
+            Err(refusal) => (Proof::None, Err(refusal)),
+        };
+        let seated = asked.and_then(|(user, task)| Ok((user, task, self.seats(user)?)));
+        let from = from.to_string();
+        if stream.set_nonblocking(false).is_err() {
+            return;
         }
+        keep_alive(&stream);
+        match seated {
+            Err(refusal) => self.refuse(stream, &proof, &from, &refusal),
+            Ok((user, task, seats)) => {
+                let service = self.clone();
+                self.in_thread(move || service.call(stream, &proof, &from, (user, task, rest), seats));
+            }
+        }
+    }
+
+    /// Who asks, by which number, for what.
+    fn asked(&self, credential: &[u8]) -> Result<(u32, Nonce, Result<Work, Refusal>), Refusal> {
+        // No process of munge's for what is none.
+        if !credential.starts_with(BEGIN) {
+            return Err(CredentialError::Refused("Invalid credential".into()).into());
+        }
+        let opened = self.credentials.open(credential)?;
+        let request = request(&opened)?;
+        Ok((opened.user, request.nonce.clone(), judge(opened.user, request, &self.node)))
+    }
+
+    /// A user's own seat, and one among all.
+    fn seats(&self, user: u32) -> Result<[Seat; 2], Refusal> {
+        let own = self.counts.enter(Some(user), self.limits.per_user);
+        let own = own.map_err(|running| Refusal::TooMany { user, running })?;
+        Ok([own, self.counts.enter(None, self.limits.orders).map_err(Refusal::Full)?])
     }
 
     /// Serves Slurm's hooks on this machine until the listener fails.
@@ -78,23 +118,40 @@ impl Service {
         loop {
             let (stream, _) = accepted(listener.accept())?;
             let Some(stream) = stream else { continue };
-            self.begin(move |service, seat| {
-                service.call(stream, seat, "a hook", |stream| {
-                    let peer = sockopt::socket_peercred(stream.as_fd()).map_err(std::io::Error::from)?;
-                    let mut rest = Vec::new();
-                    let line = line(stream, &mut rest, LONGEST, PATIENCE)?;
-                    let asked = judge_hook(&line, peer.uid.as_raw(), service.slurm)?;
-                    Ok((asked.user, Task::Step(asked.step), rest))
-                });
-            });
+            // Others than root and Slurm get no thread, whatever they send.
+            let stranger = match sockopt::socket_peercred(stream.as_fd()) {
+                Ok(peer) if peer.uid.is_root() || peer.uid.as_raw() == self.slurm => None,
+                Ok(peer) => Some(Refusal::Stranger(peer.uid.as_raw())),
+                Err(error) => Some(Refusal::Connection(error.into())),
+            };
+            if let Some(refusal) = stranger {
+                self.log_refusal("the hooks' socket", &refusal);
+                refuse_now(&stream, &refusal);
+                continue;
+            }
+            let service = self.clone();
+            self.in_thread(move || service.hook(stream));
         }
     }
 
-    /// Gives a caller a thread, if there is room.
-    fn begin(self: &Arc<Self>, work: impl FnOnce(&Service, Option<Seat>) + Send + 'static) {
-        let (service, seat) = (self.clone(), self.counts.enter(None, self.limits.strangers).ok());
-        let started = std::thread::Builder::new().name("caller".into()).spawn(move || work(&service, seat));
-        if let Err(error) = started {
+    fn hook(&self, mut stream: UnixStream) {
+        let mut rest = Vec::new();
+        let asked = line(&mut stream, &mut rest, LONGEST, PATIENCE).map_err(Refusal::from);
+        let asked = asked.and_then(|line| {
+            let peer = sockopt::socket_peercred(stream.as_fd()).map_err(std::io::Error::from)?;
+            let asked = judge_hook(&line, peer.uid.as_raw(), self.slurm)?;
+            Ok((asked.user, asked.step, self.seats(asked.user)?))
+        });
+        match asked {
+            Err(refusal) => self.refuse(stream, &Proof::LocalSocket, "a hook", &refusal),
+            Ok((user, step, seats)) => {
+                self.call(stream, &Proof::LocalSocket, "a hook", (user, Task::Step(step), rest), seats);
+            }
+        }
+    }
+
+    fn in_thread(&self, work: impl FnOnce() + Send + 'static) {
+        if let Err(error) = std::thread::Builder::new().name("caller".into()).spawn(work) {
             tracing::warn!(%error, "a caller is dropped");
         }
     }
@@ -102,80 +159,144 @@ impl Service {
     fn call<S: Wire>(
         &self,
         mut stream: S,
-        seat: Option<Seat>,
+        proof: &Proof,
         from: &str,
-        ask: impl FnOnce(&mut S) -> Result<(u32, Task, Vec<u8>), Refusal>,
+        (user, task, rest): (u32, Task, Vec<u8>),
+        seats: [Seat; 2],
     ) {
-        let admitted = match seat {
-            None => Err(Refusal::Crowded(self.limits.strangers)),
-            Some(seat) => ask(&mut stream).and_then(|(user, task, rest)| {
-                let account = self.accounts.find(user)?;
-                let place = self.counts.enter(Some(user), self.limits.per_user);
-                // It counts as a stranger until it has a place of its own.
-                drop(seat);
-                Ok((account, task, rest, place.map_err(|running| Refusal::TooMany { user, running })?))
-            }),
-        };
-        let answer = admitted.and_then(|(account, task, rest, place)| {
-            let _place = place;
-            self.carry_out(&mut stream, from, &account, &task, &rest)
-        });
-        let answer = answer.unwrap_or_else(|refusal| {
-            match refusal {
-                // Somebody looks whether the service is there.
-                Refusal::Line(LineError::Ended) => tracing::debug!(from, %refusal, "refused"),
-                _ => {
-                    if let Some(suppressed) = log::may(from) {
-                        tracing::warn!(from, suppressed, %refusal, "refused");
-                    }
-                }
+        let admitted = self.accounts.find(user).map_err(Refusal::from);
+        let admitted = admitted.map(|account| Admitted { account, task, rest, _seats: seats });
+        match admitted.and_then(|order| self.carry_out(&mut stream, proof, from, &order)) {
+            Err(refusal) => self.refuse(stream, proof, from, &refusal),
+            Ok(answer) => {
+                // A caller that is gone needs no answer.
+                let _ = self.tell(&mut stream, proof, &answer);
+                stream.end();
             }
-            Answer::Refused { reason: refusal.to_string() }
-        });
-        // A caller that is gone needs no answer.
-        let _ = tell(&mut stream, &answer);
-        if matches!(answer, Answer::Refused { .. }) {
-            stream.finish();
+        }
+    }
+
+    fn refuse<S: Wire>(&self, mut stream: S, proof: &Proof, from: &str, refusal: &Refusal) {
+        self.log_refusal(from, refusal);
+        let answer = Answer::Refused { reason: refusal.to_string().into() };
+        let _ = self.tell(&mut stream, proof, &answer);
+        stream.finish();
+        if matches!(proof, Proof::LocalSocket) {
+            // A caller from the network has sent nothing but its line.
             drain(&mut stream);
         }
         stream.end();
     }
 
+    pub(crate) fn log_refusal(&self, from: &str, refusal: &Refusal) {
+        // Somebody looks whether the service is there.
+        if matches!(refusal, Refusal::Line(LineError::Ended)) {
+            tracing::debug!(from, %refusal, "refused");
+        } else if let Some(suppressed) = log::may(from) {
+            tracing::warn!(from, %refusal, suppressed, "refused");
+        }
+    }
+
+    /// Sends an answer, in a credential where the caller needs one to believe it.
+    fn tell(&self, stream: &mut impl Write, proof: &Proof, answer: &Answer) -> std::io::Result<()> {
+        let mut line = match proof {
+            Proof::LocalSocket | Proof::None => serde_json::to_vec(answer)?,
+            Proof::For { user, nonce } => {
+                let (nonce, answer) = (nonce.clone(), answer.clone());
+                let reply = Reply { landbridge_node_service: VERSION, nonce, answer };
+                let sealed = self.credentials.seal(&serde_json::to_vec(&reply)?, *user);
+                sealed.map_err(|error: CredentialError| {
+                    tracing::warn!(%error, "a caller gets no answer");
+                    std::io::Error::other(error)
+                })?
+            }
+        };
+        line.push(b'\n');
+        stream.write_all(&line)?;
+        stream.flush()
+    }
+
     fn carry_out<S: Wire>(
         &self,
         stream: &mut S,
+        proof: &Proof,
         from: &str,
-        account: &Account,
-        task: &Task,
-        rest: &[u8],
+        order: &Admitted,
     ) -> Result<Answer, Refusal> {
+        let Admitted { account, task, .. } = order;
         let mut command = self.programs.command(account, task);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().map_err(Refusal::Start)?;
         tracing::info!(from, user = account.name, pid = child.id(), what = what(task), "started");
-        let output = Printed::read(child.stdout.take(), MOST_OUTPUT, 0);
+        let most = if matches!(task, Task::Step(_)) { MOST_OUTPUT } else { MOST_REMOTE_OUTPUT };
+        let output = Printed::read(child.stdout.take(), most, 0);
         let words = Printed::read(child.stderr.take(), 0, MOST_WORDS);
-        if let Err(error) = self.begin_input(stream, &mut child, task, rest) {
+        let ended = Arc::new(Ended::default());
+        if let Err(error) = self.begin_input(stream, proof, &mut child, order, &ended) {
             // Nothing that it was told is complete, so it does nothing.
             let _ = child.kill();
             let _ = child.wait();
             return Err(error.into());
         }
-        let code = child.wait().map(code)?;
+        let code = ended.wait(&mut child).map(code)?;
         tracing::info!(from, user = account.name, code, what = what(task), "ended");
-        Ok(Answer::Ended { code, output: output.text(), words: words.text() })
+        Ok(Answer::Ended { code, output: output.text(), words: words.text().into() })
     }
 
     /// Gives a program its order and, from then on, what its caller sends.
-    fn begin_input<S: Wire>(&self, stream: &mut S, child: &mut Child, task: &Task, rest: &[u8]) -> std::io::Result<()> {
+    fn begin_input<S: Wire>(
+        &self,
+        stream: &mut S,
+        proof: &Proof,
+        child: &mut Child,
+        order: &Admitted,
+        ended: &Arc<Ended>,
+    ) -> std::io::Result<()> {
         let Some(mut stdin) = child.stdin.take() else { return Err(std::io::Error::other("no standard input")) };
         // A program that ends before it has read its order says why itself.
-        let _ = stdin.write_all(&task.line()).and_then(|()| stdin.write_all(rest));
-        tell(stream, &Answer::Started)?;
+        let _ = stdin.write_all(&order.task.line()).and_then(|()| stdin.write_all(&order.rest));
+        self.tell(stream, proof, &Answer::Started)?;
         let source = stream.second()?;
         source.limit_off()?;
-        std::thread::Builder::new().name("input".into()).spawn(move || pass_on(source, stdin))?;
+        let (program, ended) = (Pid::from_child(child), ended.clone());
+        let follow = move || {
+            let limit = if pass_on(source, stdin) { GRACE } else { WITHOUT_CALLER };
+            ended.within(limit, program);
+        };
+        std::thread::Builder::new().name("input".into()).spawn(follow)?;
         Ok(())
+    }
+}
+
+/// Whether a program has ended.
+#[derive(Default)]
+struct Ended {
+    is_over: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl Ended {
+    /// Waits for the program. Its number is free for others only after this has been noted.
+    fn wait(&self, child: &mut Child) -> std::io::Result<ExitStatus> {
+        let id = WaitId::Pid(Pid::from_child(child));
+        while let Err(error) = waitid(id.clone(), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT) {
+            if error != rustix::io::Errno::INTR {
+                return Err(error.into());
+            }
+        }
+        *self.is_over.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.changed.notify_all();
+        child.wait()
+    }
+
+    /// Tells a program to end that has not ended by itself.
+    fn within(&self, limit: Duration, program: Pid) {
+        let is_over = self.is_over.lock().unwrap_or_else(PoisonError::into_inner);
+        let waited = self.changed.wait_timeout_while(is_over, limit, |is_over| !*is_over);
+        let (is_over, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        if !*is_over {
+            let _ = kill_process(program, Signal::TERM);
+        }
     }
 }
 
@@ -188,8 +309,17 @@ fn what(task: &Task) -> &'static str {
     }
 }
 
+/// Refuses without waiting for the caller.
+pub(crate) fn refuse_now(stream: &(impl AsFd + Sized), refusal: &Refusal) {
+    let answer = Answer::Refused { reason: refusal.to_string().into() };
+    let mut line = serde_json::to_vec(&answer).unwrap_or_default();
+    line.push(b'\n');
+    // A caller that does not read loses the reason.
+    let _ = rustix::net::send(stream, &line, rustix::net::SendFlags::DONTWAIT | rustix::net::SendFlags::NOSIGNAL);
+}
+
 /// A connection to a caller.
-trait Wire: Timed + Write + Send + Sized + 'static {
+pub(crate) trait Wire: Timed + Write + Send + Sized + 'static {
     fn second(&self) -> std::io::Result<Self>;
     fn limit_off(&self) -> std::io::Result<()>;
     /// Nothing more is sent.
@@ -234,7 +364,7 @@ impl Wire for UnixStream {
 }
 
 /// An accepted connection; `None`: this one failed, and the next may not.
-fn accepted<S, A>(result: std::io::Result<(S, A)>) -> std::io::Result<(Option<S>, Option<A>)> {
+pub(crate) fn accepted<S, A>(result: std::io::Result<(S, A)>) -> std::io::Result<(Option<S>, Option<A>)> {
     use std::io::ErrorKind::{ConnectionAborted, Interrupted};
     match result {
         Ok((stream, from)) => Ok((Some(stream), Some(from))),
@@ -254,28 +384,6 @@ fn is_short(number: i32) -> bool {
     [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM].iter().any(|errno| errno.raw_os_error() == number)
 }
 
-/// A caller whose machine is lost must not keep its program running.
-pub(crate) fn keep_alive(stream: &TcpStream) {
-    let set = || {
-        sockopt::set_socket_keepalive(stream, true)?;
-        sockopt::set_tcp_keepidle(stream, SILENCE)?;
-        sockopt::set_tcp_keepintvl(stream, SILENCE)?;
-        sockopt::set_tcp_keepcnt(stream, SILENCES)
-    };
-    if let Err(error) = set() {
-        tracing::debug!(%error, "no keep-alive");
-    }
-    let _ = stream.set_nodelay(true);
-    let _ = stream.set_write_timeout(Some(PATIENCE));
-}
-
-fn tell(stream: &mut impl Write, answer: &Answer) -> std::io::Result<()> {
-    let mut line = serde_json::to_vec(answer)?;
-    line.push(b'\n');
-    stream.write_all(&line)?;
-    stream.flush()
-}
-
 /// Reads what a caller is still sending: closing a connection with unread bytes would take the answer away from it.
 fn drain(stream: &mut impl Timed) {
     let (mut buffer, deadline) = ([0; 8192], Instant::now() + LAST);
@@ -286,59 +394,24 @@ fn drain(stream: &mut impl Timed) {
     }
 }
 
-/// Passes on what a caller sends until its connection ends, and with it the program's standard input.
-fn pass_on(mut source: impl Read, mut stdin: ChildStdin) {
+/// Passes on what a caller sends until its connection ends, and with it the program's standard input. Returns whether
+/// the caller has sent anything: one that ends its order does.
+fn pass_on(mut source: impl Read, mut stdin: ChildStdin) -> bool {
     let (mut buffer, mut passed) = ([0; MOST_INPUT], 0);
     while passed < MOST_INPUT {
         match source.read(&mut buffer) {
-            Ok(0) => return,
+            Ok(0) => break,
             Ok(count) => {
                 passed += count;
                 if stdin.write_all(&buffer[..count]).is_err() {
-                    return;
+                    break;
                 }
             }
             Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-            Err(_) => return,
+            Err(_) => break,
         }
     }
-}
-
-/// What a program prints.
-struct Printed {
-    kept: Arc<Mutex<Vec<u8>>>,
-    ended: Receiver<()>,
-}
-
-impl Printed {
-    /// Reads a pipe to its end, and keeps its `first` bytes, or its `last` ones if there are any.
-    fn read(pipe: Option<impl Read + Send + 'static>, first: usize, last: usize) -> Printed {
-        let (kept, (tell, ended)) = (Arc::new(Mutex::new(Vec::new())), channel());
-        let keep = kept.clone();
-        let read = move || {
-            let (Some(mut pipe), mut buffer) = (pipe, [0; 4096]) else { return };
-            while let Ok(count @ 1..) = pipe.read(&mut buffer) {
-                let mut kept = keep.lock().unwrap_or_else(PoisonError::into_inner);
-                let room = if last > 0 { count } else { count.min(first - kept.len()) };
-                kept.extend_from_slice(&buffer[..room]);
-                let over = if last > 0 { kept.len().saturating_sub(last) } else { 0 };
-                kept.drain(..over);
-            }
-            // If nobody waits any more, nothing is lost.
-            let _ = tell.send(());
-        };
-        // Without a thread the program's pipe is closed, and its output lost.
-        let _ = std::thread::Builder::new().name("output".into()).spawn(read);
-        Printed { kept, ended }
-    }
-
-    /// What was kept, after the program has ended.
-    fn text(&self) -> String {
-        // Others may still have the pipe open.
-        let _ = self.ended.recv_timeout(LAST);
-        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        String::from_utf8_lossy(&kept).trim().to_owned()
-    }
+    passed > 0
 }
 
 fn code(status: ExitStatus) -> i32 {

@@ -1,9 +1,9 @@
 //! Facts from Slurm's own commands about its configuration, its jobs and its nodes.
 //!
-//! A record that `scontrol show job` or `show node` prints also holds text of users and administrators (names, comments,
-//! reasons), which can look like any other field. So each fact comes from a command that prints this one field and
-//! nothing else, except the job's own number where Slurm prints several tasks of an array; and a value of another form
-//! than the field's is refused.
+//! A record that `scontrol show job` or `show node` prints also holds text of users and administrators (names,
+//! comments, reasons), which can look like any other field. So each fact comes from a command that prints this one
+//! field and nothing else, except the job's own number where Slurm prints several tasks of an array; and a value of
+//! another form than the field's is refused.
 
 use std::net::Ipv6Addr;
 use std::path::PathBuf;

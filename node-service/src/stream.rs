@@ -1,9 +1,17 @@
 //! A line from a connection, within a time and a length.
 
 use std::io::{ErrorKind, Read};
+use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
+use rustix::net::sockopt;
 use thiserror::Error;
+
+/// A peer whose machine is silent for this long is lost.
+const SILENCE: Duration = Duration::from_secs(5);
+const SILENCES: u32 = 3;
+/// How long a peer may take to receive a line.
+const WRITE: Duration = Duration::from_secs(5);
 
 /// Why there is no line.
 #[derive(Debug, Error)]
@@ -71,4 +79,19 @@ pub(crate) fn line(
             Err(error) => return Err(error.into()),
         }
     }
+}
+
+/// A caller whose machine is lost must not keep its program running.
+pub(crate) fn keep_alive(stream: &TcpStream) {
+    let set = || {
+        sockopt::set_socket_keepalive(stream, true)?;
+        sockopt::set_tcp_keepidle(stream, SILENCE)?;
+        sockopt::set_tcp_keepintvl(stream, SILENCE)?;
+        sockopt::set_tcp_keepcnt(stream, SILENCES)
+    };
+    if let Err(error) = set() {
+        tracing::debug!(%error, "no keep-alive");
+    }
+    let _ = stream.set_nodelay(true);
+    let _ = stream.set_write_timeout(Some(WRITE));
 }

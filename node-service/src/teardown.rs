@@ -6,7 +6,8 @@
 //! Therefore every look of Slurm's at the burst buffer, twice a minute, also does what was forgotten.
 
 //!
-//! A record outlives every failure: it names exactly the copies that may still be there, and goes with the last of them.
+//! A record outlives every failure: it names exactly the copies that may still be there, and goes with the last of
+//! them.
 
 use std::time::Duration;
 

@@ -30,6 +30,8 @@ pub const SIZES: RangeInclusive<u32> = 4 << 10..=1 << 30;
 
 /// The most blocks: their numbers, and what is remembered of each, must fit. A petabyte in blocks of 4 MiB.
 const MOST: u64 = 1 << 28;
+/// The largest block where other users compute: a mover has several in memory.
+pub(crate) const MOST_BESIDE: u32 = 64 << 20;
 
 /// Most files in a block: each costs the receiver a file to create, whatever its length.
 const MOST_PIECES: usize = 4096;

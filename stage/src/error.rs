@@ -33,6 +33,8 @@ pub enum StageError {
     Damaged { block: u32, path: PathBuf },
     #[error("the list of files is faulty: {0}")]
     Manifest(String),
+    #[error("a block of {0} bytes: on a node where other users compute, --block must be at most 64 MiB")]
+    BlockBeside(u64),
     #[error("a block of {0} bytes: it must be from 4 KiB to 1 GiB")]
     BlockSize(u64),
 }

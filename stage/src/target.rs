@@ -18,7 +18,7 @@ pub use before::{means_into, resolve};
 
 use crate::Hash;
 use crate::area::{self, Area, TREE};
-use crate::blocks::{Bitmap, Blocks, SIZES};
+use crate::blocks::{Bitmap, Blocks, MOST_BESIDE, SIZES};
 use crate::error::{At, StageError};
 use crate::journal::{Block, Journal, UNKNOWN};
 use crate::manifest::{Entry, Kind, Manifest};
@@ -126,6 +126,9 @@ impl Target {
     ) -> Result<Target, StageError> {
         if !SIZES.contains(&options.block) {
             return Err(StageError::BlockSize(options.block.into()));
+        }
+        if options.block > MOST_BESIDE && std::env::var_os(types::MOST_HARM).is_some() {
+            return Err(StageError::BlockBeside(options.block.into()));
         }
         if let Some(fault) = manifest.fault() {
             return Err(StageError::Manifest(fault));

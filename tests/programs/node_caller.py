@@ -4,6 +4,9 @@ last answers as a list of JSON.
 WHAT is a list of JSON: how to make the line, then the request as an object (or any text). Ways: "munge" with options
 in between, "again" (the line before once more), "raw" (the text itself), "long" (more than a line has), "changed" (a
 credential with one other letter).
+
+An answer counts only if a credential of root's with the request's nonce contains it. One without a credential is
+printed as {"unproven": answer}.
 """
 
 import json
@@ -18,7 +21,18 @@ def credential(munged, request, options):
     return subprocess.run(command, input=text, stdout=subprocess.PIPE, check=True).stdout.strip()
 
 
-def call(address, line):
+def opened(munged, line, nonce):
+    """The answer in a line of the service's."""
+    if not line.startswith(b"MUNGE:"):
+        return {"unproven": json.loads(line)}
+    command = ["unmunge", f"--socket={munged}", "--numeric", "--keys=UID"]
+    head, reply = subprocess.run(command, input=line, stdout=subprocess.PIPE, check=True).stdout.split(b"\n\n", 1)
+    reply = json.loads(reply)
+    assert head.split() == [b"UID:", b"0"] and reply["nonce"] == nonce, (head, reply)
+    return reply["answer"]
+
+
+def call(address, munged, line, nonce):
     """The last answer. What was started is ended as soon as it runs."""
     host, port = address.rsplit(":", 1)
     with socket.create_connection((host, int(port)), timeout=30) as connection:
@@ -29,7 +43,7 @@ def call(address, line):
         last = None
         with connection.makefile("rb") as answers:
             for answer in answers:
-                last = json.loads(answer)
+                last = opened(munged, answer.strip(), nonce)
                 if last == "started":
                     connection.shutdown(socket.SHUT_WR)
     return last
@@ -51,7 +65,8 @@ def main():
             line = request.encode()
         elif way == "long":
             line = b"x" * 300_000
-        answers.append(call(address, line))
+        nonce = request.get("nonce") if isinstance(request, dict) else None
+        answers.append(call(address, munged, line, nonce))
     print(json.dumps(answers))
 
 

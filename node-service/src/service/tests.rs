@@ -1,27 +1,41 @@
 use std::io::{BufRead, BufReader};
 use std::process::Command;
 
+use std::net::TcpListener;
+
 use super::*;
 use crate::account::AccountError;
 use crate::admission::Limits;
 use crate::credential::{CredentialError, Opened};
 use crate::message::{HookRequest, Request, VERSION};
 
-/// A credential is `USER:payload`, and good once.
+/// A credential is `MUNGE:MAKER:READER:payload` in hexadecimal digits, and good once.
 #[derive(Default)]
 struct Purse(Mutex<Vec<Vec<u8>>>);
 
-impl Opener for Purse {
+fn credential(maker: u32, reader: u32, payload: &[u8]) -> Vec<u8> {
+    let digits: String = payload.iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("MUNGE:{maker}:{reader}:{digits}").into_bytes()
+}
+
+impl Credentials for Purse {
     fn open(&self, credential: &[u8]) -> Result<Opened, CredentialError> {
+        let refused = |problem: &str| CredentialError::Refused(problem.into());
         let mut used = self.0.lock().unwrap();
         if used.iter().any(|before| before == credential) {
-            return Err(CredentialError::Refused("Replayed credential".into()));
+            return Err(refused("Replayed credential"));
         }
         used.push(credential.to_vec());
         let text = String::from_utf8_lossy(credential).into_owned();
-        let (user, payload) =
-            text.split_once(':').ok_or_else(|| CredentialError::Refused("Invalid credential".into()))?;
-        Ok(Opened { user: user.parse().unwrap(), payload: payload.into() })
+        let [_, maker, _, digits] = text.split(':').collect::<Vec<_>>()[..] else {
+            return Err(refused("Invalid credential"));
+        };
+        let byte = |at: usize| u8::from_str_radix(&digits[at..at + 2], 16).unwrap();
+        Ok(Opened { user: maker.parse().unwrap(), payload: (0..digits.len()).step_by(2).map(byte).collect() })
+    }
+
+    fn seal(&self, payload: &[u8], reader: u32) -> Result<Vec<u8>, CredentialError> {
+        Ok(credential(0, reader, payload))
     }
 }
 
@@ -52,8 +66,8 @@ fn service() -> Arc<Service> {
     Arc::new(Service {
         node: "n1".into(),
         slurm: rustix::process::getuid().as_raw(),
-        limits: Limits { strangers: 3, per_user: 1 },
-        opener: Box::<Purse>::default(),
+        limits: Limits { strangers: 3, per_user: 1, orders: 3 },
+        credentials: Box::<Purse>::default(),
         accounts: Box::new(Everybody),
         programs: Box::new(Echo),
         counts: Counts::default(),
@@ -68,9 +82,13 @@ fn started() -> std::net::SocketAddr {
     address
 }
 
+fn line_of(user: u32, request: &Request) -> String {
+    let line = credential(user, 0, &serde_json::to_vec(request).unwrap());
+    String::from_utf8(line).unwrap() + "\n"
+}
+
 fn agent(user: u32, order: &str) -> String {
-    let request = Request::new("n1", Work::Agent { order: order.into() });
-    format!("{user}:{}\n", serde_json::to_string(&request).unwrap())
+    line_of(user, &Request::new("n1", Work::Agent { order: order.into() }).unwrap())
 }
 
 struct Caller(BufReader<TcpStream>);
@@ -83,15 +101,27 @@ impl Caller {
         Caller(BufReader::new(stream))
     }
 
-    fn hears(&mut self) -> Option<Answer> {
+    /// An answer, and for whom it was sealed.
+    fn hears_for(&mut self) -> Option<(Option<u32>, Answer)> {
         let mut line = String::new();
-        self.0.read_line(&mut line).unwrap();
-        serde_json::from_str(&line).ok()
+        self.0.read_line(&mut line).ok()?;
+        let line = line.trim_end();
+        if !line.starts_with("MUNGE:") {
+            return Some((None, serde_json::from_str(line).ok()?));
+        }
+        let reader = line.split(':').nth(2).unwrap().parse().unwrap();
+        let opened = Purse::default().open(line.as_bytes()).unwrap();
+        let reply: Reply = serde_json::from_slice(&opened.payload).unwrap();
+        Some((Some(reader), reply.answer))
+    }
+
+    fn hears(&mut self) -> Option<Answer> {
+        self.hears_for().map(|(_, answer)| answer)
     }
 
     fn is_refused(&mut self) -> String {
         match self.hears() {
-            Some(Answer::Refused { reason }) => reason,
+            Some(Answer::Refused { reason }) => reason.to_string(),
             other => panic!("{other:?}"),
         }
     }
@@ -130,14 +160,17 @@ fn callers_without_a_good_credential_get_a_reason_and_nothing_is_started() {
     let address = started();
     let again = agent(9, "x");
     let mut first = Caller::calls(address, &again);
-    assert_eq!(first.hears(), Some(Answer::Started));
+    assert_eq!(first.hears_for(), Some((Some(9), Answer::Started)), "only the caller can read it");
+    let elsewhere = Request::new("n2", Work::Agent { order: "x".into() }).unwrap();
+    let hello = String::from_utf8(credential(7, 0, b"hello")).unwrap() + "\n";
     for (line, reason) in [
         (again.as_str(), "Replayed credential"),
         (&agent(0, "x"), "nothing is done as root"),
         (&agent(404, "x"), "user id 404 has no account"),
-        (&agent(7, "x").replace("n1", "n2"), "for node n2"),
+        (&line_of(7, &elsewhere), "for node n2"),
         ("hello\n", "Invalid credential"),
-        ("7:hello\n", "not one for this service"),
+        ("MUNGE:hello\n", "Invalid credential"),
+        (&hello, "not one for this service"),
         ("\n", "Invalid credential"),
     ] {
         let refused = Caller::calls(address, line).is_refused();
@@ -149,17 +182,104 @@ fn callers_without_a_good_credential_get_a_reason_and_nothing_is_started() {
 }
 
 #[test]
-fn callers_that_say_nothing_are_limited_in_number_and_time() {
+fn callers_that_say_nothing_keep_nobody_out() {
     let address = started();
-    let mut silent: Vec<Caller> = (0..3).map(|_| Caller::calls(address, "7:")).collect();
-    let begin = Instant::now();
-    while !Caller::calls(address, "").is_refused().contains("3 callers are connected") {
-        assert!(begin.elapsed() < Duration::from_secs(3));
+    let threads = || std::fs::read_dir("/proc/self/task").unwrap().count();
+    let before = threads();
+    let mut silent: Vec<Caller> =
+        (0..200).map(|at| Caller::calls(address, if at % 2 == 0 { "" } else { "MUNGE:" })).collect();
+    for order in ["1", "2", "3"] {
+        let mut caller = Caller::calls(address, &agent(7, order));
+        assert_eq!(caller.hears(), Some(Answer::Started));
+        caller.0.get_mut().shutdown(Shutdown::Write).unwrap();
+        assert!(matches!(caller.hears(), Some(Answer::Ended { .. })));
+        silent.extend((0..50).map(|_| Caller::calls(address, "")));
     }
-    assert!(silent[0].is_refused().contains("no whole line came within 5 s"));
-    drop(silent);
-    let mut next = Caller::calls(address, &agent(7, "x"));
-    assert_eq!(next.hears(), Some(Answer::Started));
+    assert!(threads() < before + 50, "{} threads for {} callers", threads() - before, silent.len());
+    assert!(silent[0].is_refused().contains("3 callers are connected that have not proved who they are"));
+    let mut last = Caller::calls(address, "7:");
+    assert!(last.is_refused().contains("no whole line came within 5 s"));
+}
+
+#[test]
+fn orders_of_all_users_together_are_limited() {
+    let address = started();
+    let mut running: Vec<Caller> = (1..=3).map(|user| Caller::calls(address, &agent(user, "x"))).collect();
+    assert!(running.iter_mut().all(|caller| caller.hears() == Some(Answer::Started)));
+    assert!(Caller::calls(address, &agent(4, "x")).is_refused().contains("3 orders are running here"));
+}
+
+#[test]
+fn a_program_that_its_order_outlives_it_is_ended() {
+    // A program that reads no end of its input, and goes on without a caller.
+    let ended = Arc::new(Ended::default());
+    let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
+    let pid = Pid::from_child(&child);
+    let follow = std::thread::spawn({
+        let ended = ended.clone();
+        move || ended.within(Duration::from_millis(50), pid)
+    });
+    assert_eq!(ended.wait(&mut child).unwrap().signal(), Some(15));
+    follow.join().unwrap();
+    // One that has ended is sent nothing: its number may be another's by now.
+    let mut child = Command::new("true").spawn().unwrap();
+    let (other, pid) = (Arc::new(Ended::default()), Pid::from_child(&child));
+    assert!(other.wait(&mut child).unwrap().success());
+    let mut bystander = Command::new("sleep").arg("1000").spawn().unwrap();
+    other.within(Duration::ZERO, Pid::from_child(&bystander));
+    assert!(bystander.try_wait().unwrap().is_none() && pid != Pid::from_child(&bystander));
+    bystander.kill().unwrap();
+    bystander.wait().unwrap();
+}
+
+/// A port where something else answers, with these lines one after the other.
+fn answers(lines: Vec<Vec<u8>>) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        line(&mut stream, &mut Vec::new(), LONGEST, PATIENCE).unwrap();
+        for text in lines {
+            stream.write_all(&text).unwrap();
+            stream.write_all(b"\n").unwrap();
+        }
+    });
+    address
+}
+
+#[test]
+fn an_answer_counts_only_if_root_has_made_it_for_this_request() {
+    let request = Request::new("n1", Work::Look { path: b"/x".into() }).unwrap();
+    let other = Request::new("n1", Work::Look { path: b"/x".into() }).unwrap();
+    let over = Answer::Ended { code: 0, output: String::new(), words: "".into() };
+    let reply = |request: &Request, answer: Answer| {
+        let reply = Reply { landbridge_node_service: VERSION, nonce: request.nonce.clone(), answer };
+        serde_json::to_vec(&reply).unwrap()
+    };
+    let plain = |answer: &Answer| serde_json::to_vec(answer).unwrap();
+    let started = credential(0, 7, &reply(&request, Answer::Started));
+    let refused = |lines: Vec<Vec<u8>>| {
+        let error = crate::client::order(&answers(lines), &Purse::default(), &request, std::io::empty()).unwrap_err();
+        error.to_string()
+    };
+    for lines in [
+        vec![plain(&Answer::Started), plain(&over)],
+        vec![plain(&over)],
+        vec![plain(&Answer::Refused { reason: "\u{1b}[2J".into() })],
+        vec![started.clone(), plain(&over)],
+        vec![b"MUNGE:nonsense".to_vec()],
+        vec![b"HTTP/1.1 400".to_vec()],
+        vec![credential(1001, 7, &reply(&request, over.clone()))],
+        vec![started.clone(), credential(1001, 7, &reply(&request, over.clone()))],
+        vec![credential(0, 7, &reply(&other, over.clone()))],
+        vec![credential(0, 7, &plain(&over))],
+    ] {
+        let error = refused(lines);
+        assert!(error.contains("does not prove to be the node service") && !error.contains('\u{1b}'), "{error}");
+    }
+    let lines = vec![started, credential(0, 7, &reply(&request, over))];
+    let ended = crate::client::order(&answers(lines), &Purse::default(), &request, std::io::empty()).unwrap();
+    assert_eq!(ended.code, 0);
 }
 
 #[test]
@@ -171,7 +291,7 @@ fn hooks_come_by_the_local_socket() {
     std::thread::spawn(move || service.serve_hooks(&listener));
     let request = |user| HookRequest { landbridge_node_service: VERSION, user, step: "step".into() };
     let ended = crate::client::hook(&path, &request(7), std::io::empty()).unwrap();
-    assert_eq!((ended.code, ended.output.as_str(), ended.words.as_str()), (3, "u7 step", "oh"));
+    assert_eq!((ended.code, ended.output.as_str(), ended.words.raw()), (3, "u7 step", "oh"));
     let refused = crate::client::hook(&path, &request(0), std::io::empty()).unwrap_err().to_string();
     assert!(refused.contains("refuses: user id 0: nothing is done as root"), "{refused}");
 }

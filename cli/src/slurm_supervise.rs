@@ -1,0 +1,42 @@
+//! `landbridge slurm supervise`: runs a program of a user's as root's child, so that nothing of it outlives it.
+//!
+//! A node's service starts one for each order. Whatever the program starts stays below this process, which the user
+//! cannot stop, kill or trace, and ends with it.
+
+use std::ffi::OsString;
+use std::os::unix::process::ExitStatusExt;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use launch::keeper::end_with_keeper;
+use launch::processes::{adopt_orphans, end_descendants};
+use tokio::process::Command;
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::runtime;
+
+/// How long ending all that is left may take.
+const LIMIT: Duration = Duration::from_secs(10);
+
+/// Runs the program until it ends, or until SIGTERM or the end of `holder`, this process's parent. Returns its exit
+/// code.
+pub(crate) fn supervise(holder: i32, words: &[OsString]) -> Result<i32> {
+    let Some((program, arguments)) = words.split_first() else { bail!("no program") };
+    let code = runtime()?.block_on(async {
+        let mut terminate = signal(SignalKind::terminate())?;
+        adopt_orphans()?;
+        end_with_keeper(holder)?;
+        let mut child = Command::new(program).args(arguments).spawn()?;
+        tokio::select! {
+            status = child.wait() => {
+                let status = status?;
+                Ok(status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0)))
+            }
+            _ = terminate.recv() => std::io::Result::Ok(143),
+        }
+    });
+    if !end_descendants(LIMIT) {
+        bail!("processes of {} are left", program.display());
+    }
+    code.with_context(|| program.display().to_string())
+}
