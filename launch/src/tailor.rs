@@ -48,8 +48,8 @@ impl Typed {
     /// The program of a site.
     ///
     /// A program typed for this very site overrides the sites file's, which overrides the program typed for all sites.
-    /// A typed path below home here is below home there, also in the program's arguments; paths in the sites file stay as
-    /// they are.
+    /// A typed path below home here is below home there, also in the program's arguments; paths in the sites file stay
+    /// as they are.
     pub fn at(&self, site: &Site) -> Program {
         self.with(self.parts.iter().map(|typed| self.part_at(site, typed)).collect(), site.run.modules.clone())
     }

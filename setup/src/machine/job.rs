@@ -31,8 +31,8 @@ pub struct Streams<O, E> {
 }
 
 impl Machine {
-    /// Hands the connection to the command that the request starts; returns its exit code, or 75 with a line on standard
-    /// error if the connection breaks. After `PATIENCE` signals the connection is given up, which ends the
+    /// Hands the connection to the command that the request starts; returns its exit code, or 75 with a line on
+    /// standard error if the connection breaks. After `PATIENCE` signals the connection is given up, which ends the
     /// command too.
     ///
     /// # Errors
