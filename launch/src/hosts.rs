@@ -227,7 +227,7 @@ mod tests {
         )
         .unwrap();
         let slots: Vec<_> = hosts.iter().map(|host| (host.node.as_str(), host.slots)).collect();
-        assert_eq!(slots, [("n1", None), ("n2", Some(3)), ("n3", Some(2))]);
+        assert_eq!(slots, [("n1", None), ("n2", Some(3)), ("n3", Some(2)), ("n4", Some(5))]);
         for wrong in ["a/n1 fast", "a/n1 slots", "a/n1 slots=0", "a/n1 slots=2 max_slots", "a/n1 = 2"] {
             assert!(parse_file(wrong.as_bytes()).is_err(), "{wrong}");
         }
