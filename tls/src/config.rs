@@ -1,6 +1,7 @@
 //! Configuration of the ends of a connection: which key they present, and that any key is accepted whose holder signs.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{Resumption, WantsClientCert};
@@ -11,6 +12,7 @@ use rustls::crypto::{CryptoProvider, ring, verify_tls13_signature, verify_tls13_
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, SubjectPublicKeyInfoDer, UnixTime};
 use rustls::server::ParsedCertificate;
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::time_provider::TimeProvider;
 use rustls::version::TLS13;
 use rustls::{
     CertificateError, ClientConfig, ConfigBuilder, DigitallySignedStruct, DistinguishedName, Error, ServerConfig,
@@ -43,7 +45,7 @@ impl TlsConfig {
         let mut client = client_builder(&provider, Possession { provider: provider.clone(), bare: false })?
             .with_client_auth_cert(vec![certificate.clone()], private.clone_key())?;
         restrict(&mut client);
-        let mut server = ServerConfig::builder_with_provider(provider.clone())
+        let mut server = ServerConfig::builder_with_details(provider.clone(), Arc::new(NoClock))
             .with_protocol_versions(&[&TLS13])?
             .with_client_cert_verifier(Arc::new(Possession { provider, bare: false }))
             .with_single_cert(vec![certificate], private)?;
@@ -92,11 +94,23 @@ pub(crate) fn provider() -> Arc<CryptoProvider> {
     })
 }
 
+/// The time for rustls: always the same. Keys are pinned and nothing here expires. The clock of rustls panics on a
+/// machine whose time is before 1970.
+#[derive(Debug)]
+pub(crate) struct NoClock;
+
+impl TimeProvider for NoClock {
+    fn current_time(&self) -> Option<UnixTime> {
+        Some(UnixTime::since_unix_epoch(Duration::ZERO))
+    }
+}
+
 fn client_builder(
     provider: &Arc<CryptoProvider>,
     verifier: Possession,
 ) -> Result<ConfigBuilder<ClientConfig, WantsClientCert>, Error> {
-    let builder = ClientConfig::builder_with_provider(provider.clone()).with_protocol_versions(&[&TLS13])?;
+    let builder = ClientConfig::builder_with_details(provider.clone(), Arc::new(NoClock));
+    let builder = builder.with_protocol_versions(&[&TLS13])?;
     Ok(builder.dangerous().with_custom_certificate_verifier(Arc::new(verifier)))
 }
 

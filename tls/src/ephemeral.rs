@@ -13,7 +13,7 @@ use rustls::{ClientConfig, Error, ServerConfig};
 use types::sites::Fingerprint;
 
 use crate::Session;
-use crate::config::{fingerprint, provider, without_key};
+use crate::config::{NoClock, fingerprint, provider, without_key};
 
 /// A key that was made for this process and is in no file. The accepting end presents it bare (RFC 7250), the dialling
 /// end presents none. Nobody knows it beforehand, so TLS alone does not authenticate the peer: both ends have to prove
@@ -38,7 +38,7 @@ impl Ephemeral {
         let public = public.ok_or_else(|| Error::General("a key without a public half".into()))?;
         let fingerprint = fingerprint(&public);
         let shown = CertifiedKey::new(vec![CertificateDer::from(public)], key);
-        let mut server = ServerConfig::builder_with_provider(provider())
+        let mut server = ServerConfig::builder_with_details(provider(), Arc::new(NoClock))
             .with_protocol_versions(&[&TLS13])?
             .with_no_client_auth()
             .with_cert_resolver(Arc::new(AlwaysResolvesServerRawPublicKeys::new(Arc::new(shown))));
