@@ -286,6 +286,9 @@ pub(crate) struct RunArgs {
     /// Start every line of output with [site/node/rank]
     #[arg(long)]
     pub prefix: bool,
+    /// Pass output on byte by byte, as ranks write it; lines of different ranks may mix
+    #[arg(long)]
+    pub raw: bool,
     /// Write each rank's output to PREFIX.RANK.out and PREFIX.RANK.err, or DIR/rank.RANK.out, instead of here
     #[arg(long, value_name = "DIR_OR_PREFIX")]
     pub output_filename: Option<PathBuf>,

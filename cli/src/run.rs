@@ -59,6 +59,7 @@ pub(crate) fn run(args: RunArgs, words: Vec<OsString>) -> Result<i32> {
     let (beside, detach) = (args.beside.clone(), args.detach);
     let summary_to = args.json.clone();
     let (from, wait, timeout, prefix, dry) = (args.from.clone(), args.wait, args.timeout, args.prefix, args.dry_run);
+    let raw = args.raw;
     let push_to: BTreeSet<String> =
         parts.iter().flat_map(|part| &part.per_site).map(|share| share.site.clone()).collect();
     let push_to: Vec<String> = push_to.into_iter().collect();
@@ -118,7 +119,7 @@ pub(crate) fn run(args: RunArgs, words: Vec<OsString>) -> Result<i32> {
         InputTo::None => None,
         InputTo::All | InputTo::Rank(_) => Some(Box::new(Input)),
     };
-    let terminal = Terminal::new(prefix, verbose, output.map(Files::new).transpose()?);
+    let terminal = Terminal::new((prefix, raw), verbose, output.map(Files::new).transpose()?);
     let (file, gateway) = match origin {
         Origin::File(file) => {
             gateway_again::ensure(&file, &whole, &home)?;
@@ -241,7 +242,7 @@ fn typed(args: &RunArgs, parts: Vec<TypedPart>, firsts: &[u32]) -> Result<Typed>
         })
     };
     let parts = parts.into_iter().zip(firsts).map(part).collect::<Result<_>>()?;
-    Ok(Typed { input: args.stdin, ..of_parts(parts, args.mpi) })
+    Ok(Typed { input: args.stdin, raw: args.raw, ..of_parts(parts, args.mpi) })
 }
 
 /// One program that is the same at all sites.
@@ -264,7 +265,7 @@ fn of_parts(parts: Vec<tailor::TypedPart>, mpi: Mpi) -> Typed {
         Mpi::Openmpi => MpiChoice::Named(Family::OpenMpi),
         Mpi::None => MpiChoice::Libfabric,
     };
-    Typed { parts, mpi, environment: travelling(std::env::vars_os()), input: InputTo::None, homes: homes() }
+    Typed { parts, mpi, environment: travelling(std::env::vars_os()), input: InputTo::None, raw: false, homes: homes() }
 }
 
 /// Where the user typed this. By the name that the shell has for it, since links may lie differently at other sites.

@@ -30,13 +30,27 @@ pub(crate) struct Terminal {
     /// Every step gets a line, with the time since the first.
     verbose: bool,
     began: Instant,
-    /// Whether the last thing written to each stream ended without a newline.
-    open: [bool; 2],
+    /// Output goes on as it comes, and not in whole lines.
+    raw: bool,
+    /// Standard output and error.
+    lines: [Line; 2],
+}
+
+/// How long other ranks' output waits for the end of a line that a rank has begun.
+const LINE: Duration = Duration::from_millis(200);
+
+/// The line that a stream ends in.
+#[derive(Debug, Default)]
+struct Line {
+    /// The rank that has begun it, and when it last wrote; `None`: the last line is whole.
+    begun: Option<(u32, Instant)>,
+    /// Output of other ranks that waits for its end, in the order in which it came.
+    waiting: Vec<(u32, Vec<u8>)>,
 }
 
 impl Terminal {
-    /// A terminal; `prefix`: begin every line of a rank with its place.
-    pub(crate) fn new(prefix: bool, verbose: bool, files: Option<Files>) -> Terminal {
+    /// A terminal; `prefix`: begin every line of a rank with its place; `raw`: do not keep lines whole.
+    pub(crate) fn new((prefix, raw): (bool, bool), verbose: bool, files: Option<Files>) -> Terminal {
         let interactive = io::stderr().is_terminal();
         Terminal {
             prefix,
@@ -47,7 +61,8 @@ impl Terminal {
             files,
             verbose,
             began: Instant::now(),
-            open: [false; 2],
+            raw,
+            lines: [Line::default(), Line::default()],
         }
     }
 
@@ -63,16 +78,15 @@ impl Terminal {
         let _ = writeln!(io::stderr(), "landbridge: {seconds:7.3} s  {doing}");
     }
 
-    /// The bytes with a prefix before each line; a last line without an end gets one.
-    fn prefixed(&self, rank: u32, bytes: &[u8]) -> Option<Vec<u8>> {
+    /// The bytes with a prefix before each line, unless it `continues` one that has its prefix.
+    fn prefixed(&self, rank: u32, bytes: &[u8], continues: bool) -> Option<Vec<u8>> {
         let prefix = self.prefixes.as_ref()?.get(rank as usize)?;
         let mut out = Vec::with_capacity(bytes.len() + bytes.len() / 4);
-        for line in bytes.split_inclusive(|byte| *byte == b'\n') {
-            out.extend_from_slice(prefix.as_bytes());
+        for (number, line) in bytes.split_inclusive(|byte| *byte == b'\n').enumerate() {
+            if number > 0 || !continues {
+                out.extend_from_slice(prefix.as_bytes());
+            }
             out.extend_from_slice(line);
-        }
-        if out.last() != Some(&b'\n') {
-            out.push(b'\n');
         }
         Some(out)
     }
@@ -85,6 +99,48 @@ impl Terminal {
                 out.flush()
             }
             Stream::Err => io::stderr().lock().write_all(bytes),
+        }
+    }
+}
+
+impl Terminal {
+    /// Writes output of a rank. A line that another rank has begun ends here, unfinished.
+    fn put(&mut self, rank: u32, stream: Stream, bytes: &[u8]) -> io::Result<()> {
+        let begun = self.lines[at(stream)].begun.map(|(rank, _)| rank);
+        if !self.raw && begun.is_some_and(|other| other != rank) {
+            self.write(stream, b"\n")?;
+        }
+        let prefixed = self.prefixed(rank, bytes, begun == Some(rank));
+        self.write(stream, prefixed.as_deref().unwrap_or(bytes))?;
+        let begins = bytes.last().is_some_and(|byte| *byte != b'\n');
+        self.lines[at(stream)].begun = begins.then(|| (rank, Instant::now()));
+        Ok(())
+    }
+
+    /// Writes the output that waits for the end of a line, once that has ended or takes too long.
+    fn release(&mut self, stream: Stream) -> io::Result<()> {
+        let line = &mut self.lines[at(stream)];
+        if line.begun.is_some_and(|(_, since)| since.elapsed() < LINE) {
+            return Ok(());
+        }
+        std::mem::take(&mut line.waiting).into_iter().try_for_each(|(rank, bytes)| self.put(rank, stream, &bytes))
+    }
+}
+
+/// The number of a stream.
+fn at(stream: Stream) -> usize {
+    usize::from(stream == Stream::Err)
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        for stream in [Stream::Out, Stream::Err] {
+            let waiting = std::mem::take(&mut self.lines[at(stream)].waiting);
+            // Nobody is left who could report an error.
+            let _ = waiting.into_iter().try_for_each(|(rank, bytes)| self.put(rank, stream, &bytes));
+            if self.prefix && self.lines[at(stream)].begun.is_some() {
+                let _ = self.write(stream, b"\n");
+            }
         }
     }
 }
@@ -106,10 +162,14 @@ impl Observer for Terminal {
             return files.write(rank, stream, bytes);
         }
         self.clear();
-        let prefixed = self.prefixed(rank, bytes);
-        let bytes = prefixed.as_deref().unwrap_or(bytes);
-        self.open[usize::from(stream == Stream::Err)] = bytes.last().is_some_and(|byte| *byte != b'\n');
-        self.write(stream, bytes)
+        self.release(stream)?;
+        let line = &mut self.lines[at(stream)];
+        if !self.raw && line.begun.is_some_and(|(other, since)| other != rank && since.elapsed() < LINE) {
+            line.waiting.push((rank, bytes.to_vec()));
+            return Ok(());
+        }
+        self.put(rank, stream, bytes)?;
+        self.release(stream)
     }
 
     fn progress(&mut self, doing: Option<&str>) {
@@ -128,9 +188,14 @@ impl Observer for Terminal {
     }
 
     fn tick(&mut self) {
+        for stream in [Stream::Out, Stream::Err] {
+            // A terminal that is gone is noticed by the next output.
+            let _ = self.release(stream);
+        }
         let Some((doing, since)) = &self.doing else { return };
         let waited = since.elapsed();
-        if !self.interactive || self.verbose || waited < PATIENCE || self.open.contains(&true) {
+        if !self.interactive || self.verbose || waited < PATIENCE || self.lines.iter().any(|line| line.begun.is_some())
+        {
             return;
         }
         // Drawn again when its last figure changes.
@@ -169,10 +234,13 @@ mod tests {
     #[test]
     fn every_line_has_its_prefix() {
         let roster: Roster = "a:n1*1;b:n2*1".parse().unwrap_or_else(|_| panic!("roster"));
-        let mut terminal = Terminal::new(true, false, None);
+        let mut terminal = Terminal::new((true, false), false, None);
         terminal.placed(&roster);
-        let text = terminal.prefixed(1, b"one\n\ntwo").unwrap_or_default();
-        assert_eq!(String::from_utf8_lossy(&text), "[b/n2/1] one\n[b/n2/1] \n[b/n2/1] two\n");
-        assert_eq!(Terminal::new(false, false, None).prefixed(1, b"x"), None);
+        let text = |bytes, continues| {
+            String::from_utf8_lossy(&terminal.prefixed(1, bytes, continues).unwrap_or_default()).into_owned()
+        };
+        assert_eq!(text(b"one\n\ntwo", false), "[b/n2/1] one\n[b/n2/1] \n[b/n2/1] two");
+        assert_eq!(text(b"? yes\nno", true), "? yes\n[b/n2/1] no");
+        assert_eq!(Terminal::new((false, false), false, None).prefixed(1, b"x", false), None);
     }
 }

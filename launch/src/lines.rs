@@ -24,6 +24,11 @@ impl LineBuffer {
         whole
     }
 
+    /// Whether a line has begun.
+    pub fn has_begun(&self) -> bool {
+        !self.0.is_empty()
+    }
+
     /// The last line, without a newline; empty if there is none.
     pub fn rest(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.0)

@@ -17,6 +17,8 @@ pub struct Typed {
     pub environment: Vec<(Vec<u8>, Vec<u8>)>,
     pub mpi: MpiChoice,
     pub input: InputTo,
+    /// As in [`Program::raw`].
+    pub raw: bool,
     /// The home directories that typed paths may be below, as [`crate::home::homes`] finds them.
     pub homes: Vec<Vec<u8>>,
 }
@@ -55,7 +57,8 @@ impl Typed {
     }
 
     fn with(&self, parts: Vec<Part>, modules: Vec<String>) -> Program {
-        Program { parts, modules, environment: self.environment.clone(), mpi: self.mpi, input: self.input }
+        let (environment, mpi) = (self.environment.clone(), self.mpi);
+        Program { parts, modules, environment, mpi, input: self.input, raw: self.raw }
     }
 
     fn part_at(&self, site: &Site, typed: &TypedPart) -> Part {

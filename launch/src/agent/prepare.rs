@@ -102,6 +102,7 @@ pub struct Prepared {
     pub notes: Vec<String>,
     /// Which ranks get standard input.
     pub input: InputTo,
+    pub raw: bool,
     /// The job's secret. Not in the ranks' environment, which every process they start would inherit.
     pub secret: Secret,
 }
@@ -234,6 +235,7 @@ pub fn prepare(
         place,
         notes,
         input: program.input,
+        raw: program.raw,
         roster,
         secret: order.secret.clone(),
     })

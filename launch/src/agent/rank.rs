@@ -30,6 +30,8 @@ use crate::processes::signal_group;
 
 /// After a rank's end, output that stays silent this long counts as finished, even if another process holds it open.
 const SILENCE: Duration = Duration::from_millis(500);
+/// A line that has begun and goes on no sooner is passed on as it is: a question, or how far something is.
+const PAUSE: Duration = Duration::from_millis(50);
 /// How much output is read after a rank's end. More than a pipe holds comes from a process that the rank left behind.
 const LATE_OUTPUT: usize = 1 << 20;
 /// How long the PMI connection may stay open after a rank's end.
@@ -57,7 +59,7 @@ pub(super) enum RankEvent {
     Exited { local: usize, end: End },
 }
 
-/// Whole lines of a rank.
+/// Output of a rank: whole lines, unless it paused within one.
 #[derive(Debug)]
 pub(super) struct Output {
     /// The rank's number on the node.
@@ -142,13 +144,13 @@ pub(super) fn start(
         let feeding = feed(pipe, input, local, sinks.events.clone());
         tokio::spawn(feeding).abort_handle()
     });
-    let mut forwards = Vec::new();
+    let (mut forwards, raw) = (Vec::new(), prepared.raw);
     if let Some(pipe) = child.stdout.take() {
-        forwards.push(tokio::spawn(forward(pipe, local, Stream::Out, sinks.clone(), None, watch_exit.clone())));
+        forwards.push(tokio::spawn(forward(pipe, local, Stream::Out, sinks.clone(), (raw, None), watch_exit.clone())));
     }
     if let Some(pipe) = child.stderr.take() {
         let place = Some(prepared.place.clone());
-        forwards.push(tokio::spawn(forward(pipe, local, Stream::Err, sinks.clone(), place, watch_exit)));
+        forwards.push(tokio::spawn(forward(pipe, local, Stream::Err, sinks.clone(), (raw, place), watch_exit)));
     }
     let (replies, inbox) = mpsc::channel(REPLIES);
     let pmi = tokio::spawn(converse(UnixStream::from_std(ours)?, local, sinks.events.clone(), inbox));
@@ -211,14 +213,15 @@ async fn feed(mut pipe: ChildStdin, mut input: Feed, local: usize, events: mpsc:
     }
 }
 
-/// Passes a rank's output on in whole lines. `place`: the beginning of a line by which the rank's provider reports on
-/// this stream why the rank will fail. MPI libraries print their own messages after it.
+/// Passes a rank's output on in whole lines, except where it pauses. `raw`: as it comes. `place`: the beginning of a
+/// line by which the rank's provider reports on this stream why the rank will fail. MPI libraries print their own
+/// messages after it.
 async fn forward(
     mut pipe: impl AsyncRead + Unpin,
     local: usize,
     stream: Stream,
     sinks: Sinks,
-    place: Option<String>,
+    (raw, place): (bool, Option<String>),
     mut exited: watch::Receiver<bool>,
 ) {
     let mut lines = LineBuffer::default();
@@ -229,17 +232,19 @@ async fn forward(
             let _ = exited.wait_for(|exited| *exited).await;
             sleep(SILENCE).await;
         };
+        // `None`: it paused within a line.
         let count = tokio::select! {
             biased;
-            read = pipe.read(&mut buffer) => read.unwrap_or(0),
-            () = silence => 0,
+            read = pipe.read(&mut buffer) => Some(read.unwrap_or(0)),
+            () = silence => Some(0),
+            () = sleep(PAUSE), if lines.has_begun() => None,
         };
         if *exited.borrow() {
-            late += count;
+            late += count.unwrap_or(0);
         }
-        let ended = count == 0 || late > LATE_OUTPUT;
-        let mut bytes = lines.push(&buffer[..count]);
-        if ended {
+        let ended = count == Some(0) || late > LATE_OUTPUT;
+        let mut bytes = lines.push(&buffer[..count.unwrap_or(0)]);
+        if raw || ended || count.is_none() {
             bytes.extend(lines.rest());
         }
         if let Some(place) = &place

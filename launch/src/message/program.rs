@@ -17,6 +17,8 @@ pub struct Program {
     pub modules: Vec<String>,
     pub mpi: MpiChoice,
     pub input: InputTo,
+    /// Ranks' output is passed on as it comes, and not in whole lines.
+    pub raw: bool,
 }
 
 /// A command and the ranks that run it: from `first` to the first rank of the next part.
