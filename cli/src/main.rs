@@ -143,9 +143,17 @@ fn exit(code: i32) -> ExitCode {
     ExitCode::from(if code != 0 && code & 0xff == 0 { 1 } else { (code & 0xff) as u8 })
 }
 
+/// Fewest files that this program must be able to open for anything with connections.
+const FILES: u64 = 32;
+
 /// A runtime that uses this thread alone. Its tasks end with it.
 fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
-    Ok(tokio::runtime::Builder::new_current_thread().enable_all().build()?)
+    let files = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX);
+    if files < FILES {
+        anyhow::bail!("this program may open {files} files at once and needs {FILES}: raise the limit (`ulimit -n`)");
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    anyhow::Context::context(runtime, "cannot open the queue of events that this program waits with")
 }
 
 #[cfg(test)]

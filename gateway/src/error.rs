@@ -27,10 +27,12 @@ pub enum GatewayError {
         hint: &'static str,
     },
     /// The system provides no event loop, timer or signal handler.
-    #[error("gateway {gateway} of site {site}: {source}")]
+    #[error("gateway {gateway} of site {site} has no {what}: {source}")]
     System {
         site: String,
         gateway: String,
+        /// What the system did not give.
+        what: &'static str,
         /// The system's error.
         source: io::Error,
     },

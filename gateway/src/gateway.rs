@@ -67,7 +67,8 @@ impl Gateway {
         let run_number = getrandom::u32().map_err(|e| GatewayError::System {
             site: site.name.clone(),
             gateway: own.name.clone(),
-            source: std::io::Error::other(format!("no random numbers: {e}")),
+            what: "random numbers",
+            source: std::io::Error::other(e.to_string()),
         })?;
         let sites = Sites::new(config)?;
         let gateway = Rc::new_cyclic(|me| Gateway {

@@ -29,7 +29,8 @@ const STOP_GRACE: Duration = Duration::from_millis(2000);
 pub fn serve(config: GatewayConfig, starter: Arc<dyn AgentStarter>) -> Result<(), GatewayError> {
     hooks::open_files::raise();
     let (site, gateway) = (config.own_site().name.clone(), config.own().name.clone());
-    let system = move |source| GatewayError::System { site: site.clone(), gateway: gateway.clone(), source };
+    let what = "signal handler";
+    let system = move |source| GatewayError::System { site: site.clone(), gateway: gateway.clone(), what, source };
     run(config, starter, listener::bind, async move |gateway| {
         use tokio::signal::unix::{SignalKind, signal};
         let mut terminate = signal(SignalKind::terminate()).map_err(&system)?;
@@ -75,7 +76,7 @@ pub fn serve_on(
     hooks::open_files::raise();
     let bind = move |config: &GatewayConfig| {
         let taken_over = port.set_nonblocking(true).and_then(|()| TcpListener::from_std(port));
-        taken_over.map_err(|source| system(config, source))
+        taken_over.map_err(|source| system(config, "port", source))
     };
     run(config, starter, bind, async move |_| {
         stop.await;
@@ -83,9 +84,9 @@ pub fn serve_on(
     })
 }
 
-fn system(config: &GatewayConfig, source: io::Error) -> GatewayError {
+fn system(config: &GatewayConfig, what: &'static str, source: io::Error) -> GatewayError {
     let (site, gateway) = (config.own_site().name.clone(), config.own().name.clone());
-    GatewayError::System { site, gateway, source }
+    GatewayError::System { site, gateway, what, source }
 }
 
 fn run(
@@ -95,7 +96,7 @@ fn run(
     stop: impl AsyncFnOnce(Rc<Gateway>) -> Result<(), GatewayError>,
 ) -> Result<(), GatewayError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|source| system(&config, source))?;
+    let runtime = runtime.map_err(|source| system(&config, "queue of events to wait with", source))?;
     let local = LocalSet::new();
     let result = local.block_on(&runtime, async {
         let listener = bind(&config)?;

@@ -19,6 +19,8 @@ use crate::processes::signal_name;
 
 /// Most bytes of a program's standard error that messages quote.
 const KEEP: u64 = 2048;
+/// Most bytes of it that are searched for a panic.
+const SEARCH: u64 = 64 << 10;
 /// How long an agent may take to clean up before it is killed.
 const GRACE: Duration = Duration::from_secs(2);
 /// How long an agent on another machine has to notice the end of its standard input before its connection is cut.
@@ -150,13 +152,28 @@ impl AgentProcess {
 /// The end of the file, at most [`KEEP`] bytes.
 pub(crate) fn last_words(file: &File) -> String {
     let length = file.metadata().map_or(0, |found| found.len());
-    let begin = length.saturating_sub(KEEP);
+    let begin = length.saturating_sub(SEARCH);
     let mut bytes = vec![0; (length - begin) as usize];
     // The program may still be writing; what is there is used.
     match file.read_exact_at(&mut bytes, begin) {
-        Ok(()) => String::from_utf8_lossy(&bytes).into_owned(),
+        Ok(()) => telling(&bytes),
         Err(_) => String::new(),
     }
+}
+
+/// The end of what a program has written, at most [`KEEP`] bytes. Of a panic it is the beginning, which has the reason,
+/// and not the backtrace.
+fn telling(written: &[u8]) -> String {
+    let text = String::from_utf8_lossy(written);
+    let keep = KEEP as usize;
+    let Some(at) = text.find("panicked at ") else {
+        return String::from_utf8_lossy(&written[written.len().saturating_sub(keep)..]).into_owned();
+    };
+    let begin = text[..at].rfind('\n').map_or(0, |newline| newline + 1);
+    let is_trace = |line: &&str| line.starts_with("stack backtrace:") || line.starts_with("note: run with");
+    let reason: Vec<&str> = text[begin..].lines().take_while(|line| !is_trace(line)).collect();
+    let reason = reason.join("\n");
+    reason[..reason.floor_char_boundary(keep)].to_owned()
 }
 
 /// Waits until the next signal is due, and returns it.
@@ -167,5 +184,20 @@ async fn due(next: Option<(Instant, Signal)>) -> Signal {
             signal
         }
         None => std::future::pending().await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_reason_of_a_panic_is_told_and_not_its_backtrace() {
+        let trace = "  12: std::rt::lang_start\n".repeat(500);
+        let panic = "thread 'main' panicked at src/x.rs:7:9:\nSystemTimeError(1s)\n";
+        let text = format!("warning: x\n{panic}stack backtrace:\n{trace}");
+        assert_eq!(telling(text.as_bytes()), panic.trim_end());
+        assert_eq!(telling(b"no memory\n"), "no memory\n");
+        assert_eq!(telling(&[b'x'; 5000]).len(), KEEP as usize);
     }
 }
