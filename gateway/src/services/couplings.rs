@@ -43,8 +43,6 @@ pub(crate) struct Board {
 #[derive(Debug)]
 struct Side {
     place: Place,
-    /// The site that posted it.
-    home: String,
     posted: Posted,
     renewed: Instant,
 }
@@ -71,8 +69,8 @@ impl Board {
                     Ok(()) => {
                         let sides = self.sides.entry(coupling.clone()).or_default();
                         sides.retain(|one| one.posted.side != side);
-                        let posted = Posted { side, about };
-                        sides.push(Side { place, home: home.to_owned(), posted, renewed: now });
+                        let posted = Posted { side, home: home.to_owned(), about };
+                        sides.push(Side { place, posted, renewed: now });
                         answers.extend(tell(&self.name, &coupling, sides));
                     }
                 }
@@ -126,10 +124,10 @@ impl Board {
         let others = self.sides.get(coupling).map(Vec::as_slice).unwrap_or_default();
         let others: Vec<&Side> = others.iter().filter(|one| one.posted.side != side).collect();
         if let [one, other, ..] = &others[..] {
-            let (one, other) = (&one.home, &other.home);
+            let (one, other) = (&one.posted.home, &other.posted.home);
             return Err(format!("{coupling} already has two sides, from {one} and {other}: take another name"));
         }
-        let theirs = || self.sides.values().flatten().filter(|one| one.home == home && one.posted.side != side);
+        let theirs = || self.sides.values().flatten().filter(|one| one.posted.home == home && one.posted.side != side);
         let bytes = theirs().map(|one| one.posted.about.len()).sum::<usize>() + length;
         if theirs().count() >= MOST_OF_SITE || bytes as u64 > most {
             let count = theirs().count();

@@ -13,6 +13,7 @@ use std::time::Duration;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::{Instant, sleep_until, timeout};
 use types::JobId;
+use types::roster::is_name;
 use wire::control::{Measurement, MeasurementMessage};
 use wire::frame::HEADER_LEN;
 use wire::{FrameHeader, FrameKind};
@@ -220,6 +221,15 @@ impl Gateway {
     /// No gateway that follows the protocol can have sent it: close the link.
     pub(crate) fn measurement_from_trunk(&self, trunk: TrunkId, message: MeasurementMessage) -> Result<(), Violation> {
         match message {
+            MeasurementMessage::Measure { from, to, .. } if ![&from, &to].into_iter().all(|name| is_name(name)) => {
+                let site = &self.trunks.get(trunk).site;
+                return Err(Violation(format!("site {site} asks for a measurement between sites without names")));
+            }
+            // A request that comes meanwhile is answered without a task, so that a flood of them takes no memory.
+            MeasurementMessage::Measure { from, to, .. } if self.trunks.measuring.busy.get() => {
+                let busy = MeasurementMessage::Measured { from, to, found: Measurement::Busy };
+                self.trunks.get(trunk).send_control(self, busy);
+            }
             MeasurementMessage::Measure { from, to, transfer } => self.measure_asked(trunk, from, to, transfer),
             MeasurementMessage::Measured { from, to, found } => {
                 self.trunks.measuring.measured(trunk, &from, &to, found)

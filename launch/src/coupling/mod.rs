@@ -18,6 +18,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 use types::coupling::{Coupled, Place, Said, Told};
 use types::id::SlotKind;
 use types::sites::Inside;
+use types::untrusted::{UntrustedText, printable};
 use types::{Identity, JobId, Roster, SiteId, Slot};
 use wire::control::coupling::{Coupling, CouplingMessage, Posted, RENEW_S, SILENCE_S};
 use wire::control::{JobMessage, Part};
@@ -61,6 +62,12 @@ pub enum CouplingError {
     Refused(String),
     #[error("the other side, {home}: {source}")]
     Other { home: String, source: SideError },
+    /// A trusted site has posted a side in another's name.
+    #[error(
+        "site {home} has posted the other side of {coupling}, which says that it is of site {said}: ask the \
+         administrators of site {home}, or take another name"
+    )]
+    Posing { home: String, said: UntrustedText, coupling: Coupling },
     #[error("the processes of this side: {0}")]
     Own(#[from] SideError),
     #[error("site {site}: {reason}")]
@@ -274,7 +281,7 @@ impl Board<'_> {
     /// The other side is posted, perhaps anew.
     async fn meets(
         &mut self,
-        Posted { side, about }: Posted,
+        Posted { side, home, about }: Posted,
         pair: &mut Pair,
         say: &mut impl FnMut(Said) -> Result<(), CouplingError>,
     ) -> Result<(), CouplingError> {
@@ -283,12 +290,15 @@ impl Board<'_> {
             let other = pair.other.as_ref().map(|(_, about)| about.summary()).unwrap_or_default();
             return Err(CouplingError::Left { other, reason: "another has taken its place".into() });
         }
-        let wrong = |source| CouplingError::Other { home: format!("{side:016x}"), source };
-        let about = About::read(&about).map_err(wrong)?;
+        let about = About::read(&about).map_err(|source| CouplingError::Other { home: home.clone(), source })?;
+        if about.home != home {
+            let (coupling, said) = (self.request.coupling.clone(), UntrustedText::from(about.home));
+            return Err(CouplingError::Posing { home, said, coupling });
+        }
         if let Some(reason) = &about.ended {
             // Before there is a job, it does not concern this side.
             if pair.coupled.is_some() || pair.opened.is_some() {
-                return Err(CouplingError::Left { other: about.summary(), reason: reason.clone() });
+                return Err(CouplingError::Left { other: about.summary(), reason: printable(reason) });
             }
             return Ok(());
         }

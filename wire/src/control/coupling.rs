@@ -70,6 +70,8 @@ impl CouplingMessage {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Posted {
     pub side: u64,
+    /// The site whose user posted it, as the gateway knows from the connection.
+    pub home: String,
     pub about: String,
 }
 
