@@ -70,6 +70,25 @@ class Round:
     def mended(self):
         return self.fault in ("freeze", "unplug") and not self.lasting
 
+    def survives(self, gateway):
+        return not self.early
+
+
+class Absence(Round):
+    """A gateway, leading or not, is unplugged and comes back at any time, also while others give it up."""
+
+    def __init__(self, seed):
+        super().__init__(seed)
+        chance = random.Random(f"absence {seed}")
+        self.fault, self.victim, self.lasting = "unplug", "gateway host", False
+        self.early = chance.random() < 0.25
+        self.delay = chance.uniform(0.1, 2.5)
+        # Half of the time near the limits at which somebody gives somebody up.
+        self.mend_after = chance.choice([chance.uniform(0.1, 20), chance.uniform(5.5, 9.5)])
+
+    def survives(self, gateway):
+        return not self.early or not gateway.endswith("gw1")
+
 
 @dataclass
 class Blow:
@@ -103,6 +122,8 @@ DEFAULT_SEEDS = [seed for seed in range(len(CLASSES)) if seed not in (14, 17)]
 # Rounds of broadcasts by default: a gateway and its host are killed, the host hangs, and connections that a copy goes
 # over are reset.
 BROADCAST_SEEDS = [4, 6, 13, 19, 22]
+# Rounds of a gateway that comes back, by default.
+ABSENCE_SEEDS = [2, 4, 28, 39]
 
 
 class Labs:
@@ -161,11 +182,11 @@ def strike(lab, job, plan):
         case "kill", "gateway":
             gateway = pick(gateways, number)
             next(member for member in lab.members() if member.host == gateway and member.runs("gateway")).kill()
-            return Blow(gateway, named(gateway), survivable=not plan.early)
+            return Blow(gateway, named(gateway), survivable=plan.survives(gateway))
         case how, "gateway host":
             gateway = pick(gateways, number)
             getattr(lab, how)(gateway)
-            return Blow(gateway, named(gateway), survivable=not plan.early)
+            return Blow(gateway, named(gateway), survivable=plan.survives(gateway))
         case how, "all gateways":
             for gateway in gateways:
                 getattr(lab, how)(gateway)
@@ -353,6 +374,12 @@ def test_a_round(labs, isolated, seed):
 @pytest.mark.parametrize("seed", seeds(BROADCAST_SEEDS), ids=name)
 def test_a_round_of_broadcasts(labs, isolated, seed):
     play_in(labs, Round(seed, broadcasts=True))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", seeds(ABSENCE_SEEDS))
+def test_a_gateway_that_comes_back_ends_nothing(labs, isolated, seed):
+    play_in(labs, Absence(seed))
 
 
 def play_in(labs, plan):

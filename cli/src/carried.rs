@@ -6,10 +6,10 @@ use std::io::{Read, Write};
 use anyhow::Result;
 use launch::home::TYPED_DIRECTORY;
 use launch::launcher::Sites;
+use launch::signals::{ENDING, PASSED, Signals};
 use setup::carry;
 use setup::machine::{Input, Streams};
 use tokio::io::{AsyncReadExt, AsyncWrite, duplex};
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use types::sites::Site;
 
@@ -94,7 +94,7 @@ pub(crate) async fn carry_to(
     let directory = if moves { directory } else { home.clone().unwrap_or(directory) };
     let (words, home) = (words.into_iter(), home.as_deref());
     let carried = carry::request(&site.name, command, words, &directory, home, std::env::vars_os(), input.is_some())?;
-    let streams = Streams { output, errors, input, signals: signals()? };
+    let streams = Streams { output, errors, input, signals: signals(&[&ENDING[..], &PASSED].concat())? };
     Ok(carry::carry(site, &sites.file, carried, asking(), streams, &mut Bar::new()).await?)
 }
 
@@ -126,14 +126,10 @@ pub(crate) fn typed_after(word: &str) -> Vec<OsString> {
     std::env::args_os().skip_while(|typed| typed != word).skip(1).collect()
 }
 
-/// The signals by which a user ends a job, as they arrive.
-pub(crate) fn signals() -> Result<mpsc::Receiver<i32>> {
+/// These signals, as they arrive, but for those that are ignored.
+pub(crate) fn signals(numbers: &[i32]) -> Result<mpsc::Receiver<i32>> {
     let (sender, receiver) = mpsc::channel(4);
-    for kind in [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()] {
-        let (mut signal, sender) = (signal(kind)?, sender.clone());
-        tokio::spawn(async move {
-            while signal.recv().await.is_some() && sender.send(kind.as_raw_value()).await.is_ok() {}
-        });
-    }
+    let mut signals = Signals::catch(numbers)?;
+    tokio::spawn(async move { while sender.send(signals.next().await).await.is_ok() {} });
     Ok(receiver)
 }

@@ -197,6 +197,17 @@ impl Client {
 }
 
 impl Receiver {
+    /// Whether the gateway is on this machine.
+    pub(crate) fn is_on_this_machine(&self) -> bool {
+        let socket = self.stream.as_ref();
+        matches!((socket.peer_addr(), socket.local_addr()), (Ok(peer), Ok(local)) if peer.ip() == local.ip())
+    }
+
+    /// How many segments have arrived, if the kernel counts them.
+    pub(crate) fn arrived(&self) -> Option<u32> {
+        tcp::TcpInfo::of(self.stream.as_ref()).ok()?.arrived
+    }
+
     /// The next frame, or `None` when the gateway closed the connection after a goodbye without a reason. Answering
     /// pings is up to the caller. Cancel-safe: nothing is lost if the future is dropped.
     ///

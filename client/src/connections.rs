@@ -3,15 +3,20 @@
 //! Each has its own task, which reconnects when the connection is lost. The first is the one by which the member
 //! connected to its job.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use member::pulse::{GATEWAY_SILENCE_S, LOOK_NS, Nod};
 use member::{Beat, Pulse};
+use tcp::Machine;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval, sleep, timeout};
+use types::patience::CoreTime;
 use types::{Identity, JobId, Slot};
 use wire::{Control, FrameHeader, FrameKind};
 
+use crate::patience::{core_time, slowness_since};
 use crate::{Client, ClientError, Frame, Gateway, Receiver, Role, Sender};
 
 /// When a gateway is dialled again: after its connection broke, and after it could not be reached.
@@ -64,13 +69,15 @@ pub struct Connections {
     sink: UnboundedSender<(usize, News)>,
     connections: Vec<Connection>,
     tasks: tokio::task::JoinSet<()>,
+    standing_by: Arc<AtomicBool>,
 }
 
 impl Connections {
     /// Continues with the connection by which this member connected.
     pub fn new(me: Identity, first: Client, entry: Entry) -> Connections {
         let (sink, news) = unbounded_channel();
-        let mut all = Connections { me, news, sink, connections: Vec::new(), tasks: tokio::task::JoinSet::new() };
+        let (connections, tasks, standing_by) = (Vec::new(), tokio::task::JoinSet::new(), Arc::default());
+        let mut all = Connections { me, news, sink, connections, tasks, standing_by };
         all.begin(Some(first), entry);
         all.connections[0].open = true;
         all
@@ -84,7 +91,8 @@ impl Connections {
     fn begin(&mut self, client: Option<Client>, entry: Entry) -> usize {
         let number = self.connections.len();
         let (errands, list) = unbounded_channel();
-        let task = Task { number, entry, me: self.me, errands: list, news: self.sink.clone(), told: false };
+        let (news, standing_by) = (self.sink.clone(), self.standing_by.clone());
+        let task = Task { number, entry, me: self.me, errands: list, news, told: false, standing_by };
         self.tasks.spawn(task.run(client));
         self.connections.push(Connection { errands, open: false });
         number
@@ -122,6 +130,12 @@ impl Connections {
         self.give(number, Errand::Opening(opening.into()));
     }
 
+    /// Whether gateways on this machine may be stopped, and are then silent. The system closes the connection to one
+    /// that has ended.
+    pub fn stand_by(&self, stopped: bool) {
+        self.standing_by.store(stopped, Ordering::Relaxed);
+    }
+
     fn give(&self, number: usize, errand: Errand) {
         // A task ends only when it is told to.
         let _ = self.connections[number].errands.send(errand);
@@ -145,6 +159,7 @@ struct Task {
     errands: UnboundedReceiver<Errand>,
     news: UnboundedSender<(usize, News)>,
     told: bool,
+    standing_by: Arc<AtomicBool>,
 }
 
 /// Heartbeats in both directions.
@@ -155,6 +170,10 @@ struct Vigil {
     nod: Nod,
     heard_ns: u64,
     asked: bool,
+    /// The gateway's machine.
+    machine: Machine,
+    /// The time on a core when it began.
+    before: CoreTime,
 }
 
 impl Vigil {
@@ -162,7 +181,8 @@ impl Vigil {
         let mut looks = interval(Duration::from_nanos(LOOK_NS));
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let (pulse, nod) = (Pulse::new(GATEWAY_SILENCE_S, 0), Nod::new(0));
-        Vigil { began: Instant::now(), looks, pulse, nod, heard_ns: 0, asked: false }
+        let (machine, before) = (Machine::default(), core_time());
+        Vigil { began: Instant::now(), looks, pulse, nod, heard_ns: 0, asked: false, machine, before }
     }
 
     fn now_ns(&self) -> u64 {
@@ -176,10 +196,22 @@ impl Vigil {
         self.asked |= kind == FrameKind::Ping;
     }
 
-    /// What to do at the next check. Cancel-safe.
-    async fn beat(&mut self) -> Beat {
+    /// Waits until the next check is due. Cancel-safe.
+    async fn due(&mut self) {
         self.looks.tick().await;
-        self.pulse.look(self.now_ns())
+    }
+
+    /// What to do at a check. A gateway whose machine answers is given longer on a busy machine, which may be the same.
+    /// `stopped`: a gateway on this machine may be stopped.
+    fn beat(&mut self, receiver: &Receiver, stopped: bool) -> Beat {
+        let now_ns = self.now_ns();
+        if stopped && receiver.is_on_this_machine() {
+            self.pulse.heard(now_ns);
+        }
+        let answers = self.machine.answers(receiver.arrived(), now_ns);
+        let before = self.before;
+        let stretch = |limit| if answers { slowness_since(before).stretch(limit) } else { limit };
+        self.pulse.look_patiently(now_ns, stretch)
     }
 
     /// Whether the gateway asked for a sign of life, or is due one. True once per occasion.
@@ -248,7 +280,7 @@ impl Task {
             let mut word = None;
             tokio::select! {
                 frame = receiver.receive() => self.heard(frame, &mut vigil)?,
-                beat = vigil.beat() => match beat {
+                () = vigil.due() => match vigil.beat(receiver, self.may_be_stopped()) {
                     Beat::Quiet => {}
                     Beat::Ping => word = Some(FrameKind::Ping),
                     Beat::Lost(seconds) => return Err(self.silent(seconds)),
@@ -290,7 +322,9 @@ impl Task {
             tokio::select! {
                 done = &mut sending => return done,
                 frame = receiver.receive() => self.heard(frame, vigil)?,
-                beat = vigil.beat() => if let Beat::Lost(seconds) = beat { return Err(self.silent(seconds)) },
+                () = vigil.due() => if let Beat::Lost(seconds) = vigil.beat(receiver, self.may_be_stopped()) {
+                    return Err(self.silent(seconds));
+                },
             }
         }
     }
@@ -303,6 +337,10 @@ impl Task {
             self.tell(News::Frame(frame));
         }
         Ok(())
+    }
+
+    fn may_be_stopped(&self) -> bool {
+        self.standing_by.load(Ordering::Relaxed)
     }
 
     fn silent(&self, seconds: u64) -> ClientError {

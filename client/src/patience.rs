@@ -11,6 +11,28 @@ pub fn core_time() -> CoreTime {
     CoreTime::of_schedstat(&text).unwrap_or_default()
 }
 
+/// How slow this machine is for other processes, as far as this moment shows: how many want each core. A process that
+/// sleeps cannot tell by its own time how late the process is that it waits for.
+fn crowd() -> Slowness {
+    let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
+    crowd_of(&text, cores as u32)
+}
+
+/// The same, from the text of `/proc/loadavg`, whose fourth field is RUNNABLE/ALL. This process is one of them.
+fn crowd_of(text: &str, cores: u32) -> Slowness {
+    let runnable = text.split_whitespace().nth(3).and_then(|field| field.split('/').next()?.parse().ok());
+    let others = runnable.unwrap_or(1u32).saturating_sub(1);
+    let second = Duration::from_secs(1);
+    Slowness::new(second, (second * others / cores.max(1)).saturating_sub(second))
+}
+
+/// How slow this machine is for this process since `before`, and for those that it waits for.
+pub fn slowness_since(before: CoreTime) -> Slowness {
+    let (own, crowd) = (core_time().since(before), crowd());
+    if own > crowd { own } else { crowd }
+}
+
 /// A wait in synchronous code. Its limit grows on a machine that is, and was, slow for this process.
 #[derive(Debug)]
 pub struct Wait {
@@ -27,7 +49,7 @@ impl Wait {
 
     /// Time left; `None`: the wait is over. The machine's load is read only when a limit is reached.
     pub fn left(&mut self) -> Option<Duration> {
-        self.left_on(self.begun.elapsed(), || core_time().since(CoreTime::default()))
+        self.left_on(self.begun.elapsed(), || slowness_since(CoreTime::default()))
     }
 
     fn left_on(&mut self, elapsed: Duration, slowness: impl FnOnce() -> Slowness) -> Option<Duration> {
@@ -69,13 +91,13 @@ pub async fn patiently<T>(
     }
 }
 
-/// Like [`patiently`], with the slowness that this process experiences while it waits.
+/// Like [`patiently`], with the slowness of this machine while this process waits.
 ///
 /// # Errors
 /// As [`patiently`].
 pub async fn patiently_here<T>(calm: Duration, future: impl Future<Output = T>) -> Result<T, Duration> {
     let before = core_time();
-    patiently(calm, || core_time().since(before), future).await
+    patiently(calm, || slowness_since(before), future).await
 }
 
 #[cfg(test)]
@@ -118,6 +140,14 @@ mod tests {
         };
         assert_eq!(patiently(CALM, slowness, pending::<()>()).await, Err(CALM * types::patience::MOST));
         assert_eq!(begun.elapsed(), CALM * types::patience::MOST);
+    }
+
+    #[test]
+    fn a_crowd_is_slow_for_those_that_are_waited_for() {
+        assert_eq!(crowd_of("0.1 0.2 0.3 1/300 4711\n", 2), Slowness::NONE);
+        assert_eq!(crowd_of("0.1 0.2 0.3 3/300 4711\n", 2), Slowness::NONE);
+        assert_eq!(crowd_of("28.0 9.0 3.0 29/300 4711\n", 2), slow(14));
+        assert_eq!(crowd_of("", 2), Slowness::NONE);
     }
 
     #[test]

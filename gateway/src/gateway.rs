@@ -6,6 +6,7 @@
 //! `Gateway`.
 
 use std::cell::{Cell, Ref, RefCell};
+use std::collections::BTreeSet;
 use std::future::Future;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
@@ -170,6 +171,10 @@ impl Gateway {
             Effect::ToMember(member, message) => member.send_control(self, message),
             Effect::ToTrunk(trunk, message) => self.trunks.get(trunk).send_control(self, message),
             Effect::StartAgents(job, nodes) => self.start_agents(job, &nodes),
+            Effect::Leave(job) => {
+                self.services.agents.leave(&BTreeSet::from([job]));
+                self.services.nodes.leave(&BTreeSet::from([job]));
+            }
             Effect::KillAgents(job) => self.services.agents.kill(job),
             Effect::Allocate(order) => self.allocate(order),
             Effect::Release(job) => self.services.nodes.release(job),

@@ -54,7 +54,7 @@ async fn a_job_gets_its_nodes_and_gives_them_back() {
         assert!(matches!(control(&mut client).await, Control::Job(JobMessage::Opened { .. })));
     }
     assert_eq!(sites[1].agents.orders()[0].allocation.as_deref(), Some("12"));
-    client.send_control(launcher(0), JobMessage::Close { job: JOB }).await.unwrap();
+    client.send_control(launcher(0), JobMessage::close(JOB)).await.unwrap();
     for _ in 0..2 {
         assert!(matches!(control(&mut client).await, Control::Job(JobMessage::Closed { .. })));
     }
@@ -80,7 +80,7 @@ async fn who_asked_can_let_go_and_is_told() {
     for ranks in [1, ROOM + 1] {
         let mut client = asks(&sites, ranks, 60).await;
         control(&mut client).await;
-        client.send_control(launcher(0), JobMessage::Close { job: JOB }).await.unwrap();
+        client.send_control(launcher(0), JobMessage::close(JOB)).await.unwrap();
         assert!(matches!(control(&mut client).await, Control::Job(JobMessage::Closed { site, .. }) if site == "b"));
         given_back(&sites[1]).await;
         drop(client);
@@ -96,7 +96,7 @@ async fn a_launcher_that_lets_go_of_what_was_refused_breaks_no_rule() {
     while !matches!(control(&mut client).await, Control::Job(JobMessage::Refused { .. })) {}
     // The entry stays as long as its asker may ask again; a job that nobody asked about has none.
     for job in [JOB, JobId(99)] {
-        client.send_control(launcher(0), JobMessage::Close { job }).await.unwrap();
+        client.send_control(launcher(0), JobMessage::close(job)).await.unwrap();
     }
     let error = within("goodbye", client.receive()).await.unwrap_err().to_string();
     assert!(error.contains("is not open at site a"), "{error}");

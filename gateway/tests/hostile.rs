@@ -158,7 +158,7 @@ async fn answers_that_are_never_acknowledged_are_bounded() {
     let mut link = Link::dial(&sites[1], &key, "m", 1);
     let flood = std::thread::spawn(move || {
         for round in 0..400u32 {
-            let closes = (0..1000).flat_map(|at| link.frame(JobMessage::Close { job: JobId(100 + round * 1000 + at) }));
+            let closes = (0..1000).flat_map(|at| link.frame(JobMessage::close(JobId(100 + round * 1000 + at))));
             let closes: Vec<u8> = closes.collect();
             if !link.write(&closes) {
                 return true;
@@ -172,7 +172,7 @@ async fn answers_that_are_never_acknowledged_are_bounded() {
     // Repeating the same does not help it either.
     for _ in 0..3 {
         let mut link = Link::dial(&sites[1], &key, "m", 1);
-        let _ = link.tell(JobMessage::Close { job: JobId(77) });
+        let _ = link.tell(JobMessage::close(JobId(77)));
     }
     innocent.goes_on().await;
 }
@@ -260,7 +260,8 @@ async fn who_is_not_of_a_job_says_nothing_about_it() {
         Control::Job(JobMessage::Here { job, whole: true }),
         Control::Allocation(AllocationMessage::Granted { job, site: m(), nodes: Vec::new() }),
         Control::Allocation(AllocationMessage::Waiting { job, site: m(), state: gone() }),
-        Control::Job(JobMessage::Close { job }),
+        Control::Job(JobMessage::close(job)),
+        Control::Job(JobMessage::left(job)),
         Control::Job(JobMessage::MemberLost { job, member: rank(0, 0), reason: gone() }),
         Control::Job(JobMessage::SiteLost { job, site: b(), seen_from: b(), reason: gone() }),
     ] {
@@ -331,7 +332,7 @@ async fn nodes_that_were_asked_for_are_no_other_sites() {
         assert!(matches!(answer, Some(Control::Job(JobMessage::Refused { .. }))), "{answer:?}");
         assert_eq!(sites[1].agents.held(), 1, "given back");
     }
-    assert!(link.tell(JobMessage::Close { job }));
+    assert!(link.tell(JobMessage::close(job)));
     let open = JobMessage::Open {
         job,
         secret: Secret::new([7; 32]),

@@ -117,7 +117,7 @@ fn a_job_that_its_home_has_forgotten_is_not_kept() {
     // It sends nothing more about it, and its trunk stays up. Nobody connects.
     let next = std::iter::from_fn(|| home.hear_control()).find(|answer| *answer != open);
     assert_eq!(next, Some(Control::Job(JobMessage::Wanted { job })));
-    assert!(home.tell(JobMessage::Close { job }));
+    assert!(home.tell(JobMessage::close(job)));
     let Some(Control::Job(JobMessage::Closed { job: closed, site, .. })) = home.hear_control() else { panic!() };
     assert_eq!((closed, site.as_str()), (job, "a"));
 }

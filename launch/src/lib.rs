@@ -37,6 +37,7 @@ pub mod pmi;
 pub mod processes;
 pub mod program;
 pub mod rates;
+pub mod signals;
 pub mod spread;
 pub mod starter;
 pub mod tailor;

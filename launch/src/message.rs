@@ -151,6 +151,8 @@ pub enum Down {
     Input { bytes: Vec<u8> },
     /// To an agent that forwards ports.
     Forward(Piece),
+    /// Send this signal to every rank. After SIGTSTP the launcher stops too, until it sends SIGCONT.
+    Signal { signal: i32 },
 }
 
 /// Messages away from the ranks: agents → launcher, and agents → first agent of their site (only fences).

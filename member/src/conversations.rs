@@ -281,6 +281,15 @@ impl<K: Copy + Eq + Hash, F: Clone, Q: Queue + Default> Conversations<K, F, Q> {
         }
     }
 
+    /// Sends a peer an acknowledgement request on every route.
+    pub fn ask(&mut self, key: K) {
+        let open = self.routes.open().fold(0, |routes, route| routes | route.bit());
+        if let Some(peer) = self.peers.get_mut(&key) {
+            peer.asks_by |= open;
+            self.wake(key);
+        }
+    }
+
     /// A gateway is connected, for the first time or again.
     pub fn route_open(&mut self, route: Route) {
         self.routes.opened(route);

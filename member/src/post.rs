@@ -192,6 +192,16 @@ impl Post {
         self.backlog(to) < u64::from(WINDOW / 2)
     }
 
+    /// Whether anything was sent to, or arrived from, a correspondent.
+    pub fn knows(&self, other: Identity) -> bool {
+        self.conversations.get(other).is_some()
+    }
+
+    /// Sends an acknowledgement request through every gateway that reaches the correspondent's site.
+    pub fn ask(&mut self, other: Identity) {
+        self.conversations.ask(other);
+    }
+
     /// The gateways and the sites they reach.
     pub fn routes(&self) -> &Routes {
         self.conversations.routes()

@@ -10,7 +10,9 @@ use std::path::Path;
 
 use launch::environment::setting;
 use launch::home::{TYPED_DIRECTORY, TYPED_HOME, portable};
+use launch::signals::ENDING;
 use tokio::io::AsyncWrite;
+use tokio::sync::mpsc;
 use types::SitesFile;
 use types::sites::Site;
 
@@ -143,9 +145,20 @@ pub async fn carry<O: AsyncWrite + Unpin, E: AsyncWrite + Unpin>(
     };
     let machine = tokio::select! {
         machine = ready => machine?,
-        Some(signal) = streams.signals.recv() => return Ok(128 + signal),
+        signal = ending(&mut streams.signals) => return Ok(128 + signal),
     };
     machine.become_job(&Request::Carry(carry), streams).await
+}
+
+/// The next signal by which the user ends the command. Others are for ranks, of which there are none yet.
+async fn ending(signals: &mut mpsc::Receiver<i32>) -> i32 {
+    loop {
+        match signals.recv().await {
+            Some(signal) if ENDING.contains(&signal) => return signal,
+            Some(_) => {}
+            None => std::future::pending().await,
+        }
+    }
 }
 
 #[cfg(test)]

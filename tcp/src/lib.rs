@@ -104,6 +104,26 @@ impl Arrivals {
     }
 }
 
+/// A reachable machine acknowledges a ping within this time; one ping is sent per second.
+const ANSWERS_NS: u64 = 2_500_000_000;
+
+/// The machine at the other end: its kernel acknowledges pings whether or not the process there runs.
+#[derive(Debug, Default)]
+pub struct Machine {
+    arrivals: Arrivals,
+    at_ns: Option<u64>,
+}
+
+impl Machine {
+    /// Whether anything from it has arrived recently. `arrived`: [`TcpInfo::arrived`]; times are of any one clock.
+    pub fn answers(&mut self, arrived: Option<u32>, now_ns: u64) -> bool {
+        if self.arrivals.look(arrived) == Some(true) {
+            self.at_ns = Some(now_ns);
+        }
+        self.at_ns.is_some_and(|at_ns| now_ns.saturating_sub(at_ns) < ANSWERS_NS)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]

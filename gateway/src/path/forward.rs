@@ -426,11 +426,16 @@ impl Gateway {
                 }
                 Ok(())
             }
-            JobMessage::Close { job: unopened } if job == JobId::default() => {
+            JobMessage::Close { job: unopened, .. } if job == JobId::default() => {
                 if !self.change(|table| table.abandoned_by(unopened, member)) {
                     // The job was refused, or lost its nodes, after the launcher had sent this.
                     member.dismiss(&format!("job {unopened} is not open at site {}", self.site));
                 }
+                Ok(())
+            }
+            JobMessage::Stopped { job: own, stopped } if own == job && member.identity.get().slot == Slot::LAUNCHER => {
+                member.stops(stopped);
+                member.send_control(self, JobMessage::Stopped { job, stopped });
                 Ok(())
             }
             message => self.change(|table| table.job_from_launcher(job, &message)),

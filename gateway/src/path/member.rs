@@ -11,7 +11,7 @@ use std::time::Duration;
 use ::member::pulse::{AGENT_SILENCE_S, LOOK_NS, Nod};
 use ::member::{Beat, Pulse};
 use client::tls::Session;
-use tcp::{Arrivals, TcpInfo};
+use tcp::{Machine, TcpInfo};
 use tokio::io::AsyncReadExt;
 use tokio::net::tcp::OwnedReadHalf;
 use tokio::sync::Notify;
@@ -37,8 +37,6 @@ const BACKED_UP: usize = 1 << 20;
 const SLICES: usize = 32;
 /// A member that is deliberately not read counts as heard this often.
 const ALIVE: Duration = Duration::from_secs(1);
-/// A reachable machine acknowledges a ping within this time; one ping is sent per second.
-const ANSWERS: Duration = Duration::from_millis(2500);
 
 /// An admitted connection that is not a trunk link.
 #[derive(Debug)]
@@ -59,6 +57,8 @@ pub(crate) struct Member {
     pub links: Cell<u32>,
     /// When anything was last received.
     heard: Cell<Instant>,
+    /// A launcher that was stopped (Ctrl-Z): it is silent. The kernels notice if its machine is gone.
+    stopped: Cell<bool>,
     dismissed: Notify,
     /// A link or member that this member's frames have to wait for.
     pub waits_for: RefCell<Option<Target>>,
@@ -90,6 +90,7 @@ impl Member {
             pending: RefCell::default(),
             links: Cell::default(),
             heard: Cell::new(gateway.path.now()),
+            stopped: Cell::default(),
             dismissed: Notify::new(),
             waits_for: RefCell::default(),
         };
@@ -214,12 +215,13 @@ impl Member {
                 self.send_own(gateway, self.header(FrameKind::Pong), &[]);
             }
             let (job, slot) = (self.job.get(), self.identity.get().slot);
-            if gateway.table().jobs.get(&job).is_none_or(|job| !job.watches(slot)) {
+            if self.stopped.get() || gateway.table().jobs.get(&job).is_none_or(|job| !job.watches(slot)) {
                 pulse.heard(since(now));
                 continue;
             }
             pulse.heard(heard);
-            let answers = machine.answers(&self.outlet, now);
+            let arrived = TcpInfo::of(self.outlet.socket()).ok().and_then(|info| info.arrived);
+            let answers = machine.answers(arrived, since(now));
             let stretch = |limit| if answers { gateway.services.load.silence(limit) } else { limit };
             match pulse.look_patiently(since(now), stretch) {
                 Beat::Quiet => {}
@@ -244,6 +246,11 @@ impl Member {
         self.dismissed.notify_one();
     }
 
+    /// A launcher is about to stop, or runs again.
+    pub(crate) fn stops(&self, stopped: bool) {
+        self.stopped.set(stopped);
+    }
+
     /// Whether it has been silent so long that it may have opened another connection by now.
     pub(crate) fn is_quiet(&self, gateway: &Gateway) -> bool {
         gateway.path.now() - self.heard.get() > ALIVE
@@ -251,24 +258,6 @@ impl Member {
 
     pub(crate) fn id(&self) -> u64 {
         self.id
-    }
-}
-
-/// The machine at the other end: its kernel acknowledges our pings whether or not its process runs.
-#[derive(Debug, Default)]
-struct Machine {
-    arrivals: Arrivals,
-    at: Option<Instant>,
-}
-
-impl Machine {
-    /// Whether anything from it has arrived recently.
-    fn answers(&mut self, outlet: &Outlet, now: Instant) -> bool {
-        let arrived = TcpInfo::of(outlet.socket()).ok().and_then(|info| info.arrived);
-        if self.arrivals.look(arrived) == Some(true) {
-            self.at = Some(now);
-        }
-        self.at.is_some_and(|at| now - at < ANSWERS)
     }
 }
 

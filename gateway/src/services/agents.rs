@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap};
+use std::mem::ManuallyDrop;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -24,7 +25,7 @@ pub(crate) struct Agents(RefCell<HashMap<(JobId, NodeId), Rc<Orders>>>);
 #[derive(Debug, Default)]
 struct Orders {
     kill: Notify,
-    /// The agent keeps running when this program ends.
+    /// Other gateways look after the agent. It keeps running when this program ends.
     leave: Notify,
 }
 
@@ -43,7 +44,7 @@ impl Agents {
         self.0.borrow().values().for_each(|orders| orders.kill.notify_one());
     }
 
-    /// Forgets the agents of these jobs, which keep running when this program ends.
+    /// Forgets the agents of these jobs, which keep running even when this program ends.
     pub(crate) fn leave(&self, jobs: &BTreeSet<JobId>) {
         let left = self.0.borrow_mut().extract_if(|(job, _), _| jobs.contains(job)).collect::<Vec<_>>();
         left.iter().for_each(|(_, orders)| orders.leave.notify_one());
@@ -113,8 +114,11 @@ impl Gateway {
                 status = handle.wait() => Some(status),
                 () = orders.kill.notified() => None,
                 () = orders.leave.notified() => {
-                    // Dropping the handle would kill it.
-                    std::mem::forget(handle);
+                    // Dropping the handle would kill it, and this program may end first.
+                    let mut left = ManuallyDrop::new(handle);
+                    let status = left.wait().await;
+                    tracing::debug!(%job, node, status, "agent that was left to other gateways ended");
+                    drop(ManuallyDrop::into_inner(left));
                     return;
                 }
             };

@@ -253,7 +253,7 @@ impl<M: Clone + PartialEq> Table<M> {
     pub(crate) fn abandon(&mut self, id: JobId) {
         let Some(entry) = self.allocations.get_mut(&id).filter(|_| !self.jobs.contains_key(&id)) else { return };
         for trunk in entry.asked.clone() {
-            self.tell(trunk, JobMessage::Close { job: id });
+            self.tell(trunk, JobMessage::close(id));
         }
         if !self.release(id) {
             self.forget(id);
@@ -321,7 +321,7 @@ impl<M: Clone + PartialEq> Table<M> {
         let Some(job) = self.jobs.get(&id) else { return };
         for trunk in entry.asked.drain(..) {
             if !job.sites.iter().any(|site| site.trunk == Some(trunk)) {
-                self.effects.push(Effect::ToTrunk(trunk, JobMessage::Close { job: id }.into()));
+                self.effects.push(Effect::ToTrunk(trunk, JobMessage::close(id).into()));
             }
         }
     }

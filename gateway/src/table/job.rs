@@ -103,6 +103,11 @@ impl<M> Job<M> {
         self.part.leads()
     }
 
+    /// Whether this is an agent that this gateway has started and that has not ended.
+    pub(crate) fn has_agent(&self, slot: Slot) -> bool {
+        matches!(slot.kind(), SlotKind::Agent(node) if self.agents.contains(&node))
+    }
+
     /// Whether gateways look after this member. Where there are agents, those look after the ranks, which are heard
     /// only while their programs call MPI.
     pub(crate) fn watches(&self, slot: Slot) -> bool {
@@ -257,7 +262,7 @@ impl<M: Clone + PartialEq> Table<M> {
         trunks.filter(|trunk| self.trunks[trunk.0].up).collect()
     }
 
-    fn open_relay(&mut self, id: JobId, trunk: TrunkId) {
+    pub(crate) fn open_relay(&mut self, id: JobId, trunk: TrunkId) {
         let Some(job) = self.jobs.get_mut(&id) else { return };
         let Some(window) = job.window.filter(|_| job.own == job.home) else { return };
         let leads_there = job.leads() && job.sites.iter().any(|site| site.trunk == Some(trunk) && site.phase.is_led());
@@ -353,7 +358,7 @@ impl<M: Clone + PartialEq> Table<M> {
                 Some(asker) => job.sites[usize::from(job.home.0)].trunk = Some(*asker),
                 None => {
                     let text = format!("the trunk to site {name}, where the job was started, is lost: {reason}");
-                    self.close(id, &text);
+                    self.cut_off(id, &text);
                 }
             }
         }
@@ -435,6 +440,7 @@ impl<M: Clone + PartialEq> Table<M> {
     pub(crate) fn agent_exited(&mut self, id: JobId, node: NodeId, status: String) {
         let Some(job) = self.jobs.get_mut(&id) else { return };
         job.agents.remove(&node);
+        job.lost.retain(|slot, _| Slot::agent(node) != Some(*slot));
         if job.closing {
             self.finish(id);
             return;
@@ -451,7 +457,7 @@ impl<M: Clone + PartialEq> Table<M> {
     /// The launcher may not send it: close its connection.
     pub(crate) fn job_from_launcher(&mut self, id: JobId, message: &JobMessage) -> Result<(), Violation> {
         match message {
-            JobMessage::Close { job } if *job == id => {
+            JobMessage::Close { job, .. } if *job == id => {
                 self.close(id, "the launcher closed the job");
                 Ok(())
             }
@@ -462,7 +468,9 @@ impl<M: Clone + PartialEq> Table<M> {
                 self.open_relays(id);
                 Ok(())
             }
-            JobMessage::Close { job } => Err(Violation(format!("the launcher of job {id} may not close job {job}"))),
+            JobMessage::Close { job, .. } => {
+                Err(Violation(format!("the launcher of job {id} may not close job {job}")))
+            }
             JobMessage::Open { .. }
             | JobMessage::Here { .. }
             | JobMessage::Wanted { .. }
@@ -473,8 +481,35 @@ impl<M: Clone + PartialEq> Table<M> {
             | JobMessage::LeadLost { .. }
             | JobMessage::SiteLost { .. }
             | JobMessage::SiteFound { .. }
+            | JobMessage::Stopped { .. }
             | JobMessage::Closed { .. } => Err("a launcher may only open and close its job".into()),
         }
+    }
+
+    /// This gateway has lost the launcher or the launcher's site. The site's other gateways may not have: only its own
+    /// cable may be pulled. So it does as if it had been killed, and leaves agents and nodes to them. An agent without
+    /// any gateway ends by itself.
+    pub(crate) fn cut_off(&mut self, id: JobId, reason: &str) {
+        // Until its agents run, no other gateway has the job, and nobody else gives its nodes back.
+        let runs =
+            |job: &Job<M>| !job.closing && (!job.leads() || job.sites[usize::from(job.own.0)].phase == SitePhase::Open);
+        if !self.siblings || !self.jobs.get(&id).is_some_and(runs) {
+            return self.close(id, reason);
+        }
+        let may_log = self.may_log_of(id);
+        let Some(mut job) = self.jobs.remove(&id) else { return };
+        if let Some(suppressed) = may_log {
+            tracing::warn!(suppressed, job = %id, reason = short(reason), "job left to the site's other gateways");
+        }
+        let others = job.sites.iter().flat_map(|site| site.routes.iter().chain(&site.trunk));
+        let others: BTreeSet<TrunkId> = others.chain(&job.askers).chain(&job.unclosed).copied().collect();
+        others.into_iter().for_each(|trunk| self.tell(trunk, JobMessage::left(id)));
+        let dismiss = |(_, member)| Effect::Dismiss(member, format!("this gateway left job {id}: {reason}"));
+        self.effects.extend(job.members.drain().map(dismiss));
+        self.effects.push(Effect::Leave(id));
+        self.allocations.remove(&id);
+        self.grants.release(job.grant);
+        self.has_ended(id);
     }
 
     /// Starts ending a job here, and everywhere if it started here.
@@ -489,8 +524,7 @@ impl<M: Clone + PartialEq> Table<M> {
             tracing::info!(suppressed, job = %id, reason = short(reason), "job closing");
         }
         if job.own == job.home {
-            let closing =
-                job.unclosed.iter().map(|trunk| Effect::ToTrunk(*trunk, JobMessage::Close { job: id }.into()));
+            let closing = job.unclosed.iter().map(|trunk| Effect::ToTrunk(*trunk, JobMessage::close(id).into()));
             self.effects.extend(closing);
         }
         if job.own == job.home && !job.leads() {
@@ -500,7 +534,7 @@ impl<M: Clone + PartialEq> Table<M> {
                 match site.phase {
                     SitePhase::Asked | SitePhase::Open => {
                         if let Some(trunk) = site.trunk {
-                            self.effects.push(Effect::ToTrunk(trunk, JobMessage::Close { job: id }.into()));
+                            self.effects.push(Effect::ToTrunk(trunk, JobMessage::close(id).into()));
                         }
                     }
                     SitePhase::Waiting => site.phase = SitePhase::Closed,

@@ -42,16 +42,17 @@ impl<M: Clone + PartialEq> Table<M> {
                     // If the job was requested from here, the other gateway has not heard of its end; for other jobs
                     // this message does no harm. Nothing is sent about a job that is not known yet: the launcher may be
                     // about to open it here, and the answer would be taken for the end of that job.
-                    self.tell(trunk, JobMessage::Close { job });
+                    self.tell(trunk, JobMessage::left(job));
                 }
             }
             JobMessage::Wanted { job } => {
                 let asked = self.jobs.get(&job).is_some_and(|open| open.own == open.home && open.has_part(&peer));
                 if !asked {
-                    self.tell(trunk, JobMessage::Close { job });
+                    self.tell(trunk, JobMessage::left(job));
                 }
             }
-            JobMessage::Close { job } => self.close_asked(trunk, job),
+            JobMessage::Close { job, everywhere: true } => self.close_asked(trunk, job),
+            JobMessage::Close { job, everywhere: false } => self.is_left(trunk, job),
             JobMessage::Opened { job, ref site, .. }
             | JobMessage::Refused { job, ref site, .. }
             | JobMessage::AgentLost { job, ref site, .. }
@@ -78,12 +79,14 @@ impl<M: Clone + PartialEq> Table<M> {
                 }
                 self.news(job, trunk, message);
             }
-            JobMessage::LeadLost { .. } | JobMessage::SiteFound { .. } => return wrong("a message for launchers"),
+            JobMessage::LeadLost { .. } | JobMessage::SiteFound { .. } | JobMessage::Stopped { .. } => {
+                return wrong("a message for launchers");
+            }
         }
         Ok(())
     }
 
-    /// A gateway asks to end a job.
+    /// The launcher has ended a job, or ordered its end, at one of its gateways.
     fn close_asked(&mut self, trunk: TrunkId, id: JobId) {
         let Some(job) = self.jobs.get_mut(&id) else { return self.closed_already(id, trunk) };
         if !job.askers.contains(&trunk) {
@@ -92,13 +95,23 @@ impl<M: Clone + PartialEq> Table<M> {
             if job.home_name() == self.trunks[trunk.0].site {
                 self.tell(trunk, nothing_left(id, &self.site));
             }
-        } else if job.askers.len() == 1 || (job.leads() && job.askers[0] == trunk) {
+        } else if job.closing && job.sites[usize::from(job.home.0)].trunk != Some(trunk) {
+            // Another gateway of the launcher's site was first, and gets the report.
+            self.tell(trunk, nothing_left(id, &self.site));
+        } else {
             let home = usize::from(job.home.0);
             job.sites[home].trunk = Some(trunk);
             self.close(id, "the launcher closed the job");
-        } else {
-            self.tell(trunk, nothing_left(id, &self.site));
-            self.is_gone(id, trunk, "a gateway of the launcher's site closed the job");
+        }
+    }
+
+    /// The gateway at the other end of a trunk has nothing of a job. It may have been cut off from its launcher or from
+    /// its members, so what it did for the job is lost, and nothing more. At home it is asked again to relay.
+    fn is_left(&mut self, trunk: TrunkId, id: JobId) {
+        let (site, reason) = (self.trunks[trunk.0].site.clone(), "its gateway left the job");
+        self.lost_over(id, trunk, reason);
+        if self.jobs.get(&id).is_some_and(|job| !job.closing && job.has_part(&site)) {
+            self.open_relay(id, trunk);
         }
     }
 
@@ -125,18 +138,21 @@ impl<M: Clone + PartialEq> Table<M> {
         {
             return;
         }
-        let leads_there = job.leads() && job.sites.iter().any(|site| site.trunk == Some(trunk));
+        // A gateway that is given up leads no more, whatever it has still to say about the time when it did.
+        let leads_there = job.leads()
+            && job.sites.iter().any(|site| site.trunk == Some(trunk) && site.phase != SitePhase::Leaderless);
         if !leads_there {
             match message {
-                JobMessage::Closed { .. } => {
+                JobMessage::Closed { site, traffic, led, .. } => {
                     let unclosed = !job.closing && job.unclosed.contains(&trunk);
-                    self.tell_launcher(id, message);
+                    let led = led && (job.closing || !job.leads());
+                    self.tell_launcher(id, JobMessage::Closed { job: id, site, traffic, led });
                     self.is_gone(id, trunk, "its gateway closed the job");
                     if unclosed {
                         // This is unrequested, or a late answer to an end before the launcher opened the job here
                         // again. The gateway may have the job open again, and would not hear of the next end. If it has
                         // no such job, the message does no harm.
-                        self.tell(trunk, JobMessage::Close { job: id });
+                        self.tell(trunk, JobMessage::left(id));
                     }
                 }
                 JobMessage::Refused { site, reason, .. } => {

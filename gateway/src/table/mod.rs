@@ -25,7 +25,7 @@ use crate::log::{self, Suppressed};
 use crate::table::allocation::Allocation;
 use crate::table::error::JobError;
 use crate::table::job::{Job, is_rank, passage_without, trunks_to};
-use crate::table::site::SitePhase;
+use crate::table::site::{SitePhase, SiteState};
 use crate::table::window::Grants;
 
 /// Index of a trunk: a pair of this gateway and one other.
@@ -40,6 +40,8 @@ pub(crate) const OPENING_ASKED: Duration = Duration::from_millis(2200);
 pub(crate) const GRACE: Duration = Duration::from_secs(2);
 /// Time that a launcher or an agent whose connection broke has to reconnect, if the site has other gateways.
 pub(crate) const RETURN: Duration = Duration::from_secs(2);
+/// How long after its connection the end of an agent's process may be reported.
+pub(crate) const CAUSE: Duration = Duration::from_millis(500);
 /// How long the home site waits for the other sites' last messages.
 pub(crate) const FAREWELL: Duration = Duration::from_secs(4);
 
@@ -58,6 +60,8 @@ pub(crate) enum Effect<M> {
     ToTrunk(TrunkId, Control),
     /// Start the agents of these nodes, then report by [`Table::agents_started`].
     StartAgents(JobId, Vec<(NodeId, String)>),
+    /// Leave a job's agents and nodes to the site's other gateways.
+    Leave(JobId),
     /// Kill all agents of a job that still run; each is then reported through [`Table::agent_exited`] as usual.
     KillAgents(JobId),
     /// Ask for nodes, and report through [`Table::allocation_news`].
@@ -334,6 +338,11 @@ impl<M: Clone + PartialEq> Table<M> {
                 job.lost.insert(slot, reason);
                 return self.effects.push(Effect::Timer(id, job.epoch, Timer::Return(slot), RETURN));
             }
+            // Its starter reports its end, and why, a moment later.
+            Leave::Lost(reason) if job.has_agent(slot) && !job.closing => {
+                job.lost.insert(slot, reason);
+                return self.effects.push(Effect::Timer(id, job.epoch, Timer::Return(slot), CAUSE));
+            }
             Leave::Lost(reason) => reason,
         };
         self.is_lost(id, slot, reason);
@@ -344,7 +353,7 @@ impl<M: Clone + PartialEq> Table<M> {
         let Some(job) = self.jobs.get(&id) else { return };
         let identity = Identity { site: job.own, slot };
         if slot == Slot::LAUNCHER {
-            self.close(id, &format!("the launcher is gone: {reason}"));
+            self.cut_off(id, &format!("the launcher is gone: {reason}"));
         } else if !job.closing {
             let reason = reason + &self.perhaps_cancelled(id);
             self.tell_launcher(id, JobMessage::MemberLost { job: id, member: identity, reason });
@@ -422,42 +431,43 @@ impl<M: Clone + PartialEq> Table<M> {
 
     /// What a trunk carried is lost for good.
     pub(crate) fn trunk_lost(&mut self, trunk: TrunkId, reason: &str) {
-        let name = self.trunks[trunk.0].site.clone();
         let all: Vec<JobId> = self.jobs.keys().copied().collect();
-        for id in all {
-            let Some(job) = self.jobs.get_mut(&id) else { continue };
-            let Some(at) = job.sites.iter().position(|s| s.trunk == Some(trunk) || s.routes.contains(&trunk)) else {
-                continue;
-            };
-            let site = &mut job.sites[at];
-            // A site that has not been asked yet may still be asked when the trunk comes back.
-            if site.phase == SitePhase::Waiting {
-                continue;
-            }
-            let led = job.part.leads() && site.trunk == Some(trunk) && site.phase.is_led();
-            if led {
-                site.phase = SitePhase::Leaderless;
-            }
-            let routes = site.routes.iter().filter(|route| **route != trunk).count();
-            let (at_home, closing) = (job.own == job.home, job.closing);
-            // Without this trunk nothing of the job can continue here, so its loss is not reported separately.
-            self.is_gone(id, trunk, reason);
-            let site = name.clone();
-            if closing || self.jobs.get(&id).is_none_or(|job| job.closing) {
-                continue;
-            }
-            let (job, reason) = (id, reason.to_owned());
-            if routes == 0 {
-                if let Some(job) = self.jobs.get_mut(&id).filter(|_| at_home) {
-                    job.sites[at].told_lost = true;
-                }
-                let seen_from = self.site.clone();
-                self.tell_launcher(id, JobMessage::SiteLost { job, site, seen_from, reason });
-            } else if led && at_home {
-                self.tell_launcher(id, JobMessage::LeadLost { job, site, reason });
-            }
-        }
+        all.into_iter().for_each(|id| self.lost_over(id, trunk, reason));
         self.allocations_without(trunk, reason);
+    }
+
+    /// What a trunk carried of a job is lost for good.
+    pub(crate) fn lost_over(&mut self, id: JobId, trunk: TrunkId, reason: &str) {
+        let Some(job) = self.jobs.get_mut(&id) else { return };
+        let theirs = |site: &SiteState| site.trunk == Some(trunk) || site.routes.contains(&trunk);
+        let asked = || job.askers.contains(&trunk).then_some(usize::from(job.home.0));
+        let Some(at) = job.sites.iter().position(theirs).or_else(asked) else { return };
+        let site = &mut job.sites[at];
+        // A site that has not been asked yet may still be asked when the trunk comes back.
+        if site.phase == SitePhase::Waiting {
+            return;
+        }
+        let led = job.part.leads() && site.trunk == Some(trunk) && site.phase.is_led();
+        if led {
+            site.phase = SitePhase::Leaderless;
+        }
+        let routes = site.routes.iter().filter(|route| **route != trunk).count();
+        let (at_home, closing) = (job.own == job.home, job.closing);
+        // Without this trunk nothing of the job can continue here, so its loss is not reported separately.
+        self.is_gone(id, trunk, reason);
+        if closing || self.jobs.get(&id).is_none_or(|job| job.closing) {
+            return;
+        }
+        let (job, site, reason) = (id, self.trunks[trunk.0].site.clone(), reason.to_owned());
+        if routes == 0 {
+            if let Some(job) = self.jobs.get_mut(&id).filter(|_| at_home) {
+                job.sites[at].told_lost = true;
+            }
+            let seen_from = self.site.clone();
+            self.tell_launcher(id, JobMessage::SiteLost { job, site, seen_from, reason });
+        } else if led && at_home {
+            self.tell_launcher(id, JobMessage::LeadLost { job, site, reason });
+        }
     }
 
     /// Closes everything at the end of the program. With `siblings` (other gateways of the site), jobs that these can
@@ -481,7 +491,13 @@ impl<M: Clone + PartialEq> Table<M> {
     pub(crate) fn tell_launcher(&mut self, id: JobId, message: JobMessage) {
         let Some(job) = self.jobs.get(&id) else { return };
         let at_home = job.own == job.home;
-        if !job.leads() && !at_home && !matches!(message, JobMessage::Closed { .. } | JobMessage::Refused { .. }) {
+        let of_each = match &message {
+            JobMessage::Closed { .. } | JobMessage::Refused { .. } => true,
+            // The lead may be lost itself. The launcher asks an agent before it believes any of them.
+            JobMessage::MemberLost { member, .. } => !is_rank(member.slot),
+            _ => false,
+        };
+        if !job.leads() && !at_home && !of_each {
             // The lead notifies it.
             return;
         }

@@ -108,7 +108,7 @@ fn a_coupling_has_no_agents_and_may_name_any_node() {
         "site b has no node elsewhere; it has: n1, n2"
     );
     // Nobody waits for agents when it ends.
-    table.job_from_launcher(JOB, &JobMessage::Close { job: JOB }).unwrap();
+    table.job_from_launcher(JOB, &JobMessage::close(JOB)).unwrap();
     let closed = |e: &Effect<u32>| matches!(e, Effect::ToMember(LAUNCHER, Control::Job(JobMessage::Closed { .. })));
     assert!(table.take_effects().iter().any(closed));
 }
@@ -165,7 +165,7 @@ fn a_trunk_speaks_only_for_its_site_and_to_ours() {
     assert!(matches!(table.route(Origin::Trunk(A), &other), Route::Nowhere { notice: None }));
     // Nor may it manage jobs that are not its own.
     table.take_effects();
-    assert!(from_trunk(&mut table, C, JobMessage::Close { job: JOB }).is_ok());
+    assert!(from_trunk(&mut table, C, JobMessage::close(JOB)).is_ok());
     assert!(!table.jobs[&JOB].closing && table.take_effects().is_empty());
     assert!(from_trunk(&mut table, C, open_from_a()).is_err());
     let lost = JobMessage::MemberLost { job: JOB, member: rank(0, 0), reason: String::new() };
@@ -186,14 +186,14 @@ fn what_is_late_is_no_violation() {
     assert!(table.jobs[&JOB].closing);
     let nothing_left =
         Control::Job(JobMessage::Closed { job: JOB, site: "b".into(), traffic: Traffic::default(), led: false });
-    from_trunk(&mut table, A, JobMessage::Close { job: JOB }).unwrap();
+    from_trunk(&mut table, A, JobMessage::close(JOB)).unwrap();
     assert_eq!(table.take_effects(), [Effect::ToTrunk(A, nothing_left.clone())]);
     for node in [NodeId(0), NodeId(1)] {
         table.agent_exited(JOB, node, "killed".into());
     }
     assert!(table.jobs.is_empty());
     table.take_effects();
-    from_trunk(&mut table, A, JobMessage::Close { job: JOB }).unwrap();
+    from_trunk(&mut table, A, JobMessage::close(JOB)).unwrap();
     assert_eq!(table.take_effects(), [Effect::ToTrunk(A, nothing_left)]);
     // News of a job that has ended.
     let (reason, site) = (String::new, || "a".to_owned());
@@ -212,7 +212,7 @@ fn what_is_late_is_no_violation() {
     }
     // A gateway that did not hear of the end still has the job, and hears of the end now.
     from_trunk(&mut table, A, JobMessage::Here { job: JOB, whole: true }).unwrap();
-    assert_eq!(table.take_effects(), [Effect::ToTrunk(A, Control::Job(JobMessage::Close { job: JOB }))]);
+    assert_eq!(table.take_effects(), [Effect::ToTrunk(A, Control::Job(JobMessage::left(JOB)))]);
     // A frame of that job.
     assert!(matches!(table.route(Origin::Trunk(A), &frame(rank(0, 0), rank(1, 2))), Route::Nowhere { .. }));
 }
@@ -318,10 +318,10 @@ fn closing_waits_for_agents_and_sites_and_gives_memory_back() {
     let fresh = table.grants.grant(4, 0).unwrap();
     table.grants.release(fresh);
     open_home(&mut table);
-    table.job_from_launcher(JOB, &JobMessage::Close { job: JOB }).unwrap();
+    table.job_from_launcher(JOB, &JobMessage::close(JOB)).unwrap();
     let effects = table.take_effects();
     for trunk in [A, C] {
-        assert!(effects.contains(&Effect::ToTrunk(trunk, Control::Job(JobMessage::Close { job: JOB }))));
+        assert!(effects.contains(&Effect::ToTrunk(trunk, Control::Job(JobMessage::close(JOB)))));
     }
     assert!(table.join(JOB, rank(1, 2), 2).unwrap_err().to_string().contains("being closed"));
     table.agent_exited(JOB, NodeId(0), "0".into());
@@ -383,9 +383,9 @@ fn impossible_jobs_are_refused_by_name() {
 }
 
 /// The timer that waits for a member to come back.
-fn returning(table: &mut Table<u32>, slot: Slot) -> u64 {
+fn returning(table: &mut Table<u32>, slot: Slot, waits: Duration) -> u64 {
     let timer = table.take_effects().into_iter().find_map(|effect| match effect {
-        Effect::Timer(JOB, epoch, Timer::Return(of), RETURN) if of == slot => Some(epoch),
+        Effect::Timer(JOB, epoch, Timer::Return(of), after) if (of, after) == (slot, waits) => Some(epoch),
         _ => None,
     });
     timer.expect("it is waited for")
@@ -400,7 +400,7 @@ fn a_launcher_whose_connection_broke_may_dial_again_where_the_site_has_other_gat
         table.open(JOB, secret, roster(), "b", Part::Lead.relay(1 << 20), launcher)
     };
     table.leave(JOB, Slot::LAUNCHER, &LAUNCHER, Leave::Lost("reset".into()));
-    let epoch = returning(&mut table, Slot::LAUNCHER);
+    let epoch = returning(&mut table, Slot::LAUNCHER, RETURN);
     assert!(again(&mut table, Secret::new([2; 32]), 1001).unwrap_err().why.to_string().contains("already open"));
     assert_eq!(again(&mut table, secret(), 1001).unwrap().slot, Slot::LAUNCHER);
     table.timer(JOB, epoch, Timer::Return(Slot::LAUNCHER));
@@ -410,9 +410,9 @@ fn a_launcher_whose_connection_broke_may_dial_again_where_the_site_has_other_gat
     assert!(table.take_effects().iter().any(|effect| matches!(effect, Effect::Dismiss(1001, _))));
     table.leave(JOB, Slot::LAUNCHER, &1001, Leave::Lost("old".into()));
     table.leave(JOB, Slot::LAUNCHER, &1002, Leave::Lost("reset".into()));
-    let epoch = returning(&mut table, Slot::LAUNCHER);
+    let epoch = returning(&mut table, Slot::LAUNCHER, RETURN);
     table.timer(JOB, epoch, Timer::Return(Slot::LAUNCHER));
-    assert!(table.jobs[&JOB].closing, "it did not reconnect");
+    assert!(table.jobs.is_empty(), "it did not reconnect");
 }
 
 #[test]
@@ -430,11 +430,8 @@ fn an_agent_whose_connection_broke_is_reported_when_it_does_not_come_back() {
         table.join(JOB, agent, 5).unwrap();
         table.take_effects();
         table.leave(JOB, agent.slot, &5, Leave::Lost("reset".into()));
-        if !siblings {
-            assert!(lost(&table.take_effects()), "nothing else connects it");
-            continue;
-        }
-        let epoch = returning(&mut table, agent.slot);
+        let waits = if siblings { RETURN } else { CAUSE };
+        let epoch = returning(&mut table, agent.slot, waits);
         if back {
             table.join(JOB, agent, 6).unwrap();
         }
@@ -448,12 +445,32 @@ fn an_agent_whose_connection_broke_is_reported_when_it_does_not_come_back() {
 }
 
 #[test]
+fn the_end_of_an_agents_process_is_reported_rather_than_that_of_its_connection() {
+    let mut table = table();
+    open_home(&mut table);
+    let agent = Identity { site: SiteId(1), slot: Slot::agent(NodeId(0)).unwrap() };
+    table.join(JOB, agent, 5).unwrap();
+    table.take_effects();
+    table.leave(JOB, agent.slot, &5, Leave::Lost("connection closed without goodbye".into()));
+    let epoch = returning(&mut table, agent.slot, CAUSE);
+    table.agent_exited(JOB, NodeId(0), "exit status 1: memory full".into());
+    let told = table.take_effects();
+    let lost = |effect: &Effect<u32>| match effect {
+        Effect::ToMember(LAUNCHER, Control::Job(JobMessage::AgentLost { reason, .. })) => Some(reason.clone()),
+        _ => None,
+    };
+    assert_eq!(told.iter().map(lost).collect::<Vec<_>>(), [Some("exit status 1: memory full".to_owned())]);
+    table.timer(JOB, epoch, Timer::Return(agent.slot));
+    assert_eq!(table.take_effects(), []);
+}
+
+#[test]
 fn a_job_that_is_heard_of_before_the_launcher_opens_it_here_is_left_alone() {
     let mut table = table();
     from_trunk(&mut table, A, JobMessage::Here { job: JOB, whole: false }).unwrap();
     assert_eq!(table.take_effects(), [], "it may still arrive");
     open_remote(&mut table);
-    from_trunk(&mut table, A, JobMessage::Close { job: JOB }).unwrap();
+    from_trunk(&mut table, A, JobMessage::close(JOB)).unwrap();
     table.agent_exited(JOB, NodeId(0), "0".into());
     table.agent_exited(JOB, NodeId(1), "0".into());
     table.take_effects();
@@ -461,7 +478,7 @@ fn a_job_that_is_heard_of_before_the_launcher_opens_it_here_is_left_alone() {
     from_trunk(&mut table, C, JobMessage::Here { job: JOB, whole: false }).unwrap();
     assert_eq!(
         table.take_effects(),
-        [Effect::ToTrunk(C, Control::Job(JobMessage::Close { job: JOB }))],
+        [Effect::ToTrunk(C, Control::Job(JobMessage::left(JOB)))],
         "its end was not heard"
     );
 }

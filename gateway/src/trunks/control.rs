@@ -158,7 +158,7 @@ mod tests {
     const LINK: Route = Route(0);
 
     fn closed(job: u32) -> Control {
-        Control::Job(JobMessage::Close { job: JobId(job) })
+        Control::Job(JobMessage::close(JobId(job)))
     }
 
     fn take(to: &mut ControlChannel, frame: &[u8]) -> Vec<Control> {

@@ -424,7 +424,7 @@ impl Job {
     }
 
     pub(crate) async fn close(&mut self) {
-        self.launcher.send_control(self.identity, JobMessage::Close { job: self.id }).await.unwrap();
+        self.launcher.send_control(self.identity, JobMessage::close(self.id)).await.unwrap();
     }
 }
 

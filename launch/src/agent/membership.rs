@@ -144,6 +144,11 @@ impl Membership {
         Ok(self.post.send(to, message)?)
     }
 
+    /// The launcher stops, or runs again. Where the gateway is a thread of the launcher, it stops with it.
+    pub(crate) fn stand_by(&mut self, stopped: bool) {
+        self.connections.stand_by(stopped);
+    }
+
     /// Whether more may be produced for a correspondent.
     pub(crate) fn has_room(&self, to: Identity) -> bool {
         self.post.has_room(to)

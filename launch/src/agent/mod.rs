@@ -50,6 +50,7 @@ use crate::pmi::mapping::process_mapping;
 use crate::pmi::{Event, Lines, Server, space_name};
 use crate::processes::{adopt_orphans, end_descendants, signal_group};
 use crate::program;
+use crate::signals;
 use member::PostError;
 
 /// How long ranks have between the first signal and SIGKILL.
@@ -322,6 +323,15 @@ impl Agent {
             }
             Down::Input { bytes } => {
                 self.inputs.push(bytes);
+                Ok(())
+            }
+            Down::Signal { signal } => {
+                match signal {
+                    signals::STOP => self.membership.stand_by(true),
+                    signals::CONTINUE => self.membership.stand_by(false),
+                    _ => {}
+                }
+                self.signal_ranks(signal);
                 Ok(())
             }
             Down::Forward(_) => {

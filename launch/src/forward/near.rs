@@ -17,8 +17,9 @@ use super::streams::Streams;
 use super::{MOST, Piece};
 use crate::launcher::own_gateways::OwnGateways;
 use crate::launcher::session::{Connection, Incoming, Session};
-use crate::launcher::{Interrupts, SessionError, Sites};
+use crate::launcher::{SessionError, Sites};
 use crate::message::{Down, Up};
+use crate::signals::{self, Signals};
 
 /// Time limit for opening a forward, on a machine that is not overloaded.
 const OPEN: Duration = Duration::from_secs(10);
@@ -73,7 +74,7 @@ pub async fn run(
     ready: impl FnOnce(),
     note: impl FnMut(String),
 ) -> Result<(), ForwardError> {
-    let mut interrupts = Interrupts::new().map_err(ForwardError::Signals)?;
+    let mut interrupts = Signals::catch(&signals::ENDING).map_err(ForwardError::Signals)?;
     let (roster, far) = roster(&request.home, &request.site)?;
     let connection = Connection::new(&request.sites, &request.home).await?;
     let mut open = Open {

@@ -25,6 +25,7 @@ use crate::group::first_agent;
 use crate::message::{Down, End, Family, InputTo, MpiState, Program, Stream, Up};
 use crate::mpi::layer::Coverage;
 use crate::processes::signal_name;
+use crate::signals;
 
 /// Time limit until the next site has admitted the job, on a machine that is not overloaded.
 const OPEN: Duration = Duration::from_millis(4500);
@@ -56,6 +57,8 @@ pub(super) enum Action {
     Note(String),
     /// Ask the other gateways of all sites to relay frames of this job too, with this window.
     OpenRelays { roster: Roster, window: u32 },
+    /// Tell the gateways that this process will stop.
+    Stop,
     /// Close the job at the gateways.
     Close,
 }
@@ -197,6 +200,11 @@ impl Job {
         self.deadline.into_iter().chain(look).min()
     }
 
+    /// A failure is known, and its cause may still arrive.
+    pub(super) fn is_settling(&self) -> bool {
+        self.phase == Phase::Settling
+    }
+
     pub(super) fn is_over(&self) -> bool {
         self.phase == Phase::Over
     }
@@ -329,6 +337,19 @@ impl Job {
         self.tell_agents(&Down::Kill { signal: 9 });
         let soon = now + Duration::from_millis(300);
         self.deadline = Some(self.deadline.map_or(soon, |deadline| deadline.min(soon)));
+    }
+
+    /// A signal for the ranks.
+    pub(super) fn signalled(&mut self, signal: i32) {
+        if self.phase == Phase::Running {
+            self.tell_agents(&Down::Signal { signal });
+        }
+    }
+
+    /// The user stops the job (Ctrl-Z): the ranks first, and then this process.
+    pub(super) fn stopped(&mut self) {
+        self.signalled(signals::STOP);
+        self.actions.push_back(Action::Stop);
     }
 
     /// Output cannot be passed on any more, as when it goes to `head`.

@@ -11,12 +11,12 @@ pub mod outcome;
 pub(crate) mod own_gateways;
 pub mod placement;
 pub(crate) mod session;
+mod suspects;
 
 use std::io::Read;
 use std::time::{Duration, Instant as StdInstant};
 
-use client::patience::core_time;
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use client::patience::slowness_since;
 use tokio::time::{Instant, sleep_until};
 use types::patience::CoreTime;
 use types::{Roster, SitesFile, Slowness};
@@ -32,11 +32,14 @@ use self::observer::{Teller, Told};
 use self::session::{Connection, Session};
 use crate::message::Program;
 use crate::processes::signal_name;
+use crate::signals::{self, Signals, stand_still};
 use crate::spread::{Wish, spread};
 use crate::tailor::Typed;
 
 /// How long to wait for a blocked terminal after a failed job.
 const LAST_WORDS: Duration = Duration::from_millis(500);
+/// How long gateways have to confirm that they know that this process will stop.
+const KNOWN: Duration = Duration::from_secs(1);
 /// How long giving nodes back may take when the job does not start.
 const GIVE_BACK: Duration = Duration::from_secs(4);
 
@@ -61,15 +64,19 @@ pub struct Request {
 
 /// Runs a job from its opening to its end. It returns no error: the summary has what went wrong.
 ///
-/// SIGINT, SIGTERM and SIGHUP of this process end the job; a second one ends it at once. `input` is read on its own
+/// SIGINT, SIGTERM and SIGHUP of this process end the job; a second one ends it at once. [`signals::PASSED`] go to the
+/// ranks. Ctrl-Z stops them, and then this process, until that is continued. `input` is read on its own
 /// thread for the ranks that [`Program::input`] names; that thread may outlive the job.
 pub async fn run(request: Request, input: Option<Box<dyn Read + Send>>, observer: impl Observer) -> Summary {
     let began = StdInstant::now();
     let mut source = Source::new(input);
-    let (mut teller, mut interrupts) = match (Teller::new(observer), Interrupts::new()) {
+    let (mut teller, mut interrupts) = match (Teller::new(observer), Signals::catch(&signals::ENDING)) {
         (Ok(teller), Ok(interrupts)) => (teller, interrupts),
-        (Err(error), _) | (_, Err(error)) => {
-            return Summary::without_job(Failure::new(error.to_string()), 1, began.elapsed().as_secs_f64());
+        (teller, interrupts) => {
+            let output = teller.err().map(|error| format!("cannot start the thread that writes output: {error}"));
+            let caught = interrupts.err().map(|error| format!("cannot catch signals: {error}"));
+            let reason = output.or(caught).unwrap_or_default();
+            return Summary::without_job(Failure::new(reason), 1, began.elapsed().as_secs_f64());
         }
     };
     let summary = match place(&request, &teller, &mut interrupts).await {
@@ -115,7 +122,7 @@ async fn open(request: &Request, connection: Option<Connection>, roster: &Roster
 async fn place(
     request: &Request,
     teller: &Teller,
-    interrupts: &mut Interrupts,
+    interrupts: &mut Signals,
 ) -> Result<(Roster, Option<Connection>), (Failure, i32)> {
     let (file, home, wish): (&SitesFile, _, _) = (&request.sites.file, &request.home, &request.wish);
     let asks = allocate::asks(file, home, wish, request.wait, request.held.as_ref()).map_err(|failure| (failure, 1))?;
@@ -152,14 +159,21 @@ async fn drive(
     job: &mut Job,
     source: &mut Source,
     teller: &mut Teller,
-    interrupts: &mut Interrupts,
+    interrupts: &mut Signals,
     home: &str,
 ) -> Option<(Failure, Option<i32>)> {
     let lost = |error: SessionError| {
         let reason = format!("{}. {LOOK}", without_site(home, &error));
         Some((Failure::at_site(home, reason), None))
     };
+    // Not before: until there is a job, these signals do what they do to any program.
+    let mut others = match Others::catch() {
+        Ok(others) => others,
+        Err(error) => return Some((Failure::new(format!("cannot catch signals: {error}")), None)),
+    };
     job.opened(Instant::now());
+    // Until when gateways may take to confirm that they know that this process will stop.
+    let mut stopping = None;
     loop {
         for action in job.actions() {
             let done = match action {
@@ -181,6 +195,12 @@ async fn drive(
                     session.open_relays(&roster, window);
                     Ok(())
                 }
+                Action::Stop => {
+                    session.flush();
+                    session.stop(true);
+                    stopping = Some(Instant::now() + KNOWN);
+                    Ok(())
+                }
                 Action::Close => {
                     session.flush();
                     job.closing_at(&session.close());
@@ -199,10 +219,21 @@ async fn drive(
             return None;
         }
         session.flush();
-        let deadline = job.deadline();
+        if stopping.is_some_and(|until| session.is_stop_known() || until <= Instant::now()) {
+            stopping = None;
+            stand_still(&mut others.continued).await;
+            session.stop(false);
+            job.signalled(signals::CONTINUE);
+            continue;
+        }
+        // A loss that is about to be confirmed may be the cause of what is known already.
+        let deadline = job.deadline().max(session.suspects_until().filter(|_| job.is_settling()));
         tokio::select! {
             biased;
             signal = interrupts.next() => job.interrupted(signal, Instant::now()),
+            signal = others.passed.next() => job.signalled(signal),
+            _ = others.stop.next(), if stopping.is_none() => job.stopped(),
+            () = until(stopping) => {}
             incoming = session.next() => match incoming {
                 Ok(messages) => messages.into_iter().for_each(|message| job.incoming(message, Instant::now())),
                 Err(error) => return lost(error),
@@ -226,9 +257,9 @@ fn without_site(site: &str, error: &SessionError) -> String {
     text.strip_prefix(&format!("site {site}: ")).map_or(text.clone(), str::to_owned)
 }
 
-/// How slow this machine is, measured by this process.
+/// How slow this machine is.
 fn slowness() -> Slowness {
-    core_time().since(CoreTime::default())
+    slowness_since(CoreTime::default())
 }
 
 async fn until(deadline: Option<Instant>) {
@@ -238,27 +269,16 @@ async fn until(deadline: Option<Instant>) {
     }
 }
 
-/// The signals by which a user ends a job.
-pub(crate) struct Interrupts {
-    interrupt: Signal,
-    terminate: Signal,
-    hangup: Signal,
+/// The signals that do not end a job.
+struct Others {
+    passed: Signals,
+    stop: Signals,
+    continued: Signals,
 }
 
-impl Interrupts {
-    pub(crate) fn new() -> std::io::Result<Interrupts> {
-        Ok(Interrupts {
-            interrupt: signal(SignalKind::interrupt())?,
-            terminate: signal(SignalKind::terminate())?,
-            hangup: signal(SignalKind::hangup())?,
-        })
-    }
-
-    pub(crate) async fn next(&mut self) -> i32 {
-        tokio::select! {
-            _ = self.interrupt.recv() => 2,
-            _ = self.terminate.recv() => 15,
-            _ = self.hangup.recv() => 1,
-        }
+impl Others {
+    fn catch() -> std::io::Result<Others> {
+        let (passed, stop) = (Signals::catch(&signals::PASSED)?, Signals::catch(&[signals::STOP])?);
+        Ok(Others { passed, stop, continued: Signals::catch(&[signals::CONTINUE])? })
     }
 }

@@ -1,5 +1,6 @@
 //! A connection to a gateway of the user's own site, and the job opened over it.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -10,11 +11,13 @@ use serde::Serialize;
 use thiserror::Error;
 use tokio::time::Instant;
 use tokio::time::timeout;
+use types::id::SlotKind;
 use types::sites::{Gateway, Site};
 use types::{Identity, JobId, Roster, SiteId, SitesFile, Slot};
 use wire::control::{AllocationMessage, JobMessage, NodeAsk, Part};
 use wire::{Control, FrameKind, Secret};
 
+use super::suspects::Suspects;
 use crate::message::Up;
 use member::{Post, PostError};
 
@@ -136,6 +139,8 @@ pub(crate) struct Connection {
     gateway: client::Gateway,
     /// The site's other gateways.
     others: Vec<client::Gateway>,
+    /// Names of the sites that have several gateways.
+    several: BTreeSet<String>,
     role: Role,
     receiver: Receiver,
     sender: Sender,
@@ -159,7 +164,9 @@ impl Connection {
         let (receiver, sender) = client.split();
         let (job, secret) = random()?;
         let home = home.to_owned();
-        Ok(Connection { job, secret, home, gateway, others, role, receiver, sender, asked: Vec::new() })
+        let several = sites.file.sites.iter().filter(|site| site.gateways.len() > 1);
+        let several = several.map(|site| site.name.clone()).collect();
+        Ok(Connection { job, secret, home, gateway, others, several, role, receiver, sender, asked: Vec::new() })
     }
 
     /// Asks a site for nodes. Not cancel-safe.
@@ -189,7 +196,7 @@ impl Connection {
     /// Gives the requested nodes back, and waits for the confirmation for at most `limit`.
     pub(crate) async fn give_back(mut self, limit: Duration) {
         let all = async {
-            self.control(JobMessage::Close { job: self.job }).await?;
+            self.control(JobMessage::close(self.job)).await?;
             while !self.asked.is_empty() {
                 self.next().await?;
             }
@@ -207,7 +214,7 @@ impl Connection {
         self.control(open_message(self.job, &self.secret, roster, &self.home, part)).await?;
         let mut post = Post::new(self.job, me, self.sender.welcome().max_payload);
         post.route_open(LEAD);
-        let Connection { job, secret, home, gateway, others, role, receiver, sender, .. } = self;
+        let Connection { job, secret, home, gateway, others, several, role, receiver, sender, .. } = self;
         let entry = Entry { gateway: gateway.clone(), role: role.clone(), opening: None };
         let gateway = gateway.name;
         let connections = Connections::new(me, Client::joined(receiver, sender), entry);
@@ -217,12 +224,17 @@ impl Connection {
             home,
             gateway,
             others,
+            several,
+            roster: roster.clone(),
             role,
             part,
             named: Vec::new(),
             post,
             connections,
             since: Instant::now(),
+            suspects: Suspects::default(),
+            unaware: BTreeSet::new(),
+            relayed: false,
             closing: false,
         })
     }
@@ -244,6 +256,9 @@ pub(crate) struct Session {
     gateway: String,
     /// The site's other gateways, until they are used.
     others: Vec<client::Gateway>,
+    /// Names of the sites that have several gateways.
+    several: BTreeSet<String>,
+    roster: Roster,
     role: Role,
     /// Of the gateways that lead the job.
     part: Part,
@@ -253,6 +268,11 @@ pub(crate) struct Session {
     connections: Connections,
     /// Zero of the post's clock.
     since: Instant,
+    suspects: Suspects,
+    /// Gateways that have not confirmed that they know that this process will stop.
+    unaware: BTreeSet<usize>,
+    /// Whether all sites have opened the job and the other gateways were asked to relay.
+    relayed: bool,
     /// Whether gateways were ordered to close the job: they close their connections when they have.
     closing: bool,
 }
@@ -307,6 +327,7 @@ impl Session {
     pub(crate) fn open_relays(&mut self, roster: &Roster, window: u32) {
         let open = open_message(self.job, &self.secret, roster, &self.home, self.part.relay(window));
         let lead = usize::from(LEAD.0);
+        self.relayed = true;
         self.connections.control(lead, open.clone());
         // If the lead is restarted, it is one more gateway that relays.
         self.connections.reopen_with(lead, open.clone());
@@ -316,11 +337,23 @@ impl Session {
         }
     }
 
+    /// Tells the gateways that this process will stop, or that it runs again.
+    pub(crate) fn stop(&mut self, stopped: bool) {
+        self.unaware = self.connections.open().collect();
+        let message = JobMessage::Stopped { job: self.job, stopped };
+        self.unaware.iter().for_each(|gateway| self.connections.control(*gateway, message.clone()));
+    }
+
+    /// Whether all gateways know that this process will stop.
+    pub(crate) fn is_stop_known(&self) -> bool {
+        self.unaware.is_empty()
+    }
+
     /// Orders the gateways to close the job; returns the numbers of those that will confirm it.
     pub(crate) fn close(&mut self) -> Vec<usize> {
         self.closing = true;
         let open: Vec<usize> = self.connections.open().collect();
-        open.iter().for_each(|gateway| self.connections.control(*gateway, JobMessage::Close { job: self.job }));
+        open.iter().for_each(|gateway| self.connections.control(*gateway, JobMessage::close(self.job)));
         open
     }
 
@@ -363,10 +396,12 @@ impl Session {
 
     /// The next events. Cancel-safe.
     pub(crate) async fn next(&mut self) -> Result<Vec<Incoming>, SessionError> {
+        let suspects = self.suspects.next();
         let (gateway, news) = tokio::select! {
             next = self.connections.next() => next,
             // The caller flushes next.
             () = crate::until(self.since, self.post.next_tick_ns()) => return Ok(Vec::new()),
+            () = super::until(suspects) => return Ok(self.look_at_suspects()),
         };
         let route = Route(gateway as u8);
         match news {
@@ -381,13 +416,16 @@ impl Session {
             }
             News::Lost(error) => {
                 self.post.route_lost(route);
+                self.unaware.remove(&gateway);
                 if self.connections.open().next().is_none() && !self.closing {
                     return Err(match error {
                         ClientError::Left { .. } => SessionError::Closed(self.home.clone()),
                         error => self.lost(error),
                     });
                 }
-                Ok(vec![Incoming::GatewayLost(gateway, error.to_string())])
+                let (site, name) = (self.home.clone(), self.name_of(gateway).to_owned());
+                let lost = SessionError::Gateway { site, gateway: name, source: error };
+                Ok(vec![Incoming::GatewayLost(gateway, lost.to_string())])
             }
         }
     }
@@ -396,18 +434,87 @@ impl Session {
         if header.kind != FrameKind::Control {
             let (from, now_ns) = (header.from, self.now_ns());
             let messages = self.post.take(Route(gateway as u8), &header, &payload, now_ns)?;
-            return Ok(messages.into_iter().map(|message| Incoming::Up(from, message)).collect());
+            let confirmed = match header.kind {
+                FrameKind::Undeliverable => self.suspects.undelivered(from, gateway, self.connections.open()),
+                FrameKind::Answer => {
+                    self.answered(from);
+                    None
+                }
+                _ => None,
+            };
+            let confirmed = confirmed.map(|(gateway, report)| Incoming::Job(gateway, report));
+            return Ok(messages.into_iter().map(|message| Incoming::Up(from, message)).chain(confirmed).collect());
         }
         let address = || self.name_of(gateway).to_owned();
         let unreadable = |source| self.lost(ClientError::Wire { address: address(), source });
         match Control::decode(&payload).map_err(unreadable)? {
-            Control::Job(message) => Ok(vec![Incoming::Job(gateway, message)]),
+            Control::Job(message) => Ok(self.job_message(gateway, message)),
             // Reports about the wait for nodes, which have been granted by now.
             Control::Allocation(_) => Ok(Vec::new()),
             other => {
                 tracing::warn!(gateway = address(), ?other, "not a message about the job");
                 Ok(Vec::new())
             }
+        }
+    }
+}
+
+impl Session {
+    /// A message about the job, unless it must be examined first.
+    fn job_message(&mut self, gateway: usize, message: JobMessage) -> Vec<Incoming> {
+        match message {
+            // All sites take part already. A gateway that was lost is back and cannot relay.
+            JobMessage::Refused { site, reason, .. } if self.relayed => {
+                let gateway = self.name_of(gateway);
+                vec![Incoming::Note(format!("site {site}: gateway {gateway} is not used: {reason}"))]
+            }
+            JobMessage::Stopped { .. } => {
+                self.unaware.remove(&gateway);
+                Vec::new()
+            }
+            JobMessage::AgentLost { .. } | JobMessage::MemberLost { .. } => match self.suspect(&message) {
+                Some(agent) => {
+                    self.suspects.add(agent, (gateway, message), Instant::now());
+                    self.look_at_suspects()
+                }
+                None => vec![Incoming::Job(gateway, message)],
+            },
+            message => vec![Incoming::Job(gateway, message)],
+        }
+    }
+
+    /// The agent of which a message reports the loss, if another gateway may still reach it.
+    fn suspect(&self, message: &JobMessage) -> Option<Identity> {
+        let agent = match message {
+            JobMessage::AgentLost { site, node, .. } => {
+                let of_site = |at: SiteId| self.roster.site(at).is_some_and(|known| known.name == *site);
+                let (site, node, ..) =
+                    self.roster.nodes().find(|(at, _, _, entry)| of_site(*at) && entry.name == *node)?;
+                Identity { site, slot: Slot::agent(node)? }
+            }
+            JobMessage::MemberLost { member, .. } if matches!(member.slot.kind(), SlotKind::Agent(_)) => *member,
+            _ => return None,
+        };
+        let site = &self.roster.site(agent.site)?.name;
+        let reached = self.relayed && !self.closing && self.several.contains(site) && self.post.knows(agent);
+        reached.then_some(agent)
+    }
+
+    /// Asks the agents that gateways believe to be lost; returns the reports that are confirmed.
+    fn look_at_suspects(&mut self) -> Vec<Incoming> {
+        let (ask, confirmed) = self.suspects.due(Instant::now(), super::slowness);
+        ask.into_iter().for_each(|agent| self.post.ask(agent));
+        confirmed.into_iter().map(|(gateway, report)| Incoming::Job(gateway, report)).collect()
+    }
+
+    /// Until when a report about an agent may be confirmed.
+    pub(crate) fn suspects_until(&self) -> Option<Instant> {
+        self.suspects.until()
+    }
+
+    fn answered(&mut self, agent: Identity) {
+        if let Some(report) = self.suspects.answered(agent) {
+            tracing::info!(%agent, ?report, "an agent that a gateway has lost answers through another");
         }
     }
 }

@@ -184,11 +184,16 @@ async fn until(end: Option<Instant>) {
     }
 }
 
-/// The signals with which a user ends a job.
+/// The signals with which a user ends a job, and those that go to its ranks.
 fn known(number: i32) -> Option<Signal> {
     match number {
         1 => Some(Signal::HUP),
         2 => Some(Signal::INT),
+        10 => Some(Signal::USR1),
+        12 => Some(Signal::USR2),
+        14 => Some(Signal::ALARM),
+        23 => Some(Signal::URG),
+        24 => Some(Signal::XCPU),
         15 => Some(Signal::TERM),
         _ => None,
     }

@@ -2,6 +2,7 @@
 
 use std::io::ErrorKind;
 
+use launch::signals::ENDING;
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
@@ -32,8 +33,8 @@ pub struct Streams<O, E> {
 
 impl Machine {
     /// Hands the connection to the command that the request starts; returns its exit code, or 75 with a line on
-    /// standard error if the connection breaks. After `PATIENCE` signals the connection is given up, which ends the
-    /// command too.
+    /// standard error if the connection breaks. After `PATIENCE` signals that end a job the connection is given up,
+    /// which ends the command too.
     ///
     /// # Errors
     /// The connection breaks before the command has it, or this process's own output cannot be written.
@@ -89,7 +90,7 @@ impl Machine {
                     Ok(())
                 }
                 Some(signal) = signals.recv() => {
-                    sent += 1;
+                    sent += u32::from(ENDING.contains(&signal));
                     if sent >= PATIENCE {
                         break 128 + signal;
                     }

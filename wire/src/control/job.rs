@@ -31,7 +31,7 @@ pub enum JobMessage {
         whole: bool,
     },
     /// Gateway → the gateways that asked it to open the job: nobody is connected to it here; is it still wanted? A
-    /// gateway that has no such job answers [`JobMessage::Close`], others do not answer.
+    /// gateway that has no such job answers [`JobMessage::left`], others do not answer.
     Wanted { job: JobId },
     /// A site has admitted the job and started its agents. To the launcher.
     Opened {
@@ -81,8 +81,17 @@ pub enum JobMessage {
     },
     /// This gateway, which reported a site as lost, has a route to it again. To the launcher.
     SiteFound { job: JobId, site: String },
-    /// Launcher → its gateway → all: end the job and whatever of it still runs.
-    Close { job: JobId },
+    /// Launcher → its gateways: its process is about to stop (Ctrl-Z) and will be silent, or runs again. Each answers
+    /// with the same message.
+    Stopped { job: JobId, stopped: bool },
+    /// Launcher → its gateways → all: end the job and whatever of it still runs. Made by [`JobMessage::close`] and
+    /// [`JobMessage::left`].
+    Close {
+        job: JobId,
+        /// The launcher has ended, or ordered it. Otherwise only the gateway that sends this has nothing of the job,
+        /// and the others go on without it: its own cable may have been pulled.
+        everywhere: bool,
+    },
     /// A gateway has nothing left of the job; its last message about it. To the launcher.
     Closed {
         job: JobId,
@@ -146,6 +155,16 @@ pub struct Traffic {
 }
 
 impl JobMessage {
+    /// The order to end a job everywhere.
+    pub fn close(job: JobId) -> JobMessage {
+        JobMessage::Close { job, everywhere: true }
+    }
+
+    /// Gateway → gateway: the sender has nothing of the job, and others may.
+    pub fn left(job: JobId) -> JobMessage {
+        JobMessage::Close { job, everywhere: false }
+    }
+
     /// The job it is about.
     pub fn job(&self) -> JobId {
         match self {
@@ -159,6 +178,7 @@ impl JobMessage {
             | JobMessage::LeadLost { job, .. }
             | JobMessage::SiteLost { job, .. }
             | JobMessage::SiteFound { job, .. }
+            | JobMessage::Stopped { job, .. }
             | JobMessage::Close { job, .. }
             | JobMessage::Closed { job, .. } => *job,
         }

@@ -64,7 +64,7 @@ fn a_job_runs_on_the_nodes_it_was_given_and_gives_them_back_before_it_is_closed(
     assert!(open(&mut table).iter().any(|e| matches!(e, Effect::StartAgents(JOB, nodes) if nodes[0].1 == "n7")));
     assert_eq!(table.allocation_id(JOB).as_deref(), Some("12"));
     table.agents_started(JOB, Ok(()));
-    from_trunk(&mut table, A, JobMessage::Close { job: JOB }).unwrap();
+    from_trunk(&mut table, A, JobMessage::close(JOB)).unwrap();
     table.take_effects();
     table.agent_exited(JOB, types::NodeId(0), "exit status 0".into());
     assert_eq!(table.take_effects(), [Effect::Release(JOB)]);
@@ -117,7 +117,7 @@ fn whoever_loses_its_asker_gives_back() {
         asked_by_a(&mut table);
         match lost {
             true => table.trunk_lost(A, "cable"),
-            false => from_trunk(&mut table, A, JobMessage::Close { job: JOB }).unwrap(),
+            false => from_trunk(&mut table, A, JobMessage::close(JOB)).unwrap(),
         }
         assert_eq!(table.take_effects(), [Effect::Release(JOB)]);
         table.allocation_news(JOB, AllocationNews::Ended("given back".into()));
@@ -130,10 +130,7 @@ fn whoever_loses_its_asker_gives_back() {
     table.allocate(LAUNCHER, JOB, "a".into(), "b".into(), ask()).unwrap();
     table.take_effects();
     table.launcher_gone(&LAUNCHER);
-    assert_eq!(
-        table.take_effects(),
-        [Effect::ToTrunk(A, Control::Job(JobMessage::Close { job: JOB })), Effect::Release(JOB)]
-    );
+    assert_eq!(table.take_effects(), [Effect::ToTrunk(A, Control::Job(JobMessage::close(JOB))), Effect::Release(JOB)]);
     table.allocation_news(JOB, AllocationNews::Ended("given back".into()));
     assert!(table.take_effects().is_empty() && table.allocations.is_empty());
 }

@@ -69,13 +69,10 @@ fn a_gateway_that_does_not_lead_is_one_more_way() {
     table.join(JOB, rank(1, 3), 3).unwrap();
     let here = |trunk| Effect::ToTrunk(trunk, Control::Job(JobMessage::Here { job: JOB, whole: true }));
     assert_eq!(table.take_effects(), [here(first), here(second)]);
-    // Each gateway that asked closes the job; the last one ends it.
+    // The launcher closes the job at all its gateways. The first order ends it, and the others are answered.
     table.take_effects();
-    from_trunk(&mut table, first, JobMessage::Close { job: JOB }).unwrap();
     let closed = |traffic| JobMessage::Closed { job: JOB, site: "b".into(), traffic, led: false };
-    let effects = table.take_effects();
-    assert!(effects.contains(&Effect::ToTrunk(first, closed(Default::default()).into())), "{effects:?}");
-    from_trunk(&mut table, second, JobMessage::Close { job: JOB }).unwrap();
+    from_trunk(&mut table, second, JobMessage::close(JOB)).unwrap();
     let effects = table.take_effects();
     assert!(
         effects
@@ -84,8 +81,7 @@ fn a_gateway_that_does_not_lead_is_one_more_way() {
         "{effects:?}"
     );
     assert!(effects.iter().any(|e| matches!(e, Effect::Dismiss(2, _))) && table.jobs.is_empty());
-    // A late request is answered.
-    from_trunk(&mut table, first, JobMessage::Close { job: JOB }).unwrap();
+    from_trunk(&mut table, first, JobMessage::close(JOB)).unwrap();
     assert_eq!(table.take_effects(), [Effect::ToTrunk(first, closed(Default::default()).into())]);
 }
 
@@ -177,7 +173,7 @@ fn at_home_every_gateway_of_the_other_sites_is_asked_now_or_when_it_can_be_reach
     table.trunk_lost(second, "killed");
     table.trunk_up(second);
     assert_eq!(asks(&table.take_effects()), [second]);
-    table.job_from_launcher(JOB, &JobMessage::Close { job: JOB }).unwrap();
+    table.job_from_launcher(JOB, &JobMessage::close(JOB)).unwrap();
     for trunk in [first, second] {
         assert!(!table.jobs.is_empty());
         let closed = JobMessage::Closed { job: JOB, site: "a".into(), traffic: Default::default(), led: true };
@@ -194,9 +190,9 @@ fn a_late_answer_to_an_earlier_end_leaves_no_job_open_elsewhere() {
     let (mut table, first, second) = second();
     let roster: Roster = "b:n1*2;a:n1*2".parse().unwrap();
     let closed = || JobMessage::Closed { job: JOB, site: "a".into(), traffic: Default::default(), led: true };
-    let close = |trunk| Effect::ToTrunk(trunk, Control::Job(JobMessage::Close { job: JOB }));
+    let close = |trunk| Effect::ToTrunk(trunk, Control::Job(JobMessage::left(JOB)));
     table.open(JOB, secret(), roster.clone(), "b", RELAYS, LAUNCHER).unwrap();
-    table.job_from_launcher(JOB, &JobMessage::Close { job: JOB }).unwrap();
+    table.job_from_launcher(JOB, &JobMessage::close(JOB)).unwrap();
     [first, second].into_iter().for_each(|trunk| from_trunk(&mut table, trunk, closed()).unwrap());
     assert!(table.jobs.is_empty());
     // Their messages are answered now, because they may not have heard of the end; and this is answered again.
@@ -245,19 +241,19 @@ fn a_job_that_nobody_uses_or_wants_is_not_kept() {
     table.timer(JOB, epoch, Timer::Wanted);
     assert!(table.take_effects().contains(&wanted(first)));
     // One of them has ended it, unheard; then the other.
-    from_trunk(&mut table, second, JobMessage::Close { job: JOB }).unwrap();
+    from_trunk(&mut table, second, JobMessage::left(JOB)).unwrap();
     assert!(table.jobs.contains_key(&JOB));
     table.take_effects();
     table.timer(JOB, epoch, Timer::Wanted);
     let effects = table.take_effects();
     assert!(effects.contains(&wanted(first)) && !effects.contains(&wanted(second)), "{effects:?}");
-    from_trunk(&mut table, first, JobMessage::Close { job: JOB }).unwrap();
+    from_trunk(&mut table, first, JobMessage::left(JOB)).unwrap();
     assert_eq!((table.jobs.len(), table.grants.granted()), (0, granted));
 }
 
 #[test]
 fn only_a_job_that_was_asked_for_here_is_said_to_be_wanted() {
-    let close = Effect::ToTrunk(A, Control::Job(JobMessage::Close { job: JOB }));
+    let close = Effect::ToTrunk(A, Control::Job(JobMessage::left(JOB)));
     let asked = |table: &mut Table<u32>| {
         table.take_effects();
         from_trunk(table, A, JobMessage::Wanted { job: JOB }).unwrap();
@@ -268,7 +264,7 @@ fn only_a_job_that_was_asked_for_here_is_said_to_be_wanted() {
     assert_eq!(asked(&mut table), std::slice::from_ref(&close));
     open_home(&mut table);
     assert_eq!(asked(&mut table), []);
-    table.job_from_launcher(JOB, &JobMessage::Close { job: JOB }).unwrap();
+    table.job_from_launcher(JOB, &JobMessage::close(JOB)).unwrap();
     assert_eq!(asked(&mut table), [], "it is already ending");
     // Nothing is learnt from jobs that other gateways have open here.
     let mut table = self::table();
@@ -278,4 +274,131 @@ fn only_a_job_that_was_asked_for_here_is_said_to_be_wanted() {
     let mut table = self::table();
     open_remote(&mut table);
     assert_eq!(asked(&mut table), std::slice::from_ref(&close));
+}
+
+/// An order to end the job anywhere: to other gateways, or to agents.
+fn ends_the_job(effect: &Effect<u32>) -> bool {
+    let closes = |message: &Control| matches!(message, Control::Job(JobMessage::Close { everywhere: true, .. }));
+    matches!(effect, Effect::KillAgents(_) | Effect::Release(_) | Effect::Timer(_, _, Timer::Grace, _))
+        || matches!(effect, Effect::ToTrunk(_, message) if closes(message))
+}
+
+fn left(trunk: TrunkId) -> Effect<u32> {
+    Effect::ToTrunk(trunk, JobMessage::left(JOB).into())
+}
+
+#[test]
+fn a_gateway_that_hears_neither_launcher_nor_agents_leaves_the_job_to_its_siblings() {
+    for siblings in [false, true] {
+        let (mut table, first, second) = second();
+        table.siblings = siblings;
+        table.open(JOB, secret(), "b:n1*2;a:n1*2".parse().unwrap(), "b", Part::Lead, LAUNCHER).unwrap();
+        table.agents_started(JOB, Ok(()));
+        let agent = Identity { site: SiteId(0), slot: Slot::agent(NodeId(0)).unwrap() };
+        table.join(JOB, agent, 5).unwrap();
+        [first, second]
+            .into_iter()
+            .for_each(|trunk| from_trunk(&mut table, trunk, JobMessage::Here { job: JOB, whole: false }).unwrap());
+        // Its cable is pulled: it hears nobody.
+        table.take_effects();
+        table.leave(JOB, Slot::LAUNCHER, &LAUNCHER, Leave::Silent("no sign of life".into()));
+        let effects = table.take_effects();
+        assert_eq!(effects.iter().any(ends_the_job), !siblings, "{effects:?}");
+        assert_eq!(effects.contains(&Effect::Leave(JOB)), siblings);
+        assert_eq!(effects.contains(&left(first)) && effects.contains(&left(second)), siblings);
+        assert_eq!(table.jobs.is_empty(), siblings);
+        if siblings {
+            // The launcher dials again when it can, and the gateway relays.
+            table.open(JOB, secret(), "b:n1*2;a:n1*2".parse().unwrap(), "b", RELAYS, LAUNCHER).unwrap();
+            table.join(JOB, agent, 6).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_lead_that_is_cut_off_from_the_launchers_site_leaves_its_agents_to_its_siblings() {
+    let mut table = table();
+    table.siblings = true;
+    open_remote(&mut table);
+    table.trunk_lost(A, "cut");
+    let effects = table.take_effects();
+    assert!(!effects.iter().any(ends_the_job), "{effects:?}");
+    assert!(effects.contains(&Effect::Leave(JOB)) && effects.contains(&left(C)), "{effects:?}");
+    // Before its agents run, no other gateway has the job.
+    from_trunk(&mut table, A, open_from_a()).unwrap();
+    table.take_effects();
+    table.trunk_lost(A, "cut");
+    assert!(table.take_effects().iter().any(ends_the_job));
+}
+
+#[test]
+fn a_lead_that_was_given_up_has_no_say_and_relays_again() {
+    let (mut table, first, second) = second();
+    table.open(JOB, secret(), "b:n1*2;a:n1*2".parse().unwrap(), "b", Part::Lead, LAUNCHER).unwrap();
+    table.agents_started(JOB, Ok(()));
+    from_trunk(&mut table, first, JobMessage::Opened { job: JOB, site: "a".into(), window: 1 << 20 }).unwrap();
+    table
+        .job_from_launcher(
+            JOB,
+            &JobMessage::Open {
+                job: JOB,
+                secret: secret(),
+                roster: "b:n1*2;a:n1*2".parse().unwrap(),
+                home: "b".into(),
+                part: RELAYS,
+            },
+        )
+        .unwrap();
+    [first, second]
+        .into_iter()
+        .for_each(|trunk| from_trunk(&mut table, trunk, JobMessage::Here { job: JOB, whole: true }).unwrap());
+    table.take_effects();
+    let told = |effects: &[Effect<u32>]| {
+        let told = effects.iter().filter_map(|effect| match effect {
+            Effect::ToMember(LAUNCHER, Control::Job(message)) => Some(message.clone()),
+            _ => None,
+        });
+        told.collect::<Vec<_>>()
+    };
+    table.trunk_away(first, "no sign of life");
+    table.trunk_lost(first, "no sign of life");
+    assert!(matches!(&told(&table.take_effects())[..], [JobMessage::LeadLost { .. }]));
+    table.trunk_up(first);
+    table.take_effects();
+    // It had closed the job meanwhile, by itself.
+    let closed = JobMessage::Closed { job: JOB, site: "a".into(), traffic: Traffic::default(), led: true };
+    from_trunk(&mut table, first, closed).unwrap();
+    let effects = table.take_effects();
+    assert!(
+        !told(&effects).iter().any(|message| matches!(message, JobMessage::Closed { led: true, .. })),
+        "{effects:?}"
+    );
+    // Or it says that it has left the job, and is asked to relay.
+    from_trunk(&mut table, first, JobMessage::left(JOB)).unwrap();
+    let effects = table.take_effects();
+    let relays = |effect: &Effect<u32>| match effect {
+        Effect::ToTrunk(trunk, Control::Job(JobMessage::Open { part, .. })) => *trunk == first && !part.leads(),
+        _ => false,
+    };
+    assert!(effects.iter().any(relays), "{effects:?}");
+    assert!(!table.jobs[&JOB].closing);
+}
+
+#[test]
+fn an_agent_that_only_a_relay_has_lost_is_reported_too() {
+    let (mut table, first, _) = second();
+    let open = JobMessage::Open {
+        job: JOB,
+        secret: secret(),
+        roster: "a:n1*2;b:n1*2".parse().unwrap(),
+        home: "a".into(),
+        part: RELAYS,
+    };
+    from_trunk(&mut table, first, open).unwrap();
+    let agent = Identity { site: SiteId(1), slot: Slot::agent(NodeId(0)).unwrap() };
+    table.join(JOB, agent, 5).unwrap();
+    table.take_effects();
+    table.leave(JOB, agent.slot, &5, Leave::Silent("no sign of life".into()));
+    let lost = JobMessage::MemberLost { job: JOB, member: agent, reason: "no sign of life".into() };
+    assert_eq!(table.take_effects(), [Effect::ToTrunk(first, lost.into())]);
 }

@@ -119,6 +119,7 @@ impl Job {
             JobMessage::Open { .. }
             | JobMessage::Here { .. }
             | JobMessage::Wanted { .. }
+            | JobMessage::Stopped { .. }
             | JobMessage::Close { .. } => {
                 tracing::warn!(gateway, "a gateway sent the launcher a message that is for gateways");
             }

@@ -1,0 +1,141 @@
+//! Agents that a gateway reports as lost while others may still reach them.
+//!
+//! A gateway whose own cable was pulled sees every agent fall silent, and reports that when the cable is back. So the
+//! launcher asks the agent itself, end to end, through every gateway there is. An answer ends the suspicion. All
+//! gateways confirm the loss when they cannot deliver to the agent, and so does a time limit without an answer.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use tokio::time::Instant;
+use types::{Identity, Slowness};
+use wire::control::JobMessage;
+
+/// How long an agent has to answer, on a machine that is not overloaded.
+const ANSWER: Duration = Duration::from_millis(1500);
+/// Interval at which it is asked again: a gateway may drop a question.
+const AGAIN: Duration = Duration::from_millis(200);
+
+/// See the module docs.
+#[derive(Debug, Default)]
+pub(super) struct Suspects(Vec<Suspect>);
+
+#[derive(Debug)]
+struct Suspect {
+    agent: Identity,
+    /// The number of the gateway that reported the loss, and its message.
+    report: (usize, JobMessage),
+    since: Instant,
+    until: Instant,
+    ask_at: Instant,
+    /// Gateways that could not deliver a question.
+    undelivered: BTreeSet<usize>,
+}
+
+impl Suspects {
+    /// An agent is reported as lost. It is to be asked at once.
+    pub(super) fn add(&mut self, agent: Identity, report: (usize, JobMessage), now: Instant) {
+        if !self.0.iter().any(|suspect| suspect.agent == agent) {
+            let (until, ask_at, undelivered) = (now + ANSWER, now, BTreeSet::new());
+            self.0.push(Suspect { agent, report, since: now, until, ask_at, undelivered });
+        }
+    }
+
+    /// An agent has answered. Returns the report that was wrong.
+    pub(super) fn answered(&mut self, agent: Identity) -> Option<JobMessage> {
+        let at = self.0.iter().position(|suspect| suspect.agent == agent)?;
+        Some(self.0.swap_remove(at).report.1)
+    }
+
+    /// A gateway could not deliver a frame to an agent. Returns the report if none of the `open` gateways can.
+    pub(super) fn undelivered(
+        &mut self,
+        agent: Identity,
+        gateway: usize,
+        mut open: impl Iterator<Item = usize>,
+    ) -> Option<(usize, JobMessage)> {
+        let at = self.0.iter().position(|suspect| suspect.agent == agent)?;
+        let undelivered = &mut self.0[at].undelivered;
+        undelivered.insert(gateway);
+        let none = open.all(|gateway| undelivered.contains(&gateway));
+        none.then(|| self.0.swap_remove(at).report)
+    }
+
+    /// When [`Suspects::due`] must be called next.
+    pub(super) fn next(&self) -> Option<Instant> {
+        self.0.iter().map(|suspect| suspect.until.min(suspect.ask_at)).min()
+    }
+
+    /// When the last of the reports is confirmed, unless its agent answers.
+    pub(super) fn until(&self) -> Option<Instant> {
+        self.0.iter().map(|suspect| suspect.until).max()
+    }
+
+    /// The agents to ask now, and the reports that are confirmed by silence. `slowness`: of this machine, called when a
+    /// time limit is reached.
+    pub(super) fn due(
+        &mut self,
+        now: Instant,
+        slowness: impl Fn() -> Slowness,
+    ) -> (Vec<Identity>, Vec<(usize, JobMessage)>) {
+        let (mut ask, mut confirmed) = (Vec::new(), Vec::new());
+        self.0.retain_mut(|suspect| {
+            if suspect.until <= now {
+                suspect.until = suspect.since + slowness().stretch(ANSWER);
+            }
+            if suspect.until <= now {
+                confirmed.push(suspect.report.clone());
+                return false;
+            }
+            if suspect.ask_at <= now {
+                suspect.ask_at = now + AGAIN;
+                ask.push(suspect.agent);
+            }
+            true
+        });
+        (ask, confirmed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use types::{JobId, NodeId, SiteId, Slot};
+
+    use super::*;
+
+    fn agent(node: u32) -> Identity {
+        Identity { site: SiteId(1), slot: Slot::agent(NodeId(node)).unwrap() }
+    }
+
+    fn report(node: u32) -> (usize, JobMessage) {
+        (0, JobMessage::MemberLost { job: JobId(1), member: agent(node), reason: "no sign of life".into() })
+    }
+
+    fn suspects(now: Instant) -> Suspects {
+        let mut suspects = Suspects::default();
+        (0..2).for_each(|node| suspects.add(agent(node), report(node), now));
+        assert_eq!(suspects.due(now, || Slowness::NONE), (vec![agent(0), agent(1)], Vec::new()));
+        suspects
+    }
+
+    #[test]
+    fn an_agent_that_answers_is_not_lost_and_one_that_is_silent_is() {
+        let now = Instant::now();
+        let mut suspects = suspects(now);
+        assert!(suspects.answered(agent(0)).is_some() && suspects.answered(agent(0)).is_none());
+        suspects.add(agent(1), (1, report(1).1), now + AGAIN);
+        assert_eq!(suspects.due(now + AGAIN, || unreachable!()), (vec![agent(1)], Vec::new()), "asked again");
+        let late = || Slowness::new(ANSWER, ANSWER);
+        assert_eq!(suspects.due(now + ANSWER, late).1, [], "this machine is twice as slow as an idle one");
+        assert_eq!(suspects.due(now + 2 * ANSWER, late).1, [report(1)]);
+        assert_eq!(suspects.next(), None);
+    }
+
+    #[test]
+    fn an_agent_that_no_gateway_reaches_is_lost_at_once() {
+        let mut suspects = suspects(Instant::now());
+        assert_eq!(suspects.undelivered(agent(1), 0, [0, 1].into_iter()), None);
+        assert_eq!(suspects.undelivered(agent(1), 1, [0, 1].into_iter()), Some(report(1)));
+        assert_eq!(suspects.undelivered(agent(2), 1, [1].into_iter()), None, "nobody suspects it");
+    }
+}
