@@ -1,6 +1,6 @@
 //! `landbridge slurm install` and `uninstall`.
 
-use std::io::{BufRead, IsTerminal, Write};
+use std::io::{BufRead, ErrorKind, IsTerminal, Write};
 use std::path::Path;
 use std::process::Command;
 
@@ -28,12 +28,14 @@ pub(crate) fn add(args: &InstallArgs) -> Result<i32> {
             paths.unit
         );
     }
-    if !change(args, &files)? {
+    if !confirmed(args, &files)? {
         return Ok(0);
     }
+    // It may be refused, and then nothing has been written.
     if args.controller {
         state_folder(&paths.state)?;
     }
+    files.iter().try_for_each(write)?;
     if !args.no_start {
         systemctl(&["daemon-reload"])?;
         systemctl(&["enable", "--now", UNIT])?;

@@ -96,7 +96,7 @@ mod tests {
         std::fs::write(at("precious/file"), "x").unwrap();
         std::fs::write(at("tree/a/b/file"), "x").unwrap();
         symlink(at("precious"), at("tree/a/link")).unwrap();
-        std::fs::set_permissions(at("tree/a/b"), std::fs::Permissions::from_mode(0)).unwrap();
+        std::fs::set_permissions(at("tree/a/b"), std::fs::Permissions::from_mode(0o000)).unwrap();
         std::fs::set_permissions(at("tree"), std::fs::Permissions::from_mode(0o500)).unwrap();
         let held = Folder::open(folder.path()).unwrap();
         held.remove(b"tree").unwrap();

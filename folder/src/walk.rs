@@ -32,7 +32,7 @@ impl Named {
     /// As [`Folder::open`].
     pub fn resolve(path: &Path) -> io::Result<Named> {
         let mut walk = Walk::new(path, None)?;
-        let name = walk.to_last(true)?.unwrap_or_else(|| b".".to_vec());
+        let name = walk.last_name(true)?.unwrap_or_else(|| b".".to_vec());
         Ok(Named { folder: Folder(walk.at), name })
     }
 
@@ -42,7 +42,7 @@ impl Named {
     /// As [`Folder::open`].
     pub fn resolve_or_make(path: &Path, mode: Mode) -> io::Result<Named> {
         let mut walk = Walk::new(path, Some(mode))?;
-        let name = walk.to_last(true)?.unwrap_or_else(|| b".".to_vec());
+        let name = walk.last_name(true)?.unwrap_or_else(|| b".".to_vec());
         Ok(Named { folder: Folder(walk.at), name })
     }
 
@@ -65,7 +65,7 @@ impl Named {
 
 pub(crate) fn folder(path: &Path, make: Option<Mode>) -> io::Result<Folder> {
     let mut walk = Walk::new(path, make)?;
-    if let Some(name) = walk.to_last(true)? {
+    if let Some(name) = walk.last_name(true)? {
         walk.enter(&name)?;
     }
     Ok(Folder(walk.at))
@@ -73,7 +73,7 @@ pub(crate) fn folder(path: &Path, make: Option<Mode>) -> io::Result<Folder> {
 
 pub(crate) fn named(path: &Path, make: Option<Mode>) -> io::Result<Named> {
     let mut walk = Walk::new(path, make)?;
-    match walk.to_last(false)? {
+    match walk.last_name(false)? {
         Some(name) => Ok(Named { folder: Folder(walk.at), name }),
         None => Err(io::Error::new(io::ErrorKind::InvalidInput, "the path ends in no name")),
     }
@@ -109,7 +109,7 @@ impl Walk {
     }
 
     /// Walks up to the last name, which may not be there. `None`: the path ends in no name.
-    fn to_last(&mut self, follow: bool) -> io::Result<Option<Vec<u8>>> {
+    fn last_name(&mut self, follow: bool) -> io::Result<Option<Vec<u8>>> {
         while let Some(name) = self.rest.pop_front() {
             let is_last = self.rest.is_empty();
             if name == b".." {

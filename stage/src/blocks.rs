@@ -158,7 +158,7 @@ mod tests {
 
     fn file(data: Vec<(u64, u64)>) -> Entry {
         let size = data.last().map_or(0, |(offset, length)| offset + length);
-        let stamp = Stamp { inode: 1, size, modified: 0, changed: 0 };
+        let stamp = Stamp { inode: 1, size, modified: 0, changed: 0, attempt: 0 };
         let kind = Kind::File { stamp, data };
         Entry { path: Vec::new(), kind, mode: 0o600, modified: (0, 0), attributes: Vec::new() }
     }

@@ -17,7 +17,7 @@ use crate::area::{Area, JOURNAL};
 use crate::error::{At, StageError};
 use crate::manifest::Manifest;
 
-const MAGIC: &[u8; 8] = b"LBSTAGE2";
+const MAGIC: &[u8; 8] = b"LBSTAGE3";
 const NEW: &str = "journal.new";
 /// Set in the number of a block that has not been compared with its hash yet.
 const UNCHECKED: u32 = 1 << 31;

@@ -53,6 +53,9 @@ pub struct Stamp {
     pub modified: i128,
     /// When anything about it last changed.
     pub changed: i128,
+    /// 0; where none of the others tells, because the file is open for writing on a file system in memory, the number
+    /// of this attempt: what an earlier attempt has read of it may be out of date.
+    pub attempt: u64,
 }
 
 impl Entry {

@@ -137,7 +137,7 @@ impl Relaid {
         for process in 0..files.to().processes() {
             let size = elements(files.to(), process).saturating_mul(element);
             let data = Vec::from_iter((size > 0).then_some((0, size)));
-            let stamp = Stamp { inode, size, modified: 0, changed: 0 };
+            let stamp = Stamp { inode, size, modified: 0, changed: 0, attempt: 0 };
             let path = numbered(&layouts.name, process);
             entries.push(Entry { path, kind: Kind::File { stamp, data }, mode, modified, attributes: Vec::new() });
         }

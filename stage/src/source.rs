@@ -5,6 +5,7 @@ use std::ffi::{CStr, OsStr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use folder::{Folders, Named, through};
 use memory::Pages;
@@ -20,7 +21,7 @@ use crate::journal::UNKNOWN;
 use crate::manifest::{Attributes, Entry, Kind, Manifest, Stamp};
 use crate::reader::Reader;
 use crate::relaid::{Layouts, Relaid};
-use crate::writers::Unsteady;
+use crate::writers::{self, Unsteady};
 
 /// Attributes that travel beside access control lists. `security.` and `trusted.` belong to the machine.
 const TRAVELLING: &[u8] = b"user.";
@@ -173,7 +174,10 @@ impl Source {
                     }
                 }
             };
-            self.unsteady.opened(&fd).at("examine", shown())?;
+            let opened = self.unsteady.opened(&fd, stamp.attempt != 0).at("examine", shown())?;
+            if !opened {
+                return Err(changed("somebody has opened it for writing".to_owned()));
+            }
             self.open = Some((piece.entry, fd));
         }
         let Some((_, fd)) = &self.open else { return Err(gone()) };
@@ -241,11 +245,12 @@ pub(crate) fn stamp_of(found: &Stat) -> Stamp {
         size: found.st_size as u64,
         modified: nanoseconds(found.st_mtime, found.st_mtime_nsec),
         changed: nanoseconds(found.st_ctime, found.st_ctime_nsec),
+        attempt: 0,
     }
 }
 
 pub(crate) fn difference(listed: &Stamp, found: &Stat) -> Option<String> {
-    let now = &stamp_of(found);
+    let now = &Stamp { attempt: listed.attempt, ..stamp_of(found) };
     if found.st_nlink == 0 {
         Some("it was removed or replaced".to_owned())
     } else if listed.inode != now.inode {
@@ -300,12 +305,17 @@ struct Lister<'a> {
     people: People,
     /// By device: whether a file's size there may be less than what it contains.
     sizeless: HashMap<u64, bool>,
+    /// By device: whether a mapping of a file there changes no times.
+    timeless: HashMap<u64, bool>,
+    attempt: u64,
 }
 
 impl<'a> Lister<'a> {
     fn new(path: &'a Path) -> Lister<'a> {
-        let (entries, names, people, sizeless) = Default::default();
-        Lister { path, entries, names, attributes: true, people, sizeless }
+        let (entries, names, people, sizeless, timeless) = Default::default();
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let attempt = (now.as_nanos() as u64).max(1);
+        Lister { path, entries, names, attributes: true, people, sizeless, timeless, attempt }
     }
 
     fn folder(&mut self, folders: &mut Folders, found: &Stat) -> Result<(), StageError> {
@@ -373,7 +383,7 @@ impl<'a> Lister<'a> {
         path: Vec<u8>,
         found: &Stat,
         attributes: Attributes,
-        open: impl FnOnce() -> rustix::io::Result<OwnedFd>,
+        open: impl Fn() -> rustix::io::Result<OwnedFd>,
     ) -> Result<(), StageError> {
         if found.st_nlink > 1 {
             let number = self.entries.len() as u32;
@@ -385,6 +395,7 @@ impl<'a> Lister<'a> {
         }
         let size = found.st_size as u64;
         let shown = || self.path.join(OsStr::from_bytes(&path));
+        let attempt = self.attempt_of(found, &open).at("examine", shown())?;
         let data = match size {
             0 => {
                 self.refuse_sizeless(found, open, &shown())?;
@@ -393,9 +404,21 @@ impl<'a> Lister<'a> {
             _ if (found.st_blocks as u64).saturating_mul(512) >= size => vec![(0, size)],
             _ => extents(&open().at("open", shown())?, size).at("find the holes of", shown())?,
         };
-        let kind = Kind::File { stamp: stamp_of(found), data };
+        let kind = Kind::File { stamp: Stamp { attempt, ..stamp_of(found) }, data };
         self.entry(path, kind, found, attributes);
         Ok(())
+    }
+
+    /// See [`Stamp::attempt`].
+    fn attempt_of(&mut self, found: &Stat, open: impl Fn() -> rustix::io::Result<OwnedFd>) -> rustix::io::Result<u64> {
+        if found.st_size == 0 || self.timeless.get(&found.st_dev) == Some(&false) {
+            return Ok(0);
+        }
+        // One that may not be read is refused when it is.
+        let Ok(file) = open() else { return Ok(0) };
+        let timeless = writers::is_in_memory(&file)?;
+        self.timeless.insert(found.st_dev, timeless);
+        Ok(if timeless && writers::has_writer(&file) { self.attempt } else { 0 })
     }
 
     /// Files that a kernel or a process makes up when they are read have 0 bytes until then.

@@ -16,34 +16,45 @@ use crate::{Hash, sys};
 /// File systems that are memory, by the numbers that `statfs` has for them: tmpfs, ramfs, hugetlbfs.
 const IN_MEMORY: [u32; 3] = [0x0102_1994, 0x8584_58f6, 0x9584_58f6];
 
+/// Whether the file is on a file system that is memory.
+///
+/// # Errors
+/// The system's.
+pub(crate) fn is_in_memory(file: &OwnedFd) -> Result<bool> {
+    Ok(IN_MEMORY.contains(&(rustix::fs::fstatfs(file)?.f_type as u32)))
+}
+
+/// Whether somebody has the file open for writing, as far as this user can know.
+pub(crate) fn has_writer(file: &OwnedFd) -> bool {
+    sys::has_writer(file.as_fd()) == Some(true)
+}
+
 /// What was read of files whose times do not say whether they are written to.
 #[derive(Debug, Default)]
 pub(crate) struct Unsteady {
-    /// Whether the open file is one of them.
+    /// The open file is one of them.
     open: bool,
     read: HashMap<(u32, u64), (u32, Hash)>,
 }
 
 impl Unsteady {
-    /// A file has been opened, and will be read.
+    /// A file has been opened, and will be read. `listed`: it was open for writing when it was listed. Returns whether
+    /// it may be read: if its times tell nothing, somebody may have written to it since it was listed, or since an
+    /// earlier attempt.
     ///
     /// # Errors
-    /// The system's: what was written to it cannot reach the disk.
-    pub(crate) fn opened(&mut self, file: &OwnedFd) -> Result<()> {
-        self.open = false;
-        match sys::has_writer(file.as_fd()) {
-            Some(false) => return Ok(()),
-            Some(true) => {
-                let kind = rustix::fs::fstatfs(file)?.f_type as u32;
-                self.open = IN_MEMORY.contains(&kind);
+    /// The system's.
+    pub(crate) fn opened(&mut self, file: &OwnedFd, listed: bool) -> Result<bool> {
+        self.open = listed;
+        if !listed {
+            match sys::has_writer(file.as_fd()) {
+                Some(false) => {}
+                Some(true) if is_in_memory(file)? => return Ok(false),
+                // Not every file system can; then it is none whose mappings other programs share with this one.
+                Some(true) | None => drop(sys::write_back(file.as_fd(), 0, 0, true)),
             }
-            None => {}
         }
-        if !self.open {
-            // Not every file system can; then it is none whose mappings other programs share with this one.
-            let _ = sys::write_back(file.as_fd(), 0, 0, true);
-        }
-        Ok(())
+        Ok(true)
     }
 
     /// These bytes were read of the open file. Returns whether they are those that were read before.

@@ -51,7 +51,8 @@ pub fn resolve(typed: &Path, name: &Path, into: bool) -> Result<PathBuf, StageEr
         };
     }
     match name.file_name() {
-        Some(name) => Ok(typed.join(name)),
+        // Without a `.` at its end.
+        Some(name) => Ok(typed.components().collect::<PathBuf>().join(name)),
         None => refused("the source has no name to put there"),
     }
 }

@@ -45,7 +45,7 @@ fn kept_of(kept: Option<u64>, whole: u64) -> u64 {
 pub(super) fn for_data(parent: &Folder, path: &Path, manifest: &Manifest, kept: Option<u64>) -> Result<(), StageError> {
     let room = rustix::fs::fstatvfs(parent).at("examine the file system of", path)?;
     let Some((free, whole)) = space(&room) else { return Ok(()) };
-    let needed = manifest.bytes();
+    let needed = manifest.bytes().saturating_add((manifest.entries.len() as u64).saturating_mul(EACH));
     match needed > whole {
         true => Err(StageError::NoRoom { path: path.to_owned(), needed, free, kept: kept_of(kept, whole) }),
         false => Ok(()),

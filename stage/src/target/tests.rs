@@ -529,7 +529,7 @@ fn a_list_of_more_than_the_file_system_has_is_refused() {
         let root =
             Entry { path: Vec::new(), kind: Kind::Folder, mode: 0o700, modified: (0, 0), attributes: Vec::new() };
         let file = |(number, size): (usize, &u64)| {
-            let stamp = Stamp { inode: 1, size: *size, modified: 0, changed: 0 };
+            let stamp = Stamp { inode: 1, size: *size, modified: 0, changed: 0, attempt: 0 };
             let kind = Kind::File { stamp, data: vec![(0, *size)] };
             Entry { path: number.to_string().into_bytes(), kind, ..root.clone() }
         };
