@@ -57,6 +57,18 @@ impl Abi {
         }
     }
 
+    /// The handle at a place in the program's memory.
+    ///
+    /// # Safety
+    /// A handle is there.
+    pub(crate) unsafe fn handle_at(&self, place: *const c_void) -> Handle {
+        // SAFETY: the caller's promise.
+        match self.small_handles {
+            true => Handle(unsafe { place.cast::<u32>().read() } as usize),
+            false => Handle(unsafe { place.cast::<usize>().read() }),
+        }
+    }
+
     /// A handle as it was passed.
     pub(crate) fn handle(&self, register: usize) -> Handle {
         Handle(if self.small_handles { register & 0xffff_ffff } else { register })

@@ -28,7 +28,7 @@ pub(crate) unsafe extern "C" fn bcast(
     let abi = &state.mpi.abi;
     let (datatype, comm) = (abi.handle(datatype), abi.handle(comm));
     // The MPI library reports what is wrong with a call.
-    if comm == abi.comm_null || datatype == abi.datatype_null || count <= 0 || root < 0 {
+    if comm == abi.comm_null || datatype == abi.datatype_null || count < 0 || root < 0 {
         return PASS;
     }
     let work = || {
@@ -36,7 +36,8 @@ pub(crate) unsafe extern "C" fn bcast(
         let bytes = count.checked_mul(size).and_then(|bytes| u64::try_from(bytes).ok()).unwrap_or(u64::MAX);
         let Some(planned) = plan_for(state, comm, bytes)? else { return Ok(PASS) };
         let Some(plan) = planned.plan() else { return Ok(PASS) };
-        let is_short = bytes < LEAST && plan.layout.members.len() == 2;
+        // Of nothing, ranks agree on the number of bytes, not on that of elements.
+        let is_short = bytes == 0 || bytes < LEAST && plan.layout.members.len() == 2;
         if is_short || root as usize >= plan.layout.sites.len() {
             return Ok(PASS);
         }

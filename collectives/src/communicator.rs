@@ -81,8 +81,10 @@ impl Planned<'_> {
 /// # Errors
 /// What MPI says.
 pub(crate) fn plan_for(state: &'static State, comm: Handle, bytes: u64) -> Result<Option<Planned<'static>>, Fault> {
-    // Without MPI_COMM_WORLD, in a program of sessions alone, nobody knows where a group's ranks are.
-    if !state.mpi.initialized() {
+    // Without MPI_COMM_WORLD, in a program of sessions alone, nobody knows where a group's ranks are. While a
+    // communicator is being freed, callbacks of the program's attributes may use it when ours is gone already, and they
+    // need not run in the same order on all ranks.
+    if !state.mpi.initialized() || state.is_freeing(comm) {
         return Ok(None);
     }
     let key = state.key()?;
@@ -184,6 +186,28 @@ fn agree(state: &State, comm: Handle, locations: &[Location]) -> Result<Mode, Fa
         shares,
         node: OnceCell::new(),
     })))
+}
+
+/// `MPI_Comm_free` for the layer.
+pub(crate) unsafe extern "C" fn comm_free(place: *mut c_void) -> c_int {
+    // SAFETY: the program's promise to MPI_Comm_free.
+    unsafe { freed(place, |state| state.mpi.functions.comm_free) }
+}
+
+/// `MPI_Comm_disconnect` for the layer.
+pub(crate) unsafe extern "C" fn comm_disconnect(place: *mut c_void) -> c_int {
+    // SAFETY: the program's promise to MPI_Comm_disconnect.
+    unsafe { freed(place, |state| state.mpi.functions.comm_disconnect) }
+}
+
+/// # Safety
+/// `place` is null or holds the handle of a communicator.
+unsafe fn freed(place: *mut c_void, call: impl FnOnce(&State) -> unsafe extern "C" fn(*mut c_void) -> c_int) -> c_int {
+    let Some(state) = running().filter(|_| !place.is_null()) else { return PASS };
+    // SAFETY: the caller's promise.
+    let comm = unsafe { state.mpi.abi.handle_at(place) };
+    // SAFETY: as above.
+    state.freeing(comm, || unsafe { call(state)(place) })
 }
 
 /// `MPI_Comm_copy_attr_function`: a duplicate finds out for itself.

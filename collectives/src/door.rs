@@ -5,7 +5,7 @@ use std::ffi::{c_char, c_int, c_void};
 use endpoint::Endpoint;
 
 /// Number of this interface. The layer and the provider of one release have the same.
-pub const INTERFACE: u32 = 3;
+pub const INTERFACE: u32 = 4;
 
 /// Returned by a function of [`Table`] that leaves the call alone: the layer then calls the MPI library's own function.
 /// No MPI library has this error code.
@@ -97,6 +97,10 @@ pub struct Table {
     pub alltoall: unsafe extern "C" fn(from: Side, to: Side, comm: usize) -> c_int,
     /// `MPI_Alltoallv`.
     pub alltoallv: unsafe extern "C" fn(from: Sides, to: Sides, comm: usize) -> c_int,
+    /// `MPI_Comm_free` of the communicator whose handle is at this place.
+    pub comm_free: unsafe extern "C" fn(comm: *mut c_void) -> c_int,
+    /// `MPI_Comm_disconnect`, likewise.
+    pub comm_disconnect: unsafe extern "C" fn(comm: *mut c_void) -> c_int,
     /// Before `MPI_Finalize`.
     pub finalize: unsafe extern "C" fn(),
 }

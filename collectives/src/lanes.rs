@@ -13,6 +13,7 @@ use std::ffi::c_int;
 use crate::abi::Handle;
 use crate::calls::Elements;
 use crate::communicator::Plan;
+use crate::group::Group;
 use crate::mpi::{Fault, Mpi, Pointer};
 use crate::reduce::combined;
 use crate::requests::Requests;
@@ -147,11 +148,11 @@ impl<'a> Lanes<'a> {
                 chunks.push(unsafe { self.divide(place) }?);
             }
         }
-        let inside = if self.root.is_none() { self.inside()? } else { None };
+        let node = if self.root.is_none() { self.node()? } else { None };
         let hand_on = |number: usize| {
-            let (Some((node, head)), (first, count)) = (inside, pieces[number]) else { return Ok(()) };
+            let (Some(node), (first, count)) = (&node, pieces[number]) else { return Ok(()) };
             // SAFETY: the program's room for the result, complete at the head.
-            unsafe { self.mpi.broadcast(self.slice(to, first, count), head, node) }
+            unsafe { node.broadcast(self.slice(to, first, count)) }
         };
         if self.leads() {
             // SAFETY: as above.
@@ -216,14 +217,12 @@ impl<'a> Lanes<'a> {
     /// As [`in_lanes`].
     unsafe fn add_up_node(&self, from: Elements, to: Elements) -> Result<(), Fault> {
         let kept = from.start == to.start;
-        let Some((node, head)) = self.inside()? else {
+        let Some(node) = self.node()? else {
             // SAFETY: the caller's promise.
             return if kept { Ok(()) } else { unsafe { self.mpi.copy(from, to, self.plan.rank, self.plan.private) } };
         };
-        let in_place = Elements { start: self.mpi.abi.in_place as Pointer, ..from };
-        let from = if kept && self.leads() { in_place } else { from };
         // SAFETY: the caller's promise.
-        unsafe { self.mpi.reduce(from, to.start, self.operation, head, node) }
+        unsafe { node.reduce(from, to.start, self.operation) }
     }
 
     /// Begins to bring each lane's part to its carrier at this site.
@@ -371,14 +370,15 @@ impl<'a> Lanes<'a> {
         self.head() == self.plan.rank
     }
 
-    /// The communicator of this rank's node, and its head's number there. `None`: the rank is alone on it.
-    fn inside(&self) -> Result<Option<(Handle, u32)>, Fault> {
-        let nodes = &self.plan.layout.nodes.members[self.own_site];
-        let members = &nodes[self.plan.layout.nodes.own(self.plan.rank)];
+    /// The ranks of this rank's node, with its head as root. `None`: the rank is alone on it.
+    fn node(&self) -> Result<Option<Group<'a>>, Fault> {
+        let (mpi, plan) = (self.mpi, self.plan);
+        let nodes = &plan.layout.nodes.members[self.own_site];
+        let members = &nodes[plan.layout.nodes.own(plan.rank)];
         // Ranks of one site make the communicators of their nodes together.
-        let node = if nodes.iter().any(|node| node.len() > 1) { Some(self.plan.node(self.mpi)?) } else { None };
-        let head = members.iter().position(|member| *member == self.head()).unwrap_or(0) as u32;
-        Ok(node.filter(|_| members.len() > 1).map(|node| (node, head)))
+        let node = if nodes.iter().any(|node| node.len() > 1) { Some(plan.node(mpi)?) } else { None };
+        let group = |comm| Group { mpi, plan, comm, members, root: self.head() };
+        Ok(node.filter(|_| members.len() > 1).map(group))
     }
 
     /// The site of the rank that wants the result, if only one does.

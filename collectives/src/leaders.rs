@@ -4,6 +4,7 @@ use types::SiteId;
 
 use crate::calls::{Elements, IN_ORDER};
 use crate::communicator::Plan;
+use crate::group::Group;
 use crate::mpi::{Fault, Mpi};
 use crate::payload::{Payload, Place};
 use crate::requests::Requests;
@@ -46,8 +47,13 @@ impl<'a> Leaders<'a> {
 
     /// The leader's number in its site's own communicator.
     pub(crate) fn inside(&self) -> u32 {
-        let (members, leader) = (&self.plan.layout.members[self.own_site], self.ranks[self.own_site]);
-        members.iter().position(|member| *member == leader).unwrap_or(0) as u32
+        self.group().root_inside()
+    }
+
+    /// The ranks of this rank's site, with its leader as root.
+    pub(crate) fn group(&self) -> Group<'a> {
+        let (mpi, plan) = (self.mpi, self.plan);
+        Group { mpi, plan, comm: plan.site, members: self.members(), root: self.own_leader() }
     }
 
     /// The leader of this rank's own site.

@@ -26,6 +26,7 @@ mod communicator;
 mod datatype;
 mod door;
 mod gather;
+mod group;
 mod lanes;
 mod leaders;
 mod mpi;

@@ -1,6 +1,6 @@
 //! The functions of the rank's MPI library, by their profiling names (`PMPI_`).
 
-use std::ffi::{CStr, c_int, c_void};
+use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr::null_mut;
 
 use crate::abi::{Abi, Handle};
@@ -17,6 +17,11 @@ pub(crate) enum Fault {
 
 /// `MPI_ERR_OTHER` of MPICH; the others number it 16, and text by `MPI_Error_string` is all that a program gets of it.
 const ERR_OTHER: c_int = 15;
+
+/// How Intel MPI's version begins.
+const INTEL: &[u8] = b"Intel(R) MPI Library";
+/// `MPI_MAX_LIBRARY_VERSION_STRING` is 8192 in MPICH and MPI-5's ABI, less in the others.
+const LONGEST_VERSION: usize = 8192;
 
 impl Fault {
     /// Memory that a message needs is not there.
@@ -82,6 +87,7 @@ functions! {
         comm_create c"PMPI_Comm_create" (usize, usize, Pointer);
         comm_split c"PMPI_Comm_split" (usize, c_int, c_int, Pointer);
         comm_free c"PMPI_Comm_free" (Pointer);
+        comm_disconnect c"PMPI_Comm_disconnect" (Pointer);
         comm_set_errhandler c"PMPI_Comm_set_errhandler" (usize, usize);
         comm_call_errhandler c"PMPI_Comm_call_errhandler" (usize, c_int);
         comm_create_keyval c"PMPI_Comm_create_keyval" (CopyAttribute, DeleteAttribute, Int, Pointer);
@@ -116,6 +122,7 @@ functions! {
         request_free c"PMPI_Request_free" (Pointer);
     }
     optional {
+        get_library_version c"PMPI_Get_library_version" (*mut c_char, Int);
         type_get_envelope_c c"PMPI_Type_get_envelope_c" (usize, Count, Count, Count, Count, Int);
         isend_c c"PMPI_Isend_c" (Pointer, i64, usize, c_int, c_int, usize, Pointer);
         irecv_c c"PMPI_Irecv_c" (Pointer, i64, usize, c_int, c_int, usize, Pointer);
@@ -129,6 +136,8 @@ pub(crate) struct Mpi {
     pub(crate) functions: Functions,
     /// The library's constants.
     pub abi: Abi,
+    /// Whether its `MPI_Reduce` is right.
+    pub reduces: bool,
 }
 
 /// What a datatype was made by.
@@ -150,6 +159,19 @@ pub(crate) fn raised(code: c_int) -> Result<(), Fault> {
     if code == 0 { Ok(()) } else { Err(Fault::Raised(code)) }
 }
 
+/// What the library says it is.
+///
+/// # Safety
+/// The functions are those of an MPI library.
+unsafe fn version(functions: &Functions) -> Vec<u8> {
+    let Some(call) = functions.get_library_version else { return Vec::new() };
+    let (mut text, mut length) = (vec![0; LONGEST_VERSION], 0);
+    // SAFETY: the caller's promise; it may be called at any time, and no library's text is longer.
+    unsafe { call(text.as_mut_ptr().cast(), &mut length) };
+    text.truncate(usize::try_from(length).unwrap_or(0));
+    text
+}
+
 impl Mpi {
     /// The library behind `source`. `None`: it lacks something.
     ///
@@ -158,7 +180,9 @@ impl Mpi {
     pub(crate) unsafe fn find(source: &Source) -> Option<Mpi> {
         // SAFETY: the caller's promise.
         let (functions, abi) = unsafe { (Functions::find(source)?, Abi::of(source)?) };
-        Some(Mpi { functions, abi })
+        // SAFETY: as above.
+        let reduces = !unsafe { version(&functions) }.starts_with(INTEL);
+        Some(Mpi { functions, abi, reduces })
     }
 
     /// A handle that `call` writes.

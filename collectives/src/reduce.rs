@@ -1,4 +1,4 @@
-//! `MPI_Reduce` and `MPI_Allreduce`: inside each site by the MPI library, then between the sites' leaders.
+//! `MPI_Reduce` and `MPI_Allreduce`: inside each site (`group`), then between the sites' leaders.
 //!
 //! Partial results of sites are combined in the order of sites. MPI requires the order of ranks for operations that do
 //! not commute, so those are covered only where each site's ranks are next to each other. All ranks get the same bits,
@@ -47,7 +47,7 @@ impl Asked {
         let (datatype, operation) = (abi.handle(call.datatype), abi.handle(call.operation));
         let nothing = comm == abi.comm_null || datatype == abi.datatype_null || operation == abi.op_null;
         let count = call.count;
-        if nothing || count <= 0 {
+        if nothing || count < 0 {
             return Ok(None);
         }
         let bytes = u64::try_from(mpi.type_size(datatype)?).unwrap_or(0).saturating_mul(count as u64);
@@ -85,7 +85,7 @@ fn planned(
         let Some(planned) = plan_for(state, comm, asked.bytes)? else { return Ok(PASS) };
         let Some(plan) = planned.plan() else { return Ok(PASS) };
         let in_place = asked.from as usize == state.mpi.abi.in_place;
-        if !allows(plan, in_place) || !asked.suits(&state.mpi, plan)? {
+        if asked.bytes == 0 || !allows(plan, in_place) || !asked.suits(&state.mpi, plan)? {
             return Ok(PASS);
         }
         // Only lanes divide more elements than an `int` counts.
@@ -154,7 +154,7 @@ unsafe fn to_root(mpi: &Mpi, plan: &Plan, asked: &Asked, root: u32) -> Result<()
     let mut own = Span::new(mpi, if leaders.leads() { from.count } else { 0 }, from.datatype)?;
     let own = Elements { count: from.count, ..own.elements() };
     // SAFETY: the program's elements, and room for as many at the leader.
-    unsafe { mpi.reduce(from, own.start, operation, leaders.inside(), plan.site) }?;
+    unsafe { leaders.group().reduce(from, own.start, operation) }?;
     if !leaders.leads() {
         return Ok(());
     }
@@ -178,13 +178,13 @@ unsafe fn to_all(mpi: &Mpi, plan: &Plan, asked: &Asked) -> Result<(), Fault> {
     let mut own = Span::new(mpi, if leaders.leads() { from.count } else { 0 }, from.datatype)?;
     let own = Elements { count: from.count, ..own.elements() };
     // SAFETY: the program's elements, and room for as many at the leader.
-    unsafe { mpi.reduce(from, own.start, operation, leaders.inside(), plan.site) }?;
+    unsafe { leaders.group().reduce(from, own.start, operation) }?;
     if leaders.leads() {
         // SAFETY: memory of ours, and the program's for the result.
         unsafe { receive_and_combine(mpi, plan, &leaders, true, own, to, operation) }?;
     }
     // SAFETY: the program's room for the result.
-    unsafe { mpi.broadcast(Elements { start: to, ..from }, leaders.inside(), plan.site) }
+    unsafe { leaders.group().broadcast(Elements { start: to, ..from }) }
 }
 
 /// Receives as many elements as `own` from each other site's leader, and combines all into `to`. `tells`: all leaders

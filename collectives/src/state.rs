@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::abi::Handle;
 use crate::bcast;
-use crate::communicator::{copy_nothing, forget};
+use crate::communicator::{self, copy_nothing, forget};
 use crate::door::{INTERFACE, Source, Table, Transport};
 use crate::mpi::{Fault, Mpi};
 use crate::world::World;
@@ -31,6 +31,8 @@ pub(crate) struct State {
     plans: AtomicUsize,
     /// Communicators with something of ours, to be released before MPI ends.
     known: Mutex<Vec<Handle>>,
+    /// Communicators that the program is freeing, while its callbacks may still use them.
+    freed: Mutex<Vec<Handle>>,
     ended: AtomicBool,
 }
 
@@ -48,6 +50,8 @@ static TABLE: Table = Table {
     scatterv: scatter::scatterv,
     alltoall: alltoall::alltoall,
     alltoallv: alltoall::alltoallv,
+    comm_free: communicator::comm_free,
+    comm_disconnect: communicator::comm_disconnect,
     finalize,
 };
 
@@ -75,6 +79,7 @@ pub unsafe fn table(interface: u32, source: &Source, transport: &'static dyn Tra
             making: Mutex::new(()),
             plans: AtomicUsize::new(0),
             known: Mutex::new(Vec::new()),
+            freed: Mutex::new(Vec::new()),
             ended: AtomicBool::new(false),
         })
     });
@@ -119,10 +124,27 @@ impl State {
     }
 
     pub(crate) fn forget(&self, comm: Handle) {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(at) = known.iter().rposition(|other| *other == comm) {
-            known.swap_remove(at);
-        }
+        remove(&self.known, comm);
+    }
+
+    /// Runs `free`, which frees a communicator.
+    pub(crate) fn freeing<T>(&self, comm: Handle, free: impl FnOnce() -> T) -> T {
+        self.freed.lock().unwrap_or_else(PoisonError::into_inner).push(comm);
+        let result = free();
+        remove(&self.freed, comm);
+        result
+    }
+
+    pub(crate) fn is_freeing(&self, comm: Handle) -> bool {
+        self.freed.lock().unwrap_or_else(PoisonError::into_inner).contains(&comm)
+    }
+}
+
+/// Takes one of these out.
+fn remove(comms: &Mutex<Vec<Handle>>, comm: Handle) {
+    let mut comms = comms.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(at) = comms.iter().rposition(|other| *other == comm) {
+        comms.swap_remove(at);
     }
 }
 

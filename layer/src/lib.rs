@@ -166,6 +166,16 @@ cover! {
             // SAFETY: the program's arguments, passed on.
             unsafe { (table.alltoallv)(from, to, comm) }
         };
+    MPI_Comm_free PMPI_Comm_free (comm: *mut c_void)
+        |table, comm| {
+            // SAFETY: the program's argument, passed on.
+            unsafe { (table.comm_free)(comm) }
+        };
+    MPI_Comm_disconnect PMPI_Comm_disconnect (comm: *mut c_void)
+        |table, comm| {
+            // SAFETY: the program's argument, passed on.
+            unsafe { (table.comm_disconnect)(comm) }
+        };
     MPI_Finalize PMPI_Finalize ()
         |table| {
             // SAFETY: it takes nothing.

@@ -36,6 +36,8 @@ const COVERED: &[&str] = &[
     "PMPI_Scatterv",
     "PMPI_Alltoall",
     "PMPI_Alltoallv",
+    "PMPI_Comm_free",
+    "PMPI_Comm_disconnect",
     "PMPI_Finalize",
 ];
 /// What the layer for large counts defines besides.
