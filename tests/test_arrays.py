@@ -188,6 +188,13 @@ except ValueError as error:
     assert "placements[1] is " in str(error) and "reduce them first" in str(error), error
 else:
     raise SystemExit("partial sums are moved?")
+from torch.distributed.tensor.placement_types import _StridedShard
+try:
+    lb.Layout.from_dtensor((12, 4), mesh, [_StridedShard(0, split_factor=2), Shard(0)])
+except ValueError as error:
+    assert "placements[0] is " in str(error) and "strided shards are not supported" in str(error), error
+else:
+    raise SystemExit("strided shards are taken for others?")
 
 tensor = torch.arange(12.0).reshape(3, 4).t()
 memory = arrays.target(tensor)

@@ -116,13 +116,31 @@ def test_copies_are_passed_on_from_process_to_process(workshop, mpi, sites):
 
 def test_processes_without_mpi(workshop):
     coupled, mpi = Coupled(workshop), mpich()
-    exports = ONE.format(work="\n    ".join(EXPORT.format(version=version) for version in (3, 5, 6, 8)))
+    masked = """try:
+        coupling.export("v", np.ma.masked_greater(np.ones((6, 4)), 0), layout, version=1)
+    except lb.PlanError as error:
+        assert "a is a masked array: its mask would be lost" in str(error), error
+    else:
+        raise SystemExit("a mask was dropped")
+    """
+    exports = masked + "\n    ".join(EXPORT.format(version=version) for version in (3, 5, 6, 8))
+    exports = ONE.format(work=exports)
     fetches = ONE.format(
         work="""half = lb.Layout((3, 4), [lb.Whole(), lb.Whole()], order="F")
     x = coupling.fetch("v", half, version=3, select=[slice(None, None, 2), slice(None)])
     assert x.flags.f_contiguous and (x == np.arange(24.).reshape(6, 4)[::2]).all(), x
     into = np.zeros((6, 4), ">f4")
     assert coupling.fetch("v", layout, version=6, into=into) is into and into[5, 3] == 23
+    for bad, text in [
+        (np.ma.masked_all((6, 4)), "into is a masked array"),
+        (np.lib.stride_tricks.as_strided(np.zeros(9), (6, 4), (8, 0)), "into has elements that share memory"),
+    ]:
+        try:
+            coupling.fetch("v", layout, version=8, into=bad)
+        except lb.PlanError as error:
+            assert text in str(error), error
+        else:
+            raise SystemExit(f"not refused: {text}")
     try:
         coupling.fetch("v", layout, version=5)
     except lb.CouplingError as error:

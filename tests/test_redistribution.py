@@ -54,7 +54,7 @@ def test_what_cannot_be_is_refused_on_all_ranks_alike(workshop, mpi):
 
 
 LAYOUTS = """
-import doctest, pickle
+import doctest, pathlib, pickle, pydoc
 import landbridge as lb, landbridge.layout
 
 assert doctest.testmod(landbridge.layout).failed == 0
@@ -91,7 +91,26 @@ assert lb.Layout((), []).size == 1 and lb.Layout((), []).owner(()) == 0
 assert lb.Layout((5,), [lb.Block(2)], grid=[lb.Copies(3), 0]).size == 6
 assert eval(repr(columns), vars(lb)) == columns and hash(columns) != hash(lb.Layout((4, 6), columns.axes))
 
+assert lb.Layout(8, lb.Block(2)) == lb.Layout((8,), [lb.Block(2)])
+for layout in (columns, twice, lb.Layout(3, lb.Lists([[2], [0, 1]]), order="F")):
+    for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
+        copy = pickle.loads(pickle.dumps(layout, protocol))
+        assert copy == layout and copy.local_shape(1) == layout.local_shape(1), layout
+for axis, empty in [(lb.Block(4), 3), (lb.Cyclic(5, first=1), 0), (lb.Lists([[1], [], [0, 2]]), 1)]:
+    assert lb.Layout((3, 4), [axis, lb.Whole()]).local_shape(empty) == (0, 4), axis
+assert {"redistribute", "plan", "join", "Layout"} <= set(dir(lb))
+assert "redistribute(" in pydoc.plain(pydoc.render_doc(lb))
+assert (pathlib.Path(lb.__file__).parent / "py.typed").exists()
+try:
+    lb.command()
+except FileNotFoundError as error:
+    assert "pip install landbridge" not in str(error), error
+
 for attempt, text in [
+    (lambda: lb.Layout(6, [lb.Block(2), lb.Whole()]), "2 axes are described, but the array has 1"),
+    (lambda: lb.Layout((6,), 2), "axes is 2: it must be a list of Whole, Block, Cyclic or Lists"),
+    (lambda: lb.Layout(2.5, lb.Whole()), "shape is 2.5: it must be a list of whole numbers"),
+    (lambda: lb.Layout((6,), [lb.Block(0)]), "axis 0 is Block(over=0, sizes=None, halo=0, periodic=False): it must be spread over 1 process or more"),
     (lambda: lb.Layout((6,), [lb.Block(2, sizes=[3, 4])]), "axis 0: the sizes add up to 7, but the axis has 6 indices"),
     (lambda: lb.Layout((6,), [lb.Block(2, sizes=[3, -4])]), "axis 0: sizes[1] is -4: it cannot be negative"),
     (lambda: lb.Layout((6,), [lb.Lists([[0, 1], [1, 2, 3, 4, 5]])]), "axis 0: index 1 is owned by process 0 and by process 1"),

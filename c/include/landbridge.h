@@ -120,7 +120,8 @@ int32_t lb_layout_size(const lb_layout *layout);
 int32_t lb_layout_axes(const lb_layout *layout);
 int lb_layout_shape(const lb_layout *layout, int64_t *shape);
 
-/* The shape of a process's local part, halos included: one number for each axis. */
+/* The shape of a process's local part, halos included: one number for each axis. Where a process has no index of an
+ * axis, that one is 0, and the others are what they are for its neighbours. */
 int lb_layout_local_shape(const lb_layout *layout, int32_t process, int64_t *shape);
 
 /* The process that owns the element at an index of the array, the first of its copies. */

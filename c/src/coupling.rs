@@ -12,6 +12,7 @@ use plan::redistribution::{Description, Layout, Mapping, Transfer};
 use crate::dtype::Dtype;
 use crate::error::{Code, Problem, at_border};
 use crate::layout::LayoutOf;
+use crate::overlap::check_apart;
 use crate::pointers::{free, given, hand_out, put, slice, text};
 use crate::transfer::{SelectOf, hash, mapping};
 
@@ -327,7 +328,7 @@ pub(crate) unsafe extern "C" fn lb_side_fetch_create(
             (given(side, "side")?, text(name, "name")?, LayoutOf::known(layout, "layout")?, dtype, select.as_ref())
         };
         let coupling = &side.side.coupling;
-        side.check("into", layout, into)?;
+        let has_part = side.check("into", layout, into)?;
         if select.is_none() {
             // Most likely the arrays have the same shape. Then it is packed for this when it is exported.
             // SAFETY: there are no pointers.
@@ -342,6 +343,9 @@ pub(crate) unsafe extern "C" fn lb_side_fetch_create(
         // SAFETY: the caller's promise.
         let (mapping, strides) =
             unsafe { (mapping(select, &found.layout, layout)?, side.strides(layout, strides, dtype.size)?) };
+        if has_part {
+            check_apart(&layout.local_shape(side.rank), &strides, dtype.size)?;
+        }
         Transfer::new(found.layout, layout.clone(), &mapping).map_err(Problem::invalid)?;
         let fetch = Fetch {
             name: name.to_owned(),

@@ -9,6 +9,7 @@ use couple::datatype::{Place, Step};
 use plan::redistribution::{Steps, Transfer};
 
 use crate::error::{Code, Problem, at_border};
+use crate::overlap::check_apart;
 use crate::pointers::{free, given, hand_out, natural32, slice, text};
 use crate::transfer::{Bound, Moves};
 
@@ -71,6 +72,9 @@ impl End {
                 let element = bound.dtype.size;
                 let (messages, shape, strides) =
                     asked.messages(sends, process, strides, element).ok_or_else(too_long)?;
+                if !sends {
+                    check_apart(&shape, &strides, element)?;
+                }
                 let (low, high) = bounds(&shape, &strides, element as i64);
                 let ranks = &bound.ranks[usize::from(sends)];
                 let found = messages.iter().map(|(peer, packing)| message(ranks[*peer as usize], packing));
@@ -94,7 +98,11 @@ impl End {
         let mut messages = if sends { transfer.sends(process) } else { transfer.receives(process) };
         messages.sort_by_cached_key(|message| steps.of(process, message));
         let ranks = &bound.ranks[usize::from(sends)];
-        let (low, high) = bounds(&layout.local_shape(process), strides, element as i64);
+        let shape = layout.local_shape(process);
+        if !sends {
+            check_apart(&shape, strides, element)?;
+        }
+        let (low, high) = bounds(&shape, strides, element as i64);
         let mut end =
             End { messages: Vec::new(), packings: Vec::new(), low, high, _steps: Vec::new(), _lists: Vec::new() };
         for message in &messages {

@@ -12,6 +12,7 @@ mod dtype;
 mod end;
 mod error;
 mod layout;
+mod overlap;
 mod pieces;
 mod pointers;
 mod transfer;

@@ -15,6 +15,7 @@ mod message;
 mod pack;
 pub mod pieces;
 mod sealed;
+mod secret;
 pub mod side;
 
 pub use coupling::{CallError, CoupleError, Coupling, Patience, Place};

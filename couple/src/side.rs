@@ -1,8 +1,9 @@
 //! Joining a coupling: how the ranks of a side come to have a part in it.
 //!
 //! The first rank starts the helper and learns where ranks may be. Each rank opens a port. The first rank gathers their
-//! addresses for the helper. When the other side has come, it broadcasts what the helper says about the job, and each
-//! rank opens its part. In the end either all ranks have one, or all have the same error.
+//! addresses for the helper. When the other side has come, it broadcasts what the helper says about the job, with the
+//! job's secret sealed for each rank, and each rank opens its part. In the end either all ranks have one, or all have
+//! the same error.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, ToSocketAddrs, UdpSocket};
@@ -20,10 +21,12 @@ use types::coupling::{Coupled, Place as SitePlace, Process, Said, Told, name_and
 use types::sites::Keys;
 
 use crate::helper::Helper;
+use crate::secret::{Receiver, Sealed};
 use crate::{Coupling, Patience, Place};
 
 /// How long the helper may take to read the sites file and to reach its gateway.
 const HOME: Duration = Duration::from_secs(60);
+const NO_RANDOM: &str = "no key for the job's secret: this system has no random numbers";
 /// The longest name of a node.
 const LONGEST_NODE: usize = 64;
 
@@ -128,21 +131,37 @@ impl Side {
         let first = ranks.rank() == 0;
         let home: Home = passed_on(ranks, first.then(|| start(request, patience, helper)))?;
         let opened = open(&home);
-        let told = opened.as_ref().map(|(_, process)| process.clone()).map_err(ToString::to_string);
-        let (processes, coupled): (Vec<Process>, Coupled) = {
-            let told: Vec<Result<Process, String>> = gathered(ranks, &told)?;
+        let own = Receiver::new().map_err(|_| NO_RANDOM.to_owned());
+        let told = match (&opened, &own) {
+            (Ok((_, process)), Ok(own)) => Ok((process.clone(), own.public().to_vec())),
+            (Err(error), _) => Err(error.to_string()),
+            (_, Err(error)) => Err(error.clone()),
+        };
+        let (processes, mut coupled, sealed): (Vec<Process>, Coupled, Vec<Sealed>) = {
+            let told: Vec<Result<(Process, Vec<u8>), String>> = gathered(ranks, &told)?;
             let work = || {
-                let processes = told.into_iter().collect::<Result<Vec<Process>, String>>().map_err(JoinError::Over)?;
+                let told = told.into_iter().collect::<Result<Vec<(Process, Vec<u8>)>, String>>();
+                let (processes, keys): (Vec<Process>, Vec<Vec<u8>>) =
+                    told.map_err(JoinError::Over)?.into_iter().unzip();
                 let helper = helper.as_mut().ok_or_else(|| over("there is no helper"))?;
                 helper.tell(&Told::Processes(processes.clone()));
                 match helper.next(patience)? {
-                    Said::Coupled(coupled) => Ok((processes, *coupled)),
+                    Said::Coupled(mut coupled) => {
+                        let secret = std::mem::take(&mut coupled.secret);
+                        let sealed = keys.iter().map(|key| Sealed::new(&secret, key));
+                        let sealed = sealed.collect::<Result<_, _>>().map_err(|_| over(NO_RANDOM))?;
+                        Ok((processes, *coupled, sealed))
+                    }
                     said => Err(over(format_args!("what its helper says: {said:?}"))),
                 }
             };
             passed_on(ranks, first.then(work))?
         };
         let part = opened.map_err(|e| e.to_string()).and_then(|(listener, process)| {
+            let sealed =
+                sealed.into_iter().nth(ranks.rank() as usize).ok_or("no secret of the job for this process")?;
+            let changed = |_| "the secret of the job has changed on its way through this side's MPI";
+            coupled.secret = own?.open(sealed).map_err(changed)?;
             let here = home.sites.iter().find(|place| place.name == process.site).ok_or("its site is gone")?;
             let place = placed(ranks.rank(), here, &processes, &coupled)?;
             Coupling::open(listener, place).map_err(|e| e.to_string())
@@ -278,7 +297,94 @@ fn placed(rank: u32, here: &SitePlace, processes: &[Process], coupled: &Coupled)
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+    use std::sync::{Arc, Barrier};
+
     use super::*;
+
+    /// A side of threads, and everything that passes between them.
+    #[derive(Clone)]
+    struct Threads {
+        rank: u32,
+        all: Arc<(Barrier, Mutex<Vec<Vec<u8>>>, Mutex<Vec<u8>>)>,
+    }
+
+    impl Threads {
+        fn of(count: usize) -> Vec<Threads> {
+            let all = Arc::new((Barrier::new(count), Mutex::new(vec![Vec::new(); count]), Mutex::default()));
+            (0..count as u32).map(|rank| Threads { rank, all: all.clone() }).collect()
+        }
+
+        fn recorded(&self) -> Vec<u8> {
+            self.all.2.lock().unwrap().clone()
+        }
+    }
+
+    impl Ranks for Threads {
+        fn rank(&self) -> u32 {
+            self.rank
+        }
+
+        fn broadcast(&mut self, bytes: Vec<u8>) -> Result<Vec<u8>, RanksError> {
+            self.gather(bytes).map(|all| all[0].clone())
+        }
+
+        fn gather(&mut self, own: Vec<u8>) -> Result<Vec<Vec<u8>>, RanksError> {
+            let (barrier, each, recorded) = &*self.all;
+            recorded.lock().unwrap().extend(&own);
+            each.lock().unwrap()[self.rank as usize] = own;
+            barrier.wait();
+            let all = each.lock().unwrap().clone();
+            barrier.wait();
+            Ok(all)
+        }
+    }
+
+    /// A helper that tells of a job with this secret, and then listens.
+    fn helper(secret: &str) -> PathBuf {
+        let place = SitePlace { name: "lyon".into(), gateways: vec![("g".into(), "127.0.0.1:9".into())], keys: vec![] };
+        let home = Said::Home { site: "lyon".into(), sites: vec![place] };
+        let coupled = Said::Coupled(Box::new(Coupled {
+            job: "00".repeat(16),
+            secret: secret.into(),
+            roster: "lyon:1".into(),
+            window: 1 << 20,
+            ranks: [vec![0, 1, 2], vec![3]],
+            addresses: vec![SocketAddrV4::new(Ipv4Addr::LOCALHOST, 9)],
+            first: true,
+            other: "the other side".into(),
+        }));
+        let line = |said| serde_json::to_string(&said).unwrap();
+        let text = format!("#!/bin/sh\necho '{}'\nread line\necho '{}'\ncat\n", line(home), line(coupled));
+        let path = std::env::temp_dir().join(format!("landbridge-helper-{}", std::process::id()));
+        std::fs::write(&path, text).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o700)).unwrap();
+        path
+    }
+
+    #[test]
+    fn who_listens_to_a_sides_mpi_does_not_hear_the_jobs_secret() {
+        let secret = "5e".repeat(32);
+        let command = helper(&secret);
+        let request = Request { name: "ocean@lyon".into(), site: None, command: Ok(command.clone()) };
+        let sides = Threads::of(3);
+        let join = |mut ranks: Threads| {
+            let request = request.clone();
+            std::thread::spawn(move || {
+                let mut stop = || false;
+                let mut patience = Patience { limit: Some(Duration::from_secs(60)), stop: &mut stop };
+                Side::join(&mut ranks, &request, &mut patience).err().map(|error| error.to_string())
+            })
+        };
+        let threads: Vec<_> = sides.iter().cloned().map(join).collect();
+        let errors: Vec<Option<String>> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
+        std::fs::remove_file(command).unwrap();
+        let recorded = String::from_utf8(sides[0].recorded()).unwrap();
+        // It comes as far as the job: what is wrong with it, all ranks are told.
+        assert!(recorded.contains("the other side"), "{errors:?}: {recorded}");
+        assert!(!recorded.contains(&secret), "{recorded}");
+        assert!(errors.iter().flatten().all(|error| !error.contains("secret")), "{errors:?}");
+    }
 
     #[test]
     fn addresses_are_made_numeric() {

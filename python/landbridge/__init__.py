@@ -6,10 +6,15 @@
 
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from ._core import VERSION as __version__
 from .layout import Along, Block, Copies, Cyclic, Layout, Lists, Runs, Spread, Whole
 from .running import PlanError, Running
+
+if TYPE_CHECKING:
+    from .coupling import Coupling, CouplingError, Fetching, join
+    from .redistribution import Plan, Select, plan, redistribute
 
 __all__ = [
     "Along",
@@ -37,29 +42,34 @@ __all__ = [
 ]
 
 
-def _installed(name):
+def _installed(name: str) -> Path:
     try:
         files = distribution("landbridge").files
     except PackageNotFoundError as error:
-        raise FileNotFoundError(f"{name}: the package landbridge is not installed here: pip install landbridge") from error
+        text = "the package landbridge is not installed here: install the wheel that `make dist` made, or that your site has"
+        raise FileNotFoundError(f"{name}: {text}") from error
     for file in files or ():
         if file.name == name:
-            return Path(file.locate()).resolve()
+            return Path(str(file.locate())).resolve()
     raise FileNotFoundError(f"{name} is not among the files of the installed package landbridge: install it again")
 
 
-def command():
+def command() -> Path:
     """Path of the `landbridge` command."""
     return _installed("landbridge")
 
 
-def provider():
+def provider() -> Path:
     """Path of the libfabric provider. Its folder is what `FI_PROVIDER_PATH` takes, for programs that `landbridge
     run` does not start."""
     return _installed("liblandbridge-fi.so")
 
 
-def __getattr__(name):
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+def __getattr__(name: str) -> Any:
     # NumPy is imported by those who redistribute arrays only.
     if name in ("Plan", "Select", "plan", "redistribute"):
         from . import redistribution

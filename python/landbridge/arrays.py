@@ -1,14 +1,26 @@
 """Arrays of other libraries as NumPy's, in the same memory: those of xarray, whatever exports DLPack (torch, CuPy, JAX)
-or a buffer."""
+or a buffer. Only elements are moved, so arrays that mean more than their elements (a mask, a unit) are refused."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
+# An array that receives elements.
+Into = TypeVar("Into")
 # DLPack's kinds of devices whose memory this process reads: that of the host, and of the host for CUDA and ROCm.
 HOST = (1, 3, 11)
+# NumPy's own kinds of arrays that mean no more than their elements.
+PLAIN = (np.memmap, np.matrix, np.recarray, np.char.chararray)
+
+
+class Labelled(Protocol):
+    """A DataArray of xarray."""
+
+    dims: Any
+    coords: Any
+    data: Any
 
 
 def is_labelled(array: Any) -> bool:
@@ -19,11 +31,14 @@ def is_labelled(array: Any) -> bool:
 def taken(array: Any, name: str = "a") -> np.ndarray:
     """The elements of an array that is sent: a copy only where they are in a device's memory, or no array yet.
 
-    Raises TypeError, which names the argument, for what is none."""
-    if isinstance(array, np.ndarray):
+    Raises TypeError, which names the argument, for what is none, or means more than its elements."""
+    if type(array) is np.ndarray:
         return array
+    if isinstance(array, np.ndarray):
+        return _elements(array, name)
     if is_labelled(array):
         return taken(array.data, name)
+    _refuse_units(array, name)
     if hasattr(array, "__dlpack__"):
         return _imported(array, name)
     try:
@@ -35,11 +50,15 @@ def taken(array: Any, name: str = "a") -> np.ndarray:
 def target(array: Any, name: str = "into") -> np.ndarray:
     """The memory of an array that receives elements.
 
-    Raises TypeError for what is none or in a device's memory, ValueError if it is read-only."""
+    Raises TypeError for what is none, means more than its elements or is in a device's memory, ValueError if it is
+    read-only or elements of it share memory."""
     found = array
     if is_labelled(array):
         return target(array.data, name)
-    if not isinstance(array, np.ndarray):
+    if isinstance(array, np.ndarray):
+        found = _elements(array, name)
+    else:
+        _refuse_units(array, name)
         if hasattr(array, "__dlpack__"):
             if array.__dlpack_device__()[0] not in HOST:
                 raise TypeError(f"{name} is in the memory of a device: receive into an array of the host, then copy it there")
@@ -54,7 +73,51 @@ def target(array: Any, name: str = "into") -> np.ndarray:
                 raise TypeError(f"{name} is {_kind(array)}: it must be an array whose memory can be written") from None
     if not found.flags.writeable:
         raise ValueError(f"{name} is read-only")
+    if _overlaps_itself(found):
+        text = f"shape {found.shape}, strides {found.strides}"
+        raise ValueError(f"{name} has elements that share memory ({text}): receive into an array of its own, then copy")
     return found
+
+
+def _elements(array: np.ndarray, name: str) -> np.ndarray:
+    """An array of a subclass as a plain one, if that loses nothing."""
+    if isinstance(array, np.ma.MaskedArray):
+        if np.ma.is_masked(array):
+            text = "its mask would be lost: pass its filled(value), or its data and np.ma.getmaskarray of it one by one"
+            raise TypeError(f"{name} is a masked array: {text}")
+        return array.data.view(np.ndarray)
+    if type(array) is not np.ndarray and type(array) not in PLAIN:
+        text = "only its elements would be sent, without a unit or whatever else it has: pass np.asarray of it"
+        raise TypeError(f"{name} is {_kind(array)}, a subclass of numpy.ndarray: {text}")
+    return array.view(np.ndarray)
+
+
+def _refuse_units(array: Any, name: str) -> None:
+    """TypeError: it has a unit, like the arrays of pint."""
+    unit = getattr(array, "units", getattr(array, "unit", None))
+    if unit is not None:
+        text = "only its elements would be sent: pass its magnitude, and the unit by itself"
+        raise TypeError(f"{name} is {_kind(array)} in {unit}: {text}")
+
+
+def _overlaps_itself(array: np.ndarray) -> bool:
+    """Whether two elements share memory."""
+    if array.flags.c_contiguous or array.flags.f_contiguous or array.size < 2:
+        return False
+    axes = sorted((abs(stride), extent) for stride, extent in zip(array.strides, array.shape) if extent > 1)
+    reach = array.itemsize
+    for stride, extent in axes:
+        if stride < reach:
+            break
+        reach += stride * (extent - 1)
+    else:
+        return False
+    # Axes that interlace: every element's place is looked at.
+    places = np.zeros(1, np.int64)
+    for stride, extent in axes:
+        places = np.add.outer(places, np.arange(extent) * stride).ravel()
+    places.sort()
+    return bool((np.diff(places) < array.itemsize).any())
 
 
 def _imported(array: Any, name: str) -> np.ndarray:

@@ -14,15 +14,16 @@ import shutil
 import time
 import zlib
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Optional, Union
+from typing import TYPE_CHECKING, Any, Optional, Union, overload
 
 import numpy as np
 
 from . import _core, arrays, directory, scattered
+from .arrays import Into
 from .layout import Layout, Spread
 from .private import LOOK, private
 from .redistribution import Index, PlanError, Select, expect, picks
-from .running import Awaited, naps
+from .running import Awaited, Result, naps
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
@@ -132,6 +133,32 @@ class Coupling:
         except ValueError as error:
             _raise(_text(error), self.name)
 
+    @overload
+    def fetch(
+        self,
+        name: str,
+        layout: Union[Layout, Spread],
+        version: int = 0,
+        *,
+        select: Union[Select, Sequence[Index], None] = None,
+        into: None = None,
+        casting: str = "same_kind",
+        timeout: Optional[float] = None,
+    ) -> Optional[np.ndarray]: ...
+
+    @overload
+    def fetch(
+        self,
+        name: str,
+        layout: Union[Layout, Spread],
+        version: int = 0,
+        *,
+        select: Union[Select, Sequence[Index], None] = None,
+        into: Into,
+        casting: str = "same_kind",
+        timeout: Optional[float] = None,
+    ) -> Into: ...
+
     def fetch(
         self,
         name: str,
@@ -156,6 +183,32 @@ class Coupling:
             started.put_off()
             raise
 
+    @overload
+    def start_fetch(
+        self,
+        name: str,
+        layout: Union[Layout, Spread],
+        version: int = 0,
+        *,
+        select: Union[Select, Sequence[Index], None] = None,
+        into: None = None,
+        casting: str = "same_kind",
+        timeout: Optional[float] = None,
+    ) -> Fetching[Optional[np.ndarray]]: ...
+
+    @overload
+    def start_fetch(
+        self,
+        name: str,
+        layout: Union[Layout, Spread],
+        version: int = 0,
+        *,
+        select: Union[Select, Sequence[Index], None] = None,
+        into: Into,
+        casting: str = "same_kind",
+        timeout: Optional[float] = None,
+    ) -> Fetching[Into]: ...
+
     def start_fetch(
         self,
         name: str,
@@ -166,7 +219,7 @@ class Coupling:
         into: Any = None,
         casting: str = "same_kind",
         timeout: Optional[float] = None,
-    ) -> Fetching:
+    ) -> Fetching[Any]:
         """Begins a fetch, and returns what to wait for: elements come while the program computes. Waits here only until
         the other side has exported any version of the variable. One fetch may be in flight at a time."""
         found: list[Any] = []
@@ -366,7 +419,7 @@ class Coupling:
         _raise(text, self.name)
 
 
-class Fetching(Awaited):
+class Fetching(Awaited[Result]):
     """A fetch in flight: see `Coupling.start_fetch`. `await` it, or call `wait`, which are collective; the result is
     what `Coupling.fetch` returns."""
 
@@ -375,7 +428,8 @@ class Fetching(Awaited):
         self.what = f"{name}, version {version},"
         self._core: Any = None
         self._target: Optional[np.ndarray] = None
-        self._dtype, self._result = np.dtype(np.void), None
+        self._dtype: np.dtype = np.dtype(np.void)
+        self._result: Any = None
         self._finish: Optional[Callable[[], Any]] = None
         self.problem: Optional[Exception] = None
         self._arrived = self._over = False
@@ -396,7 +450,7 @@ class Fetching(Awaited):
                 self.problem = error
         return True
 
-    def wait(self, timeout: Optional[float] = None) -> Any:
+    def wait(self, timeout: Optional[float] = None) -> Result:
         """Waits until all ranks have their parts, for at most `timeout` seconds. Raises TimeoutError on all of them if
         some rank waits longer: it may be waited for again."""
         if not self._over:
@@ -430,7 +484,7 @@ class Fetching(Awaited):
         self.end()
         self._coupling._late[self.name] = self
 
-    def again(self) -> Fetching:
+    def again(self) -> Fetching[Result]:
         self._over = False
         return self
 

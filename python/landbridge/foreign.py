@@ -67,10 +67,13 @@ def from_dtensor(shape: Sequence[int], mesh: Any, placements: Sequence[Any]) -> 
         if placement.is_replicate():
             grid.append(Copies(of))
             continue
-        if not placement.is_shard():
-            raise ValueError(f"placements[{at}] is {placement!r}: partial sums cannot be moved, reduce them first")
+        # Of some versions of torch a strided shard is no shard.
         if hasattr(placement, "split_factor"):
             raise ValueError(f"placements[{at}] is {placement!r}: strided shards are not supported")
+        if placement.is_partial():
+            raise ValueError(f"placements[{at}] is {placement!r}: partial sums cannot be moved, reduce them first")
+        if not placement.is_shard():
+            raise ValueError(f"placements[{at}] is {placement!r}: only Shard and Replicate say what each process has")
         dim = placement.dim + len(pieces) if placement.dim < 0 else placement.dim
         if not 0 <= dim < len(pieces):
             raise ValueError(f"placements[{at}] is {placement!r}, but the tensor has {len(pieces)} dimensions")

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, Optional
 
 import numpy as np
 
+from . import arrays
+
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
 
@@ -34,6 +36,7 @@ class Labels:
             if coordinate.dtype.hasobject:
                 text = f"coordinate {name} has dtype {coordinate.dtype}: Python objects cannot be sent"
                 raise TypeError(f"{text}: leave it out with drop_vars({name!r})")
+            arrays.taken(coordinate.data, f"coordinate {name}")
             axes = tuple(part.dims.index(dim) for dim in coordinate.dims)
             found.append((name, axes, coordinate.dtype, dict(coordinate.attrs)))
         return Labels(part.name, tuple(part.dims), dict(part.attrs), found)

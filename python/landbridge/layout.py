@@ -142,7 +142,8 @@ class _AxisOf:
 class Layout:
     """How an array of `shape` is spread over processes.
 
-    `axes`: for each axis, how its indices are spread over the processes along it. Processes are numbered row-major over
+    `axes`: for each axis, how its indices are spread over the processes along it; of an array of one axis, both may be
+    given without a list, as `Layout(8, Block(2))`. Processes are numbered row-major over
     the grid, which by default has a dimension for each axis. `order`: of local elements in memory, "C" or "F", for
     arrays that are made here; an array that is passed may have any strides.
     `grid`: the dimensions of the grid, slowest first: the number of the axis that runs along each, or `Copies`; `Along`
@@ -157,14 +158,18 @@ class Layout:
 
     def __init__(
         self,
-        shape: Sequence[int],
-        axes: Sequence[Axis],
+        shape: Union[int, Sequence[int]],
+        axes: Union[Axis, Sequence[Axis]],
         *,
         order: str = "C",
         grid: Optional[Sequence[Union[int, Along, Copies]]] = None,
     ) -> None:
-        self.shape = tuple(_natural(extent, f"shape[{axis}]") for axis, extent in enumerate(shape))
-        self.axes = tuple(axes)
+        extents = (shape,) if hasattr(shape, "__index__") else _sequence(shape, "shape", "whole numbers")
+        self.shape = tuple(_natural(extent, f"shape[{axis}]") for axis, extent in enumerate(extents))
+        one = isinstance(axes, (Whole, Block, Cyclic, Lists))
+        self.axes = (axes,) if one else _sequence(axes, "axes", "Whole, Block, Cyclic or Lists")
+        if len(self.axes) != len(self.shape):
+            raise ValueError(f"{len(self.axes)} axes are described, but the array has {len(self.shape)}")
         if order not in ("C", "F"):
             raise ValueError(f'order is {order!r}: it can be "C" or "F"')
         self.order = order
@@ -255,6 +260,9 @@ class Layout:
         such element."""
         return self._core.owner(list(index))
 
+    def __reduce__(self) -> tuple:
+        return _layout, (self.shape, self.axes, self.order, self.grid)
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Layout) and repr(self) == repr(other)
 
@@ -272,6 +280,18 @@ class Layout:
         return self._text
 
 
+def _layout(shape: Sequence[int], axes: Sequence[Axis], order: str, grid: Sequence[Any]) -> Layout:
+    """A layout from its pickle."""
+    return Layout(shape, axes, order=order, grid=grid)
+
+
+def _sequence(values: Any, name: str, of: str) -> tuple:
+    try:
+        return tuple(values)
+    except TypeError:
+        raise TypeError(f"{name} is {values!r}: it must be a list of {of}") from None
+
+
 def _natural(value: int, what: str) -> int:
     try:
         number = whole_number(value)
@@ -280,6 +300,13 @@ def _natural(value: int, what: str) -> int:
     if number < 0:
         raise ValueError(f"{what} is {number}: it cannot be negative")
     return number
+
+
+def _processes(axis: Union[Block, Cyclic], name: str) -> int:
+    over = _natural(axis.over, f"{name}: over")
+    if over == 0:
+        raise ValueError(f"{name} is {axis!r}: it must be spread over 1 process or more")
+    return over
 
 
 def _described(axis: Axis, number: int) -> _AxisOf:
@@ -292,10 +319,10 @@ def _described(axis: Axis, number: int) -> _AxisOf:
         sizes = axis.sizes
         if sizes is not None:
             sizes = [_natural(size, f"{name}: sizes[{at}]") for at, size in enumerate(sizes)]
-        over = _natural(axis.over, f"{name}: over")
+        over = _processes(axis, name)
         return _AxisOf("block", over, sizes=sizes, before=before, after=after, periodic=axis.periodic)
     if isinstance(axis, Cyclic):
-        over, block, first = (_natural(getattr(axis, of), f"{name}: {of}") for of in ("over", "block", "first"))
+        over, (block, first) = _processes(axis, name), (_natural(getattr(axis, of), f"{name}: {of}") for of in ("block", "first"))
         return _AxisOf("cyclic", over, block, first)
     if isinstance(axis, Lists):
         lists = [[_natural(at, f"{name}: an index of process {rank}") for at in each] for rank, each in enumerate(axis.lists)]

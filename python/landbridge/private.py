@@ -54,9 +54,9 @@ class Private:
         self._next_look = now + LOOK
         return True
 
-    def reasons(self, run: int, absent: Iterable[int]) -> list[str]:
-        """Why ranks have not taken part in this run or an earlier one, if any has told; those of `absent` have, or will
-        at once."""
+    def reasons(self, run: int, absent: Iterable[int]) -> list[tuple[int, str]]:
+        """Which ranks have not taken part in this run or an earlier one, and why, if any has told; those of `absent`
+        have, or will at once."""
         from mpi4py import MPI
 
         missing = set(absent)
@@ -70,7 +70,7 @@ class Private:
             return []
         found = sorted({(rank, reason) for of, rank, reason in self._heard if of <= run})
         self._heard = [heard for heard in self._heard if heard[0] > run]
-        return [reason for _, reason in found]
+        return found
 
 
 class Beside:

@@ -13,15 +13,16 @@ import socket
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Optional, Union
+from typing import TYPE_CHECKING, Any, Optional, Union, overload
 
 import numpy as np
 
 from . import _core, arrays, directory
+from .arrays import Into, Labelled
 from .datatypes import made
 from .layout import Layout, Spread
 from .private import private
-from .running import TAG, Moving, PlanError, Running
+from .running import TAG, Moving, PlanError, Running, joined
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
@@ -45,6 +46,54 @@ class Select:
     target: Optional[Sequence[Index]] = None
     axes: Optional[Sequence[int]] = None
     shift: Optional[Sequence[int]] = None
+
+
+@overload
+def redistribute(
+    a: Labelled,
+    src: Union[Layout, Spread],
+    dst: Union[Layout, Spread],
+    comm: Intracomm,
+    src_ranks: Optional[Sequence[int]] = None,
+    dst_ranks: Optional[Sequence[int]] = None,
+    select: Union[Select, Sequence[Index], None] = None,
+    into: None = None,
+    *,
+    casting: str = "same_kind",
+    budget: Optional[int] = None,
+) -> Any: ...
+
+
+@overload
+def redistribute(
+    a: Any,
+    src: Union[Layout, Spread],
+    dst: Union[Layout, Spread],
+    comm: Intracomm,
+    src_ranks: Optional[Sequence[int]] = None,
+    dst_ranks: Optional[Sequence[int]] = None,
+    select: Union[Select, Sequence[Index], None] = None,
+    into: None = None,
+    *,
+    casting: str = "same_kind",
+    budget: Optional[int] = None,
+) -> Optional[np.ndarray]: ...
+
+
+@overload
+def redistribute(
+    a: Any,
+    src: Union[Layout, Spread],
+    dst: Union[Layout, Spread],
+    comm: Intracomm,
+    src_ranks: Optional[Sequence[int]] = None,
+    dst_ranks: Optional[Sequence[int]] = None,
+    select: Union[Select, Sequence[Index], None] = None,
+    *,
+    into: Into,
+    casting: str = "same_kind",
+    budget: Optional[int] = None,
+) -> Into: ...
 
 
 def redistribute(
@@ -73,9 +122,9 @@ def redistribute(
 
     All ranks raise the same error if any of them cannot take part, before anything is sent."""
     plan = Plan(src, dst, None, comm, src_ranks, dst_ranks, select, budget=budget, _part=a)
-    problems = [problem for problem in plan.comm.allgather(plan.problem_with(a, into, casting)) if problem]
+    problems = [(rank, text) for rank, text in enumerate(plan.comm.allgather(plan._problem(a, into, casting))) if text]
     if problems:
-        raise PlanError("; ".join(problems))
+        raise PlanError(joined(problems))
     got = plan.run(a, into=into, casting=casting)
     if into is None and plan.labels is not None:
         from . import labels
@@ -194,9 +243,9 @@ class Plan:
         return layout.local_shape(process) if isinstance(layout, Layout) else self._sides[not sends].local_shape
 
     def _agree(self, told) -> np.dtype:
-        problems = [f"rank {rank}: {problem}" for rank, (problem, *_) in enumerate(told) if problem]
+        problems = [(rank, problem) for rank, (problem, *_) in enumerate(told) if problem]
         if problems:
-            raise PlanError("; ".join(problems))
+            raise PlanError(joined(problems))
         for rank, (_, common, *_) in enumerate(told):
             if common != told[0][1]:
                 raise PlanError(f"ranks want different redistributions: rank 0 {told[0][1]}; rank {rank} {common}")
@@ -243,11 +292,21 @@ class Plan:
 
     def problem_with(self, a: Any, into: Any, casting: str = "same_kind") -> Optional[str]:
         """Why this rank cannot take part with these arrays; None: it can."""
+        problem = self._problem(a, into, casting)
+        return None if problem is None else joined([(self.comm.Get_rank(), problem)])
+
+    def _problem(self, a: Any, into: Any, casting: str) -> Optional[str]:
         try:
             self._check(*self._arrays(a, into), casting)
         except (ValueError, TypeError) as error:
-            return f"rank {self.comm.Get_rank()}: {type(error).__name__}: {error}"
+            return f"{type(error).__name__}: {error}"
         return None
+
+    @overload
+    def run(self, a: Any, *, into: None = None, casting: str = "same_kind") -> Optional[np.ndarray]: ...
+
+    @overload
+    def run(self, a: Any, *, into: Into, casting: str = "same_kind") -> Into: ...
 
     def run(self, a: Any, *, into: Any = None, casting: str = "same_kind") -> Any:
         """Carries it out; collective. `a`, `into`: this rank's parts, which may differ from run to run.
@@ -267,14 +326,20 @@ class Plan:
             self._raise(self._private.reasons(number, absent))
         return into
 
-    def start(self, a: Any, *, into: Any = None, casting: str = "same_kind") -> Running:
+    @overload
+    def start(self, a: Any, *, into: None = None, casting: str = "same_kind") -> Running[Optional[np.ndarray]]: ...
+
+    @overload
+    def start(self, a: Any, *, into: Into, casting: str = "same_kind") -> Running[Into]: ...
+
+    def start(self, a: Any, *, into: Any = None, casting: str = "same_kind") -> Running[Any]:
         """Begins to carry it out, and returns what to wait for; collective. Until then `a` must not be changed, and
         `into` not be used. Several runs may be in flight, of this plan and of others, which all ranks start in the same
         order. All that has to be packed is packed now, whatever the budget: MPI sends it even while this rank waits for
         something else. The plan keeps the memory for its next runs."""
         return self._start(a, into, casting, None)
 
-    def _start(self, a: Any, into: Any, casting: str, budget: Optional[int]) -> Running:
+    def _start(self, a: Any, into: Any, casting: str, budget: Optional[int]) -> Running[Any]:
         MPI, number = self._mpi, self._private.next_run()
         given, problem, ready, packed, arriving, result = (a, into), None, None, [], [], into
         # Of requests that receive: their number among all, and the rank that sends.
@@ -289,7 +354,7 @@ class Plan:
                 a, into = self._check(a, into, casting)
                 result = into if result is None else result
         except (ValueError, TypeError) as error:
-            problem = f"rank {self.comm.Get_rank()}: {type(error).__name__}: {error}"
+            problem = f"{type(error).__name__}: {error}"
         if problem is not None:
             requests, receives = self._excuse(number, problem, packed), ()
             moving = self._moving(None, None, False, budget)
@@ -315,14 +380,14 @@ class Plan:
             if problem is None:
                 self._unpack(arriving, into, absent)
             heard = self._private.reasons(number, absent) if absent or self._private.is_due() else []
-            self._raise(heard + ([] if problem is None else [problem]))
+            self._raise(heard + ([] if problem is None else [(self.comm.Get_rank(), problem)]))
             return result
 
         return Running(requests, statuses, moving, finish, (a, into, packed))
 
-    def _raise(self, reasons: Sequence[str]) -> None:
+    def _raise(self, reasons: Sequence[tuple[int, str]]) -> None:
         if reasons:
-            raise PlanError("; ".join(reasons))
+            raise PlanError(joined(reasons))
 
     def _arrays(self, a, into) -> tuple[Optional[np.ndarray], Optional[np.ndarray]]:
         return None if a is None else arrays.taken(a), None if into is None else arrays.target(into)
@@ -560,7 +625,8 @@ def _address(array: np.ndarray) -> int:
 
 
 def expect(name: str, array: np.ndarray, shape: tuple[int, ...]) -> None:
-    if array.shape != shape:
+    # Where there is nothing, there is nothing along any axis, some say.
+    if array.shape != shape and not (0 in shape and array.shape == (0,) * len(shape)):
         raise ValueError(f"{name} has shape {array.shape}: this rank's part has {shape}")
 
 

@@ -4,24 +4,44 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Generator, Iterator
-from typing import TYPE_CHECKING, Any, Optional
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Generic, Optional, TypeVar
 
 import numpy as np
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
 
+Result = TypeVar("Result")
 # Of messages with elements.
 TAG = 7
 # How long, in seconds, a rank looks at its pieces in flight before it sleeps; others may run between two looks.
 SPIN = 3e-4
 # The longest sleep between two looks at what is in flight, in seconds.
 NAP = 5e-4
+# Ranks with the same problem that a message names.
+MOST_NAMED = 8
 
 
 class PlanError(ValueError):
     """Some rank cannot take part; its text names the rank, and what is wrong there."""
+
+
+def joined(problems: Iterable[tuple[int, str]]) -> str:
+    """What is wrong at which ranks: each text once."""
+    ranks: dict[str, list[int]] = {}
+    for rank, text in problems:
+        ranks.setdefault(text, []).append(rank)
+    return "; ".join(f"{_named(of)}: {text}" for text, of in ranks.items())
+
+
+def _named(ranks: Sequence[int]) -> str:
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    if len(ranks) > 2 and list(ranks) == list(range(ranks[0], ranks[-1] + 1)):
+        return f"ranks {ranks[0]} to {ranks[-1]}"
+    more = f" and {len(ranks) - MOST_NAMED} more" if len(ranks) > MOST_NAMED else ""
+    return f"ranks {', '.join(map(str, ranks[:MOST_NAMED]))}{more}"
 
 
 class Moving:
@@ -85,13 +105,19 @@ class Moving:
         return bool(over)
 
 
-class Awaited:
+class Awaited(Generic[Result]):
     """Something in flight with `test` and `wait`, which may be awaited."""
 
-    def __await__(self) -> Generator[Any, None, Any]:
+    def test(self) -> bool:
+        raise NotImplementedError
+
+    def wait(self, timeout: Optional[float] = None) -> Result:
+        raise NotImplementedError
+
+    def __await__(self) -> Generator[Any, None, Result]:
         return self._until_over().__await__()
 
-    async def _until_over(self) -> Any:
+    async def _until_over(self) -> Result:
         import asyncio
 
         pauses = naps()
@@ -100,12 +126,12 @@ class Awaited:
         return self.wait()
 
 
-class Running(Awaited):
+class Running(Awaited[Result]):
     """A run of a plan that was started: see `Plan.start`. `await` it, or call `wait`; the result is what `Plan.run`
     returns."""
 
     def __init__(
-        self, requests: list, statuses: list, moving: Optional[Moving], finish: Callable[[], Any], held: Any
+        self, requests: list, statuses: list, moving: Optional[Moving], finish: Callable[[], Result], held: Any
     ) -> None:
         self._requests, self._statuses, self._moving = requests, statuses, moving
         self._finish, self._held = finish, held
@@ -126,7 +152,7 @@ class Running(Awaited):
             self._requests = None
         return self._requests is None
 
-    def wait(self, timeout: Optional[float] = None) -> Any:
+    def wait(self, timeout: Optional[float] = None) -> Result:
         """Waits until it is over, for at most `timeout` seconds; None: as long as it takes. Raises TimeoutError if it
         takes longer: it goes on, and may be waited for again."""
         from mpi4py import MPI
@@ -144,7 +170,7 @@ class Running(Awaited):
             self._requests = None
         return self._over()
 
-    def _over(self) -> Any:
+    def _over(self) -> Result:
         finish, self._finish = self._finish, None
         if finish is not None:
             try:

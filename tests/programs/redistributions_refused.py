@@ -28,6 +28,42 @@ def runs(*own, size=3):
     return lb.Runs((6, 4), size, own)
 
 
+class Metres(np.ndarray):
+    """An array with a unit, as a subclass of NumPy's."""
+
+
+class Quantity:
+    """An array with a unit, as pint wraps it."""
+
+    units = "metre"
+
+    def __init__(self, magnitude):
+        self.magnitude = magnitude
+
+    def __array__(self, dtype=None, copy=None):
+        return self.magnitude
+
+
+def masked(masks=True):
+    """Land on rank 1."""
+    found = np.ma.MaskedArray(part())
+    if masks and rank == 1:
+        found[0, 0] = np.ma.masked
+    return found
+
+
+def columns_part(make=np.zeros):
+    return make((6, 2)) if rank < 2 else None
+
+
+def in_metres(shape):
+    return np.zeros(shape).view(Metres)
+
+
+def strided(shape, strides):
+    return np.lib.stride_tricks.as_strided(np.zeros(64), shape, strides)
+
+
 class Owned:
     """A layout of its own whose two answers differ."""
 
@@ -56,6 +92,26 @@ CASES = [
     (lambda: lb.redistribute(np.zeros((1, 4)), rows, columns, comm), "a has shape (1, 4): this rank's part has (2, 4)"),
     (lambda: lb.redistribute(part() if rank else None, rows, columns, comm), "a is None, but this rank is process 0 of src"),
     (lambda: lb.redistribute(part("i4" if rank == 2 else "f8"), rows, columns, comm), "parts have different dtypes: rank 0 float64, rank 2 int32"),
+    (lambda: lb.redistribute(masked(), rows, columns, comm), "rank 1: TypeError: a is a masked array: its mask would be lost"),
+    (lambda: lb.redistribute(masked(), rows, runs((0, 24)), comm), "rank 1: TypeError: a is a masked array"),
+    (
+        lambda: lb.redistribute(part(), rows, columns, comm, into=columns_part(np.ma.masked_all)),
+        "ranks 0, 1: TypeError: into is a masked array",
+    ),
+    (lambda: lb.redistribute(part().view(Metres), rows, columns, comm), "ranks 0 to 2: TypeError: a is __main__.Metres, a subclass of"),
+    (
+        lambda: lb.redistribute(part(), rows, columns, comm, into=columns_part(in_metres)),
+        "into is __main__.Metres, a subclass of numpy.ndarray",
+    ),
+    (lambda: lb.redistribute(Quantity(part()), rows, columns, comm), "ranks 0 to 2: TypeError: a is __main__.Quantity in metre"),
+    (
+        lambda: lb.redistribute(part(), rows, columns, comm, into=columns_part(lambda shape: strided(shape, (8, 0)))),
+        "into has elements that share memory (shape (6, 2), strides (8, 0))",
+    ),
+    (
+        lambda: lb.redistribute(part(), rows, columns, comm, into=columns_part(lambda shape: strided(shape, (8, 16)))),
+        "ranks 0, 1: ValueError: into has elements that share memory",
+    ),
     (lambda: lb.redistribute(part("O"), rows, columns, comm), "dtype object: Python objects cannot be sent"),
     (wanted_elsewhere, "ranks want different redistributions: rank 0 "),
     (lambda: lb.redistribute(part(), rows, columns, comm, dst_ranks=[0, 3]), "dst_ranks[1] is 3, but the communicator has 3 ranks"),
@@ -90,6 +146,21 @@ for attempt, text in CASES:
     told = comm.allgather(said)
     if any(each != told[0] for each in told) or text not in told[0]:
         raise SystemExit(f"wanted {text!r}, got {told}")
+
+# A mask that masks nothing is none, and axes may interlace without a place in common.
+source, target = masked(masks=False), columns_part(lambda shape: strided(shape, (16, 24)))
+source[...] = np.arange(24.0).reshape(6, 4)[2 * rank : 2 * rank + 2]
+lb.redistribute(source, rows, columns, comm, into=target)
+assert target is None or np.array_equal(target, np.arange(24.0).reshape(6, 4)[:, 2 * rank : 2 * rank + 2])
+
+# The natural slice of a part without rows has columns; a layout may be broadcast.
+few = comm.bcast(lb.Layout((2, 4), [lb.Block(3), lb.Whole()]) if rank == 0 else None)
+whole = np.arange(8.0).reshape(2, 4)
+for own in (whole[rank : rank + 1], whole[rank : rank + 1] if rank < 2 else np.empty((0, 0))):
+    got = lb.redistribute(own, few, lb.Layout((2, 4), [lb.Whole(), lb.Block(2)]), comm)
+    assert got is None if rank == 2 else np.array_equal(got, whole[:, 2 * rank : 2 * rank + 2])
+back = lb.redistribute(got, lb.Layout((2, 4), [lb.Whole(), lb.Block(2)]), few, comm)
+assert np.array_equal(back, whole[rank : rank + 1]) and back.shape == whole[rank : rank + 1].shape, back.shape
 
 # Afterwards the communicator still works.
 source = part()

@@ -157,12 +157,11 @@ impl Layout {
         self.grid.processes().unwrap_or(0)
     }
 
-    /// The shape of a process's local part, halos included.
+    /// The shape of a process's local part, halos included. Where it has no index of an axis, the other axes keep their
+    /// lengths, as those of a slice of the array do.
     pub fn local_shape(&self, process: u32) -> Vec<u64> {
         let length = |(axis, spread): (usize, &Spread)| spread.local_length(self.grid.place(process, axis));
-        let shape: Vec<u64> = self.spreads.iter().enumerate().map(length).collect();
-        // Nothing is around nothing.
-        if shape.contains(&0) { vec![0; shape.len()] } else { shape }
+        self.spreads.iter().enumerate().map(length).collect()
     }
 
     /// Distances between neighbouring elements of a process's local part along each axis, in bytes, if there is nothing

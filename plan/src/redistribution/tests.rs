@@ -197,6 +197,23 @@ fn owners_and_local_shapes_agree_with_what_is_held() {
     }
 }
 
+#[test]
+fn a_process_without_an_index_of_one_axis_keeps_the_lengths_of_the_others() {
+    let halo = Halo { before: 1, after: 2, periodic: false };
+    let lists = Axis::Lists(vec![vec![2, 0], vec![], vec![1], vec![]]);
+    let block = Axis::Block { over: 4, sizes: None };
+    for (axis, empty) in [(block, 3), (Axis::Cyclic { over: 5, block: 1, first: 1 }, 0), (lists, 1)] {
+        let layout = Layout::new(vec![3, 4], vec![axis.clone(), Axis::Whole]).unwrap();
+        assert_eq!(layout.local_shape(empty), [0, 4], "{axis:?}");
+        assert_eq!(layout.with_halo(1, halo).unwrap().local_shape(empty), [0, 7], "{axis:?}");
+        let columns = Layout::new(vec![4, 3], vec![Axis::Block { over: 2, sizes: None }, axis.clone()]).unwrap();
+        assert_eq!(columns.local_shape(empty), [2, 0], "{axis:?}");
+    }
+    // Nothing is around nothing.
+    let rows = Layout::new(vec![3, 4], vec![Axis::Block { over: 4, sizes: None }, Axis::Whole]).unwrap();
+    assert_eq!(rows.with_halo(0, halo).unwrap().local_shape(3), [0, 4]);
+}
+
 /// A side of 65,536 elements in blocks of `block`, dealt out to `over` processes.
 fn dealt(over: u32, block: u64) -> Axis {
     Axis::Cyclic { over, block, first: 0 }

@@ -1,0 +1,107 @@
+//! The job's secret on its way from a side's first process to its others, which are connected by the side's own MPI.
+//!
+//! Nobody knows whether that MPI encrypts, so each process makes a key for the occasion, and the first one seals the
+//! secret for each of them: an X25519 agreement between two keys that are used once, HKDF-SHA256 over both public keys,
+//! ChaCha20-Poly1305. Who only listens to the side's MPI learns nothing. Who can change its messages can put keys of
+//! its own into them and learn the secret, because nothing proves to a process whose keys it gets.
+
+use ring::aead::{Aad, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey};
+use ring::agreement::{EphemeralPrivateKey, UnparsedPublicKey, X25519, agree_ephemeral};
+use ring::error::Unspecified;
+use ring::hkdf::{HKDF_SHA256, Salt};
+use ring::rand::SystemRandom;
+use serde::{Deserialize, Serialize};
+
+const PURPOSE: &[u8] = b"landbridge: a coupling's job secret for a process of a side";
+
+/// A process's own key, for one secret.
+pub(crate) struct Receiver {
+    private: EphemeralPrivateKey,
+    public: Vec<u8>,
+}
+
+/// A secret that one process can read.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Sealed {
+    /// Of the key that was made for this process.
+    public: Vec<u8>,
+    text: Vec<u8>,
+}
+
+impl Receiver {
+    /// # Errors
+    /// The system has no random numbers.
+    pub(crate) fn new() -> Result<Receiver, Unspecified> {
+        let private = EphemeralPrivateKey::generate(&X25519, &SystemRandom::new())?;
+        let public = private.compute_public_key()?.as_ref().to_vec();
+        Ok(Receiver { private, public })
+    }
+
+    /// What the first process needs to know.
+    pub(crate) fn public(&self) -> &[u8] {
+        &self.public
+    }
+
+    /// # Errors
+    /// It was sealed for another key, or changed on the way.
+    pub(crate) fn open(self, sealed: Sealed) -> Result<String, Unspecified> {
+        let Sealed { public, mut text } = sealed;
+        let key = key(self.private, &public, [&public, &self.public])?;
+        let text = key.open_in_place(nonce(), Aad::empty(), &mut text)?;
+        String::from_utf8(text.to_vec()).map_err(|_| Unspecified)
+    }
+}
+
+impl Sealed {
+    /// A secret for the process with this public key.
+    ///
+    /// # Errors
+    /// That is no key, or the system has no random numbers.
+    pub(crate) fn new(secret: &str, receiver: &[u8]) -> Result<Sealed, Unspecified> {
+        let Receiver { private, public } = Receiver::new()?;
+        let key = key(private, receiver, [&public, receiver])?;
+        let mut text = secret.as_bytes().to_vec();
+        key.seal_in_place_append_tag(nonce(), Aad::empty(), &mut text)?;
+        Ok(Sealed { public, text })
+    }
+}
+
+/// `of`: the public keys of the process that seals and of the one that opens.
+fn key(own: EphemeralPrivateKey, other: &[u8], of: [&[u8]; 2]) -> Result<LessSafeKey, Unspecified> {
+    let derive = |shared: &[u8]| {
+        let derived = Salt::new(HKDF_SHA256, PURPOSE).extract(shared);
+        let key = derived.expand(&of, &CHACHA20_POLY1305).map(UnboundKey::from);
+        key.map(LessSafeKey::new)
+    };
+    agree_ephemeral(own, &UnparsedPublicKey::new(&X25519, other), derive)?
+}
+
+/// Each key seals one secret.
+fn nonce() -> Nonce {
+    Nonce::assume_unique_for_key([0; 12])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_its_receiver_opens_a_secret() {
+        let (one, other) = (Receiver::new().unwrap(), Receiver::new().unwrap());
+        let sealed = Sealed::new("a secret", one.public()).unwrap();
+        assert!(!sealed.text.windows(8).any(|bytes| bytes == b"a secret"));
+        assert!(other.open(sealed.clone()).is_err());
+        assert_eq!(one.open(sealed).unwrap(), "a secret");
+    }
+
+    #[test]
+    fn what_was_changed_on_the_way_is_refused() {
+        for place in [0, 7, 20] {
+            let receiver = Receiver::new().unwrap();
+            let mut sealed = Sealed::new("a secret", receiver.public()).unwrap();
+            sealed.text[place] ^= 1;
+            assert!(receiver.open(sealed).is_err());
+        }
+        assert!(Sealed::new("a secret", b"no key").is_err());
+    }
+}
