@@ -173,7 +173,7 @@ fn telling(written: &[u8]) -> String {
     let is_trace = |line: &&str| line.starts_with("stack backtrace:") || line.starts_with("note: run with");
     let reason: Vec<&str> = text[begin..].lines().take_while(|line| !is_trace(line)).collect();
     let reason = reason.join("\n");
-    reason[..reason.floor_char_boundary(keep)].to_owned()
+    String::from_utf8_lossy(&reason.as_bytes()[..reason.len().min(keep)]).into_owned()
 }
 
 /// Waits until the next signal is due, and returns it.
