@@ -97,6 +97,14 @@ def test_the_first_hour(workshop, isolated, mpich_only):
     listed = types(typed("landbridge jobs"))
     cancelled = types("landbridge cancel $(cat id)")
     after = types(typed("landbridge jobs"))
+    # What else can be typed at a site.
+    moved = types("landbridge stage move lyon:work/job.py kyoto:moved.py")
+    status = types("landbridge stage status --json")
+    not_a_place = types("landbridge stage move job.py lyon:x")
+    allow = '\n[site.forward]\nallow = ["127.0.0.1:2222"]\n'
+    types(f"printf %s {shlex.quote(allow)} >>{person.file(LAPTOP)}", must=True)
+    types("landbridge sites apply", must=True)
+    forwarded = types("timeout -s INT 10 landbridge forward 0 kyoto:2222; echo ended $?")
     # The laptop's connection breaks: the site ends what runs, and the exit code is that of something lost.
     lost = types(
         f"{shlex.join(typed('landbridge run -n 8 -- ./solver'))} >out & job=$!; "
@@ -125,5 +133,11 @@ def test_the_first_hour(workshop, isolated, mpich_only):
     assert "ended 75" in results[lost].out and "site lyon: " in results[lost].err, str(results[lost])
     assert "the connection is lost" in results[lost].err, str(results[lost])
     results[idle].good()
+    assert "kyoto:moved.py" in results[moved].good().out, str(results[moved])
+    assert (person.home("b-gw1") / "moved.py").read_text() == JOB, str(results[moved])
+    assert '"transfers":[]' in results[status].good().out, str(results[status])
+    results[not_a_place].bad("landbridge sites push job.py --to lyon")
+    assert re.search(r"landbridge: 127\.0\.0\.1:\d+ is forwarded to site kyoto, 127\.0\.0\.1:2222", results[forwarded].err), str(results[forwarded])
+    assert "ended 130" in results[forwarded].out or "ended 124" in results[forwarded].out, str(results[forwarded])
     assert "job lyon/1 is cancelled" in results[cancelled].good().out, str(results[cancelled])
     assert re.search(r"^lyon/1  ended 143", results[after].good().out, re.MULTILINE), str(results[after])
