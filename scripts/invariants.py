@@ -95,9 +95,23 @@ BY_PATH_ALLOWED = {
     ("setup/src/here/folders.rs", "std::fs::"): "the account's own folders of mode 0700",
     ("setup/src/here/folders.rs", "DirBuilder"): "the account's own folders of mode 0700",
     ("setup/src/here/folders.rs", "is_file()"): "the account's own folders of mode 0700",
+    ("cli/src/slurm_install.rs", "is_dir()"): "/run/systemd/system: whether systemd runs here",
     ("cli/src/slurm_install.rs", "std::fs::read_to_string"): "shown to the administrator, and compared; not written to",
 }
 
+# The command line's output goes through cli/src/output.rs, which lets nothing act on a terminal. These files pass
+# on what ranks, forwarded connections and the other end of a conversation write.
+OUTPUT_FILE = "cli/src/output.rs"
+RAW_OUTPUT_FILES = {
+    "cli/src/carried.rs", "cli/src/forward.rs", "cli/src/jobs.rs", "cli/src/sites_add.rs", "cli/src/stage.rs", "cli/src/terminal.rs",
+}
+LOG_FILE = "cli/src/log.rs"
+STREAM = r"\bio::std(out|err)\(\)(?!\.is_terminal\(\)|\)\.map_or)|\be?print(ln)?!"
+
+# Programs whose output is read: by launch::capture, which bounds it. One compresses a file of our own.
+CAPTURING = {"setup", "launch", "cli"}
+UNBOUNDED = r"\.(output|wait_with_output)\(\)"
+UNBOUNDED_FILES = {"setup/src/release.rs"}
 MOST_LINES = 700
 
 
@@ -192,6 +206,14 @@ def breaches():
                 yield f"{place}: unsafe belongs in {', '.join(sorted(UNSAFE_CRATES))}, {', '.join(sorted(UNSAFE_FILES))}"
         if name.startswith(BENEATH) and not is_test(path):
             yield from by_path(name, code)
+        if crate == "cli" and name not in {OUTPUT_FILE, LOG_FILE}:
+            for place in places(STREAM, code, path):
+                yield f"{place}: write through {OUTPUT_FILE}, which escapes what acts on a terminal"
+            for place in places(r"\boutput::raw", code, path) if name not in RAW_OUTPUT_FILES else ():
+                yield f"{place}: only {', '.join(sorted(RAW_OUTPUT_FILES))} pass on bytes as they are"
+        if crate in CAPTURING and name not in UNBOUNDED_FILES and not is_test(path):
+            for place in places(UNBOUNDED, code, path):
+                yield f"{place}: read another program's output by launch::capture, which bounds it"
         if crate != "cli" and not is_test(path):
             for place in places(r"\be?print(ln)?!|\bdbg!|\bstd(out|err)\(\)\.(lock|write|flush)", code, path):
                 yield f"{place}: only cli prints"

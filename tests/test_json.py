@@ -71,7 +71,7 @@ def test_each_json_object_has_the_schema(person):  # noqa: F811
         ("sites", "remove"): person.types("landbridge", "sites", "remove", "kyoto", "--json"),
         ("sites", "invite"): person.types("sh", "-c", f"{landbridge} sites invite --json | tee {folder}/ticket"),
         ("sites", "join"): person.types(
-            "sh", "-c", f"{landbridge} sites join nancy $(sed 's/.*\"ticket\":\"\\([^\"]*\\).*/\\1/' {folder}/ticket) --json", on="b-gw1",
+            "sh", "-c", f"sed 's/.*\"ticket\":\"\\([^\"]*\\).*/\\1/' {folder}/ticket | {landbridge} sites join nancy --json", on="b-gw1",
         ),
     }
     commands = with_json()

@@ -31,7 +31,7 @@ NAMED = {
     "landbridge sites add {name}": "comment in a kept file",
     "landbridge sites add --keep": "comment in a crontab",
     "landbridge sites add SITE": "help text",
-    "landbridge sites join NAME TICKET": "help text",
+    "landbridge sites join NAME": "help text",
     "landbridge sites remove": "where a kept file comes from, what ends a crontab line",
     "landbridge sites check": "doctor: what tried it, and shows whether the cause is gone",
     "landbridge lab": "doctor: what needs user namespaces",
@@ -54,8 +54,8 @@ REMEDIES = {
     "landbridge sites add {site} --slurm {setting}": (ADD, "test_slurm_that_wants_a_partition_and_an_account"),
     "landbridge sites apply": (HERE, "test_what_is_printed_about_an_edited_file"),
     "landbridge sites invite": (HERE, "test_what_is_printed_about_a_site_that_joined"),
-    "landbridge sites join {0} TICKET": (HERE, "test_what_is_printed_about_a_site_that_joined"),
-    "landbridge sites join {name} TICKET": (HERE, "test_what_is_printed_about_a_site_that_joined"),
+    "landbridge sites join {0} --ticket FILE": (HERE, "test_what_is_printed_about_a_site_that_joined"),
+    "landbridge sites join {name} --ticket FILE": (HERE, "test_what_is_printed_about_a_site_that_joined"),
     "landbridge sites links --measure": ("test_links.py", "test_unknown_links_are_measured_on_request_in_turns"),
     "landbridge sites remove {0} --force": (HERE, "test_what_is_printed_about_names_and_removed_sites"),
     "landbridge sites remove {name}": (HERE, "test_what_is_printed_about_names_and_removed_sites"),
@@ -259,10 +259,11 @@ def test_what_is_printed_about_a_site_that_joined(person):  # noqa: F811
     person = person(logins=("a-gw1",))
     person.adds("lyon", "a-gw1")
     ticket = person.folder / "ticket"
-    invite, join = f"{LANDBRIDGE} sites invite >{ticket}", f"{LANDBRIDGE} sites join kyoto - <{ticket}"
+    invite, join = f"rm -f {ticket}; {LANDBRIDGE} sites invite --ticket {ticket}", f"{LANDBRIDGE} sites join kyoto <{ticket}"
     person.types("sh", "-c", invite, must=True)
     person.types("sh", "-c", join, on="b-gw1", must=True)
-    person.types("landbridge", "sites", "add", "lyon", must=True)
+    unknown = person.types("landbridge", "sites", "add", "lyon")
+    person.types("landbridge", "sites", "add", "lyon", "--accept", "kyoto", must=True)
     told = person.types("landbridge", "sites", "add", "lyon", must=True)
     used = person.types("sh", "-c", join, on="b-gw1")
     steps = [person.follows(used, "landbridge sites invite"), person.follows(told, "landbridge sites invite")]
@@ -277,11 +278,12 @@ def test_what_is_printed_about_a_site_that_joined(person):  # noqa: F811
     steps.append(person.types(*until_good("sites check --quick"), on="a-gw1"))
     for message in (person.types("landbridge", "sites", "add", "kyoto"), told):
         person.types("sh", "-c", invite, must=True)
-        there = {"on": "b-gw1", "fill": {"TICKET": f"$(cat {ticket})"}}
-        steps.append(person.follows(message, "landbridge sites join kyoto TICKET", **there))
+        there = {"on": "b-gw1", "fill": {"FILE": str(ticket)}}
+        steps.append(person.follows(message, "landbridge sites join kyoto --ticket FILE", **there))
     removed = person.types("landbridge", "sites", "remove", "kyoto")
     steps.append(person.follows(removed, "landbridge sites remove kyoto", on="b-gw1"))
     results = person.run(limit=400)
+    results[unknown].bad("names site kyoto (key sha256:", "type this again with --accept kyoto", "Nothing was changed")
     for which in (used, status, away, check, removed):
         results[which].bad()
     for which in steps:

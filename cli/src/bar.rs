@@ -1,10 +1,15 @@
 //! What is done at sites, for a person who waits: lines on standard error, and on a terminal a bar for what is copied.
 
-use std::io::{IsTerminal, Write};
+use std::io::{BufRead, IsTerminal, Read, Write};
 use std::time::{Duration, Instant};
 
 use setup::Progress;
+use types::untrusted::indented;
 
+use crate::sites_add::asking;
+
+/// Most bytes of an answer.
+const ANSWER: u64 = 64;
 /// How often the bar is drawn.
 const DRAW: Duration = Duration::from_millis(100);
 
@@ -23,13 +28,13 @@ impl Line {
     pub(crate) fn draw(&mut self, text: impl FnOnce() -> String) {
         if self.interactive && self.drawn.is_none_or(|drawn| drawn.elapsed() >= DRAW) {
             self.drawn = Some(Instant::now());
-            let _ = write!(std::io::stderr(), "\r\x1b[K{}", text());
+            crate::output::redraw(&text());
         }
     }
 
     pub(crate) fn clear(&mut self) {
         if self.drawn.take().is_some() {
-            let _ = std::io::stderr().write_all(b"\r\x1b[K");
+            crate::output::clear();
         }
     }
 }
@@ -52,7 +57,18 @@ impl Bar {
 impl Progress for Bar {
     fn step(&mut self, site: &str, text: &str) {
         self.0.clear();
-        let _ = writeln!(std::io::stderr(), "landbridge: {site}: {text}");
+        crate::output::note(&format!("{site}: {text}"));
+    }
+
+    fn accepts(&mut self, question: &str) -> bool {
+        self.0.clear();
+        if !asking() {
+            return false;
+        }
+        let _ = write!(crate::output::stderr(), "landbridge: {} [y/N] ", indented(question));
+        let mut answer = String::new();
+        let _ = std::io::stdin().lock().take(ANSWER).read_line(&mut answer);
+        matches!(answer.trim(), "y" | "Y" | "yes")
     }
 
     fn part(&mut self, site: &str, done: u64, total: u64) {

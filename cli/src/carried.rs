@@ -1,7 +1,7 @@
 //! Commands on a machine that is no site: ssh carries them to a site.
 
 use std::ffi::OsString;
-use std::io::{Read, Write};
+use std::io::Read;
 
 use anyhow::Result;
 use launch::home::TYPED_DIRECTORY;
@@ -15,8 +15,8 @@ use types::sites::Site;
 
 use crate::bar::Bar;
 use crate::run::working_directory;
-use crate::runtime;
 use crate::sites_add::asking;
+use crate::{output, runtime};
 
 /// The site to carry a command to, if no site's key is here, or not the key of the site that `--from` names.
 pub(crate) fn destination<'a>(sites: &'a Sites, from: Option<&str>) -> Option<&'a Site> {
@@ -52,8 +52,11 @@ pub(crate) fn with_input(sites: &Sites, site: &Site, command: &[&str], words: Ve
 fn through(sites: &Sites, site: &Site, command: &[&str], words: Vec<OsString>, input: Option<Input>) -> Result<i32> {
     let runtime = runtime()?;
     let code = runtime.block_on(async {
-        let (out, err) = (tokio::io::stdout(), tokio::io::stderr());
-        carry_to(sites, site, command, words, (out, err), input).await
+        // These pass on what programs write.
+        if matches!(command, ["run" | "logs" | "forward"]) {
+            return carry_to(sites, site, command, words, (output::raw_stdout(), output::raw_stderr()), input).await;
+        }
+        carry_to(sites, site, command, words, (output::stdout(), output::stderr()), input).await
     });
     runtime.shutdown_background();
     code
@@ -72,7 +75,7 @@ pub(crate) fn answer(sites: &Sites, site: &Site, command: &[&str], words: Vec<Os
             // Nobody reads the rest, so a command that prints more ends.
             seen.take(ANSWER).read_to_end(&mut printed).await.map(|_| printed)
         };
-        tokio::join!(carry_to(sites, site, command, words, (output, tokio::io::stderr()), None), reading)
+        tokio::join!(carry_to(sites, site, command, words, (output, crate::output::stderr()), None), reading)
     });
     runtime.shutdown_background();
     Ok((code?, printed?))
@@ -111,7 +114,7 @@ fn standard_input() -> Input {
                     Ok(count) if sender.blocking_send(piece[..count].to_vec()).is_ok() => {}
                     Ok(_) => return,
                     Err(error) => {
-                        let _ = writeln!(std::io::stderr(), "landbridge: standard input: {error}");
+                        output::note(&format!("standard input: {error}"));
                         return;
                     }
                 }

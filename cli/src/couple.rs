@@ -39,7 +39,7 @@ pub(crate) fn couple(args: CoupleArgs) -> Result<i32> {
     let say = |said: Said| {
         let mut line = serde_json::to_string(&said)?;
         line.push('\n');
-        let mut out = std::io::stdout().lock();
+        let mut out = crate::output::stdout();
         out.write_all(line.as_bytes())?;
         out.flush()
     };

@@ -9,9 +9,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use anyhow::{Context, Result};
 use clap::Args;
 use setup::doctor::{Finding, Question, Report, Verdict, examine};
+use types::untrusted::one_line;
 
 use crate::args::SitesFileArgs;
-use crate::printable::printable;
 use crate::{carried, json, runtime, sites_file, version};
 
 /// Examine this machine and the sites, and write a file to attach to a report
@@ -50,7 +50,7 @@ pub(crate) fn doctor(args: DoctorArgs) -> Result<i32> {
     write(&file, &whole(&report, seconds)).with_context(|| {
         format!("{}: the report cannot be written: choose another file with --output FILE", file.display())
     })?;
-    let mut out = std::io::stdout();
+    let mut out = crate::output::stdout();
     if args.json {
         let answer = serde_json::json!({
             "ok": report.ok(), "file": file.display().to_string(), "findings": report.findings,
@@ -110,9 +110,9 @@ fn table(findings: &[Finding]) -> String {
             Verdict::Note => "note",
             Verdict::Failed => "FAILED",
         };
-        text += &format!("{verdict:6}  {part:width$}  {}\n", printable(detail, ' '));
+        text += &format!("{verdict:6}  {part:width$}  {}\n", one_line(detail));
         if let Some(remedy) = remedy {
-            text += &format!("{:6}  {:width$}  -> {}\n", "", "", printable(remedy, ' '));
+            text += &format!("{:6}  {:width$}  -> {}\n", "", "", one_line(remedy));
         }
     }
     text
@@ -164,7 +164,8 @@ mod tests {
         let findings = [finding(Verdict::Note, None), finding(Verdict::Failed, Some("install it"))];
         let text = table(&findings) + &verdict(&findings);
         let lines: Vec<_> = text.lines().collect();
-        let expected = ["note    ssh  gone ", "FAILED  ssh  gone ", "             -> install it", "1 thing is wrong"];
+        let expected =
+            ["note    ssh  gone\\u{1b}", "FAILED  ssh  gone\\u{1b}", "             -> install it", "1 thing is wrong"];
         assert_eq!(lines, expected);
         assert_eq!(verdict(&findings[..1]), "nothing is wrong\n");
     }

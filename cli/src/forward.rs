@@ -108,7 +108,9 @@ pub(crate) fn forward(args: ForwardArgs) -> Result<i32> {
     let runtime = runtime()?;
     let forwarded = runtime.block_on(async {
         let (near, place) = match args.listen {
-            Listen::Standard => (Near::Stream(Box::new(tokio::io::stdin()), Box::new(tokio::io::stdout())), None),
+            Listen::Standard => {
+                (Near::Stream(Box::new(tokio::io::stdin()), Box::new(crate::output::raw_stdout())), None)
+            }
             Listen::At(address) => {
                 let listener = TcpListener::bind(address).await;
                 let listener = listener.with_context(|| format!("cannot listen on {address}"))?;
@@ -121,15 +123,20 @@ pub(crate) fn forward(args: ForwardArgs) -> Result<i32> {
             let _ = match place {
                 Some(place) if as_json => {
                     let object = serde_json::json!({ "listen": place.to_string(), "site": site, "target": target });
-                    json::object(object).map_err(Into::into).and_then(|line| writeln!(std::io::stdout(), "{line}"))
+                    json::object(object)
+                        .map_err(Into::into)
+                        .and_then(|line| writeln!(crate::output::stdout(), "{line}"))
                 }
-                Some(place) => writeln!(std::io::stderr(), "landbridge: {place} is forwarded to {to}"),
+                Some(place) => {
+                    crate::output::note(&format!("{place} is forwarded to {to}"));
+                    Ok(())
+                }
                 None => Ok(()),
             };
         };
         let request = Request { sites, home, site: site.clone(), target: target.clone() };
         let note = |text: String| {
-            let _ = writeln!(std::io::stderr(), "landbridge: {text}");
+            crate::output::note(&text);
         };
         match run(request, near, ready, note).await {
             Ok(()) => Ok(0),
@@ -158,7 +165,7 @@ fn forward_through(sites: &Sites, far: &Site, args: &ForwardArgs) -> Result<i32>
     let forwarded = runtime.block_on(async {
         let (output, seen) = duplex(LINE);
         let words = vec!["0".into(), to.clone().into(), "--json".into()];
-        let carried = carried::carry_to(sites, far, &["forward"], words, (output, tokio::io::stderr()), None);
+        let carried = carried::carry_to(sites, far, &["forward"], words, (output, crate::output::stderr()), None);
         let bring = async {
             let mut line = String::new();
             BufReader::new(seen).read_line(&mut line).await?;
@@ -172,14 +179,9 @@ fn forward_through(sites: &Sites, far: &Site, args: &ForwardArgs) -> Result<i32>
             if args.json {
                 let object =
                     serde_json::json!({ "listen": place.to_string(), "site": args.to.site, "target": args.to.target });
-                writeln!(std::io::stdout(), "{}", json::object(object)?)?;
+                writeln!(crate::output::stdout(), "{}", json::object(object)?)?;
             } else {
-                writeln!(
-                    std::io::stderr(),
-                    "landbridge: {place} is forwarded to site {}, {}",
-                    args.to.site,
-                    args.to.target
-                )?;
+                crate::output::note(&format!("{place} is forwarded to site {}, {}", args.to.site, args.to.target));
             }
             Err(tunnel.ended().await.into())
         };

@@ -29,10 +29,10 @@ pub(crate) fn start(args: &StartArgs) -> Result<i32> {
     let mut failed = 0;
     for site in wanted {
         match runtime.block_on(setup::start::start(site, asking(), &mut Bar::new())) {
-            Ok(note) => writeln!(std::io::stdout(), "{}: {note}", site.name)?,
+            Ok(note) => writeln!(crate::output::stdout(), "{}: {note}", site.name)?,
             Err(error) => {
                 failed += 1;
-                writeln!(std::io::stderr(), "landbridge: {error}")?;
+                crate::output::note(&error.to_string());
             }
         }
     }

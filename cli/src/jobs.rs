@@ -12,14 +12,16 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail};
 use launch::launcher::Sites;
+use launch::message::Stream;
 use rustix::fs::{FlockOperation, flock};
 use rustix::process::{Pid, Signal, kill_process, setsid};
 use serde::{Deserialize, Serialize};
 use types::sites::Site;
+use types::untrusted::one_line;
 
 use crate::args::{CancelArgs, JobsArgs, JobsFarArgs, LogsArgs};
 use crate::site_id::{SiteId, far};
-use crate::{carried, json};
+use crate::{carried, json, output};
 
 /// How many words are put after a carried command: `--from SITE --sites FILE`.
 const CARRIED_WORDS: usize = 4;
@@ -112,7 +114,7 @@ pub(crate) fn detach(words: &[OsString], from: Option<&str>) -> Result<i32> {
         }
         std::thread::sleep(Duration::from_millis(5));
     }
-    writeln!(io::stdout(), "{}", SiteId::shown(id, from))?;
+    writeln!(output::stdout(), "{}", SiteId::shown(id, from))?;
     Ok(0)
 }
 
@@ -148,7 +150,7 @@ pub(crate) fn jobs(args: &JobsArgs) -> Result<i32> {
     let mut jobs = all(&folder()?)?;
     jobs.iter_mut().for_each(|job| job.site = SiteId::shown(job.id, from).site);
     let far = far(&args.far.sites, from)?;
-    let mut out = io::stdout();
+    let mut out = output::stdout();
     if args.json {
         let mut jobs = jobs.iter().map(serde_json::to_value).collect::<Result<Vec<_>, _>>()?;
         if let Some((sites, site)) = &far {
@@ -171,6 +173,7 @@ pub(crate) fn jobs(args: &JobsArgs) -> Result<i32> {
             (State::Elsewhere, _) => format!("on {}", job.typed.host),
         };
         let words = job.typed.command.join(" ");
+        let words = one_line(&words);
         let id = SiteId { site: job.site.clone(), number: job.id }.to_string();
         writeln!(out, "{id:>4}  {state:10}  {:>8}  {words}", job.time())?;
     }
@@ -213,7 +216,6 @@ pub(crate) fn logs(args: &LogsArgs) -> Result<i32> {
     let job = find(&all, number)?;
     let path = job.folder.join("output");
     let mut file = File::open(&path).with_context(|| path.display().to_string())?;
-    let mut out = io::stdout().lock();
     let mut at = 0;
     loop {
         // Checked before reading, so that nothing the job writes before its end is missed.
@@ -222,8 +224,7 @@ pub(crate) fn logs(args: &LogsArgs) -> Result<i32> {
         let mut piece = Vec::new();
         Read::by_ref(&mut file).take(1 << 20).read_to_end(&mut piece)?;
         at += piece.len() as u64;
-        out.write_all(&piece)?;
-        out.flush()?;
+        output::raw(Stream::Out, &piece)?;
         if piece.is_empty() && over {
             return Ok(0);
         }
@@ -267,7 +268,7 @@ pub(crate) fn cancel(args: &CancelArgs) -> Result<i32> {
         bail!("job {} did not end: its process is {} on this machine", job.id, pid.as_raw_nonzero());
     }
     let id = SiteId::shown(job.id, args.far.from.as_deref());
-    writeln!(io::stdout(), "job {id} is cancelled")?;
+    writeln!(output::stdout(), "job {id} is cancelled")?;
     Ok(0)
 }
 

@@ -36,7 +36,7 @@ pub(crate) fn key(args: &KeyArgs) -> Result<i32> {
     };
     let key = if made { client::key::generate(path)? } else { client::key::load(path)? };
     let fingerprint = key.fingerprint().to_string();
-    let mut out = std::io::stdout();
+    let mut out = crate::output::stdout();
     if args.json {
         let file = path.display().to_string();
         writeln!(

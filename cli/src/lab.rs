@@ -19,13 +19,13 @@ pub(crate) fn lab(args: LabArgs) -> Result<i32> {
         Some(LabCommand::Unplug { host }) => done(lab::unplug(&host)),
         Some(LabCommand::Plug { host }) => done(lab::plug(&host)),
         Some(LabCommand::Reset { host, to, of }) => {
-            writeln!(std::io::stdout(), "{}", lab::reset(&host, &lab::Wanted { to, of })?)?;
+            writeln!(crate::output::stdout(), "{}", lab::reset(&host, &lab::Wanted { to, of })?)?;
             Ok(0)
         }
         Some(LabCommand::Wan { words }) => {
             let words: Vec<&str> = words.iter().map(String::as_str).collect();
             let answer = lab::wan::control(&words)?;
-            writeln!(std::io::stdout(), "{}", answer.trim_end())?;
+            writeln!(crate::output::stdout(), "{}", answer.trim_end())?;
             Ok(0)
         }
     }
@@ -67,7 +67,7 @@ fn run(args: LabArgs) -> Result<i32> {
         ..LabOptions::default()
     };
     let mut notice = |text: &str| {
-        let _ = writeln!(std::io::stderr(), "landbridge: {text}");
+        crate::output::note(text);
     };
     Ok(exit_code(lab::run(&options, &mut notice)?.status))
 }

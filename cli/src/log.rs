@@ -2,13 +2,14 @@
 //! fails, lines are dropped and counted, because a full disk must not end a gateway.
 
 use std::ffi::OsStr;
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, Write};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use thiserror::Error;
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
+use types::untrusted::one_line;
 
 /// Filters what is logged.
 pub(crate) const VARIABLE: &str = "LANDBRIDGE_LOG";
@@ -33,14 +34,14 @@ pub(crate) struct FilterError {
 /// The value is not a filter.
 pub(crate) fn start(value: Option<&OsStr>) -> Result<(), FilterError> {
     let filter = filter(&value.unwrap_or_default().to_string_lossy())?;
-    let lines = tracing_subscriber::fmt::layer().with_writer(Line::new).with_ansi(io::stderr().is_terminal());
+    let lines = tracing_subscriber::fmt::layer().with_writer(Line::new).with_ansi(false);
     tracing_subscriber::registry().with(filter).with(lines).init();
     Ok(())
 }
 
 /// A line of the log.
 pub(crate) fn note(text: &str) {
-    let _ = writeln!(Line::new(), "landbridge: {text}");
+    let _ = Line::new().write_all(format!("landbridge: {text}\n").as_bytes());
 }
 
 /// Levels: `PART=LEVEL` for a module and those below it, `LEVEL` for everything else.
@@ -67,7 +68,7 @@ fn level(name: &str) -> Option<LevelFilter> {
     if !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphabetic()) { name.parse().ok() } else { None }
 }
 
-/// A line that is being composed.
+/// A line of the log, which is written whole.
 pub(crate) struct Line;
 
 impl Line {
@@ -78,14 +79,20 @@ impl Line {
 }
 
 impl Write for Line {
-    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        write(&mut io::stderr(), line, &LOST);
-        Ok(line.len())
+    fn write(&mut self, record: &[u8]) -> io::Result<usize> {
+        write(&mut io::stderr(), line(record).as_bytes(), &LOST);
+        Ok(record.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
+}
+
+/// A record as one line in which nothing acts on a terminal: peers choose parts of what is logged.
+fn line(record: &[u8]) -> String {
+    let text = String::from_utf8_lossy(record);
+    format!("{}\n", one_line(text.strip_suffix('\n').unwrap_or(&text)))
 }
 
 /// Writes a line, preceded by the number of lost ones, or counts it as lost.
@@ -120,6 +127,15 @@ mod tests {
         fn flush(&mut self) -> io::Result<()> {
             Ok(())
         }
+    }
+
+    #[test]
+    fn a_record_is_one_line_and_nothing_acts() {
+        let hostile = "WARN node_service: refused refusal=for node x\n2026-11-28 INFO root: granted\u{1b}[2J\u{9b}1A\n";
+        let text = line(hostile.as_bytes());
+        assert_eq!(text.matches('\n').count(), 1, "{text}");
+        assert!(!text.trim_end().chars().any(types::untrusted::acts), "{text}");
+        assert!(text.contains("x\\n2026"), "{text}");
     }
 
     #[test]

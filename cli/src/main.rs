@@ -23,12 +23,12 @@ mod lab;
 #[cfg(feature = "lab")]
 mod lab_args;
 mod log;
+mod output;
 mod page;
 #[cfg(test)]
 mod pages;
 mod parts;
 mod plan;
-mod printable;
 mod push;
 mod run;
 #[cfg(feature = "share")]
@@ -60,7 +60,6 @@ mod version;
 mod words;
 
 use std::ffi::OsString;
-use std::io::Write;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser};
@@ -124,7 +123,7 @@ fn main() -> ExitCode {
     match result {
         Ok(code) => exit(code),
         Err(error) => {
-            let _ = writeln!(std::io::stderr(), "landbridge: {}", whole(&error));
+            output::note(&whole(&error));
             ExitCode::FAILURE
         }
     }

@@ -26,7 +26,7 @@ pub(crate) fn page(args: &PageArgs) -> Result<i32> {
             path.display()
         )
     })?;
-    let mut out = std::io::stdout();
+    let mut out = crate::output::stdout();
     if far.is_none() {
         writeln!(out, "http://{there}/")?;
         return Ok(0);

@@ -72,7 +72,7 @@ fn broadcast(args: &BroadcastArgs) -> Result<i32> {
     let results: Vec<Planned> = algorithms.into_iter().map(|algorithm| Planned::new(&instance, algorithm)).collect();
     let bounds = Bounds::new(&instance);
     let chosen = ::plan::choose(&instance, MOST_TREES);
-    let mut out = std::io::stdout();
+    let mut out = crate::output::stdout();
     if args.json {
         writeln!(out, "{}", crate::json::object(as_json(&file.to_string(), &instance, &results, &bounds, &chosen))?)?;
     } else {

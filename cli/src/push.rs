@@ -19,7 +19,7 @@ pub(crate) fn push(args: &PushArgs) -> Result<i32> {
     let sites = sites_file::read(&path)?;
     let all = push_to(&sites, &args.to, &args.paths)?;
     let ok = all.iter().all(|pushed| pushed.problem.is_none());
-    let mut out = std::io::stdout();
+    let mut out = crate::output::stdout();
     if args.json {
         writeln!(out, "{}", crate::json::object(serde_json::json!({ "ok": ok, "sites": all }))?)?;
         return Ok(i32::from(!ok));
@@ -41,7 +41,7 @@ pub(crate) fn before_run(sites: &Sites, names: &[String], paths: &[PathBuf]) -> 
         bail!("{}; nothing was started", problems.join("; "));
     }
     for pushed in all.iter().filter(|pushed| pushed.sent > 0) {
-        writeln!(std::io::stderr(), "landbridge: {}: {}", pushed.site, told(pushed))?;
+        crate::output::note(&format!("{}: {}", pushed.site, told(pushed)));
     }
     Ok(())
 }

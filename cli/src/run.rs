@@ -126,7 +126,7 @@ pub(crate) fn run(args: RunArgs, words: Vec<OsString>) -> Result<i32> {
             (Some(file), None)
         }
         Origin::ThisMachine(alone) => {
-            writeln!(std::io::stderr(), "landbridge: {}", alone::NOTE)?;
+            crate::output::note(alone::NOTE);
             (None, Some(alone.start()?))
         }
     };
@@ -143,13 +143,13 @@ pub(crate) fn run(args: RunArgs, words: Vec<OsString>) -> Result<i32> {
         // One line, because the last line names what was lost.
         let advice = file.and_then(|file| gateway_again::advice(&file, &whole, &own, failure));
         let advice = advice.map_or(String::new(), |advice| format!("; {advice}"));
-        let _ = writeln!(std::io::stderr(), "landbridge: {failure}{advice}");
+        crate::output::note(&format!("{failure}{advice}"));
     }
     let mut staged = None;
     if let Some(beside) = beside {
         staged = beside.finish_after(&summary)?;
         match &staged {
-            Some(overlap) => writeln!(std::io::stderr(), "landbridge: {}", overlap.line())?,
+            Some(overlap) => crate::output::note(&overlap.line()),
             None if summary.exit_code == 0 => summary.exit_code = 1,
             None => {}
         }
@@ -287,7 +287,7 @@ fn show(file: &SitesFile, wish: &Wish, typed: &Typed, json: Option<Option<PathBu
             let ranks: usize = places.iter().map(|place| place.ranks.len()).sum();
             write_line(json::object(serde_json::json!({ "ranks": ranks, "sites": places }))?, target.as_deref())?;
         }
-        None => std::io::stdout().write_all(table(&places).as_bytes())?,
+        None => crate::output::stdout().write_all(table(&places).as_bytes())?,
     }
     Ok(0)
 }
@@ -336,7 +336,7 @@ fn write_line(json: String, file: Option<&Path>) -> Result<()> {
     let text = json + "\n";
     match file {
         Some(file) => std::fs::write(file, text).with_context(|| format!("summary {}", file.display())),
-        None => std::io::stdout().write_all(text.as_bytes()).context("summary on standard output"),
+        None => crate::output::stdout().write_all(text.as_bytes()).context("summary on standard output"),
     }
 }
 

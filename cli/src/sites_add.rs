@@ -11,8 +11,8 @@ use tokio::io::BufReader;
 
 use crate::bar::Bar;
 use crate::sites_args::{AddArgs, ListArgs, RemoveArgs};
-use crate::sites_check::{rows, verdict};
-use crate::{runtime, sites_file};
+use crate::sites_check::table;
+use crate::{output, runtime, sites_file};
 
 /// Whether somebody can be asked for a password.
 pub(crate) fn asking() -> bool {
@@ -36,6 +36,7 @@ pub(crate) fn add(args: AddArgs) -> Result<i32> {
         nodes: args.nodes,
         slurm: args.slurm,
         keep: args.keep,
+        accept: args.accept,
         asking: asking(),
     };
     let outcome = runtime()?.block_on(async {
@@ -44,7 +45,7 @@ pub(crate) fn add(args: AddArgs) -> Result<i32> {
         anyhow::Ok(prepared.commit(&mut Bar::new()).await?)
     })?;
     if args.json {
-        writeln!(std::io::stdout(), "{}", crate::json::object(&outcome)?)?;
+        writeln!(crate::output::stdout(), "{}", crate::json::object(&outcome)?)?;
     } else {
         print(&path.display().to_string(), &outcome)?;
     }
@@ -53,17 +54,11 @@ pub(crate) fn add(args: AddArgs) -> Result<i32> {
 
 /// Prints the outcome for people.
 pub(crate) fn print(file: &str, outcome: &Outcome) -> Result<()> {
-    let failed = outcome.findings.iter().filter(|finding| !finding.ok).count();
-    let mut text = rows(file, &outcome.site, &outcome.findings);
-    text += &match failed {
-        // What fails at other sites is not the business of this command, nor of its exit code.
-        1.. if outcome.ok => format!("site {} works; other sites: {}", outcome.site, verdict(failed)),
-        _ => verdict(failed),
-    };
+    let mut text = table(file, &outcome.site, &outcome.findings, outcome.ok);
     for note in &outcome.notes {
         text += &format!("note: {note}\n");
     }
-    std::io::stdout().write_all(text.as_bytes()).context("standard output")
+    crate::output::stdout().write_all(text.as_bytes()).context("standard output")
 }
 
 async fn interruptible<T>(work: impl Future<Output = T>) -> Result<T> {
@@ -78,7 +73,7 @@ pub(crate) fn remove(args: &RemoveArgs) -> Result<i32> {
     let book = Book::open(&sites_file::place(&args.sites)?)?;
     let removal =
         runtime()?.block_on(setup::remove::remove(book, &args.name, args.force, asking(), &mut Bar::new()))?;
-    let mut out = std::io::stdout();
+    let mut out = crate::output::stdout();
     if args.json {
         writeln!(out, "{}", crate::json::object(&removal)?)?;
     } else {
@@ -92,7 +87,7 @@ pub(crate) fn remove(args: &RemoveArgs) -> Result<i32> {
 pub(crate) fn list(args: &ListArgs) -> Result<i32> {
     let path = sites_file::place(&args.sites)?;
     let sites = Book::open(&path)?.sites()?.sites;
-    let mut out = std::io::stdout();
+    let mut out = crate::output::stdout();
     if args.json {
         let sites = sites.iter().map(|site| {
             let gateway = site.gateways.first();
@@ -129,7 +124,7 @@ pub(crate) fn status(args: &ListArgs) -> Result<i32> {
     let book = Book::open(&path)?;
     let all = runtime()?.block_on(interruptible(setup::status::status(&book, asking(), &mut Silent)))??;
     let ok = all.iter().all(|site| site.ok);
-    let mut out = std::io::stdout();
+    let mut out = crate::output::stdout();
     if args.json {
         writeln!(out, "{}", crate::json::object(serde_json::json!({ "ok": ok, "sites": all }))?)?;
         return Ok(i32::from(!ok));
@@ -153,7 +148,7 @@ pub(crate) fn status(args: &ListArgs) -> Result<i32> {
 
 /// The other end: answers the requests of a user's `sites` command, or becomes a job.
 pub(crate) fn other_end() -> Result<i32> {
-    let serving = setup::here::serve(BufReader::new(tokio::io::stdin()), tokio::io::stdout());
+    let serving = setup::here::serve(BufReader::new(tokio::io::stdin()), output::raw_stdout());
     let runtime = runtime()?;
     let served = runtime.block_on(serving);
     // Do not wait for a read of standard input that may never end.

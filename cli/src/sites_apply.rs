@@ -7,16 +7,16 @@ use setup::book::Book;
 
 use crate::bar::Bar;
 use crate::sites_add::asking;
-use crate::sites_args::ListArgs;
+use crate::sites_args::ApplyArgs;
 use crate::{runtime, sites_file};
 
 /// Distributes the file, and returns the exit code.
-pub(crate) fn apply(args: &ListArgs) -> Result<i32> {
+pub(crate) fn apply(args: &ApplyArgs) -> Result<i32> {
     let path = sites_file::locate(&args.sites)?;
     let mut book = Book::open(&path)?;
-    let all = runtime()?.block_on(setup::apply::apply(&mut book, asking(), &mut Bar::new()))?;
+    let all = runtime()?.block_on(setup::apply::apply(&mut book, &args.accept, asking(), &mut Bar::new()))?;
     let ok = all.iter().all(|applied| applied.problem.is_none());
-    let mut out = std::io::stdout();
+    let mut out = crate::output::stdout();
     if args.json {
         writeln!(out, "{}", crate::json::object(serde_json::json!({ "ok": ok, "sites": all }))?)?;
         return Ok(i32::from(!ok));

@@ -29,8 +29,7 @@ pub(crate) enum SitesCommand {
     Status(ListArgs),
     Start(StartArgs),
     Push(PushArgs),
-    /// Distribute the sites file after you edited it; restarts only the gateways that need it
-    Apply(ListArgs),
+    Apply(ApplyArgs),
     Check(CheckArgs),
     Links(LinksArgs),
 }
@@ -89,6 +88,9 @@ pub(crate) struct AddArgs {
     /// Let its machine restart the gateway by itself, also after a reboot, by your systemd or your crontab there
     #[arg(long)]
     pub keep: bool,
+    /// Take over site SITE from another machine's sites file, which would ask for it; may be given several times
+    #[arg(long, value_name = "SITE")]
+    pub accept: Vec<String>,
     /// Print as JSON
     #[arg(long)]
     pub json: bool,
@@ -100,9 +102,9 @@ pub(crate) struct AddArgs {
 #[derive(Debug, Args)]
 #[command(
     long_about = "Make a ticket for a cluster that you cannot log in to from here, or that nobody can dial. It is one \
-        word and works once. Carry it to that cluster and type `landbridge sites join NAME TICKET` there. Anybody who \
-        has it can add a site to yours, so treat it as a password.",
-    after_help = "Example:\n  landbridge sites invite --minutes 30"
+        word and works once. Type `landbridge sites join NAME` at that cluster, which asks for it. Anybody who has it \
+        can add a site to yours, so treat it as a password.",
+    after_help = "Examples:\n  landbridge sites invite --minutes 30\n  landbridge sites invite --ticket FILE"
 )]
 pub(crate) struct InviteArgs {
     /// The site whose gateway the new site dials [default: the first that can be dialled]
@@ -111,6 +113,9 @@ pub(crate) struct InviteArgs {
     /// How long the ticket is valid
     #[arg(long, value_name = "N", default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..=1440))]
     pub minutes: u32,
+    /// Write the ticket to this new file, which nobody else can read, instead of printing it
+    #[arg(long, value_name = "FILE", conflicts_with = "json")]
+    pub ticket: Option<PathBuf>,
     /// Print as JSON
     #[arg(long)]
     pub json: bool,
@@ -124,15 +129,19 @@ pub(crate) struct InviteArgs {
     long_about = "Make this machine a site by a ticket that `landbridge sites invite` printed elsewhere. No ssh from \
         outside is needed, because its gateway, in the background, dials the others. Type it again with a new ticket \
         to repair the site.",
-    after_help = "Example:\n  landbridge sites join kyoto lb1/login.lyon:7700/…"
+    after_help = "Examples:\n  landbridge sites join kyoto                 asks for the ticket\n  \
+        landbridge sites join kyoto --ticket FILE"
 )]
 pub(crate) struct JoinArgs {
     /// The name of the new site
     #[arg(value_name = "NAME")]
     pub name: String,
-    /// The ticket; `-` reads it from standard input, so that it shows in no process list
-    #[arg(value_name = "TICKET")]
-    pub ticket: String,
+    /// The ticket; other users of the machine can read it here [default: from standard input, as with `-`]
+    #[arg(value_name = "TICKET", hide = true, conflicts_with = "file")]
+    pub ticket: Option<String>,
+    /// Read the ticket from this file [default: from standard input, which asks for it on a terminal]
+    #[arg(long = "ticket", id = "file", value_name = "FILE")]
+    pub file: Option<PathBuf>,
     /// Its nodes, as for `sites add`
     #[arg(long, value_name = "LIST")]
     pub nodes: Option<String>,
@@ -148,6 +157,9 @@ pub(crate) struct JoinArgs {
     /// Folder for the copies [default: ~/.local/share/landbridge]
     #[arg(long, value_name = "DIR")]
     pub folder: Option<String>,
+    /// Take over site SITE from another machine's sites file, which would ask for it; may be given several times
+    #[arg(long, value_name = "SITE")]
+    pub accept: Vec<String>,
     /// Print as JSON
     #[arg(long)]
     pub json: bool,
@@ -212,7 +224,20 @@ pub(crate) struct PushArgs {
     pub sites: SitesFileArgs,
 }
 
-/// The flags of `landbridge sites list`, `status` and `apply`.
+/// Distribute the sites file after you edited it; restarts only the gateways that need it
+#[derive(Debug, Args)]
+pub(crate) struct ApplyArgs {
+    /// Take over site SITE from another machine's sites file, which would ask for it; may be given several times
+    #[arg(long, value_name = "SITE")]
+    pub accept: Vec<String>,
+    /// Print as JSON
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub sites: SitesFileArgs,
+}
+
+/// The flags of `landbridge sites list` and `status`.
 #[derive(Debug, Args)]
 pub(crate) struct ListArgs {
     /// Print as JSON

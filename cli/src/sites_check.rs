@@ -1,6 +1,6 @@
 //! `landbridge sites check`.
 
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::path::Path;
 
 use anyhow::Result;
@@ -9,11 +9,11 @@ use launch::launcher::Sites;
 use launch::measure::{Pair, measure};
 use setup::Progress;
 use setup::remedy::remedy;
+use types::untrusted::{one_line, printable};
 
 use crate::bar::Bar;
-use crate::printable::printable;
 use crate::sites_args::CheckArgs;
-use crate::{carried, run, runtime, sites_file};
+use crate::{carried, output, run, runtime, sites_file};
 
 /// Checks, prints, and returns the exit code.
 pub(crate) fn check(args: CheckArgs) -> Result<i32> {
@@ -33,10 +33,10 @@ pub(crate) fn check(args: CheckArgs) -> Result<i32> {
         // Measuring needs the gateway of the own site. If there is none, the findings have it.
         (findings, measured.unwrap_or_default())
     });
-    clear();
+    output::clear();
     let failed = findings.iter().filter(|finding| !finding.ok).count();
     let failed = failed + pairs.iter().filter(|pair| pair.problem.is_some()).count();
-    let mut out = std::io::stdout();
+    let mut out = output::stdout();
     let file = path.display().to_string();
     if args.json {
         let answer = serde_json::json!({
@@ -60,8 +60,19 @@ fn advise(findings: &mut [Finding], sites: &Sites, home: &str, file: &Path) {
     }
 }
 
-/// The findings as a table for people.
-pub(crate) fn rows(file: &str, home: &str, findings: &[Finding]) -> String {
+/// The findings about a site as a table for people. `ok`: the site itself works.
+pub(crate) fn table(file: &str, home: &str, findings: &[Finding], ok: bool) -> String {
+    let verdict = match findings.iter().filter(|finding| !finding.ok).count() {
+        // The exit code is that of the site.
+        1 if ok => format!("site {home} works; 1 thing elsewhere does not\n"),
+        failed @ 2.. if ok => format!("site {home} works; {failed} things elsewhere do not\n"),
+        0 if !ok => format!("site {home} does not work yet\n"),
+        failed => verdict(failed),
+    };
+    rows(file, home, findings) + &verdict
+}
+
+fn rows(file: &str, home: &str, findings: &[Finding]) -> String {
     let width = |of: fn(&Finding) -> &str, title: &str| {
         findings.iter().map(|finding| of(finding).len()).max().unwrap_or(0).max(title.len())
     };
@@ -70,13 +81,18 @@ pub(crate) fn rows(file: &str, home: &str, findings: &[Finding]) -> String {
         format!("sites file {file}, from site {home}\n{:sites$}  {:parts$}  {:6}  found\n", "site", "part", "");
     for finding in findings {
         let verdict = if finding.ok { "ok" } else { "FAILED" };
-        text += &format!("{:sites$}  {:parts$}  {verdict:6}  {}\n", finding.site, finding.part, finding.detail);
+        let begun = format!("{:sites$}  {:parts$}  {verdict:6}  ", printable(&finding.site), printable(&finding.part));
+        text += &format!("{begun}{}\n", hanging(&finding.detail, begun.chars().count()));
     }
     text
 }
 
-/// How many things do not work, in one line.
-pub(crate) fn verdict(failed: usize) -> String {
+/// A text of several lines, of which those after the first begin in this column.
+pub(crate) fn hanging(text: &str, column: usize) -> String {
+    text.trim_end().replace('\n', &format!("\n{:column$}", ""))
+}
+
+fn verdict(failed: usize) -> String {
     match failed {
         0 => "everything works\n".to_owned(),
         1 => "1 thing does not work\n".to_owned(),
@@ -111,7 +127,7 @@ fn matrix(pairs: &[Pair]) -> String {
     }
     for pair in pairs {
         if let Some(problem) = &pair.problem {
-            text += &format!("{} to {}: {}\n", pair.from, pair.to, printable(problem, '?'));
+            text += &format!("{} to {}: {}\n", pair.from, pair.to, one_line(problem));
         }
     }
     text.push('\n');
@@ -131,15 +147,7 @@ fn figures(pair: &Pair) -> String {
 
 /// Redraws one line on a terminal.
 fn progress(from: &str, to: &str, done: usize, all: usize) {
-    if std::io::stderr().is_terminal() {
-        let _ = write!(std::io::stderr(), "\r\x1b[Kmeasuring {from} to {to} ({} of {all}) …", done + 1);
-    }
-}
-
-fn clear() {
-    if std::io::stderr().is_terminal() {
-        let _ = std::io::stderr().write_all(b"\r\x1b[K");
-    }
+    output::redraw(&format!("measuring {from} to {to} ({} of {all}) …", done + 1));
 }
 
 #[cfg(test)]
@@ -167,7 +175,7 @@ a          –                5.1 ms 940 Mbit/s  FAILED
 b          5.1 ms 2.2 Mbit/s  –                120.0 ms
 kyoto      FAILED           –                  –
 a to kyoto: site kyoto: refused
-kyoto to a: busy?
+kyoto to a: busy\\u{1b}
 
 ";
         let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
@@ -179,10 +187,19 @@ kyoto to a: busy?
     }
 
     #[test]
+    fn a_finding_has_one_row() {
+        let text = table("f", "a", &[Finding::new("a\n", "key", Err("x\nb     key   ok      y"))], false);
+        let lines: Vec<_> = text.lines().collect();
+        assert_eq!(lines[2..4], ["a\\n   key   FAILED  x", "                    b     key   ok      y"], "{text}");
+    }
+
+    #[test]
     fn failures_are_counted() {
         let finding = |ok: bool| Finding::new("a", "key", if ok { Ok("x".into()) } else { Err("y") });
-        assert!(rows("f", "a", &[finding(false)]).ends_with("FAILED  y\n"));
-        let verdicts = [0, 1, 2].map(verdict);
-        assert_eq!(verdicts, ["everything works\n", "1 thing does not work\n", "2 things do not work\n"]);
+        assert!(table("f", "a", &[finding(true)], true).ends_with("everything works\n"));
+        assert!(table("f", "a", &[finding(false)], false).ends_with("1 thing does not work\n"));
+        assert!(table("f", "a", &[finding(false), finding(false)], false).ends_with("2 things do not work\n"));
+        // The exit code says whether the site works, and so does the line.
+        assert!(table("f", "a", &[finding(false)], true).ends_with("site a works; 1 thing elsewhere does not\n"));
     }
 }

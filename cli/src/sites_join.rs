@@ -1,6 +1,8 @@
 //! `landbridge sites invite` and `landbridge sites join`.
 
-use std::io::Write;
+use std::fs::{File, OpenOptions};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 
 use anyhow::{Context, Result};
 use setup::add::Wish;
@@ -9,16 +11,20 @@ use setup::here::folders::Folders;
 use setup::ticket::Ticket;
 
 use crate::bar::Bar;
+use crate::output::{note, stderr};
 use crate::sites_add::{asking, print};
 use crate::sites_args::{InviteArgs, JoinArgs};
 use crate::{runtime, sites_file};
+
+/// Most bytes of a ticket.
+const MOST_TICKET: u64 = 4096;
 
 /// Prints a ticket, and returns the exit code.
 pub(crate) fn invite(args: &InviteArgs) -> Result<i32> {
     let book = Book::open(&sites_file::locate(&args.sites)?)?;
     let (at, seconds, mut lines) = (args.at.as_deref(), args.minutes * 60, Bar::new());
     let (site, ticket) = runtime()?.block_on(setup::join::invite(&book, at, seconds, asking(), &mut lines))?;
-    let (mut out, ticket) = (std::io::stdout(), ticket.to_string());
+    let (mut out, ticket) = (crate::output::stdout(), ticket.to_string());
     if args.json {
         writeln!(
             out,
@@ -27,24 +33,60 @@ pub(crate) fn invite(args: &InviteArgs) -> Result<i32> {
         )?;
         return Ok(0);
     }
-    writeln!(out, "{ticket}")?;
-    let mut err = std::io::stderr();
-    writeln!(
-        err,
-        "landbridge: good once and for {} minutes; at the new site: landbridge sites join NAME TICKET",
-        args.minutes
-    )?;
-    writeln!(err, "landbridge: when it has joined, `landbridge sites add {site}` here tells all other sites")?;
+    let carry = match &args.ticket {
+        None => {
+            writeln!(out, "{ticket}")?;
+            "landbridge sites join NAME, which asks for it".to_owned()
+        }
+        Some(path) => {
+            let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
+            let written = file.and_then(|mut file| writeln!(file, "{ticket}"));
+            written.with_context(|| format!("{}: the ticket cannot be written there", path.display()))?;
+            format!("landbridge sites join NAME --ticket {}", path.display())
+        }
+    };
+    note(&format!("good once and for {} minutes; at the new site: {carry}", args.minutes));
+    note(&format!("when it has joined, `landbridge sites add {site} --accept NAME` here tells all other sites"));
     Ok(0)
+}
+
+/// The ticket, from where others cannot read it, or with a warning.
+fn read_ticket(args: &JoinArgs) -> Result<Ticket> {
+    let text = match (&args.file, args.ticket.as_deref()) {
+        (Some(path), _) => {
+            let place = || format!("{}: the ticket", path.display());
+            let file = File::open(path).with_context(place)?;
+            if file.metadata().with_context(place)?.mode() & 0o077 != 0 {
+                note(&format!("others can read the ticket in {0}: `chmod 600 {0}` before it is used", path.display()));
+            }
+            one_line(file).with_context(place)?
+        }
+        (None, None | Some("-")) => {
+            if asking() {
+                write!(stderr(), "landbridge: the ticket of `landbridge sites invite`: ")?;
+            }
+            one_line(std::io::stdin()).context("the ticket on standard input")?
+        }
+        (None, Some(text)) => {
+            note(
+                "every user of this machine can read a ticket on a command line, and use it first: leave it out and paste \
+                 it when asked, or give its file with --ticket FILE",
+            );
+            text.to_owned()
+        }
+    };
+    Ok(text.parse()?)
+}
+
+fn one_line(source: impl Read) -> std::io::Result<String> {
+    let mut text = String::new();
+    BufReader::new(source.take(MOST_TICKET)).read_line(&mut text)?;
+    Ok(text)
 }
 
 /// Joins, and returns the exit code.
 pub(crate) fn join(args: JoinArgs) -> Result<i32> {
-    let text = match args.ticket.as_str() {
-        "-" => std::io::read_to_string(std::io::stdin()).context("the ticket on standard input")?,
-        text => text.to_owned(),
-    };
-    let ticket: Ticket = text.parse()?;
+    let ticket = read_ticket(&args)?;
     let wish = Wish {
         name: args.name,
         folder: args.folder,
@@ -52,11 +94,12 @@ pub(crate) fn join(args: JoinArgs) -> Result<i32> {
         advertise: args.advertise,
         inside: args.inside,
         nodes: args.nodes,
+        accept: args.accept,
         ..Wish::default()
     };
     let outcome = runtime()?.block_on(setup::join::join(wish, &ticket, &mut Bar::new()))?;
     if args.json {
-        writeln!(std::io::stdout(), "{}", crate::json::object(&outcome)?)?;
+        writeln!(crate::output::stdout(), "{}", crate::json::object(&outcome)?)?;
     } else {
         let file = Folders::of_user()?.sites_file();
         print(&file.display().to_string(), &outcome)?;

@@ -1,6 +1,6 @@
 //! `landbridge sites links`.
 
-use std::io::{ErrorKind, IsTerminal, Write};
+use std::io::{ErrorKind, Write};
 use std::time::Duration;
 
 use anyhow::{Result, anyhow};
@@ -55,22 +55,22 @@ pub(crate) fn links(args: &LinksArgs) -> Result<i32> {
 
 /// Redraws one line on a terminal.
 fn waits(links: &Links) {
-    if std::io::stderr().is_terminal() {
-        let left = links.pairs.iter().filter(|pair| pair.stale).count();
-        let _ = write!(std::io::stderr(), "\r\x1b[Kmeasuring: {left} of {} pairs left …", links.pairs.len());
-    }
+    let left = links.pairs.iter().filter(|pair| pair.stale).count();
+    crate::output::redraw(&format!("measuring: {left} of {} pairs left …", links.pairs.len()));
 }
 
 fn print(links: &Links, args: &LinksArgs, measured: bool) -> Result<()> {
-    if measured && std::io::stderr().is_terminal() {
-        let _ = std::io::stderr().write_all(b"\r\x1b[K");
+    if measured {
+        crate::output::clear();
     }
-    let mut out = std::io::stdout().lock();
+    let mut out = crate::output::stdout();
     if args.json {
         writeln!(out, "{}", crate::json::object(links)?)?;
     } else {
-        let again = if args.watch && out.is_terminal() { "\x1b[H\x1b[J" } else { "" };
-        write!(out, "{again}{}", text(links, measured))?;
+        if args.watch {
+            crate::output::clear_screen();
+        }
+        out.write_all(text(links, measured).as_bytes())?;
     }
     out.flush()?;
     Ok(())

@@ -46,7 +46,7 @@ pub(crate) fn hook(args: &HookArgs) -> Result<i32> {
                 let record = records.read(job).map_err(|problem| anyhow!(problem))?;
                 for copies in record.inputs {
                     let (whole, begun) = (copies.whole.join(","), copies.begun.join(","));
-                    writeln!(std::io::stdout(), "job {job}: input on {whole}; on its way to {begun}")?;
+                    writeln!(crate::output::stdout(), "job {job}: input on {whole}; on its way to {begun}")?;
                 }
             }
             Ok(0)
@@ -66,7 +66,7 @@ fn swept(records: &Records, service: &Service<'_>) -> Result<i32> {
     }
     let jobs = sweep((&Jobs, service), records).map_err(|problem| anyhow!(problem))?;
     for job in jobs {
-        writeln!(std::io::stderr(), "landbridge: job {job}: its copies were removed, which Slurm has forgotten")?;
+        crate::output::note(&format!("job {job}: its copies were removed, which Slurm has forgotten"));
     }
     Ok(0)
 }

@@ -9,6 +9,7 @@ use folder::{Folder, Fresh, Named};
 use node_service::install::{File, Paths, Role, install, shown, uninstall};
 use node_service::slurm::Config;
 use rustix::fs::{AtFlags, Mode};
+use rustix::io::Errno;
 
 use crate::slurm_args::{InstallArgs, PROGRAMS};
 
@@ -41,7 +42,7 @@ pub(crate) fn add(args: &InstallArgs) -> Result<i32> {
         systemctl(&["enable", "--now", UNIT])?;
         systemctl(&["restart", UNIT])?;
     }
-    let mut out = std::io::stdout();
+    let mut out = crate::output::stdout();
     if args.controller {
         writeln!(out, "Next: copy slurm.conf to all nodes, if they have files of their own, and restart slurmctld.")?;
         writeln!(out, "On every node: landbridge slurm install. Users: `node_service = 7760` in [site.starter].")?;
@@ -71,7 +72,7 @@ pub(crate) fn remove(args: &InstallArgs) -> Result<i32> {
         systemctl(&["daemon-reload"])?;
         forget_records(args, &state)?;
         remove_programs(Path::new(PROGRAMS))?;
-        writeln!(std::io::stdout(), "Next: restart slurmctld, if slurm.conf has changed.")?;
+        writeln!(crate::output::stdout(), "Next: restart slurmctld, if slurm.conf has changed.")?;
     }
     Ok(0)
 }
@@ -79,24 +80,33 @@ pub(crate) fn remove(args: &InstallArgs) -> Result<i32> {
 /// Removes the folder of the hooks' records. One that still names copies of a job stays, because nothing else knows
 /// where they are.
 fn forget_records(args: &InstallArgs, state: &str) -> Result<()> {
-    if state.is_empty() || args.dry_run || !Path::new(state).is_dir() {
+    if state.is_empty() || args.dry_run {
         return Ok(());
     }
-    let entries = std::fs::read_dir(state).and_then(Iterator::collect::<std::io::Result<Vec<_>>>);
-    let entries = entries.with_context(|| state.to_owned())?;
-    // A record is named after its job.
-    let is_record =
-        |entry: &&std::fs::DirEntry| entry.file_name().to_str().is_some_and(|name| name.parse::<u32>().is_ok());
-    let records = entries.iter().filter(is_record).count();
+    let look = || -> std::io::Result<Option<(Named, usize)>> {
+        let named = match Folder::of(Path::new(state)) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            named => named?,
+        };
+        let names = match named.folder.enter(&named.name) {
+            Err(Errno::NOENT | Errno::NOTDIR) => return Ok(None),
+            records => records?.names()?,
+        };
+        // A record is named after its job.
+        let is_record = |name: &&Vec<u8>| std::str::from_utf8(name).is_ok_and(|name| name.parse::<u32>().is_ok());
+        Ok(Some((named, names.iter().filter(is_record).count())))
+    };
+    let Some((Named { folder: around, name }, records)) = look().with_context(|| state.to_owned())? else {
+        return Ok(());
+    };
     if records > 0 {
-        let note = format!(
+        crate::output::note(&format!(
             "{state}: {records} job(s) still have copies on nodes, and this says where: remove it when they are gone"
-        );
-        writeln!(std::io::stderr(), "landbridge: {note}")?;
+        ));
         return Ok(());
     }
-    std::fs::remove_dir_all(state).with_context(|| state.to_owned())?;
-    writeln!(std::io::stdout(), "{state}: removed")?;
+    around.remove(&name).with_context(|| state.to_owned())?;
+    writeln!(crate::output::stdout(), "{state}: removed")?;
     Ok(())
 }
 
@@ -142,7 +152,7 @@ fn change(args: &InstallArgs, files: &[File]) -> Result<bool> {
 }
 
 fn confirmed(args: &InstallArgs, files: &[File]) -> Result<bool> {
-    let mut out = std::io::stdout();
+    let mut out = crate::output::stdout();
     if files.is_empty() {
         writeln!(out, "Nothing to change.")?;
         return Ok(false);
@@ -220,11 +230,16 @@ fn state_folder(path: &str) -> Result<()> {
 }
 
 /// The service's copy of this program, in a folder of its own.
-fn remove_programs(folder: &Path) -> Result<()> {
-    let removed = std::fs::remove_file(folder.join("landbridge")).and_then(|()| std::fs::remove_dir(folder));
-    match removed {
+fn remove_programs(path: &Path) -> Result<()> {
+    let remove = || -> std::io::Result<()> {
+        let Named { folder: around, name } = Folder::of(path)?;
+        let programs = around.enter(&name)?;
+        programs.remove(b"landbridge")?;
+        around.remove_empty(&name, &programs)
+    };
+    match remove() {
         Err(error) if !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::DirectoryNotEmpty) => {
-            Err(error).with_context(|| folder.display().to_string())
+            Err(error).with_context(|| path.display().to_string())
         }
         _ => Ok(()),
     }

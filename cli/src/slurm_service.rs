@@ -127,7 +127,7 @@ pub(crate) fn call(node: &str, port: u16) -> Result<i32> {
     let work = Work::Agent { order: order.trim_end_matches('\n').to_owned() };
     let ended = at_node(node, port, work, std::io::stdin())?;
     for line in ended.words.raw().lines() {
-        writeln!(std::io::stderr(), "{}", printable(line))?;
+        writeln!(crate::output::stderr(), "{}", printable(line))?;
     }
     Ok(ended.code)
 }
@@ -153,7 +153,7 @@ pub(crate) fn look() -> Result<i32> {
         Ok(_) => Ok(1),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(0),
         Err(error) => {
-            writeln!(std::io::stderr(), "landbridge: cannot look at {}: {error}", path.display())?;
+            crate::output::note(&format!("cannot look at {}: {error}", path.display()));
             Ok(2)
         }
     }
@@ -166,7 +166,7 @@ pub(crate) fn remove() -> Result<i32> {
     for path in paths.into_iter().map(|path| PathBuf::from(OsString::from_vec(path))) {
         if let Err(error) = stage::evict(&path, PATIENCE) {
             failed += 1;
-            writeln!(std::io::stderr(), "landbridge: {error}")?;
+            crate::output::note(&error.to_string());
         }
     }
     Ok(if failed > 0 { 2 } else { 0 })

@@ -50,7 +50,7 @@ pub(crate) fn step() -> Result<i32> {
                     _ => bail!("{node}: {}", ended.words),
                 }
             }
-            writeln!(std::io::stdout(), "{}", serde_json::to_string(&there)?)?;
+            writeln!(crate::output::stdout(), "{}", crate::json::escaped(&serde_json::to_string(&there)?))?;
             Ok(0)
         }
         Step::Remove { nodes, paths } => {
@@ -64,7 +64,7 @@ pub(crate) fn step() -> Result<i32> {
                 };
                 kept.push(Kept { node, problem });
             }
-            writeln!(std::io::stdout(), "{}", serde_json::to_string(&kept)?)?;
+            writeln!(crate::output::stdout(), "{}", crate::json::escaped(&serde_json::to_string(&kept)?))?;
             Ok(0)
         }
     }

@@ -14,7 +14,7 @@ use stage::mover::{Event, Order, Placed, Settings, Spot, Task};
 use stage::relaid::{Layouts, split_pattern};
 use stage::{Place, means_into, transfer};
 use types::sites::Site;
-use types::untrusted::acts;
+use types::untrusted::one_line;
 
 use crate::bar::Line;
 use crate::site_id::far;
@@ -47,7 +47,7 @@ pub(crate) fn mover(here: bool) -> Result<i32> {
         // Its session and its threads give way to others. It ends with the command that has started it.
         rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::TERM))?;
         rustix::process::setsid()?;
-        transfer::here(std::io::stdin().as_fd(), &mut std::io::stdout())?;
+        transfer::here(std::io::stdin().as_fd(), &mut crate::output::raw_std())?;
         return Ok(0);
     }
     let secret = std::env::var("LANDBRIDGE_SECRET_FD").ok();
@@ -56,7 +56,7 @@ pub(crate) fn mover(here: bool) -> Result<i32> {
         "LANDBRIDGE_SECRET" => secret.clone(),
         _ => std::env::var(name).ok(),
     };
-    stage::mover::run(lookup, std::io::stdin().as_fd(), &mut std::io::stdout())?;
+    stage::mover::run(lookup, std::io::stdin().as_fd(), &mut crate::output::raw_std())?;
     Ok(0)
 }
 
@@ -150,7 +150,7 @@ pub(crate) fn carry_out(job: Job, as_json: bool) -> Result<i32> {
     view.line.clear();
     let seconds = began.elapsed().as_secs_f64();
     let Some(moved) = moved else { return Ok(1) };
-    let mut out = std::io::stdout();
+    let mut out = crate::output::stdout();
     if as_json {
         let object = serde_json::json!({ "seconds": seconds, "moved": moved });
         writeln!(out, "{}", json::object(object)?)?;
@@ -158,7 +158,7 @@ pub(crate) fn carry_out(job: Job, as_json: bool) -> Result<i32> {
     }
     for Moved { from, to, placed } in &moved {
         for note in &placed.notes {
-            writeln!(std::io::stderr(), "landbridge: {}: {}", one_line(to), one_line(note))?;
+            crate::output::note(&format!("{}: {}", one_line(to), one_line(note)));
         }
         let resumed = match placed.resumed {
             0 => String::new(),
@@ -174,15 +174,6 @@ pub(crate) fn carry_out(job: Job, as_json: bool) -> Result<i32> {
     let fresh: u64 = moved.iter().map(|moved| moved.placed.bytes - moved.placed.resumed).sum();
     writeln!(out, "{} in {seconds:.1} s, {}/s", size(fresh), size((fresh as f64 / seconds) as u64))?;
     Ok(0)
-}
-
-/// What movers of other sites say, and names of files, as one line that does nothing to a terminal.
-fn one_line(text: &str) -> String {
-    let mut shown = String::with_capacity(text.len());
-    for c in text.chars() {
-        if acts(c) { shown.extend(c.escape_default()) } else { shown.push(c) }
-    }
-    shown
 }
 
 pub(crate) fn size(bytes: u64) -> String {
@@ -268,7 +259,7 @@ fn watch(job: Job, view: &mut View) -> Result<Option<Vec<Moved>>> {
                 view.draw(arrived, total);
             }
             Event::Placed { from, to, report } => moved.push(Moved { from, to, placed: report }),
-            Event::Failed { text } => failed = Some(one_line(&text)),
+            Event::Failed { text } => failed = Some(one_line(&text).into_owned()),
             Event::Absent { from } => absent.push(from),
             Event::Cancelled => failed = Some("cancelled: what had not arrived as a whole is removed".to_owned()),
         }

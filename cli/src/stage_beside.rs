@@ -1,6 +1,6 @@
 //! `run --stage-in` and `--stage-out`: files of the next and of the last run move while this one computes.
 
-use std::io::{Read, Write};
+use std::io::Read;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -137,7 +137,7 @@ impl Beside {
             if !told && ended.elapsed() > QUIET {
                 told = true;
                 let note = "the program has ended, its staging has not: `landbridge stage status` shows how far it is";
-                writeln!(std::io::stderr(), "landbridge: {note}")?;
+                crate::output::note(note);
             }
             std::thread::sleep(LOOK);
         }

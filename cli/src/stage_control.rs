@@ -205,7 +205,7 @@ pub(crate) fn status(args: &StatusArgs) -> Result<i32> {
     let far = if args.id.is_some() && named.is_none() { None } else { far(&args.far.sites, named)? };
     let own = if named.is_some() && far.is_some() { Vec::new() } else { found(args)? };
     let number = args.id.iter().map(|id| id.number.to_string().into());
-    let mut out = std::io::stdout();
+    let mut out = crate::output::stdout();
     if args.json {
         let mut transfers = own.iter().map(serde_json::to_value).collect::<Result<Vec<_>, _>>()?;
         if let Some((sites, site)) = &far {
@@ -222,7 +222,7 @@ pub(crate) fn status(args: &StatusArgs) -> Result<i32> {
         return Ok(0);
     }
     if own.is_empty() && far.is_none() {
-        writeln!(std::io::stderr(), "landbridge: no transfer is running here")?;
+        crate::output::note("no transfer is running here");
     }
     for State { id, title, arrived, total, seconds, paused, rate, .. } in own {
         let share = (arrived * 100).checked_div(total).map_or(String::new(), |percent| format!(" ({percent} %)"));

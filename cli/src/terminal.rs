@@ -1,6 +1,6 @@
 //! What a user sees of a job: the ranks' output, a status line while nothing happens yet, notes.
 
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, IsTerminal};
 use std::time::{Duration, Instant};
 
 use launch::launcher::Observer;
@@ -9,6 +9,7 @@ use rustix::termios::tcgetwinsize;
 use types::{Rank, Roster};
 
 use crate::files::Files;
+use crate::output;
 
 /// How long something may take before it is worth a status line.
 const PATIENCE: Duration = Duration::from_millis(500);
@@ -68,14 +69,14 @@ impl Terminal {
 
     fn clear(&mut self) {
         if self.shown.take().is_some() {
-            let _ = io::stderr().write_all(b"\r\x1b[K");
+            output::clear();
         }
     }
 
     /// A line about a step, with the time since the first.
     fn step(&self, doing: &str) {
         let seconds = self.began.elapsed().as_secs_f64();
-        let _ = writeln!(io::stderr(), "landbridge: {seconds:7.3} s  {doing}");
+        output::note(&format!("{seconds:7.3} s  {doing}"));
     }
 
     /// The bytes with a prefix before each line, unless it `continues` one that has its prefix.
@@ -90,17 +91,6 @@ impl Terminal {
         }
         Some(out)
     }
-
-    fn write(&mut self, stream: Stream, bytes: &[u8]) -> io::Result<()> {
-        match stream {
-            Stream::Out => {
-                let mut out = io::stdout().lock();
-                out.write_all(bytes)?;
-                out.flush()
-            }
-            Stream::Err => io::stderr().lock().write_all(bytes),
-        }
-    }
 }
 
 impl Terminal {
@@ -108,10 +98,10 @@ impl Terminal {
     fn put(&mut self, rank: u32, stream: Stream, bytes: &[u8]) -> io::Result<()> {
         let begun = self.lines[at(stream)].begun.map(|(rank, _)| rank);
         if !self.raw && begun.is_some_and(|other| other != rank) {
-            self.write(stream, b"\n")?;
+            output::raw(stream, b"\n")?;
         }
         let prefixed = self.prefixed(rank, bytes, begun == Some(rank));
-        self.write(stream, prefixed.as_deref().unwrap_or(bytes))?;
+        output::raw(stream, prefixed.as_deref().unwrap_or(bytes))?;
         let begins = bytes.last().is_some_and(|byte| *byte != b'\n');
         self.lines[at(stream)].begun = begins.then(|| (rank, Instant::now()));
         Ok(())
@@ -139,7 +129,7 @@ impl Drop for Terminal {
             // Nobody is left who could report an error.
             let _ = waiting.into_iter().try_for_each(|(rank, bytes)| self.put(rank, stream, &bytes));
             if self.prefix && self.lines[at(stream)].begun.is_some() {
-                let _ = self.write(stream, b"\n");
+                let _ = output::raw(stream, b"\n");
             }
         }
     }
@@ -184,7 +174,7 @@ impl Observer for Terminal {
 
     fn note(&mut self, text: &str) {
         self.clear();
-        let _ = writeln!(io::stderr(), "landbridge: {text}");
+        output::note(text);
     }
 
     fn tick(&mut self) {
@@ -200,8 +190,8 @@ impl Observer for Terminal {
         }
         // Drawn again when its last figure changes.
         if self.shown != Some(waited.as_secs()) {
-            let columns = tcgetwinsize(io::stderr()).map_or(COLUMNS, |size| usize::from(size.ws_col));
-            let _ = write!(io::stderr(), "\r\x1b[K{}", status(doing, waited.as_secs(), columns));
+            let columns = tcgetwinsize(std::io::stderr()).map_or(COLUMNS, |size| usize::from(size.ws_col));
+            output::redraw(&status(doing, waited.as_secs(), columns));
             self.shown = Some(waited.as_secs());
         }
     }

@@ -62,9 +62,10 @@ impl Abi {
     /// # Safety
     /// A handle is there.
     pub(crate) unsafe fn handle_at(&self, place: *const c_void) -> Handle {
-        // SAFETY: the caller's promise.
         match self.small_handles {
+            // SAFETY: the caller's promise.
             true => Handle(unsafe { place.cast::<u32>().read() } as usize),
+            // SAFETY: the caller's promise.
             false => Handle(unsafe { place.cast::<usize>().read() }),
         }
     }

@@ -302,11 +302,14 @@ mod tests {
 
     use super::*;
 
+    /// Where the processes meet, what each of them has sent last, and all that was sent.
+    type Meeting = (Barrier, Mutex<Vec<Vec<u8>>>, Mutex<Vec<u8>>);
+
     /// A side of threads, and everything that passes between them.
     #[derive(Clone)]
     struct Threads {
         rank: u32,
-        all: Arc<(Barrier, Mutex<Vec<Vec<u8>>>, Mutex<Vec<u8>>)>,
+        all: Arc<Meeting>,
     }
 
     impl Threads {

@@ -65,7 +65,7 @@ pub async fn capture(command: &mut Command, limit: Duration) -> Result<Captured,
         let (stdout, words) = tokio::try_join!(head(stdout), words)?;
         Ok(Captured { status: child.wait().await?, stdout, stderr: words })
     };
-    timeout(limit, work).await.unwrap_or_else(|_| Err(CaptureError::Silent(limit.as_secs())))
+    timeout(limit, work).await.unwrap_or(Err(CaptureError::Silent(limit.as_secs())))
 }
 
 async fn head(pipe: Option<impl AsyncRead + Unpin>) -> Result<Vec<u8>, CaptureError> {

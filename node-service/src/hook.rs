@@ -18,7 +18,7 @@ const UNKNOWN: u32 = 60;
 /// How often a prediction may change while a job is staged.
 const CHANGES: u32 = 16;
 
-/// How long output that cannot leave is tried again, with pauses that grow to [`LONGEST_PAUSE`]. Slurm has 128 places
+/// How long output that cannot leave is tried again, with pauses that grow to `LONGEST_PAUSE`. Slurm has 128 places
 /// for all jobs whose output leaves.
 pub const OUTPUT_PATIENCE: Duration = Duration::from_secs(600);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);

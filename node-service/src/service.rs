@@ -1,6 +1,6 @@
 //! The service: runs what callers may order until it or their connection ends.
 //!
-//! A caller gets a thread once it has proved who it is; until then the [lobby](crate::lobby) has it. The started
+//! A caller gets a thread once it has proved who it is; until then the lobby has it. The started
 //! program's standard input is its lifeline: it ends with the caller's connection, and with this process, however that
 //! ends.
 

@@ -22,6 +22,7 @@ use crate::book::{Book, Entry};
 use crate::company::{Company, whereabouts};
 use crate::here::{finding, folders};
 use crate::message::{Reply, Request, Survey};
+use crate::newcomers;
 use crate::place::Place;
 use crate::release::Release;
 use crate::slurm::SlurmSetting;
@@ -53,6 +54,8 @@ pub struct Wish {
     pub no_trunk_ssh: bool,
     /// Have the machine itself restart the gateway.
     pub keep: bool,
+    /// Sites that another machine's sites file may add to the user's own.
+    pub accept: Vec<String>,
     /// A user is at the terminal and can be asked.
     pub asking: bool,
 }
@@ -143,8 +146,8 @@ pub async fn prepare(book: Book, wish: Wish, progress: &mut dyn Progress) -> Res
                 }
             }
             None => notes.push(format!(
-                "site {0} joined by itself and cannot be reached from here: type `landbridge sites join {0} TICKET` there, with \
-                 a ticket of `landbridge sites invite`",
+                "site {0} joined by itself and cannot be reached from here: type `landbridge sites join {0} --ticket FILE` \
+                 there, with a ticket of `landbridge sites invite`",
                 site.name
             )),
         }
@@ -152,15 +155,27 @@ pub async fn prepare(book: Book, wish: Wish, progress: &mut dyn Progress) -> Res
     if !unreached.is_empty() {
         return Err(SetupError::Request(unreached.join("\n")));
     }
+    let first_login = place != Place::Here && old_entry.as_ref().is_some_and(|site| site.ssh.is_none());
     let mut old = Vec::new();
     for site in company.names() {
         let text = company.read_sites(&site).await?;
         if let Some(text) = &text {
             let theirs = Book::of(&PathBuf::from(format!("sites file of site {site}")), text)?;
-            // An older entry of the new site is skipped: this command replaces it.
-            for taken in after.adopt(&theirs, &name)? {
-                notes.push(format!("site {taken} taken over from the sites file of site {site}"));
+            if site == name && first_login {
+                // Until now another machine's file described this site. The site itself knows better.
+                complete(&mut after, theirs.clone(), &name)?;
             }
+            // An older entry of the new site is skipped: this command replaces it.
+            let place = format!("the sites file of site {site}");
+            let taken = newcomers::take(&mut after, &theirs, &name, &place, &wish.accept, progress)?;
+            if let Some(refused) = taken.refused() {
+                return Err(SetupError::Request(format!(
+                    "{place} names {refused}, which the one here lacks: if you know it, type this again with {}; if not, \
+                     somebody else writes that file. Nothing was changed",
+                    taken.flags()
+                )));
+            }
+            notes.extend(taken.notes);
         }
         old.push((site, text));
     }
@@ -215,13 +230,13 @@ pub(crate) async fn describe_here(
     wish: &Wish,
     known: Option<&types::sites::Site>,
     progress: &mut dyn Progress,
-) -> Result<(Company, Book, Vec<Finding>), SetupError> {
+) -> Result<(Company, Book, Entry, Vec<Finding>), SetupError> {
     let name = wish.name.clone();
     let plan::Checked { folder, nodes, .. } = plan::check(wish, None)?;
     let folder = folder.or_else(|| known.and_then(|site| site.folder.clone()));
     let mut company = Company::new(Release::read(None)?, wish.asking);
     let machine = company.reach(&name, &Place::Here, folder.as_deref(), progress).await?;
-    let programs = machine.facts.folder.clone();
+    let programs = machine.facts.folder.to_string();
     let survey = look_around(&mut company, &name, nodes.clone().unwrap_or_default(), wish.port).await?;
     let key = match company.ask(&name, &Request::Key { site: name.clone() }).await? {
         Reply::Key { fingerprint, .. } => fingerprint,
@@ -235,7 +250,18 @@ pub(crate) async fn describe_here(
     book.identify(&name, &key, None, None)?;
     let findings =
         vec![finding(&name, "programs", programs), finding(&name, "machine", plan::describe_machine(&survey))];
-    Ok((company, book, findings))
+    Ok((company, book, entry, findings))
+}
+
+/// Replaces a site's entry by the one that the site's own machine has, if that is of the same key. How the site is
+/// reached stays the user's to say.
+fn complete(book: &mut Book, mut theirs: Book, name: &str) -> Result<(), SetupError> {
+    let key = |book: &Book| Ok::<_, SetupError>(book.sites()?.site(name).map(|(_, site)| site.fingerprint));
+    if key(book)?.is_some() && key(book)? == key(&theirs)? {
+        theirs.unreach(name)?;
+        book.replace(&theirs, name)?;
+    }
+    Ok(())
 }
 
 async fn look_around(
@@ -251,7 +277,7 @@ async fn look_around(
 }
 
 /// Writes the entry; what the user did not ask to change stays as it is.
-fn write_entry(book: &mut Book, wish: &Wish, known: bool, entry: &Entry) -> Result<(), SetupError> {
+pub(crate) fn write_entry(book: &mut Book, wish: &Wish, known: bool, entry: &Entry) -> Result<(), SetupError> {
     let elsewhere = wish.port.is_some() || wish.advertise.is_some() || wish.inside.is_some() || wish.dial_out;
     match (known, wish.nodes.is_some()) {
         (false, _) => book.add(&wish.name, entry)?,

@@ -7,6 +7,7 @@ use types::sites::Site;
 use crate::book::Book;
 use crate::company::{Company, whereabouts};
 use crate::message::{Reply, Request};
+use crate::newcomers;
 use crate::release::Release;
 use crate::{Progress, SetupError};
 
@@ -21,11 +22,16 @@ pub struct Applied {
 }
 
 /// Gives every site the sites file and has its gateway follow it. A gateway is restarted only if it cannot take up the
-/// change while it runs, and never while jobs are open there.
+/// change while it runs, and never while jobs are open there. `accept`: sites that another machine's file may add.
 ///
 /// # Errors
 /// The file makes no sense. A failure at one site is in that site's entry and does not stop the others.
-pub async fn apply(book: &mut Book, asking: bool, progress: &mut dyn Progress) -> Result<Vec<Applied>, SetupError> {
+pub async fn apply(
+    book: &mut Book,
+    accept: &[String],
+    asking: bool,
+    progress: &mut dyn Progress,
+) -> Result<Vec<Applied>, SetupError> {
     let sites = book.sites()?.sites;
     let mut company = Company::new(Release::read(None)?, asking);
     let mut all: Vec<Applied> =
@@ -45,9 +51,15 @@ pub async fn apply(book: &mut Book, asking: bool, progress: &mut dyn Progress) -
         match asked.await {
             Ok(Some(text)) => {
                 let theirs = Book::of(format!("sites file of site {}", site.name).as_ref(), &text)?;
-                for taken in book.adopt(&theirs, "")? {
-                    progress.step(&site.name, &format!("site {taken} taken over from its sites file"));
-                }
+                let taken = newcomers::take(book, &theirs, "", "its sites file", accept, progress)?;
+                taken.notes.iter().for_each(|note| progress.step(&site.name, note));
+                applied.problem = taken.refused().map(|refused| {
+                    format!(
+                        "its sites file names {refused}, which the one here lacks: `landbridge sites apply {}` takes it over \
+                         if you know it; until then that file stays as it is",
+                        taken.flags()
+                    )
+                });
             }
             Ok(None) => {}
             Err(error) => applied.problem = Some(error.to_string()),

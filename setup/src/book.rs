@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use toml_edit::{ArrayOfTables, DocumentMut, Item, Table, TableLike, value};
+use toml_edit::{ArrayOfTables, DocumentMut, Item, Table, TableLike, Value, value};
 use types::SitesFile;
 use types::sites::{Fingerprint, Login};
 
@@ -244,57 +244,106 @@ impl Book {
         Ok(true)
     }
 
-    /// Appends the sites of another file that this one lacks, except `never`. Returns their names.
-    pub(crate) fn adopt(&mut self, other: &Book, never: &str) -> Result<Vec<String>, SetupError> {
-        let mut names = Vec::new();
-        let Some(Item::ArrayOfTables(theirs)) = other.document.get("site") else { return Ok(names) };
-        for site in theirs {
-            let Some(name) = site.get("name").and_then(Item::as_str) else { continue };
-            let ours = self.tables()?;
-            if name == never || position(ours, name).is_some() {
-                continue;
-            }
-            let mut site = site.clone();
-            // Its position in the other file means nothing in this one: put it after everything here.
-            shift(&mut site, (ours.len() as isize + 1) * MOST_TABLES);
-            ours.push(site);
-            names.push(name.to_owned());
-        }
-        self.document = self.text().parse().map_err(|e: toml_edit::TomlError| SetupError::Request(e.to_string()))?;
-        self.sites()?;
-        Ok(names)
+    /// Appends a site of another file.
+    pub(crate) fn append(&mut self, other: &Book, name: &str) -> Result<(), SetupError> {
+        let Some(mut site) = other.entry(name).cloned() else { return Err(missing(name)) };
+        let ours = self.tables()?;
+        // Its position in the other file means nothing in this one: put it after everything here.
+        shift(&mut site, (ours.len() as isize + 1) * MOST_TABLES);
+        ours.push(site);
+        self.settle()
     }
 
-    /// Names of the fields in the file that are not for other sites: how a user reaches the sites, where copies are,
-    /// which commands start agents.
-    pub(crate) fn not_for_others(&self) -> Vec<String> {
-        const SITE: [&str; 7] = ["name", "key", "fingerprint", "next", "gateway", "node", "starter"];
+    /// Replaces a site's entry by the one of another file; the site keeps its place among the others.
+    pub(crate) fn replace(&mut self, other: &Book, name: &str) -> Result<(), SetupError> {
+        let Some(theirs) = other.entry(name).cloned() else { return Err(missing(name)) };
+        let all: Vec<Table> = self.tables()?.iter().cloned().collect();
+        self.document.remove("site");
+        for mut site in all {
+            if site.get("name").and_then(Item::as_str) == Some(name) {
+                site = theirs.clone();
+            }
+            let ours = self.tables()?;
+            shift(&mut site, (ours.len() as isize + 1) * MOST_TABLES);
+            ours.push(site);
+            self.settle()?;
+        }
+        Ok(())
+    }
+
+    /// Removes how a site's machine is reached, and where its files are.
+    pub(crate) fn unreach(&mut self, name: &str) -> Result<(), SetupError> {
+        let site = self.table(name)?;
+        for field in ["ssh", "folder", "key"] {
+            site.remove(field);
+        }
+        Ok(())
+    }
+
+    /// Reads the document anew, after which the positions of its tables are those of their text.
+    fn settle(&mut self) -> Result<(), SetupError> {
+        self.document = self.text().parse().map_err(|e: toml_edit::TomlError| SetupError::Request(e.to_string()))?;
+        Ok(())
+    }
+
+    fn entry(&self, name: &str) -> Option<&Table> {
+        let Some(Item::ArrayOfTables(sites)) = self.document.get("site") else { return None };
+        sites.get(position(sites, name)?)
+    }
+
+    /// Removes the fields that are not for others: how a user reaches the sites, where copies are, which commands start
+    /// agents, how programs run. Returns them with the names of their sites. `with_logins`: how gateways log in at a
+    /// site stays.
+    pub(crate) fn keep_shared(&mut self, with_logins: bool) -> Vec<(String, String)> {
+        const SITE: [&str; 9] =
+            ["name", "key", "fingerprint", "next", "gateway", "node", "starter", "inside", "patience"];
         const GATEWAY: [&str; 7] = ["name", "advertise", "inside", "listen", "memory", "links", "meeting"];
         const NODE: [&str; 3] = ["name", "address", "slots"];
         const STARTER: [&str; 1] = ["kind"];
-        let beside = |item: &dyn TableLike, known: &[&str], place: &str| {
-            let others = item.iter().filter(|(field, _)| !known.contains(field));
-            others.map(|(field, _)| format!("{place}{field}")).collect::<Vec<_>>()
-        };
+        let gateway_fields: Vec<&str> = GATEWAY.into_iter().chain(with_logins.then_some("ssh")).collect();
         let mut found = Vec::new();
-        let tables = |item: Option<&Item>| -> Vec<Table> {
-            let tables = item.cloned().and_then(|item| item.into_array_of_tables().ok());
-            tables.map(|tables| tables.into_iter().collect()).unwrap_or_default()
-        };
-        for site in tables(self.document.get("site")) {
-            found.extend(beside(&site, &SITE, ""));
-            tables(site.get("gateway")).iter().for_each(|one| found.extend(beside(one, &GATEWAY, "gateway.")));
-            tables(site.get("node")).iter().for_each(|one| found.extend(beside(one, &NODE, "node.")));
-            if let Some(starter) = site.get("starter").and_then(Item::as_table_like) {
-                found.extend(beside(starter, &STARTER, "starter."));
-            }
-            let key = site.get("key").and_then(Item::as_str).unwrap_or_default();
-            if key.contains('/') {
-                found.push("key, in a folder".to_owned());
-            }
+        // Entries that are no tables cannot be filtered field by field.
+        if !matches!(self.document.get("site"), None | Some(Item::ArrayOfTables(_))) {
+            self.document.remove("site");
+            return vec![(String::new(), "site, in brackets".to_owned())];
         }
-        found.sort();
-        found.dedup();
+        for site in self
+            .document
+            .get_mut("site")
+            .and_then(Item::as_array_of_tables_mut)
+            .into_iter()
+            .flat_map(ArrayOfTables::iter_mut)
+        {
+            let name = site.get("name").and_then(Item::as_str).unwrap_or_default().to_owned();
+            let mut left = strip(site, &SITE, "");
+            for (field, known) in [("gateway", gateway_fields.as_slice()), ("node", &NODE)] {
+                match site.get_mut(field) {
+                    Some(Item::ArrayOfTables(tables)) => {
+                        tables.iter_mut().for_each(|table| left.extend(strip(table, known, &format!("{field}."))));
+                    }
+                    Some(Item::Value(Value::Array(values))) => {
+                        for table in values.iter_mut().filter_map(Value::as_inline_table_mut) {
+                            left.extend(strip(table, known, &format!("{field}.")));
+                        }
+                    }
+                    _ => {}
+                }
+            }
+            if let Some(starter) = site.get_mut("starter").and_then(Item::as_table_like_mut) {
+                left.extend(strip(starter, &STARTER, "starter."));
+            }
+            // A template is nothing without its command.
+            if left.iter().any(|field| field == "starter.command") {
+                site.remove("starter");
+            }
+            if site.get("key").and_then(Item::as_str).is_some_and(|key| key.contains('/')) {
+                site.remove("key");
+                left.push("key, in a folder".to_owned());
+            }
+            left.sort();
+            left.dedup();
+            found.extend(left.into_iter().map(|field| (name.clone(), field)));
+        }
         found
     }
 
@@ -304,11 +353,22 @@ impl Book {
     }
 
     fn table(&mut self, name: &str) -> Result<&mut Table, SetupError> {
-        let missing = || SetupError::Request(format!("no site {name} in the sites file"));
         let tables = self.tables()?;
-        let at = position(tables, name).ok_or_else(missing)?;
-        tables.get_mut(at).ok_or_else(missing)
+        let at = position(tables, name).ok_or_else(|| missing(name))?;
+        tables.get_mut(at).ok_or_else(|| missing(name))
     }
+}
+
+fn missing(name: &str) -> SetupError {
+    SetupError::Request(format!("no site {name} in the sites file"))
+}
+
+/// Removes all fields but these from a table. Returns their names, after `place`.
+fn strip(table: &mut dyn TableLike, known: &[&str], place: &str) -> Vec<String> {
+    let others = table.iter().map(|(field, _)| field.to_owned()).filter(|field| !known.contains(&field.as_str()));
+    let others: Vec<String> = others.collect();
+    others.iter().for_each(|field| drop(table.remove(field)));
+    others.iter().map(|field| format!("{place}{field}")).collect()
 }
 
 /// A copy of the table without its position in the file it came from.
@@ -435,7 +495,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_sites_are_taken_over_in_order() {
+    fn sites_of_another_file_are_appended_and_replaced_in_order() {
         let mut ours = Book::of(Path::new("x"), "").unwrap();
         with(&mut ours, "lyon", 1);
         let mut theirs = Book::of(Path::new("y"), "").unwrap();
@@ -443,12 +503,19 @@ mod tests {
             with(&mut theirs, name, port);
         }
         let theirs = Book::of(Path::new("y"), &theirs.text()).unwrap();
-        assert_eq!(ours.adopt(&theirs, "").unwrap(), ["kyoto", "nancy"]);
+        ours.append(&theirs, "kyoto").unwrap();
+        ours.append(&theirs, "nancy").unwrap();
         let sites = ours.sites().unwrap();
         assert_eq!(sites.names(), "lyon, kyoto, nancy");
         assert_eq!(sites.sites[0].gateways[0].inside, "10.0.0.1:1");
         assert_eq!(sites.sites[2].gateways[0].inside, "10.0.0.1:7");
-        assert!(ours.adopt(&theirs, "").unwrap().is_empty());
+        let mut again = theirs.clone();
+        again.replace(&ours, "lyon").unwrap();
+        let sites = again.sites().unwrap();
+        assert_eq!(sites.names(), "kyoto, lyon, nancy", "each keeps its place");
+        let inside: Vec<_> = sites.sites.iter().map(|site| site.gateways[0].inside.as_str()).collect();
+        assert_eq!(inside, ["10.0.0.1:5", "10.0.0.1:1", "10.0.0.1:7"]);
+        assert!(again.append(&ours, "paris").is_err() && again.replace(&ours, "paris").is_err());
     }
 
     #[test]

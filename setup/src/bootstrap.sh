@@ -4,7 +4,8 @@
 # Copies are for this user only. The umask is restored before `exec`, so it does not apply to what jobs write.
 mask=$(umask)
 umask 077
-say() { printf '%s %s\n' "$mark" "$*"; }
+# On a line of its own, whatever was printed before.
+say() { printf '\n%s %s\n' "$mark" "$*"; }
 # Reads the rest of the input and drops it: after a failure, what the other end still sends must go nowhere.
 fail() { say "fail $*"; cat >/dev/null; exit 1; }
 one_line() { tr '\n\r' '  '; }

@@ -137,10 +137,13 @@ fn settle(folders: &Folders, site: &str, keep: bool) -> Reply {
     let keeping = Keeping::new(folders, site);
     let offer = if keep { None } else { keeping.offer().map(str::to_owned) };
     let kept = (keep || keeping.is_installed()).then(|| keeping.install().map_err(|error| error.to_string()));
-    let notes = match link::make() {
+    let mut notes: Vec<String> = match link::make() {
         Ok(note) => note.into_iter().collect(),
         Err(error) => vec![error.to_string()],
     };
+    if let Err(error) = folders::remove_old_releases(&background::releases_in_use(folders)) {
+        notes.push(error.to_string());
+    }
     Reply::Settled { notes, kept, offer }
 }
 

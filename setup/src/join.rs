@@ -13,6 +13,7 @@ use crate::company::{Company, whereabouts};
 use crate::here::finding;
 use crate::here::folders::Folders;
 use crate::message::{Reply, Request};
+use crate::newcomers;
 use crate::release::Release;
 use crate::ticket::Ticket;
 use crate::{Progress, SetupError, add};
@@ -60,20 +61,23 @@ pub async fn join(wish: Wish, ticket: &Ticket, progress: &mut dyn Progress) -> R
     let folders = Folders::of_user()?;
     let here = Book::open(&folders.sites_file())?;
     let known = here.sites()?.site(&name).map(|(_, site)| site.clone());
-    let wish = Wish { place: None, dial_out: wish.advertise.is_none(), ..wish };
+    let dial_out = wish.advertise.is_none() && known.is_none();
+    let wish = Wish { place: None, dial_out, ..wish };
     let folder = wish.folder.clone().or_else(|| known.as_ref().and_then(|site| site.folder.clone()));
-    let (mut company, newcomer, findings) = add::describe_here(&wish, known.as_ref(), progress).await?;
+    let (mut company, newcomer, entry, findings) = add::describe_here(&wish, known.as_ref(), progress).await?;
     let key = client::key::load(&folders.key(&name)).map_err(|e| SetupError::site(&name, e.to_string()))?;
     progress.step(&name, &format!("joining at {}", ticket.0.address));
     let text = client::join(&ticket.0, &key, &name, &newcomer.text()).await;
     let text = text.map_err(|e| SetupError::site(&name, e.to_string()))?;
-    // Keep the others' order of sites: it decides which site dials which.
-    let mut joined = Book::of(&folders.sites_file(), &text)?;
-    for taken in joined.adopt(&here, &name)? {
-        progress.step(&name, &format!("site {taken} was in the sites file here already and stays"));
+    let mut own = here;
+    match known {
+        Some(_) => add::write_entry(&mut own, &wish, true, &entry)?,
+        None => own.add(&name, &entry)?,
     }
-    joined.identify(&name, &key.fingerprint(), None, folder.as_deref())?;
-    let mut outcome = Outcome { site: name.clone(), ok: true, findings, notes: Vec::new() };
+    own.identify(&name, &key.fingerprint(), None, folder.as_deref())?;
+    let mut notes = Vec::new();
+    let joined = merge(&own, &text, &wish, ticket, progress, &mut notes)?;
+    let mut outcome = Outcome { site: name.clone(), ok: true, findings, notes };
     for request in [
         Request::WriteSites { text: Some(joined.text()) },
         Request::Gateway { site: name.clone() },
@@ -102,6 +106,44 @@ pub async fn join(wish: Wish, ticket: &Ticket, progress: &mut dyn Progress) -> R
     Ok(outcome)
 }
 
+/// The sites file of a site that has joined: the sites of the inviting site's file, whose order decides which site
+/// dials which, then others that were here. Entries that were here stay as they are. The ticket vouches for the site
+/// that made it; the user accepts the others.
+fn merge(
+    own: &Book,
+    text: &str,
+    wish: &Wish,
+    ticket: &Ticket,
+    progress: &mut dyn Progress,
+    notes: &mut Vec<String>,
+) -> Result<Book, SetupError> {
+    let mut joined = Book::of(own.path(), text)?;
+    joined.keep_shared(true);
+    let (ours, place) = (own.sites()?, "the sites file of the site that has invited this one");
+    for site in joined.sites()?.sites {
+        let (name, vouched) = (&site.name, site.fingerprint == ticket.0.fingerprint);
+        if ours.site(name).is_some() {
+            joined.replace(own, name)?;
+        } else if !vouched && !newcomers::is_accepted(&site, place, &wish.accept, progress) {
+            joined.remove(name)?;
+            notes.push(format!(
+                "site {name} ({}) was left out: if you know it, join again with a new ticket and --accept {name}",
+                newcomers::describe(&site)
+            ));
+        }
+    }
+    for site in ours.sites {
+        if joined.sites()?.site(&site.name).is_none() {
+            joined.append(own, &site.name)?;
+            if site.name != wish.name {
+                progress.step(&wish.name, &format!("site {} was in the sites file here already and stays", site.name));
+            }
+        }
+    }
+    joined.sites()?;
+    Ok(joined)
+}
+
 /// Adds newcomers to a gateway's sites file.
 #[derive(Debug)]
 pub struct Doorman {
@@ -125,7 +167,8 @@ impl Doorkeeper for Doorman {
         if newcomer.name != site || newcomer.fingerprint != fingerprint {
             return Err(not_taken("its entry is of another site or key than it shows"));
         }
-        let own = told.not_for_others();
+        let mut shared = told.clone();
+        let own: Vec<String> = shared.keep_shared(false).into_iter().map(|(_, field)| field).collect();
         if !own.is_empty() {
             return Err(NotTaken(format!(
                 "its entry may not say {}: that is for the sites file of its own site; leave it out, and write it there when the site \
@@ -141,7 +184,7 @@ impl Doorkeeper for Doorman {
             // A known site joins again to be repaired.
             Some(_) => Ok(book.text()),
             None => {
-                book.adopt(&told, "").map_err(not_taken)?;
+                book.append(&shared, site).map_err(not_taken)?;
                 book.save().map_err(not_taken)?;
                 Ok(book.text())
             }
@@ -163,6 +206,42 @@ mod tests {
             "[[site]]\nname = \"{name}\"\nfingerprint = \"sha256:{print}\"\n[[site.gateway]]\nname = \"gw1\"\ninside = \"h:1\"\n\
              [[site.node]]\nname = \"n1\"\n"
         )
+    }
+
+    #[test]
+    fn a_hostile_inviter_changes_nothing_that_is_here() {
+        let starter = "[site.starter]\nkind = \"ssh\"\noptions = [\"-v\"]\n";
+        let mine = format!("# mine\n{}{starter}{}", entry("kyoto", 2), entry("nancy", 3));
+        let own = Book::of("x".as_ref(), &mine).unwrap();
+        let hostile = "[site.starter]\nkind = \"template\"\ncommand = [\"sh\", \"-c\", \"id\", \"{node}\"]\n";
+        let with = |entry: String| entry.replace("[[site.gateway]]", "ssh = \"evil@h\"\n[[site.gateway]]") + hostile;
+        let reply: String = [("lyon", 1), ("kyoto", 2), ("evil", 9), ("nancy", 7)]
+            .map(|(name, print)| with(entry(name, print)))
+            .concat();
+        let ticket = Ticket(Invitation {
+            address: "h:1".into(),
+            fingerprint: Fingerprint([1; 32]),
+            ticket: types::JobId(1),
+            secret: wire::Secret::new([7; 32]),
+        });
+        let merged = |accept: &[&str]| {
+            let accept = accept.iter().map(|&name| name.to_owned()).collect();
+            let (wish, mut notes) = (Wish { name: "kyoto".into(), accept, ..Wish::default() }, Vec::new());
+            (merge(&own, &reply, &wish, &ticket, &mut crate::Silent, &mut notes).unwrap(), notes)
+        };
+        let (book, notes) = merged(&[]);
+        let text = book.text();
+        for field in ["evil", "template", "command", "\"id\""] {
+            assert!(!text.contains(field), "{field}: {text}");
+        }
+        let sites = book.sites().unwrap();
+        assert_eq!(sites.names(), "lyon, kyoto, nancy");
+        assert_eq!(sites.sites[1], own.sites().unwrap().sites[0], "its own entry is as it was");
+        assert_eq!(sites.sites[2].fingerprint, Fingerprint([3; 32]), "nor does another site change");
+        assert!(notes[0].contains("site evil") && notes[0].contains("--accept evil"), "{notes:?}");
+        let (book, notes) = merged(&["evil"]);
+        assert_eq!((book.sites().unwrap().names().as_str(), notes.len()), ("lyon, kyoto, evil, nancy", 0));
+        assert!(!book.text().contains("evil@h") && !book.text().contains("template"), "{}", book.text());
     }
 
     #[test]

@@ -24,6 +24,7 @@ pub mod join;
 mod lift;
 pub mod machine;
 pub mod message;
+mod newcomers;
 pub mod nodes;
 pub mod parcel;
 pub mod place;
@@ -48,6 +49,12 @@ pub trait Progress {
     /// `done` of the `total` bytes that go to a site have been sent.
     fn part(&mut self, site: &str, done: u64, total: u64) {
         let _ = (site, done, total);
+    }
+
+    /// Asks the user, who answers yes or no. Nobody is there to say yes unless this is implemented.
+    fn accepts(&mut self, question: &str) -> bool {
+        let _ = question;
+        false
     }
 }
 

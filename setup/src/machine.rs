@@ -10,14 +10,17 @@ mod ssh;
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::process::Stdio;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use launch::capture::Tail;
 use thiserror::Error;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
-use tokio::time::timeout;
+use tokio::time::{Instant, sleep_until, timeout};
+use types::UntrustedText;
 
 pub use self::job::{Input, Streams};
 use crate::message::{Reply, Request};
@@ -38,27 +41,33 @@ const STEP: Duration = Duration::from_secs(30);
 /// The number of signals after which waiting for a job's end is given up.
 const PATIENCE: u32 = 3;
 const PIECE_LEN: usize = 64 << 10;
-/// The longest line read from the other end, in bytes.
-const MAX_LINE: u64 = 8 << 20;
-/// How much of ssh's standard error is kept, in bytes.
-const KEEP: usize = 4096;
+/// Most bytes read before the program there runs: greetings of the login, and what the script reports.
+const MOST_DIALOGUE: u64 = 1 << 20;
+/// Most bytes read for a reply.
+const MOST_REPLY: u64 = 8 << 20;
+/// When the login is asked again to begin, if it has not: a start-up file there has read the request, or has started
+/// another shell.
+const NUDGE: Duration = Duration::from_secs(3);
+/// How long after the end of ssh its output is waited for. Before release 8.5, the process that keeps a shared
+/// connection of OpenSSH keeps this pipe open too.
+const LINGER: Duration = Duration::from_millis(500);
 
 /// What the script reported about a machine.
 #[derive(Clone, Debug, Default)]
 pub struct Facts {
     /// `uname -s`.
-    pub os: String,
+    pub os: UntrustedText,
     /// `uname -m`.
-    pub architecture: String,
+    pub architecture: UntrustedText,
     /// `uname -n`.
-    pub host: String,
-    pub user: String,
+    pub host: UntrustedText,
+    pub user: UntrustedText,
     /// The C library and its version.
-    pub libc: String,
+    pub libc: UntrustedText,
     /// The folder of the release there.
-    pub folder: String,
+    pub folder: UntrustedText,
     /// The folder that holds the releases there.
-    pub base: String,
+    pub base: UntrustedText,
     /// Releases that exist there, newest first.
     pub releases: Vec<String>,
     /// Files of the release that exist there, by name, with their sums.
@@ -90,7 +99,13 @@ pub struct Machine {
     child: Child,
     input: ChildStdin,
     output: BufReader<ChildStdout>,
-    words: Option<JoinHandle<Vec<u8>>>,
+    /// The end of its standard error, and the task that reads it.
+    words: Arc<Mutex<Tail>>,
+    reading: JoinHandle<()>,
+    /// The end of what was printed there and is not for us.
+    printed: Tail,
+    /// How many more bytes may be read.
+    budget: u64,
     /// Takes the channel that receives standard error from then on.
     heard: Option<oneshot::Sender<mpsc::Sender<Vec<u8>>>>,
     mark: String,
@@ -105,8 +120,8 @@ enum Unheard {
     /// The connection was closed; ssh's standard error says why.
     #[error("")]
     Closed,
-    #[error("a line longer than {MAX_LINE} bytes")]
-    LongLine,
+    #[error("it prints without end")]
+    Endless,
     #[error(transparent)]
     Io(std::io::Error),
 }
@@ -125,6 +140,7 @@ impl Machine {
         }
         machine.write(format!("go {id}\n").as_bytes()).await?;
         machine.expect("go", STEP).await?;
+        machine.printed = Tail::default();
         Ok(machine)
     }
 
@@ -189,7 +205,8 @@ impl Machine {
         let mark = format!("landbridge-{:016x}", u64::from_le_bytes(random));
         let folder = quoted(way.folder.unwrap_or(FOLDER));
         let script = format!("mark={mark}\nid={}\nfolder={folder}\n{SCRIPT}", quoted(id));
-        let mut command = ssh::command(way.place, &ssh::reading_script(script.len()), asking);
+        let line = ssh::reading_script(&mark, script.len());
+        let mut command = ssh::command(way.place, &line, asking);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
         let started = command.spawn().map_err(|e| ssh::Refusal::new(format!("cannot start a shell: {e}")));
         let mut child = started?;
@@ -198,6 +215,7 @@ impl Machine {
             return Err(ssh::Refusal::new("no pipes"));
         };
         let (heard, hears) = oneshot::channel();
+        let words = Arc::new(Mutex::new(Tail::default()));
         let mut machine = Machine {
             facts: Facts::default(),
             copied: 0,
@@ -206,14 +224,18 @@ impl Machine {
             child,
             input,
             output: BufReader::new(output),
-            words: Some(tokio::spawn(last_words(errors, hears))),
+            reading: tokio::spawn(last_words(errors, words.clone(), hears)),
+            words,
+            printed: Tail::default(),
+            budget: MOST_DIALOGUE,
             heard: Some(heard),
             mark,
         };
         let limit = if asking { REACH_ASKING } else { REACH };
         let reached = timeout(limit, async {
+            machine.begun(&line).await?;
             // If the other end does not read, reading from it below gives a better error.
-            let _ = machine.input.write_all(script.as_bytes()).await;
+            let _ = machine.input.write_all(format!("{}\n{script}", machine.mark).as_bytes()).await;
             machine.listen().await
         });
         match reached.await {
@@ -223,17 +245,44 @@ impl Machine {
         }
     }
 
+    /// Waits until the shell there takes the script. Nothing of the script is sent before, because a start-up file
+    /// there may read standard input. One that reads a line gets the command, and one that starts another shell has
+    /// that shell run it; `/bin/sh` skips what was sent too often.
+    async fn begun(&mut self, line: &str) -> Result<(), Unheard> {
+        let nudge = format!("\n{line}\n");
+        let mut reading = Vec::new();
+        let mut next = Instant::now() + NUDGE;
+        loop {
+            tokio::select! {
+                read = self.read_line(&mut reading) => match read? {
+                    false => return Err(Unheard::Closed),
+                    true => {
+                        let begins = self.marked(&reading).is_some_and(|(key, _)| key == "begin");
+                        reading.clear();
+                        if begins {
+                            return Ok(());
+                        }
+                    }
+                },
+                () = sleep_until(next) => {
+                    let _ = self.input.write_all(nudge.as_bytes()).await;
+                    next += NUDGE;
+                }
+            }
+        }
+    }
+
     /// Reads what the script reports until it is ready.
     async fn listen(&mut self) -> Result<(), Unheard> {
         while let Some((key, value)) = self.word().await? {
             match key.as_str() {
-                "os" => self.facts.os = value,
-                "arch" => self.facts.architecture = value,
-                "host" => self.facts.host = value,
-                "user" => self.facts.user = value,
-                "libc" => self.facts.libc = value,
-                "folder" => self.facts.folder = value,
-                "base" => self.facts.base = value,
+                "os" => self.facts.os = value.into(),
+                "arch" => self.facts.architecture = value.into(),
+                "host" => self.facts.host = value.into(),
+                "user" => self.facts.user = value.into(),
+                "libc" => self.facts.libc = value.into(),
+                "folder" => self.facts.folder = value.into(),
+                "base" => self.facts.base = value.into(),
                 "release" => self.facts.releases.push(value),
                 "unpacks" => self.facts.unpacks = true,
                 "have" => {
@@ -248,37 +297,73 @@ impl Machine {
         Err(Unheard::Closed)
     }
 
-    /// The next line of the script: its first word and the rest. Other lines, such as a login's greeting, are skipped.
+    /// The next line of the script: its first word and the rest. Other lines, such as a login's greeting, are kept for
+    /// messages.
     async fn word(&mut self) -> Result<Option<(String, String)>, Unheard> {
-        let mark = format!("{} ", self.mark);
-        while let Some(line) = self.line().await? {
-            if let Some(said) = line.trim_end().strip_prefix(&mark) {
-                let (key, value) = said.split_once(' ').unwrap_or((said, ""));
-                return Ok(Some((key.to_owned(), value.trim().to_owned())));
+        let mut line = Vec::new();
+        while self.read_line(&mut line).await? {
+            if let Some(word) = self.marked(&line) {
+                return Ok(Some(word));
             }
+            line.clear();
         }
         Ok(None)
     }
 
-    async fn line(&mut self) -> Result<Option<String>, Unheard> {
-        let mut line = Vec::new();
-        let mut limited = (&mut self.output).take(MAX_LINE);
-        match limited.read_until(b'\n', &mut line).await {
-            Ok(0) => Ok(None),
-            Ok(_) if line.ends_with(b"\n") => Ok(Some(String::from_utf8_lossy(&line).into_owned())),
-            Ok(count) if count as u64 == MAX_LINE => Err(Unheard::LongLine),
-            Ok(_) => Ok(None),
-            Err(e) => Err(Unheard::Io(e)),
+    /// What follows our mark in a line, wherever the mark stands: what a login prints may have no newline at its end.
+    fn marked(&mut self, line: &[u8]) -> Option<(String, String)> {
+        let text = String::from_utf8_lossy(line);
+        let Some((before, after)) = text.split_once(&format!("{} ", self.mark)) else {
+            self.printed.push(line);
+            return None;
+        };
+        self.printed.push(before.as_bytes());
+        let (key, value) = after.trim_end().split_once(' ').unwrap_or((after.trim_end(), ""));
+        Some((key.to_owned(), value.trim().to_owned()))
+    }
+
+    /// Adds the next line to `line`, newline included. `false`: the output has ended. Cancel-safe: what was read of a
+    /// line stays in `line`.
+    async fn read_line(&mut self, line: &mut Vec<u8>) -> Result<bool, Unheard> {
+        loop {
+            let available = self.output.fill_buf().await.map_err(Unheard::Io)?;
+            if available.is_empty() {
+                self.printed.push(line);
+                return Ok(false);
+            }
+            let end = available.iter().position(|byte| *byte == b'\n').map(|at| at + 1);
+            let taken = end.unwrap_or(available.len());
+            self.budget = self.budget.checked_sub(taken as u64).ok_or(Unheard::Endless)?;
+            line.extend_from_slice(&available[..taken]);
+            self.output.consume(taken);
+            if end.is_some() {
+                return Ok(true);
+            }
         }
+    }
+
+    /// The next line that can be a reply. Others come from programs that a login has left running.
+    async fn reply(&mut self) -> Result<Option<Vec<u8>>, Unheard> {
+        self.budget = MOST_REPLY;
+        let mut line = Vec::new();
+        while self.read_line(&mut line).await? {
+            if line.starts_with(b"{") || line.starts_with(b"\"") {
+                return Ok(Some(line));
+            }
+            self.printed.push(&line);
+            line.clear();
+        }
+        Ok(None)
     }
 
     /// The release to run there: this one or, on another architecture, one of the machine's own of the same version.
     fn suits(&self, release: &Release) -> Result<String, SetupError> {
         let (facts, ours) = (&self.facts, &release.architecture);
-        if facts.os != "Linux" {
-            return Err(SetupError::site(&self.site, format!("{} runs {}, not Linux", facts.host, facts.os)));
+        if facts.os.raw() != "Linux" {
+            let text = format!("{} runs `{}`, not Linux", facts.host, facts.os);
+            return Err(SetupError::site(&self.site, text));
         }
-        if facts.architecture != *ours {
+        if facts.architecture.raw() != ours {
             let version = release.id.split('-').next().unwrap_or_default();
             if let Some(own) = facts.releases.iter().find(|id| id.split('-').next() == Some(version)) {
                 return Ok(own.clone());
@@ -308,7 +393,10 @@ impl Machine {
         match timeout(limit, self.word()).await {
             Ok(Ok(Some((key, value)))) if key == wanted => Ok(value),
             Ok(Ok(Some((key, value)))) if key == "fail" => Err(SetupError::site(&self.site, hint(&value))),
-            Ok(Ok(Some((key, _)))) => Err(SetupError::site(&self.site, format!("said `{key}` instead of `{wanted}`"))),
+            Ok(Ok(Some((key, _)))) => {
+                let key = UntrustedText::from(key);
+                Err(SetupError::site(&self.site, format!("said `{key}` instead of `{wanted}`")))
+            }
             Ok(Ok(None)) => Err(self.lost(String::new()).await),
             Ok(Err(error)) => Err(self.lost(error.to_string()).await),
             Err(_) => Err(SetupError::site(&self.site, format!("no answer within {} s", limit.as_secs()))),
@@ -334,7 +422,7 @@ impl Machine {
     /// Waits for the reply to a request.
     pub(crate) async fn answer(&mut self, request: &Request) -> Result<Reply, SetupError> {
         let limit = request.limit();
-        let answer = match timeout(limit, self.line()).await {
+        let answer = match timeout(limit, self.reply()).await {
             Ok(Ok(Some(line))) => line,
             Ok(Ok(None)) => return Err(self.lost(String::new()).await),
             Ok(Err(error)) => return Err(self.lost(error.to_string()).await),
@@ -343,10 +431,13 @@ impl Machine {
                 return Err(SetupError::site(&self.site, text));
             }
         };
-        match serde_json::from_str(&answer) {
+        match Reply::read(&answer) {
             Ok(Reply::Failed { problem }) => Err(SetupError::site(&self.site, problem)),
             Ok(reply) => Ok(reply),
-            Err(e) => Err(SetupError::site(&self.site, format!("an answer that makes no sense: {e}"))),
+            Err(e) => {
+                let e = UntrustedText::from(e.to_string());
+                Err(SetupError::site(&self.site, format!("an answer that makes no sense: {e}")))
+            }
         }
     }
 
@@ -367,11 +458,9 @@ impl Machine {
         };
         // A shared connection may keep the pipe open: use what ssh has written so far.
         let _ = self.child.start_kill();
-        let words = match self.words.take() {
-            Some(words) => timeout(Duration::from_secs(1), words).await.ok().and_then(Result::ok).unwrap_or_default(),
-            None => Vec::new(),
-        };
-        ssh::Refusal::judge(problem, code, &String::from_utf8_lossy(&words))
+        let _ = timeout(LINGER, &mut self.reading).await;
+        let words = self.words.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        ssh::Refusal::judge(problem, code, &words, &self.printed)
     }
 }
 
@@ -387,7 +476,7 @@ fn hint(problem: &str) -> String {
     } else {
         ""
     };
-    format!("{problem}{advice}")
+    format!("{}{advice}", UntrustedText::from(problem))
 }
 
 /// The text as one word for the shell.
@@ -397,8 +486,12 @@ pub(crate) fn quoted(text: &str) -> String {
 
 /// The end of what a program writes to its standard error. Once a receiver arrives through `hears`, output goes there
 /// instead.
-async fn last_words(mut errors: ChildStderr, mut hears: oneshot::Receiver<mpsc::Sender<Vec<u8>>>) -> Vec<u8> {
-    let (mut kept, mut buffer) = (Vec::new(), [0; 4096]);
+async fn last_words(
+    mut errors: ChildStderr,
+    kept: Arc<Mutex<Tail>>,
+    mut hears: oneshot::Receiver<mpsc::Sender<Vec<u8>>>,
+) {
+    let mut buffer = [0; 4096];
     let mut listener: Option<mpsc::Sender<Vec<u8>>> = None;
     while let Ok(count @ 1..) = errors.read(&mut buffer).await {
         if listener.is_none() {
@@ -410,11 +503,8 @@ async fn last_words(mut errors: ChildStderr, mut hears: oneshot::Receiver<mpsc::
             }
             continue;
         }
-        kept.extend_from_slice(&buffer[..count]);
-        let excess = kept.len().saturating_sub(KEEP);
-        kept.drain(..excess);
+        kept.lock().unwrap_or_else(PoisonError::into_inner).push(&buffer[..count]);
     }
-    kept
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ use std::time::Duration;
 use launch::check::Finding;
 use serde::{Deserialize, Serialize};
 use types::JobId;
+use types::untrusted::indented;
 use wire::Secret;
 use wire::control::TrunkStanding;
 
@@ -255,6 +256,9 @@ pub struct Standing {
     pub host: String,
     /// Its release.
     pub release: String,
+    /// That is not the release that answers here.
+    #[serde(default)]
+    pub other_release: bool,
     /// The path of its log.
     pub log: String,
     /// How many jobs are open.
@@ -271,6 +275,33 @@ impl Carry {
     pub(crate) fn needs_gateways(&self) -> bool {
         let command: Vec<&str> = self.command.iter().map(String::as_str).collect();
         matches!(command[..], ["run" | "forward"] | ["stage", "move" | "in" | "out"])
+    }
+}
+
+/// Most bytes of each text in a reply that a user sees.
+const MOST_TEXT: usize = 8 << 10;
+
+impl Reply {
+    /// Reads a reply, whose texts are then fit for a terminal: the machine that sends it may be anybody's. Only the
+    /// sites file stays as it is, which is parsed.
+    pub(crate) fn read(line: &[u8]) -> serde_json::Result<Reply> {
+        let mut reply: serde_json::Value = serde_json::from_slice(line)?;
+        if reply.get("Sites").is_none() {
+            tame(&mut reply);
+        }
+        serde_json::from_value(reply)
+    }
+}
+
+fn tame(value: &mut serde_json::Value) {
+    match value {
+        serde_json::Value::String(text) => {
+            let end = (0..=MOST_TEXT.min(text.len())).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
+            *text = indented(&text[..end]);
+        }
+        serde_json::Value::Array(values) => values.iter_mut().for_each(tame),
+        serde_json::Value::Object(fields) => fields.values_mut().for_each(tame),
+        _ => {}
     }
 }
 
@@ -312,5 +343,40 @@ impl Request {
             | Request::Survey { .. } => 60,
             _ => 30,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_text_of_a_reply_acts_on_a_terminal_or_passes_for_a_message() {
+        let hostile = "x\u{1b}]52;c;aGk=\u{7}\nlandbridge: all is well\u{202e}";
+        let text = |value: serde_json::Value| format!("{:?}", Reply::read(value.to_string().as_bytes()).unwrap());
+        for reply in [
+            serde_json::json!({ "Failed": { "problem": hostile } }),
+            serde_json::json!({ "Done": { "note": hostile } }),
+            serde_json::json!({ "Gateway": { "started": true, "note": hostile } }),
+            serde_json::json!({ "Settled": { "notes": [hostile], "kept": { "Ok": hostile }, "offer": hostile } }),
+            serde_json::json!({ "Findings": [{ "site": hostile, "part": hostile, "ok": true, "detail": hostile }] }),
+            serde_json::json!({ "Status": {
+                "process": 7, "host": hostile, "release": hostile, "log": hostile, "jobs": 1, "unread": hostile,
+                "problem": hostile, "trunks": [{ "site": hostile, "up": false, "problem": hostile }],
+            } }),
+        ] {
+            let shown = text(reply);
+            // Debug output of a Rust string escapes a backslash.
+            assert!(shown.contains("x\\\\u{1b}]52") && shown.contains("\\n landbridge: all"), "{shown}");
+            assert!(!shown.contains("x\\u{1b}") && !shown.contains("\\nlandbridge"), "{shown}");
+        }
+        let sites = serde_json::json!({ "Sites": { "text": "# mine\n[[site]]\n" } });
+        assert_eq!(
+            Reply::read(sites.to_string().as_bytes()).unwrap(),
+            Reply::Sites { text: Some("# mine\n[[site]]\n".into()) }
+        );
+        let long = serde_json::json!({ "Done": { "note": "é".repeat(1 << 20) } });
+        let Reply::Done { note } = Reply::read(long.to_string().as_bytes()).unwrap() else { panic!() };
+        assert_eq!(note.len(), MOST_TEXT);
     }
 }

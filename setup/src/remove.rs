@@ -48,7 +48,7 @@ pub async fn remove(
         Some(place) => {
             let outcome = async {
                 let machine = company.reach(name, &place, site.folder.as_deref(), progress).await?;
-                let base = machine.facts.base.clone();
+                let base = machine.facts.base.raw().to_owned();
                 let stop = Request::StopGateway { site: name.to_owned(), force };
                 let mut notes = Vec::new();
                 for request in [stop, Request::Forget { site: name.to_owned(), base }] {

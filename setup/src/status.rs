@@ -76,6 +76,12 @@ fn judge(site: &Site, file: &Path, standing: &Standing) -> Option<String> {
     if let Some(unread) = &standing.unread {
         return Some(format!("{unread}: `landbridge sites apply`, typed where it was edited, hands it out"));
     }
+    if standing.other_release {
+        return Some(format!(
+            "its gateway runs another release, {}: `landbridge sites add {}` restarts it when no job is open there",
+            standing.release, site.name
+        ));
+    }
     let down: Vec<_> = standing.trunks.iter().filter(|trunk| !trunk.up).map(|trunk| trunk.problem.as_str()).collect();
     (!down.is_empty()).then(|| down.join("; "))
 }
@@ -98,6 +104,10 @@ mod tests {
         let trunk = |up| TrunkStanding { site: "kyoto".into(), up, problem: "refused".into() };
         let running = |up| Standing { process: Some(7), trunks: vec![trunk(up)], ..Standing::default() };
         assert_eq!(judge(&running(true)), None);
+        let old = Standing { other_release: true, release: "/home/me/0.1.0-abc".into(), ..running(true) };
+        assert!(
+            judge(&old).is_some_and(|text| text.contains("0.1.0-abc") && text.contains("`landbridge sites add lyon`"))
+        );
         assert_eq!(judge(&running(false)).as_deref(), Some("refused"));
     }
 }

@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::process::Stdio;
 use std::time::Duration;
 
-use tokio::io::AsyncReadExt;
+use launch::capture::tail;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::process::{Child, Command};
 use tokio::time::{Instant, sleep};
@@ -76,11 +76,8 @@ impl Tunnel {
 
     /// Waits until ssh ends; returns why it did.
     pub async fn ended(&mut self) -> SetupError {
-        let mut words = String::new();
-        if let Some(mut errors) = self.child.stderr.take() {
-            let _ = errors.read_to_string(&mut words).await;
-        }
+        let words = tail(self.child.stderr.take()).await.last_lines();
         let _ = self.child.wait().await;
-        SetupError::site(&self.site, format!("ssh ended: {}", words.trim()))
+        SetupError::site(&self.site, format!("ssh ended: {words}"))
     }
 }

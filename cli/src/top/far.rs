@@ -3,9 +3,10 @@
 use std::io::IsTerminal;
 
 use anyhow::{Result, anyhow};
+use launch::capture::tail;
 use launch::launcher::Sites;
 use launch::watch::Round;
-use tokio::io::{AsyncBufReadExt, BufReader, duplex};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader, duplex};
 use tokio::sync::mpsc;
 use types::sites::Site;
 
@@ -25,13 +26,19 @@ pub(super) fn top(args: &TopArgs, sites: &Sites, site: &Site) -> Result<i32> {
     let words = ["--json".into(), "--interval".into(), format!("{}ms", args.interval.as_millis()).into()];
     let (sender, rounds) = mpsc::channel(1);
     let (output, seen) = duplex(PIPE);
-    let mut errors = Vec::new();
     let runtime = runtime()?;
-    let shown = runtime.block_on(async {
+    let (shown, said) = runtime.block_on(async {
+        let (errors, said) = duplex(4096);
+        let said = tokio::spawn(tail(Some(said)));
         let reading = async {
-            let mut lines = BufReader::new(seen).lines();
-            while let Ok(Some(line)) = lines.next_line().await {
-                if let Ok(round) = serde_json::from_str::<Round>(&line)
+            let (mut seen, mut line) = (BufReader::new(seen), Vec::new());
+            // A longer line is no round, and ends the view.
+            while let Ok(1..) = (&mut seen).take(PIPE as u64).read_until(b'\n', &mut line).await {
+                let line = std::mem::take(&mut line);
+                if line.len() == PIPE && !line.ends_with(b"\n") {
+                    return;
+                }
+                if let Ok(round) = serde_json::from_slice::<Round>(&line)
                     && sender.send(round).await.is_err()
                 {
                     break;
@@ -39,15 +46,16 @@ pub(super) fn top(args: &TopArgs, sites: &Sites, site: &Site) -> Result<i32> {
             }
             std::future::pending::<()>().await;
         };
-        tokio::select! {
+        let shown = tokio::select! {
             shown = show(rounds, Screen::new(&site.name, args.interval)) => Some(shown),
-            ended = carried::carry_to(sites, site, &["top"], words.into(), (output, &mut errors), None) => match ended {
+            ended = carried::carry_to(sites, site, &["top"], words.into(), (output, errors), None) => match ended {
                 Ok(_) => None,
                 Err(error) => Some(Err(error)),
             },
             () = reading => None,
-        }
+        };
+        (shown, said.await.unwrap_or_default())
     });
     runtime.shutdown_background();
-    shown.unwrap_or_else(|| Err(anyhow!("site {}: {}", site.name, String::from_utf8_lossy(&errors).trim())))
+    shown.unwrap_or_else(|| Err(anyhow!("site {}: {}", site.name, said.last_lines())))
 }

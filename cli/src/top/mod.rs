@@ -57,7 +57,7 @@ async fn print(mut rounds: mpsc::Receiver<Round>, args: &TopArgs) -> Result<Roun
     rounds.recv().await.context(ended)?;
     loop {
         let round = rounds.recv().await.context(ended)?;
-        let mut out = std::io::stdout().lock();
+        let mut out = crate::output::stdout();
         if args.json {
             writeln!(out, "{}", crate::json::object(&round)?)?;
         } else if round.answered() {

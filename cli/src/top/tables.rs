@@ -6,10 +6,9 @@ use std::collections::BTreeMap;
 use launch::links::{How, Links, PairFigures};
 use launch::rates::{JobRates, LinkRates, TrunkRates};
 use launch::watch::{Look, Round};
+use types::untrusted::one_line;
 use wire::View;
 use wire::view::{JobView, LinkView, TrunkView};
-
-use crate::printable::printable;
 
 use super::figures::{NOTHING, bar, bytes, megabits, milliseconds, per_second, span};
 
@@ -112,7 +111,7 @@ impl Table {
         let rows = self.rows.iter().filter(has).map(|row| {
             let rest = if first { &row.rest[..] } else { "" };
             let text = line(&row.cells.iter().map(String::as_str).collect::<Vec<_>>()) + rest;
-            (row.mood, printable(text.trim_end(), '?'))
+            (row.mood, one_line(text.trim_end()).into_owned())
         });
         [(Mood::Head, head.trim_end().to_owned())].into_iter().chain(rows).collect()
     }

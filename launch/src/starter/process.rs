@@ -8,11 +8,11 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use hooks::{AgentHandle, StartError};
-use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::fs::{MemfdFlags, OFlags, fcntl_setfl, memfd_create};
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::io::AsyncWriteExt;
 use tokio::process::{Child, ChildStdin, Command};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::descriptors;
 use crate::processes::signal_name;
@@ -21,6 +21,9 @@ use crate::processes::signal_name;
 const KEEP: u64 = 2048;
 /// Most bytes of it that are searched for a panic.
 const SEARCH: u64 = 64 << 10;
+/// More of it is dropped, looking this often: the program may be a login that prints without end.
+const MOST: u64 = 1 << 20;
+const TRIM: Duration = Duration::from_secs(1);
 /// How long an agent may take to clean up before it is killed.
 const GRACE: Duration = Duration::from_secs(2);
 /// How long an agent on another machine has to notice the end of its standard input before its connection is cut.
@@ -63,6 +66,8 @@ impl AgentProcess {
     pub(super) fn start(mut command: Command, order: Vec<u8>, manner: Manner) -> Result<AgentProcess, StartError> {
         let no_file = |e: std::io::Error| StartError(format!("cannot keep the output of agents: {e}"));
         let words = memfd_create("landbridge-agent", MemfdFlags::CLOEXEC).map_err(|e| no_file(e.into()))?;
+        // Appending, so that it can be emptied while the program writes.
+        fcntl_setfl(&words, OFlags::APPEND).map_err(|e| no_file(e.into()))?;
         let words = File::from(words);
         let theirs = words.try_clone().map_err(no_file)?;
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(theirs).kill_on_drop(true);
@@ -122,6 +127,7 @@ impl AgentProcess {
             tokio::select! {
                 biased;
                 status = self.child.wait() => return self.describe(status),
+                () = sleep(TRIM) => trim(&self.words),
                 signal = due(next) => {
                     self.signal(signal);
                     self.next = (signal != Signal::KILL).then(|| (Instant::now() + GRACE, Signal::KILL));
@@ -146,6 +152,13 @@ impl AgentProcess {
             },
         };
         if words.is_empty() { ended } else { format!("{ended}: {words}") }
+    }
+}
+
+/// Empties the file if the program has written more than anybody will read.
+fn trim(file: &File) {
+    if file.metadata().is_ok_and(|found| found.len() > MOST) {
+        let _ = file.set_len(0);
     }
 }
 
@@ -189,6 +202,8 @@ async fn due(next: Option<(Instant, Signal)>) -> Signal {
 
 #[cfg(test)]
 mod tests {
+    use hooks::AgentHandle;
+
     use super::*;
 
     #[test]
@@ -199,5 +214,15 @@ mod tests {
         assert_eq!(telling(text.as_bytes()), panic.trim_end());
         assert_eq!(telling(b"no memory\n"), "no memory\n");
         assert_eq!(telling(&[b'x'; 5000]).len(), KEEP as usize);
+    }
+
+    #[tokio::test]
+    async fn the_words_of_a_program_that_prints_without_end_take_little_memory() {
+        let mut command = Command::new("sh");
+        command.args(["-c", "head -c 5000000 /dev/zero >&2; read -r order; sleep 3; echo the end >&2; exit 3"]);
+        let mut agent =
+            AgentProcess::start(command, b"go\n".to_vec(), Manner::Child).unwrap_or_else(|e| panic!("{}", e.0));
+        assert_eq!(agent.wait().await, "exit status 3: the end");
+        assert!(agent.words.metadata().unwrap().len() < KEEP);
     }
 }

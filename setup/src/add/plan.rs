@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use launch::capture::{CaptureError, capture};
 use thiserror::Error;
 use tokio::process::Command;
-use tokio::time::timeout;
 use types::sites::{Login, Site};
 
 use super::Wish;
@@ -93,7 +93,7 @@ fn place(wish: &Wish, known: Option<&Site>) -> Result<Place, SetupError> {
     match (wanted, there) {
         (None, Some(there)) => Ok(there),
         (None, None) => Err(SetupError::Request(format!(
-            "site {name} joined by itself: type `landbridge sites join {name} TICKET` there to repair it"
+            "site {name} joined by itself: type `landbridge sites join {name} --ticket FILE` there to repair it"
         ))),
         (Some(wanted), there) => {
             let recorded = site.ssh.as_deref().and_then(|text| text.parse::<Place>().ok());
@@ -202,9 +202,7 @@ pub(super) enum NoHost {
     #[error("it is this machine, whose name outside is not known here")]
     Here,
     #[error("ssh -G: {0}")]
-    Ssh(std::io::Error),
-    #[error("ssh -G says nothing")]
-    Silent,
+    Ssh(CaptureError),
     #[error("ssh reaches it by {key} {value}")]
     Proxy { key: &'static str, value: String },
     #[error("ssh names no host")]
@@ -223,12 +221,8 @@ pub(super) async fn login(place: &Place) -> Result<Login, NoHost> {
     }
     // The name that the user types may exist only in the ssh configuration.
     let mut command = Command::new("ssh");
-    command.arg("-G").args(place.arguments()).stdin(std::process::Stdio::null()).kill_on_drop(true);
-    let answer = match timeout(Duration::from_secs(10), command.output()).await {
-        Ok(Ok(answer)) => String::from_utf8_lossy(&answer.stdout).into_owned(),
-        Ok(Err(e)) => return Err(NoHost::Ssh(e)),
-        Err(_) => return Err(NoHost::Silent),
-    };
+    command.arg("-G").args(place.arguments());
+    let answer = capture(&mut command, Duration::from_secs(10)).await.map_err(NoHost::Ssh)?.text();
     let setting = |key: &str| {
         let lines = answer.lines().filter_map(|line| line.split_once(' '));
         lines.filter(|(name, value)| *name == key && *value != "none").map(|(_, value)| value.to_owned()).next()

@@ -1,10 +1,10 @@
 //! Running a command with a time limit, to read its output.
 
-use std::process::Stdio;
 use std::time::Duration;
 
+use launch::capture::capture;
 use tokio::process::Command;
-use tokio::time::timeout;
+use types::untrusted::visible;
 
 const LIMIT: Duration = Duration::from_secs(5);
 
@@ -12,8 +12,7 @@ const LIMIT: Duration = Duration::from_secs(5);
 pub(super) async fn output(words: &[&str]) -> Option<String> {
     let (program, arguments) = words.split_first()?;
     let mut command = Command::new(program);
-    command.args(arguments).stdin(Stdio::null()).kill_on_drop(true);
-    let done = timeout(LIMIT, command.output()).await.ok()?.ok()?;
-    let text = String::from_utf8_lossy(&done.stdout) + String::from_utf8_lossy(&done.stderr);
-    done.status.success().then(|| text.trim().to_owned())
+    let done = capture(command.args(arguments), LIMIT).await.ok()?;
+    let text = [done.text(), done.stderr.text()].concat();
+    done.status.success().then(|| visible(text.trim()).into_owned())
 }

@@ -66,8 +66,8 @@ async fn from_site(question: &Question, sites: &Sites, home: &str, report: &mut 
     }
 }
 
-/// The gateways of the sites whose machine this is, or that ssh reaches without a prompt. A site's own machine tries the
-/// others by its trunks, and need not be able to log in there.
+/// The gateways of the sites whose machine this is, or that ssh reaches without a prompt. A site's own machine tries
+/// the others by its trunks, and need not be able to log in there.
 async fn gateways(question: &Question, sites: &Sites, report: &mut Report) {
     let known = |name: &str| {
         let site = sites.file.sites.iter().find(|site| site.name == name);

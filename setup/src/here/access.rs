@@ -5,7 +5,10 @@
 //! command, no other address.
 
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::Command;
+use std::time::Duration;
+
+use launch::capture::capture_blocking;
 
 use super::error::HereError;
 use super::folders::{self, Folders};
@@ -21,9 +24,10 @@ pub(super) fn trunk_key(folders: &Folders, site: &str) -> Result<String, HereErr
         command
             .args(["-q", "-t", "ed25519", "-N", "", "-C", &format!("landbridge trunks of {site}"), "-f"])
             .arg(&private);
-        let made = command.stdin(Stdio::null()).output().map_err(HereError::Keygen)?;
+        let made = capture_blocking(&mut command, b"", LIMIT);
+        let made = made.map_err(|error| HereError::Keygen(std::io::Error::other(error)))?;
         if !made.status.success() {
-            let words = String::from_utf8_lossy(&made.stderr).trim().to_owned();
+            let words = made.stderr.last_lines();
             return Err(HereError::Keygen(std::io::Error::other(format!("{}: {words}", made.status))));
         }
     }
@@ -64,6 +68,8 @@ fn authorized_keys() -> Result<PathBuf, HereError> {
 }
 
 const MARK: &str = "landbridge-trunk:";
+/// How long making a key may take.
+const LIMIT: Duration = Duration::from_secs(20);
 
 /// The comment that identifies a line of ours.
 fn mark(site: &str, of: &str) -> String {

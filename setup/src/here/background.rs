@@ -125,7 +125,11 @@ impl<'a> Background<'a> {
             None if note.program_is_gone() => "its program was removed or replaced".to_owned(),
             None if note.release == release_folder() => return Ok((false, format!("runs, process {}", note.process))),
             None if jobs > 0 => {
-                let text = format!("runs another release, {}, until its {jobs} job(s) have ended", note.release);
+                let text = format!(
+                    "still runs another release, {}, because {jobs} job(s) are open: `landbridge sites add {}` restarts it when \
+                     they have ended",
+                    note.release, self.site
+                );
                 return Ok((false, text));
             }
             None => "it was another release".to_owned(),
@@ -219,7 +223,8 @@ impl<'a> Background<'a> {
             return Standing { host: host_name(), log, ..Standing::default() };
         };
         let (process, host, release) = (Some(note.process), note.host.clone(), note.release.clone());
-        let standing = Standing { process, host, release, log, ..Standing::default() };
+        let other_release = note.release != release_folder();
+        let standing = Standing { process, host, release, other_release, log, ..Standing::default() };
         if let Err(error) = self.same_host(&note) {
             return Standing { problem: Some(error.to_string()), ..standing };
         }
@@ -342,6 +347,19 @@ fn tail(log: &Path) -> String {
         text if text.is_empty() => format!("{} is empty", log.display()),
         text => text,
     }
+}
+
+/// The folders of the releases that gateways of this account run, or last ran.
+pub(crate) fn releases_in_use(folders: &Folders) -> Vec<PathBuf> {
+    let files: Vec<PathBuf> =
+        std::fs::read_dir(&folders.state).into_iter().flatten().flatten().map(|entry| entry.path()).collect();
+    let texts = |kind: &'static str| {
+        let named = files.iter().filter(move |path| path.extension().is_some_and(|found| found == kind));
+        named.filter_map(|path| std::fs::read_to_string(path).ok())
+    };
+    let notes = texts("gateway").filter_map(|text| Some(serde_json::from_str::<Note>(&text).ok()?.release.into()));
+    let kept = texts("keep").filter_map(|text| super::keep::release_of(&text));
+    notes.chain(kept).chain([release_folder().into()]).collect()
 }
 
 /// The folder of the release that this program belongs to.

@@ -1,6 +1,6 @@
 //! Where a user's account keeps Landbridge's files, and writing them so that no file is ever half written.
 
-use std::io::{ErrorKind, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
@@ -159,6 +159,41 @@ pub(crate) fn remove_releases(base: &Path) -> Result<(), HereError> {
     Ok(())
 }
 
+/// Removes the releases beside this program's own that no gateway uses, except the newest: another machine of this
+/// account may be about to use that one. `in_use`: the folders of those in use, the own one last.
+pub(crate) fn remove_old_releases(in_use: &[PathBuf]) -> Result<(), HereError> {
+    let Some((own, base)) = in_use.last().and_then(|own| Some((own, own.parent()?))) else { return Ok(()) };
+    // A folder of programs that is not below a folder of releases has no others beside it.
+    let name = own.file_name().unwrap_or_default().to_string_lossy();
+    if !is_release_name(&name) {
+        return Ok(());
+    }
+    let kind = machine_of(own);
+    let entries = std::fs::read_dir(base).into_iter().flatten().flatten();
+    let mut old: Vec<_> = entries
+        .filter(|entry| is_release_name(&entry.file_name().to_string_lossy()) && !in_use.contains(&entry.path()))
+        .filter(|entry| machine_of(&entry.path()) == kind)
+        .filter_map(|entry| Some((entry.path().join(COMMAND_FILE).metadata().ok()?.modified().ok()?, entry.path())))
+        .collect();
+    old.sort();
+    old.pop();
+    old.iter().try_for_each(|(_, path)| std::fs::remove_dir_all(path).map_err(HereError::file(path)))
+}
+
+/// Whether a folder is named as releases are: `VERSION-SUM`.
+fn is_release_name(name: &str) -> bool {
+    let is_version = |text: &str| text.split('.').count() == 3 && text.starts_with(|c: char| c.is_ascii_digit());
+    name.rsplit_once('-').is_some_and(|(version, sum)| {
+        is_version(version) && !sum.is_empty() && sum.bytes().all(|byte| byte.is_ascii_hexdigit())
+    })
+}
+
+/// The kind of machine that a release is for, as its ELF header has it.
+fn machine_of(release: &Path) -> Option<[u8; 20]> {
+    let mut header = [0; 20];
+    std::fs::File::open(release.join(COMMAND_FILE)).ok()?.read_exact(&mut header).ok().map(|()| header)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -183,6 +218,32 @@ mod tests {
         folders.write_sites(None).unwrap();
         let error = write(Path::new("/proc/no/sites.toml"), "x").unwrap_err().to_string();
         assert!(error.contains("/proc/no"), "{error}");
+    }
+
+    #[test]
+    fn old_releases_go_and_what_is_in_use_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        let base = folder.path().join("base");
+        for (name, age, machine) in [
+            ("0.1.0-aa", 50, b'x'),
+            ("0.2.0-bb", 40, b'x'),
+            ("0.3.0-cc", 30, b'x'),
+            ("0.4.0-dd", 20, b'x'),
+            ("0.4.0-ee", 90, b'y'),
+            ("1.0.0-ff", 10, b'x'),
+            ("mine", 99, b'x'),
+        ] {
+            std::fs::create_dir_all(base.join(name)).unwrap();
+            let file = std::fs::File::create(base.join(name).join(COMMAND_FILE)).unwrap();
+            (&file).write_all(&[machine; 64]).unwrap();
+            file.set_modified(std::time::SystemTime::now() - std::time::Duration::from_secs(age)).unwrap();
+        }
+        remove_old_releases(&[base.join("0.2.0-bb"), base.join("1.0.0-ff")]).unwrap();
+        let mut left: Vec<_> = std::fs::read_dir(&base).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        left.sort();
+        assert_eq!(left, ["0.2.0-bb", "0.4.0-dd", "0.4.0-ee", "1.0.0-ff", "mine"]);
+        remove_old_releases(&[base.join("mine")]).unwrap();
+        assert_eq!(std::fs::read_dir(&base).unwrap().count(), 5);
     }
 
     #[test]

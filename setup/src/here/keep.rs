@@ -4,9 +4,11 @@
 //! crontab. Either runs a small script every few minutes, which sets the environment that the gateway needs and does
 //! what `sites start` does.
 
-use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::Command;
+use std::time::Duration;
+
+use launch::capture::{Captured, capture_blocking};
 
 use super::error::HereError;
 use super::folders::{self, Folders};
@@ -16,6 +18,9 @@ const ENVIRONMENT: [&str; 6] =
     ["PATH", "LD_LIBRARY_PATH", "XDG_CONFIG_HOME", "XDG_STATE_HOME", "SLURM_CONF", "LANDBRIDGE_PROVIDER"];
 /// How often the script runs, in minutes.
 const MINUTES: u32 = 2;
+
+/// How long systemd and cron may take to answer.
+const LIMIT: Duration = Duration::from_secs(20);
 
 /// What runs the script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -159,6 +164,13 @@ impl<'a> Keeping<'a> {
     }
 }
 
+/// The folder of the release that a script of [`Keeping::install`] starts.
+pub(crate) fn release_of(script: &str) -> Option<PathBuf> {
+    let line = script.lines().find_map(|line| line.strip_prefix("exec "))?;
+    let program = line.split_once(" sites start ")?.0.trim_matches('\'').replace(r"'\''", "'");
+    Path::new(&program).parent().map(Path::to_owned)
+}
+
 /// A path for a crontab, where a percent sign would end the command.
 fn escaped(path: &Path) -> String {
     path.display().to_string().replace('%', "\\%")
@@ -183,11 +195,9 @@ fn systemctl(words: &[&str]) -> Result<(), HereError> {
     let done = run(Command::new("systemctl").arg("--user").args(words), None);
     match done {
         Some(done) if done.status.success() => Ok(()),
-        Some(done) => Err(HereError::Keep(format!(
-            "`systemctl --user {}`: {}",
-            words.join(" "),
-            String::from_utf8_lossy(&done.stderr).trim()
-        ))),
+        Some(done) => {
+            Err(HereError::Keep(format!("`systemctl --user {}`: {}", words.join(" "), done.stderr.last_lines())))
+        }
         None => Err(HereError::Keep("the command systemctl cannot be run".to_owned())),
     }
 }
@@ -196,26 +206,21 @@ fn systemctl(words: &[&str]) -> Result<(), HereError> {
 fn crontab() -> Option<String> {
     let shown = run(Command::new("crontab").arg("-l"), None)?;
     if shown.status.success() {
-        return Some(String::from_utf8_lossy(&shown.stdout).into_owned());
+        return Some(shown.text());
     }
     // Every cron reports an empty crontab as an error with these words; a forbidden one has other words.
-    String::from_utf8_lossy(&shown.stderr).contains("no crontab").then(String::new)
+    shown.stderr.text().contains("no crontab").then(String::new)
 }
 
 fn write_crontab(lines: &[&str]) -> Result<(), HereError> {
     let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
     match run(Command::new("crontab").arg("-"), Some(&text)) {
         Some(done) if done.status.success() => Ok(()),
-        Some(done) => Err(HereError::Keep(format!("`crontab -`: {}", String::from_utf8_lossy(&done.stderr).trim()))),
+        Some(done) => Err(HereError::Keep(format!("`crontab -`: {}", done.stderr.last_lines()))),
         None => Err(HereError::Keep("the command crontab cannot be run".to_owned())),
     }
 }
 
-fn run(command: &mut Command, input: Option<&str>) -> Option<Output> {
-    let stdin = if input.is_some() { Stdio::piped() } else { Stdio::null() };
-    let mut child = command.stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().ok()?;
-    if let (Some(mut pipe), Some(text)) = (child.stdin.take(), input) {
-        let _ = pipe.write_all(text.as_bytes());
-    }
-    child.wait_with_output().ok()
+fn run(command: &mut Command, input: Option<&str>) -> Option<Captured> {
+    capture_blocking(command, input.unwrap_or_default().as_bytes(), LIMIT).ok()
 }

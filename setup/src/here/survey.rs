@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use node_service::bounded::{Limits, run};
+use launch::capture::capture_blocking;
 
 use crate::here::background::host_name;
 use crate::here::error::HereError;
@@ -16,11 +16,10 @@ use crate::nodes;
 /// The first port to try for a gateway, unless the user names one.
 const FIRST_PORT: u16 = 7700;
 const PORTS: u16 = 100;
+/// How long Slurm may take to answer.
+const ANSWER: Duration = Duration::from_secs(10);
 /// An address that belongs to nobody (RFC 5737): the route to it is the route out.
 const OUTSIDE: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
-
-/// What `sinfo` may take: a line for each node in each partition.
-const SINFO: Limits = Limits { time: Duration::from_secs(10), output: 4 << 20 };
 
 /// Finds out what this machine offers a site.
 ///
@@ -85,15 +84,15 @@ fn slurm() -> Option<Vec<String>> {
     let program = find("sinfo")?;
     let mut command = Command::new(program);
     command.args(["--noheader", "--Node", "--format=%N"]);
-    let answer = run(command, b"", SINFO).ok()?;
-    let text = String::from_utf8_lossy(&answer.stdout).into_owned();
+    let answer = capture_blocking(&mut command, b"", ANSWER).ok()?;
+    let text = answer.text();
     let mut names: Vec<String> = Vec::new();
     for name in text.lines().flat_map(|line| nodes::expand(line.trim()).unwrap_or_default()) {
         if !names.contains(&name) {
             names.push(name);
         }
     }
-    (answer.code == Some(0)).then_some(names)
+    answer.status.success().then_some(names)
 }
 
 /// The kind of file system that a folder is on, and whether that kind is usually shared with other machines.

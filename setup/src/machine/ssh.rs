@@ -1,6 +1,8 @@
 //! The user's own ssh: how it is run, and what its refusals mean.
 
+use launch::capture::Tail;
 use tokio::process::Command;
+use types::UntrustedText;
 
 use crate::place::Place;
 
@@ -34,10 +36,14 @@ pub(crate) fn command(place: &Place, line: &str, asking: bool) -> Command {
     command
 }
 
-/// The command line that reads a script of this length from its input and runs it. It is valid in every login shell: it
-/// has no newline, no `!`, and nothing that csh or fish would expand.
-pub(crate) fn reading_script(length: usize) -> String {
-    format!("exec /bin/sh -c 'eval \"$(head -c {length})\"'")
+/// The command line that reports `MARK begin` on a line of its own, skips its input until a line is the mark, reads a
+/// script of this length and runs it. It is valid in every login shell: it has no newline, no `!`, and nothing that csh
+/// or fish would expand.
+pub(crate) fn reading_script(mark: &str, length: usize) -> String {
+    format!(
+        "exec /bin/sh -c 'echo; echo {mark} begin; until [ \"$line\" = {mark} ]; do read -r line || exit 1; done; \
+         eval \"$(head -c {length})\"'"
+    )
 }
 
 /// Why a machine could not be reached.
@@ -54,11 +60,12 @@ impl Refusal {
         Refusal { problem: problem.into(), asks: false }
     }
 
-    /// Interprets how ssh ended: `problem` is what the other end reported, `words` is what ssh wrote.
-    pub(super) fn judge(problem: String, code: Option<i32>, words: &str) -> Refusal {
-        let said: Vec<&str> = words.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
-        // Greetings come before the error.
-        let said = said[said.len().saturating_sub(4)..].join("; ");
+    /// Interprets how ssh ended: `problem` is what the other end reported, `words` is what ssh wrote, `printed` is what
+    /// the login wrote to standard output.
+    pub(super) fn judge(problem: String, code: Option<i32>, words: &Tail, printed: &Tail) -> Refusal {
+        // Greetings come before the error. A refusal by the login itself may come on either stream.
+        let said = [words.last_lines(), printed.last_lines()];
+        let said = said.iter().find(|text| !text.is_blank()).map(UntrustedText::to_string).unwrap_or_default();
         let asks = code == Some(255)
             && problem.is_empty()
             && (said.contains("Permission denied") || said.contains("Host key verification failed"));
@@ -68,7 +75,7 @@ impl Refusal {
             (true, false) => said,
             (true, true) => match code {
                 Some(127) => "the command ssh is not there: install an ssh client".to_owned(),
-                Some(code) => format!("ended with exit code {code} and no words"),
+                Some(code) => format!("ended with exit code {code} and without a message"),
                 None => "the connection closed".to_owned(),
             },
         };
@@ -80,6 +87,10 @@ impl Refusal {
         let words = place.arguments().join(" ").replace("-- ", "");
         let advice = if self.problem.contains("Host key verification failed") {
             format!("its host key is not known here, or another: log in once with `ssh {words}` and compare it")
+        } else if self.problem.contains("assword has expired") || self.problem.contains("assword change required") {
+            format!("log in with `ssh {words}` and change it")
+        } else if self.problem.contains("no answer within") {
+            format!("does `ssh {words} true` end? A start-up file of the login shell there must not wait for input")
         } else if self.problem.contains("Permission denied") {
             format!("does `ssh {words}` let you in? `ssh -v {words}` says which keys it tries")
         } else {

@@ -33,7 +33,7 @@ async fn files_are_copied_once_and_the_program_answers() {
     for copied in [2, 0] {
         let mut machine = reach(&folder, &release(ANSWERS).0).await.unwrap();
         assert_eq!(machine.copied, copied);
-        assert!(machine.facts.folder.ends_with("it's here/1.2.3-abc"));
+        assert!(machine.facts.folder.raw().ends_with("it's here/1.2.3-abc"));
         let Reply::Done { note } = machine.ask(&Request::ReadSites).await.unwrap() else { panic!() };
         assert_eq!(note, "well");
     }
@@ -76,7 +76,12 @@ async fn what_does_not_work_is_said_with_the_place() {
 
 #[test]
 fn refusals_of_ssh_are_understood() {
-    let judge = |code, words: &str| ssh::Refusal::judge(String::new(), Some(code), words);
+    let tail = |text: &str| {
+        let mut tail = Tail::default();
+        tail.push(text.as_bytes());
+        tail
+    };
+    let judge = |code, words: &str| ssh::Refusal::judge(String::new(), Some(code), &tail(words), &Tail::default());
     let place: Place = "me@host:2222".parse().unwrap();
     let denied = judge(255, "Welcome!\nme@host: Permission denied (publickey,password).\n");
     assert!(denied.asks);
@@ -86,4 +91,75 @@ fn refusals_of_ssh_are_understood() {
     let refused = judge(255, "ssh: connect to host host port 2222: Connection refused\n");
     assert!(!refused.asks && refused.advice(&place).contains("Connection refused"));
     assert!(judge(127, "").problem.contains("install an ssh client"));
+    // What the login itself says comes on standard output.
+    let printed =
+        |text: &str| ssh::Refusal::judge(String::new(), Some(1), &Tail::default(), &tail(text)).advice(&place);
+    assert!(printed("This account is currently not available.\n").contains("currently not available"));
+    assert!(printed("\u{1b}]0;x\u{7}").contains("\\u{1b}]0"));
+    let expired = "WARNING: Your password has expired.\nPassword change required but no TTY available.\n";
+    assert!(judge(1, expired).advice(&place).contains("change it"));
+}
+
+/// A release whose command does this with each request.
+fn answering(words: &str) -> (Release, tempfile::TempDir) {
+    release(&format!("#!/bin/sh\ncase $1 in --version) echo v; exit;; esac\nread -r request\n{words}\n"))
+}
+
+#[tokio::test]
+async fn endless_output_is_not_kept() {
+    let home = tempfile::tempdir().unwrap();
+    for (name, words) in [
+        ("lines", "yes"),
+        ("one line", "yes '{' | tr -d '\\n'"),
+        ("replies", "printf '{'; exec cat /dev/zero"),
+        ("both", "yes >&2 & exec yes"),
+    ] {
+        let (release, _files) = answering(words);
+        let mut machine = reach(&home.path().join(name).display().to_string(), &release).await.unwrap();
+        let text = machine.ask(&Request::ReadSites).await.unwrap_err().to_string();
+        assert!(text.contains("site lyon") && text.contains("prints without end"), "{name}: {text}");
+    }
+}
+
+#[tokio::test]
+async fn nothing_that_a_machine_says_acts_on_a_terminal() {
+    let home = tempfile::tempdir().unwrap();
+    let hostile = r"\033]52;c;aGk=\007\nlandbridge: lyon: all is well";
+    let at = |name: &str| home.path().join(name).display().to_string();
+    let (version, _files) = release(&format!("#!/bin/sh\nprintf '{hostile}'; exit 1\n"));
+    let (words, _more_files) = answering(&format!("printf '{hostile}' >&2; exit 3"));
+    let mut machine = reach(&at("words"), &words).await.unwrap();
+    let (reply, _other_files) =
+        answering(r#"printf '%s\n' '{"Failed":{"problem":"x\u001b]52;c;aGk=\u0007\nlandbridge: done"}}'"#);
+    let mut lying = reach(&at("reply"), &reply).await.unwrap();
+    for text in [
+        reach(&at("version"), &version).await.unwrap_err().to_string(),
+        machine.ask(&Request::ReadSites).await.unwrap_err().to_string(),
+        lying.ask(&Request::ReadSites).await.unwrap_err().to_string(),
+    ] {
+        assert!(!text.replace('\n', "").chars().any(types::untrusted::acts), "{text}");
+        assert!(!text.contains("\nlandbridge") && text.contains("]52;c;aGk="), "{text}");
+    }
+}
+
+#[tokio::test]
+async fn a_reply_is_found_among_what_others_print() {
+    let home = tempfile::tempdir().unwrap();
+    let (release, _files) = answering(r#"printf 'mail for you\n\n{"Done":{"note":"well"}}\n'; cat"#);
+    let mut machine = reach(&home.path().join("x").display().to_string(), &release).await.unwrap();
+    assert_eq!(machine.ask(&Request::ReadSites).await.unwrap(), Reply::Done { note: "well".into() });
+}
+
+#[tokio::test]
+async fn a_job_is_over_when_ssh_is_although_its_standard_error_stays_open() {
+    let home = tempfile::tempdir().unwrap();
+    // As the process that keeps a shared connection does before OpenSSH 8.5.
+    let (release, _files) = answering(r"sleep 60 >/dev/null & printf 'o\0\0\0\4out\nx\0\0\0\4\0\0\0\7'; exit 7");
+    let machine = reach(&home.path().join("x").display().to_string(), &release).await.unwrap();
+    let (mut out, mut errors) = (Vec::new(), Vec::new());
+    let (_signals, none) = mpsc::channel(1);
+    let streams = Streams { output: &mut out, errors: &mut errors, input: None, signals: none };
+    let ended = machine.become_job(&Request::ReadSites, streams);
+    let code = timeout(Duration::from_secs(30), ended).await.expect("waits for the end of standard error").unwrap();
+    assert_eq!((code, out.as_slice(), errors.as_slice()), (7, b"out\n".as_slice(), b"".as_slice()));
 }

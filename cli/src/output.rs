@@ -1,0 +1,145 @@
+//! The one way to standard output and standard error for what this program composes: nothing that acts on a terminal
+//! passes, although others make parts of the text.
+//!
+//! What others write on purpose, such as the output of ranks, goes through [`raw`] and the functions after it.
+//! `scripts/invariants.py` lists the files that may use those, and lets no other file use the streams themselves.
+
+use std::io::{self, IsTerminal, Write};
+use std::pin::Pin;
+use std::task::{self, Poll};
+
+use launch::message::Stream;
+use tokio::io::AsyncWrite;
+use types::untrusted::{indented, printable, visible};
+
+/// Standard output, for results.
+pub(crate) fn stdout() -> Visible<io::Stdout> {
+    Visible { to: io::stdout(), part: Vec::new() }
+}
+
+/// Standard error. For a message, see [`note`].
+pub(crate) fn stderr() -> Visible<io::Stderr> {
+    Visible { to: io::stderr(), part: Vec::new() }
+}
+
+/// What ranks or a mover write, unchanged, and as one piece with what others write meanwhile.
+pub(crate) fn raw(stream: Stream, bytes: &[u8]) -> io::Result<()> {
+    match stream {
+        Stream::Out => {
+            let mut out = io::stdout().lock();
+            out.write_all(bytes)?;
+            out.flush()
+        }
+        Stream::Err => io::stderr().lock().write_all(bytes),
+    }
+}
+
+/// Standard output of a program that speaks to another one.
+pub(crate) fn raw_std() -> io::Stdout {
+    io::stdout()
+}
+
+/// Standard output for bytes that pass unchanged.
+pub(crate) fn raw_stdout() -> tokio::io::Stdout {
+    tokio::io::stdout()
+}
+
+/// Standard error for bytes that pass unchanged.
+pub(crate) fn raw_stderr() -> tokio::io::Stderr {
+    tokio::io::stderr()
+}
+
+/// A message on standard error: `landbridge: ` and the text, whose further lines are indented.
+pub(crate) fn note(text: &str) {
+    // Nobody is left to be told that standard error is closed.
+    let _ = io::stderr().write_all(line(text).as_bytes());
+}
+
+fn line(text: &str) -> String {
+    format!("landbridge: {}\n", indented(text))
+}
+
+/// Draws the current line of a terminal again. Does nothing elsewhere.
+pub(crate) fn redraw(text: &str) {
+    if io::stderr().is_terminal() {
+        let _ = write!(io::stderr(), "\r\x1b[K{}", printable(text));
+    }
+}
+
+/// Clears the current line of a terminal.
+pub(crate) fn clear() {
+    if io::stderr().is_terminal() {
+        let _ = io::stderr().write_all(b"\r\x1b[K");
+    }
+}
+
+/// Clears the screen, if standard output is a terminal.
+pub(crate) fn clear_screen() {
+    if io::stdout().is_terminal() {
+        let _ = io::stdout().write_all(b"\x1b[H\x1b[J");
+    }
+}
+
+/// Escapes what acts on a terminal, except line breaks and tabs.
+pub(crate) struct Visible<W> {
+    to: W,
+    /// The beginning of a character whose end has not been written yet.
+    part: Vec<u8>,
+}
+
+impl<W: Write> Write for Visible<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let mut all = std::mem::take(&mut self.part);
+        all.extend_from_slice(bytes);
+        let whole = match std::str::from_utf8(&all) {
+            Err(error) if error.error_len().is_none() => error.valid_up_to(),
+            _ => all.len(),
+        };
+        self.part = all.split_off(whole);
+        self.to.write_all(visible(&String::from_utf8_lossy(&all)).as_bytes())?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.to.flush()
+    }
+}
+
+/// Blocks while the reader of this process's output does.
+impl<W: Write + Unpin> AsyncWrite for Visible<W> {
+    fn poll_write(self: Pin<&mut Self>, _: &mut task::Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Poll::Ready(self.get_mut().write(bytes))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut task::Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(self.get_mut().flush())
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut task::Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(self.get_mut().flush())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_acts_on_a_terminal_in_whatever_pieces_it_comes() {
+        let hostile = "a\u{1b}]52;c;aGk=\u{7}é\u{9b}2J\tb\r\n";
+        let shown = "a\\u{1b}]52;c;aGk=\\u{7}é\\u{9b}2J\tb\\r\n";
+        for piece in 1..hostile.len() {
+            let mut out = Visible { to: Vec::new(), part: Vec::new() };
+            hostile.as_bytes().chunks(piece).for_each(|piece| assert!(out.write_all(piece).is_ok()));
+            assert_eq!(String::from_utf8_lossy(&out.to), shown, "{piece}");
+        }
+        let mut out = Visible { to: Vec::new(), part: Vec::new() };
+        assert!(out.write_all(b"\xff\x9b\n").is_ok());
+        assert_eq!(String::from_utf8_lossy(&out.to), "\u{fffd}\u{fffd}\n");
+    }
+
+    #[test]
+    fn a_line_within_a_message_is_no_message() {
+        assert_eq!(line("site lyon: x\nlandbridge: done"), "landbridge: site lyon: x\n landbridge: done\n");
+    }
+}
