@@ -4,6 +4,7 @@ use std::ffi::{c_int, c_void};
 
 use types::SiteId;
 
+use crate::abi::Handle;
 use crate::chunks::{Chunks, From, Part, pass_on};
 use crate::communicator::{Plan, plan_for};
 use crate::door::PASS;
@@ -34,10 +35,12 @@ pub(crate) unsafe extern "C" fn bcast(
     let work = || {
         let size = state.mpi.type_size(datatype)?;
         let bytes = count.checked_mul(size).and_then(|bytes| u64::try_from(bytes).ok()).unwrap_or(u64::MAX);
+        if bytes == 0 {
+            return nothing(&state.mpi, comm, root);
+        }
         let Some(planned) = plan_for(state, comm, bytes)? else { return Ok(PASS) };
         let Some(plan) = planned.plan() else { return Ok(PASS) };
-        // Of nothing, ranks agree on the number of bytes, not on that of elements.
-        let is_short = bytes == 0 || bytes < LEAST && plan.layout.members.len() == 2;
+        let is_short = bytes < LEAST && plan.layout.members.len() == 2;
         if is_short || root as usize >= plan.layout.sites.len() {
             return Ok(PASS);
         }
@@ -47,6 +50,14 @@ pub(crate) unsafe extern "C" fn bcast(
         Ok(0)
     };
     work().unwrap_or_else(|fault| state.mpi.raise(comm, fault))
+}
+
+/// A broadcast of no bytes is over at once. Ranks agree on the number of bytes, not on that of elements: with none at
+/// the root and elements without bytes elsewhere, MPICH divides by zero, and ranks of Open MPI wait for each other.
+fn nothing(mpi: &Mpi, comm: Handle, root: c_int) -> Result<c_int, Fault> {
+    // The MPI library reports what is wrong with a root.
+    let is_ours = !mpi.is_inter(comm)? && root < mpi.size(comm)?;
+    Ok(if is_ours { 0 } else { PASS })
 }
 
 /// # Safety
