@@ -224,8 +224,10 @@ fn paths(page: &str) -> Vec<(usize, String)> {
     let folders: Vec<String> = std::fs::read_dir(root())
         .unwrap()
         .map(|entry| entry.unwrap())
-        .filter(|entry| entry.path().is_dir() && entry.file_name() != "target")
+        .filter(|entry| entry.path().is_dir())
         .map(|entry| entry.file_name().to_string_lossy().into_owned())
+        // Commands make these.
+        .filter(|name| !["target", "out"].contains(&name.as_str()))
         .collect();
     let in_tree = |word: &&str| {
         let plain = word.chars().all(|c| c.is_ascii_alphanumeric() || "_-./".contains(c));

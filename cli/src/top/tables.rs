@@ -524,7 +524,7 @@ pub(super) mod tests {
         assert_eq!(sites.1[3], "c     gw1       0 of 2 up");
         let cells: Vec<_> = trunks.1[1].split("  ").map(str::trim).filter(|cell| !cell.is_empty()).collect();
         assert_eq!(cells, ["gw1", "b/gw1", "2 of 2", "8.00", "0", "5.10", "2.0", "4", "4.0 KiB", "3"]);
-        assert_eq!(trunks.1[2], "gw1   c/gw1  down: connection refused?[2J", "nothing controls the terminal");
+        assert_eq!(trunks.1[2], "gw1   c/gw1  down: connection refused\\u{1b}[2J", "nothing controls the terminal");
         let cells: Vec<_> = jobs.1[1].split("  ").map(str::trim).filter(|cell| !cell.is_empty()).collect();
         assert_eq!(cells, ["000000ab", "a", "a 2, b 6", "9", "8.0 MiB", "88.0", "88.0", "0", "1.0 KiB", "gw1"]);
         assert_eq!(jobs.1.len(), 2, "one row, although two gateways carry it");
