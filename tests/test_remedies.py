@@ -31,6 +31,8 @@ NAMED = {
     "landbridge sites add {name}": "comment in a kept file",
     "landbridge sites add --keep": "comment in a crontab",
     "landbridge sites add SITE": "help text",
+    "landbridge sites add {site} --accept NAME": "what follows a ticket; test_sites_add.py types it with the name",
+    "ssh {words} true": "a person's own login, to see that it ends",
     "landbridge sites join NAME": "help text",
     "landbridge sites remove": "where a kept file comes from, what ends a crontab line",
     "landbridge sites check": "doctor: what tried it, and shows whether the cause is gone",
@@ -43,6 +45,7 @@ NAMED = {
 
 UPKEEP, ADD, HERE = "test_upkeep.py", "test_sites_add.py", "test_remedies.py"
 REMEDIES = {
+    "chmod 600 {0}": (HERE, "test_what_is_printed_about_a_site_that_joined"),
     "chmod 600 {path}": (HERE, "test_a_key_that_others_can_read"),
     "landbridge gateway --site {name}{sites}": (HERE, "test_a_gateway_made_by_hand"),
     "landbridge sites add {}": (HERE, "test_what_is_printed_about_a_gateway"),
@@ -52,6 +55,7 @@ REMEDIES = {
     "landbridge sites add {site}": (HERE, "test_what_is_printed_about_a_key_for_trunks"),
     "landbridge sites add {site} --keep": (UPKEEP, "test_a_machine_keeps_its_gateway_and_the_command_can_be_typed_there"),
     "landbridge sites add {site} --slurm {setting}": (ADD, "test_slurm_that_wants_a_partition_and_an_account"),
+    "landbridge sites apply {}": (HERE, "test_what_is_printed_about_a_site_that_joined"),
     "landbridge sites apply": (HERE, "test_what_is_printed_about_an_edited_file"),
     "landbridge sites invite": (HERE, "test_what_is_printed_about_a_site_that_joined"),
     "landbridge sites join {0} --ticket FILE": (HERE, "test_what_is_printed_about_a_site_that_joined"),
@@ -263,10 +267,12 @@ def test_what_is_printed_about_a_site_that_joined(person):  # noqa: F811
     person.types("sh", "-c", invite, must=True)
     person.types("sh", "-c", join, on="b-gw1", must=True)
     unknown = person.types("landbridge", "sites", "add", "lyon")
+    handed = person.types("landbridge", "sites", "apply")
+    steps = [person.follows(handed, "landbridge sites apply --accept kyoto")]
     person.types("landbridge", "sites", "add", "lyon", "--accept", "kyoto", must=True)
     told = person.types("landbridge", "sites", "add", "lyon", must=True)
     used = person.types("sh", "-c", join, on="b-gw1")
-    steps = [person.follows(used, "landbridge sites invite"), person.follows(told, "landbridge sites invite")]
+    steps += [person.follows(used, "landbridge sites invite"), person.follows(told, "landbridge sites invite")]
     status = person.types("landbridge", "sites", "status")
     steps.append(person.follows(status, "landbridge sites status", on="b-gw1"))
     kills(person, "kyoto")
@@ -278,12 +284,16 @@ def test_what_is_printed_about_a_site_that_joined(person):  # noqa: F811
     steps.append(person.types(*until_good("sites check --quick"), on="a-gw1"))
     for message in (person.types("landbridge", "sites", "add", "kyoto"), told):
         person.types("sh", "-c", invite, must=True)
+        person.types("chmod", "644", ticket, must=True)
         there = {"on": "b-gw1", "fill": {"FILE": str(ticket)}}
-        steps.append(person.follows(message, "landbridge sites join kyoto --ticket FILE", **there))
+        open_to_all = person.follows(message, "landbridge sites join kyoto --ticket FILE", **there)
+        steps += [open_to_all, person.follows(open_to_all, f"chmod 600 {ticket}", on="b-gw1")]
     removed = person.types("landbridge", "sites", "remove", "kyoto")
-    steps.append(person.follows(removed, "landbridge sites remove kyoto", on="b-gw1"))
+    removed_there = person.follows(removed, "landbridge sites remove kyoto", on="b-gw1")
     results = person.run(limit=400)
     results[unknown].bad("names site kyoto (key sha256:", "type this again with --accept kyoto", "Nothing was changed")
+    # How lyon is reached is not its guest's to know.
+    results[removed_there].bad("site lyon: cannot be told from here: type `landbridge sites remove kyoto` where you add")
     for which in (used, status, away, check, removed):
         results[which].bad()
     for which in steps:

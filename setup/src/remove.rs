@@ -77,7 +77,9 @@ pub async fn remove(
     for other in sites.sites.iter().filter(|site| site.name != name) {
         let told = async {
             let Some(place) = whereabouts(other)? else {
-                return Err(SetupError::site(&other.name, "joined by itself and cannot be told from here"));
+                let text =
+                    format!("cannot be told from here: type `landbridge sites remove {name}` where you add sites");
+                return Err(SetupError::site(&other.name, text));
             };
             company.reach(&other.name, &place, other.folder.as_deref(), progress).await?;
             access::forget(&mut company, &sites, name, &other.name).await?;
