@@ -111,6 +111,8 @@ def test_a_task_of_an_array_knows_which_it_is(workshop, mpich_only, slurm):
 
 @pytest.mark.one_mpi
 def test_all_components_of_a_heterogeneous_job_are_used(workshop, mpi, slurm):
+    if mpi.name == "intel":
+        pytest.skip("Intel MPI gets no shared memory in a component of a heterogeneous job; the cause is not known yet")
     run = [LANDBRIDGE, "run", "--mpi", mpi.name, "--", *hello(mpi)]
     script = workshop.folder / "job.sh"
     script.write_text(f"#!/bin/bash\n{words(run)}\n")
