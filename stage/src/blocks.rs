@@ -40,7 +40,7 @@ impl Blocks {
     /// Cuts all data into blocks of at most `size` bytes, which is not 0.
     ///
     /// # Errors
-    /// [`StageError::Manifest`]: there would be more than [`MOST`].
+    /// [`StageError::Manifest`]: there would be more than 2^28 blocks.
     pub fn cut(manifest: &Manifest, size: u32) -> Result<Blocks, StageError> {
         if manifest.bytes() / u64::from(size) > MOST {
             let problem = format!("{} bytes in blocks of {size} are too many blocks", manifest.bytes());
