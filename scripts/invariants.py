@@ -75,7 +75,7 @@ UNSAFE_FILES = {"lab/src/sys.rs", "stage/src/mover/lent.rs", "stage/src/sys.rs",
 
 # Code that handles paths below folders that others can write: there a path means something else from one system call to
 # the next, so everything goes through the crate `folder`, or relative to a descriptor.
-BENEATH = ("stage/src/", "setup/src/here/stage.rs", "setup/src/here/folders.rs", "cli/src/slurm_install.rs", "folder/src/")
+BENEATH = ("stage/src/", "setup/src/here/", "cli/src/slurm_install.rs", "cli/src/slurm_service.rs", "cli/src/stage_control.rs", "node-service/src/record.rs", "folder/src/")
 BY_PATH = re.compile(
     r"\bstd::fs::(?!File::from\b|(File|Permissions|Metadata|FileType)\b(?!::))\w+|\b(File|OpenOptions)::(open|create|new)\b"
     r"|\brustix::fs::(open|stat|lstat|mkdir|rename|unlink|rmdir|link|symlink|readlink|chmod|access|statfs|statvfs)\("
@@ -93,8 +93,24 @@ BY_PATH_ALLOWED = {
     ("stage/src/pressure.rs", "std::fs::"): "/proc: how long threads wait for a core",
     ("stage/src/sys.rs", "std::fs::"): "/proc/self",
     ("setup/src/here/folders.rs", "std::fs::"): "the account's own folders of mode 0700",
-    ("setup/src/here/folders.rs", "DirBuilder"): "the account's own folders of mode 0700",
     ("setup/src/here/folders.rs", "is_file()"): "the account's own folders of mode 0700",
+    ("setup/src/here/background.rs", "std::fs::"): "the account's own folder, which make_private has examined; /proc",
+    ("setup/src/here/background.rs", "OpenOptions::"): "the account's own folder, which make_private has examined",
+    ("setup/src/here/background.rs", "File::open(log)"): "the account's own folder, which make_private has examined",
+    ("setup/src/here/background.rs", ".exists()"): "the account's own folder, which make_private has examined",
+    ("setup/src/here/background.rs", "is_file()"): "the account's own folder, which make_private has examined",
+    ("setup/src/here/link.rs", "fs::"): "~/.local/bin: who can write there can give the account any command",
+    ("setup/src/here/access.rs", ".exists()"): "the account's own folder, which make_private has examined",
+    ("setup/src/here/carried.rs", "is_dir()"): "reports what is there; opens nothing",
+    ("setup/src/here/keep.rs", "is_file()"): "where systemd and cron keep what is the account's own",
+    ("setup/src/here/revive.rs", "is_file()"): "whether the account has a key",
+    ("setup/src/here/survey.rs", "is_file()"): "reports what is there; opens nothing",
+    ("setup/src/here/survey.rs", "statfs("): "reports the kind of a file system; opens nothing",
+    ("setup/src/here/survey.rs", "canonicalize"): "reports a program's place; opens nothing",
+    ("cli/src/slurm_service.rs", "std::fs::"): "root's own folder, which make_private has examined",
+    ("cli/src/stage_control.rs", "std::fs::"): "the account's own folder, which make_private has examined",
+    ("cli/src/stage_control.rs", ".exists()"): "/proc",
+    ("node-service/src/record.rs", "std::fs::"): "the hooks' own folder, which make_private has examined",
     ("cli/src/slurm_install.rs", "is_dir()"): "/run/systemd/system: whether systemd runs here",
     ("cli/src/slurm_install.rs", "std::fs::read_to_string"): "shown to the administrator, and compared; not written to",
 }

@@ -110,6 +110,9 @@ fn own_name() -> Result<String> {
 /// Everybody may connect; who it is decides.
 fn hooks_socket(path: &Path) -> Result<UnixListener> {
     let shown = || format!("--hooks {}", path.display());
+    // Nobody else can put something of theirs in its place.
+    Folder::make_private(path.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new(".")))
+        .with_context(shown)?;
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != ErrorKind::NotFound => return Err(error).with_context(shown),
         _ => {}

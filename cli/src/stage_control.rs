@@ -2,7 +2,6 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::ChildStdin;
@@ -10,6 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
+use folder::Folder;
 use serde::{Deserialize, Serialize};
 use setup::here::folders::Folders;
 use stage::mover::Control;
@@ -69,13 +69,12 @@ impl Desk {
     /// Opens the socket, which is named after this process.
     pub(crate) fn open(places: Vec<String>, title: String, rate: Option<u64>) -> Result<Desk> {
         let folder = folder()?;
-        let make = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder);
-        make.with_context(|| folder.display().to_string())?;
+        let made = Folder::make_private(&folder).and_then(|made| Ok(made.readable()?));
+        let opened = std::fs::File::from(made.with_context(|| folder.display().to_string())?);
         let id = std::process::id();
         let file = folder.join(id.to_string());
         // Of an earlier process with this number, which was killed.
         let _ = std::fs::remove_file(&file);
-        let opened = std::fs::File::open(&folder).with_context(|| folder.display().to_string())?;
         forget_killed(&folder, &opened);
         let listener = UnixListener::bind(short(&opened, &file)).with_context(|| file.display().to_string())?;
         let state = State { id, places, title, rate, ..State::default() };

@@ -5,6 +5,7 @@
 //! - [`Folder::open`], [`Folder::of`] and [`Named::resolve`] lead from a path that a user typed to a descriptor.
 //! - [`Folder::beneath`] opens what is below a folder and never leaves it.
 //! - [`Folder::remove`] removes a file, or a folder with all that is in it, and compares identities.
+//! - [`Folder::make_private`] leads to a folder into which nobody else can write.
 //! - [`Fresh`] is a new file beside the one that it replaces.
 
 #![forbid(unsafe_code)]
@@ -12,6 +13,7 @@
 
 mod beneath;
 mod fresh;
+mod private;
 mod removal;
 mod walk;
 

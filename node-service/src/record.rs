@@ -3,6 +3,7 @@
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
+use folder::Folder;
 use serde::{Deserialize, Serialize};
 
 const FRESH: &str = ".new";
@@ -84,7 +85,7 @@ impl Records {
     pub fn write(&self, job: u32, record: &Record) -> Result<(), String> {
         let file = self.file(job);
         let write = || {
-            std::fs::create_dir_all(&self.0)?;
+            Folder::make_private(&self.0)?;
             let mut fresh = std::fs::File::create(self.fresh(job))?;
             fresh.write_all(&serde_json::to_vec(record)?)?;
             // After a power failure there is the old record or the new one.

@@ -1,10 +1,9 @@
 //! Where a user's account keeps Landbridge's files, and writing them so that no file is ever half written.
 
 use std::io::{ErrorKind, Read, Write};
-use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-use folder::{Fresh, Named};
+use folder::{Folder, Fresh, Named};
 use rustix::fs::Mode;
 
 use super::error::HereError;
@@ -142,9 +141,12 @@ pub(crate) fn write(path: &Path, text: &str) -> Result<(), HereError> {
 }
 
 /// Makes a folder that only this user can access, unless it exists.
+///
+/// # Errors
+/// The system's, or others can write to it.
 pub(crate) fn make(folder: &Path) -> Result<(), HereError> {
-    let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder);
-    made.map_err(HereError::file(folder))
+    Folder::make_private(folder).map_err(HereError::file(folder))?;
+    Ok(())
 }
 
 /// Removes every release below `base`, and `base` if nothing else is in it. A folder without our command stays.
