@@ -126,4 +126,8 @@ pub trait AgentHandle {
 
     /// Kills it and what it started. Returns at once; [`AgentHandle::wait`] then ends soon.
     fn kill(&mut self);
+
+    /// Ends what leads from here to the agent, such as ssh, without an order to the agent: if it still runs and is
+    /// connected to other gateways, it goes on. Returns at once; [`AgentHandle::wait`] then ends soon.
+    fn let_go(&mut self);
 }

@@ -208,7 +208,10 @@ async fn may_prove(gateway: &Gateway, hello: &Hello, plain: bool) -> Result<(Sec
         Purpose::Client => Ok((gateway.sites.credentials().client_secret.clone(), "the site's key is a different one")),
         Purpose::Member => match job_secret(gateway, hello.job).await {
             Ok(secret) => Ok((secret, "not the job's secret")),
-            Err(why) => refuse(RefusalCode::Unknown, why.to_string()),
+            Err(why) => {
+                gateway.services.agents.asked_for(hello.job);
+                refuse(RefusalCode::Unknown, why.to_string())
+            }
         },
         Purpose::Peer => refuse(RefusalCode::Purpose, "this is a gateway, not a rank".into()),
         Purpose::Trunk | Purpose::Join | Purpose::Meet => {

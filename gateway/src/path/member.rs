@@ -256,6 +256,11 @@ impl Member {
         gateway.path.now() - self.heard.get() > ALIVE
     }
 
+    /// Whether something came from it lately.
+    pub(crate) fn was_heard_within(&self, time: Duration, gateway: &Gateway) -> bool {
+        gateway.path.now().saturating_duration_since(self.heard.get()) <= time
+    }
+
     pub(crate) fn id(&self) -> u64 {
         self.id
     }

@@ -1,6 +1,10 @@
 //! The agents of this site's nodes: one task each, from start to end.
+//!
+//! A gateway that leaves a job to its siblings leaves the agents' starters running too: the job goes on through them.
+//! They may end it, and then nobody else removes what this gateway started towards a node that is gone. So it listens:
+//! an agent of an open job asks for it again every second.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeSet, HashMap};
 use std::mem::ManuallyDrop;
 use std::rc::Rc;
@@ -8,7 +12,7 @@ use std::time::Duration;
 
 use hooks::{AgentOrder, GatewayAddress, StartError};
 use tokio::sync::Notify;
-use tokio::time::timeout;
+use tokio::time::{Instant, sleep, timeout};
 use types::roster::FORWARDER;
 use types::{JobId, NodeId};
 
@@ -17,37 +21,66 @@ use crate::gateway::Gateway;
 /// Time that a killed agent may take to die.
 pub(crate) const KILL: Duration = Duration::from_millis(500);
 
+/// How long nobody of a job that this gateway has left may ask for it, on a machine that is not overloaded.
+const ASKED: Duration = Duration::from_secs(2);
+/// How long others must have heard this gateway before their silence means anything: it was perhaps cut off itself, and
+/// a connection attempt is repeated after up to 8 s.
+const HEARD: Duration = Duration::from_secs(10);
+/// A peer that was heard within this time can reach this gateway.
+const LATELY: Duration = Duration::from_secs(2);
+/// How often both are looked at.
+const LOOK: Duration = Duration::from_millis(250);
+
 /// The running agents.
 #[derive(Debug, Default)]
-pub(crate) struct Agents(RefCell<HashMap<(JobId, NodeId), Rc<Orders>>>);
+pub(crate) struct Agents {
+    running: RefCell<HashMap<(JobId, NodeId), Rc<Orders>>>,
+    /// For each job that was left and has starters still, when somebody last asked for it.
+    left: RefCell<HashMap<JobId, Rc<Cell<Instant>>>>,
+}
 
 /// Orders for the task that waits for an agent.
 #[derive(Debug, Default)]
 struct Orders {
     kill: Notify,
     /// Other gateways look after the agent. It keeps running when this program ends.
-    leave: Notify,
+    left: Notify,
+    /// When somebody last asked for the job that was left.
+    leave: RefCell<Option<Rc<Cell<Instant>>>>,
 }
 
 impl Agents {
     /// Number of running agents.
     pub(crate) fn len(&self) -> usize {
-        self.0.borrow().len()
+        self.running.borrow().len()
     }
 
     /// Kills the agents of a job.
     pub(crate) fn kill(&self, job: JobId) {
-        self.0.borrow().iter().filter(|((of, _), _)| *of == job).for_each(|(_, orders)| orders.kill.notify_one());
+        self.running.borrow().iter().filter(|((of, _), _)| *of == job).for_each(|(_, orders)| orders.kill.notify_one());
     }
 
     pub(crate) fn kill_all(&self) {
-        self.0.borrow().values().for_each(|orders| orders.kill.notify_one());
+        self.running.borrow().values().for_each(|orders| orders.kill.notify_one());
     }
 
     /// Forgets the agents of these jobs, which keep running even when this program ends.
     pub(crate) fn leave(&self, jobs: &BTreeSet<JobId>) {
-        let left = self.0.borrow_mut().extract_if(|(job, _), _| jobs.contains(job)).collect::<Vec<_>>();
-        left.iter().for_each(|(_, orders)| orders.leave.notify_one());
+        let left = self.running.borrow_mut().extract_if(|(job, _), _| jobs.contains(job)).collect::<Vec<_>>();
+        self.left.borrow_mut().retain(|_, asked| Rc::strong_count(asked) > 1);
+        for ((job, _), orders) in left {
+            let now = Rc::new(Cell::new(Instant::now()));
+            let asked = self.left.borrow_mut().entry(job).or_insert(now).clone();
+            orders.leave.replace(Some(asked));
+            orders.left.notify_one();
+        }
+    }
+
+    /// Somebody has asked for a job that is not open here.
+    pub(crate) fn asked_for(&self, job: JobId) {
+        if let Some(asked) = self.left.borrow().get(&job) {
+            asked.set(Instant::now());
+        }
     }
 }
 
@@ -107,16 +140,24 @@ impl Gateway {
             false => self.services.starter.start(order)?,
         };
         let orders = Rc::new(Orders::default());
-        self.services.agents.0.borrow_mut().insert((job, node_id), orders.clone());
+        self.services.agents.running.borrow_mut().insert((job, node_id), orders.clone());
         let node = node.to_owned();
         self.beside(async move |gateway| {
             let ended = tokio::select! {
                 status = handle.wait() => Some(status),
                 () = orders.kill.notified() => None,
-                () = orders.leave.notified() => {
+                () = orders.left.notified() => {
                     // Dropping the handle would kill it, and this program may end first.
                     let mut left = ManuallyDrop::new(handle);
-                    let status = left.wait().await;
+                    let asked = orders.leave.take();
+                    let status = tokio::select! {
+                        status = left.wait() => status,
+                        () = gateway.is_over(asked.as_deref()) => {
+                            left.let_go();
+                            let status = timeout(KILL, left.wait()).await;
+                            status.unwrap_or_else(|_| "nobody of its job is left".to_owned())
+                        }
+                    };
                     tracing::debug!(%job, node, status, "agent that was left to other gateways ended");
                     drop(ManuallyDrop::into_inner(left));
                     return;
@@ -131,10 +172,30 @@ impl Gateway {
                 }
             };
             tracing::debug!(%job, node, status, "agent ended");
-            gateway.services.agents.0.borrow_mut().remove(&(job, node_id));
+            gateway.services.agents.running.borrow_mut().remove(&(job, node_id));
             gateway.services.gone.notify_one();
             gateway.change(|table| table.agent_exited(job, node_id, status));
         });
         Ok(())
+    }
+
+    /// Returns when a job that was left is over, as far as this gateway can hear.
+    async fn is_over(&self, asked: Option<&Cell<Instant>>) {
+        let Some(asked) = asked else { return std::future::pending().await };
+        let mut heard_for = if self.is_heard() { HEARD } else { Duration::ZERO };
+        loop {
+            sleep(LOOK).await;
+            heard_for = if self.is_heard() { heard_for + LOOK } else { Duration::ZERO };
+            let silence = asked.get().elapsed();
+            if heard_for >= HEARD && silence >= ASKED && silence >= self.services.load.silence(ASKED) {
+                return;
+            }
+        }
+    }
+
+    /// Whether others reach this gateway now.
+    fn is_heard(&self) -> bool {
+        let has_trunk = self.table().trunks.iter().any(|trunk| trunk.up);
+        has_trunk || self.path.connections.borrow().values().any(|member| member.was_heard_within(LATELY, self))
     }
 }

@@ -169,6 +169,9 @@ impl AgentHandle for FakeAgent {
         self.agents.state.lock().unwrap().killed += 1;
         self.agents.changed.notify_waiters();
     }
+    fn let_go(&mut self) {
+        self.kill();
+    }
 }
 
 /// A running gateway.

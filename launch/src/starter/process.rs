@@ -105,6 +105,15 @@ impl AgentHandle for AgentProcess {
             });
         }
     }
+
+    fn let_go(&mut self) {
+        // An agent on this machine sees by itself that its job is over. A program that carries input elsewhere may pass
+        // other signals on.
+        if self.manner == Manner::Remote && self.next.is_none() {
+            self.stdin = None;
+            self.next = Some((Instant::now() + HANGUP, Signal::KILL));
+        }
+    }
 }
 
 impl AgentProcess {
