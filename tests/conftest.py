@@ -68,9 +68,11 @@ MPIS = [mpich, intel, openmpi]
 
 
 def pytest_configure(config):
-    # A shell without job control makes its background commands ignore SIGINT, and everything started here would inherit
-    # that.
+    # A shell without job control makes its background commands ignore SIGINT and SIGQUIT, and nohup SIGHUP; everything
+    # started here would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGQUIT, signal.SIG_DFL)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     config.addinivalue_line("markers", "slow: takes more than about ten seconds (make test-slow runs only these)")
     config.addinivalue_line("markers", "matrix: one of many combinations of the same (only make test-matrix runs it)")
     config.addinivalue_line("markers", "one_mpi: the same code serves all MPI libraries (make test takes one of them)")

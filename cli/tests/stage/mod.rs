@@ -14,8 +14,12 @@ const MARKER: &str = "LANDBRIDGE_STAGE";
 /// The soft limit of open files that gateways are started with.
 pub(crate) const OPEN_FILES: u64 = 500;
 
+/// The command, which answers signals as a new login does: whoever runs these tests in the background has them ignored,
+/// and so would all that they start.
 pub(crate) fn landbridge() -> Command {
-    Command::new(env!("CARGO_BIN_EXE_landbridge"))
+    let mut command = Command::new("env");
+    command.args(["--default-signal=INT,QUIT,HUP", env!("CARGO_BIN_EXE_landbridge")]);
+    command
 }
 
 /// Polls until `condition` gives something; panics after `limit`.
