@@ -14,7 +14,7 @@ const MARKER: &str = "LANDBRIDGE_STAGE";
 /// The soft limit of open files that gateways are started with.
 pub(crate) const OPEN_FILES: u64 = 500;
 
-/// The command, which answers signals as a new login does: whoever runs these tests in the background has them ignored,
+/// The command, which answers signals as a new login does: a shell that runs these tests in the background has them ignored,
 /// and so would all that they start.
 pub(crate) fn landbridge() -> Command {
     let mut command = Command::new("env");
