@@ -14,8 +14,8 @@ const MARKER: &str = "LANDBRIDGE_STAGE";
 /// The soft limit of open files that gateways are started with.
 pub(crate) const OPEN_FILES: u64 = 500;
 
-/// The command, which answers signals as a new login does: a shell that runs these tests in the background has them ignored,
-/// and so would all that they start.
+/// The command, which answers signals as after a new login: a shell that runs these tests in the background has them
+/// ignored, and so would all that they start.
 pub(crate) fn landbridge() -> Command {
     let mut command = Command::new("env");
     command.args(["--default-signal=INT,QUIT,HUP", env!("CARGO_BIN_EXE_landbridge")]);
