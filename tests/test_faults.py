@@ -90,6 +90,14 @@ class Absence(Round):
         return not self.early or not gateway.endswith("gw1")
 
 
+class Departure(Absence):
+    """A gateway, leading or not, is unplugged and stays away, also while the job ends."""
+
+    def __init__(self, seed):
+        super().__init__(seed)
+        self.lasting = True
+
+
 @dataclass
 class Blow:
     """What was struck, and the permitted consequences."""
@@ -124,6 +132,8 @@ DEFAULT_SEEDS = [seed for seed in range(len(CLASSES)) if seed not in (14, 17)]
 BROADCAST_SEEDS = [4, 6, 13, 19, 22]
 # Rounds of a gateway that comes back, by default.
 ABSENCE_SEEDS = [2, 4, 28, 39]
+# Rounds of a gateway that stays away, by default.
+DEPARTURE_SEEDS = [1]
 
 
 class Labs:
@@ -380,6 +390,12 @@ def test_a_round_of_broadcasts(labs, isolated, seed):
 @pytest.mark.parametrize("seed", seeds(ABSENCE_SEEDS))
 def test_a_gateway_that_comes_back_ends_nothing(labs, isolated, seed):
     play_in(labs, Absence(seed))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", seeds(DEPARTURE_SEEDS))
+def test_a_job_ends_without_the_gateway_that_stays_away(labs, isolated, seed):
+    play_in(labs, Departure(seed))
 
 
 def play_in(labs, plan):

@@ -620,27 +620,29 @@ def test_a_pinned_job_waits_for_the_node_that_has_its_input(workshop, people, sl
 
 
 def test_input_that_cannot_come_holds_the_job_and_says_why(workshop, people, slurm):
-    """No such source; a path where something is, which stays."""
+    """No such source; a path where something is, which stays; one that others could have mean something else when the
+    input is removed."""
     anna, bob = people
     (workshop.folder / "source").write_text("x")
     none = job(workshop, anna, "none", f"stage_in=b:{workshop.folder}/nothing=/tmp/none")
     there = job(workshop, anna, "there", f"stage_in=b:{workshop.folder}/source=/tmp/there")
+    shared = job(workshop, anna, "shared", f"stage_in=b:{workshop.folder}/source=/tmp/group/shared")
     says = "scontrol show job $(squeue -h -n {0} -o %i) | grep -A9 -i comment"
     done = begin(
         workshop, anna,
-        *(on(f"a-n{node}", f"echo mine > /tmp/there; chown {anna.uid} /tmp/there") for node in NODES),
+        *(on(f"a-n{node}", f"echo mine > /tmp/there; chown {anna.uid} /tmp/there; mkdir -m 0777 /tmp/group") for node in NODES),
         *(occupied(bob, node, 2 if node == 1 else 9) for node in NODES),
-        *(step for path, name, text in ((none, "none", "No such file"), (there, "there", "is there already")) for step in (
+        *(step for path, name, text in ((none, "none", "No such file"), (there, "there", "is there already"), (shared, "shared", "mode 777 allows it can rename what is in")) for step in (
             f"anna: cd; sbatch -N1 -t1 -o /dev/null {path}", until(f"{says.format(name)} | grep -q '{text}'"),
             says.format(name), f"scancel -n {name}; {gone(name)}",
         )),
         on("a-n1", "cat /tmp/there"), *left(), "scancel --user " + bob.name,
-        staging=True, limit=150,
+        staging=True, limit=180,
     ).finish()
     done.check()
     assert "mine" in done.out and f"{workshop.folder}/nothing" in done.out, str(done)
     for node in NODES:
-        assert f"left on n{node}: there\n" in done.out, str(done)
+        assert f"left on n{node}: group there\n" in done.out, str(done)
 
 
 def test_output_waits_for_its_folder_and_the_job_ends(workshop, people, slurm):

@@ -148,11 +148,12 @@ pub(crate) fn at_node(
     Ok(client::order(&format!("{address}:{port}"), &munge, &request, input)?)
 }
 
-/// Is something at the path on standard input? Follows no link at its end.
+/// Is something at the path on standard input, where an input of a job is to go? Follows no link at its end. The path is
+/// all that is known of the input when it is removed, so nobody else may be able to rename anything on the way.
 pub(crate) fn look() -> Result<i32> {
     let path: Vec<u8> = read_line("a path")?;
     let path = PathBuf::from(OsString::from_vec(path));
-    match Folder::of(&path).and_then(|named| Ok(named.stat()?)) {
+    match Folder::of_unshared(&path).and_then(|named| Ok(named.stat()?)) {
         Ok(_) => Ok(1),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(0),
         Err(error) => {

@@ -66,6 +66,15 @@ impl Folder {
         walk::named(path, None)
     }
 
+    /// As [`Folder::of`], where nobody but this user and root can rename anything on the way: what the path means now,
+    /// it meant before.
+    ///
+    /// # Errors
+    /// As [`Folder::of`]; `PermissionDenied`, which names the folder in which others can rename something.
+    pub fn of_unshared(path: &Path) -> io::Result<Named> {
+        walk::unshared(path)
+    }
+
     /// As [`Folder::of`], and makes the folders that are missing.
     ///
     /// # Errors

@@ -71,6 +71,24 @@ pub(crate) fn folder(path: &Path, make: Option<Mode>) -> io::Result<Folder> {
     Ok(Folder(walk.at))
 }
 
+/// As [`named`], where nobody else can have the path mean something else.
+pub(crate) fn unshared(path: &Path) -> io::Result<Named> {
+    let mut walk = Walk { unshared: true, ..Walk::new(path, None)? };
+    match walk.last_name(false)? {
+        Some(name) => Ok(Named { folder: Folder(walk.at), name }),
+        None => Err(io::Error::new(io::ErrorKind::InvalidInput, "the path ends in no name")),
+    }
+}
+
+/// Who besides `user` and root can rename entries of a folder. In a sticky folder that is only its owner.
+fn others_who_rename(folder: &Stat, user: u32) -> Option<String> {
+    let (owner, mode) = (folder.st_uid, folder.st_mode & 0o7777);
+    if owner != user && owner != 0 {
+        return Some(format!("user id {owner}"));
+    }
+    (mode & 0o022 != 0 && mode & 0o1000 == 0).then(|| format!("anybody to whom its mode {mode:o} allows it"))
+}
+
 pub(crate) fn named(path: &Path, make: Option<Mode>) -> io::Result<Named> {
     let mut walk = Walk::new(path, make)?;
     match walk.last_name(false)? {
@@ -86,6 +104,8 @@ struct Walk {
     /// What has been walked, for messages.
     shown: PathBuf,
     make: Option<Mode>,
+    /// Whether folders in which another user can rename something end the walk.
+    unshared: bool,
 }
 
 impl Walk {
@@ -96,7 +116,7 @@ impl Walk {
         }
         let root = if bytes[0] == b'/' { "/" } else { "." };
         let at = rustix::fs::openat(CWD, root, WAY, Mode::empty())?;
-        let mut walk = Walk { at, rest: VecDeque::new(), links: 0, shown: PathBuf::from(root), make };
+        let mut walk = Walk { at, rest: VecDeque::new(), links: 0, shown: PathBuf::from(root), make, unshared: false };
         walk.prepend(bytes);
         Ok(walk)
     }
@@ -111,6 +131,9 @@ impl Walk {
     /// Walks up to the last name, which may not be there. `None`: the path ends in no name.
     fn last_name(&mut self, follow: bool) -> io::Result<Option<Vec<u8>>> {
         while let Some(name) = self.rest.pop_front() {
+            if self.unshared {
+                self.examine()?;
+            }
             let is_last = self.rest.is_empty();
             if name == b".." {
                 self.at = rustix::fs::openat(&self.at, "..", WAY, Mode::empty())?;
@@ -129,6 +152,14 @@ impl Walk {
             }
         }
         Ok(None)
+    }
+
+    /// Whether nobody but this user and root can rename what is in the folder that has been reached.
+    fn examine(&self) -> io::Result<()> {
+        let found = rustix::fs::fstat(&self.at)?;
+        let Some(who) = others_who_rename(&found, rustix::process::geteuid().as_raw()) else { return Ok(()) };
+        let text = format!("{who} can rename what is in {:?}: name a path in folders of your own", self.shown);
+        Err(io::Error::new(io::ErrorKind::PermissionDenied, text))
     }
 
     fn enter(&mut self, name: &[u8]) -> io::Result<()> {
@@ -217,5 +248,23 @@ mod tests {
         assert!(Folder::open(&at("a/b/file")).is_err() && Folder::of(&at("a/..")).is_err());
         let made = Folder::make_of(&at("link/new/er/file"), Mode::from_raw_mode(0o755)).unwrap();
         assert!(made.folder.is_at(&Folder::open(&at("a/b/new")).unwrap(), b"er"));
+    }
+
+    #[test]
+    fn where_others_can_rename_something_a_path_is_refused() {
+        use std::os::unix::fs::PermissionsExt;
+        let above = tempfile::tempdir().unwrap();
+        let copy = above.path().join("group/anna/copy");
+        std::fs::create_dir_all(&copy).unwrap();
+        let group = above.path().join("group");
+        for (mode, others) in [(0o755, false), (0o1777, false), (0o775, true), (0o757, true)] {
+            std::fs::set_permissions(&group, PermissionsExt::from_mode(mode)).unwrap();
+            let named = Folder::of_unshared(&copy);
+            assert_eq!(named.is_err(), others, "{mode:o}");
+            if let Err(error) = named {
+                assert!(error.to_string().contains("group\": name a path in folders of your own"), "{error}");
+            }
+            assert!(Folder::of(&copy).is_ok());
+        }
     }
 }

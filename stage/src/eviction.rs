@@ -18,11 +18,13 @@ const LOOK: Duration = Duration::from_millis(100);
 /// Removes a target, and what transfers to it have left beside it. A transfer that is still writing there has
 /// `patience` to end. What is not there is not missed, and no link is followed.
 ///
+/// The path names what is removed, so nobody else may be able to put something of this user's there.
+///
 /// # Errors
-/// The system's, or [`StageError::Busy`].
+/// The system's, or [`StageError::Busy`]; another user can rename something on the way to the target.
 pub fn evict(target: &Path, patience: Duration) -> Result<(), StageError> {
     name_of_target(target)?;
-    let named = match Folder::of(target) {
+    let named = match Folder::of_unshared(target) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
         named => named.at("open the folder of", target)?,
     };
