@@ -14,10 +14,11 @@ use types::sites::{Fingerprint, Keys};
 use types::{Address, Identity, JobId, SiteId, Slot};
 use wire::frame::{HEADER_LEN, MAX_PAYLOAD};
 use wire::handshake::{Hello, Purpose, Welcome};
+use wire::token::{Audience, TOKEN_LEN};
 use wire::{Control, FrameHeader, FrameKind, Secret};
 
 use crate::ClientError;
-use crate::handshake::initiate;
+use crate::handshake::{admission_token, initiate};
 use crate::patience::patiently_here;
 use crate::tls::{self, Session, TlsStream, sealed_len};
 
@@ -119,7 +120,9 @@ impl Client {
         let (hello, secret) = role.hello(gateway);
         let (welcome, tcp, crypt, cipher, buffer) = match gateway.keys {
             Some(expected) => {
-                let (mut stream, key) = show(tcp, gateway, expected).await?;
+                let to = Audience { site: &gateway.site, gateway: &gateway.name };
+                let token = admission_token(secret, hello.job.0, to).map_err(connect)?;
+                let (mut stream, key) = show(tcp, gateway, expected, &token).await?;
                 let welcome = initiate(&mut stream, hello, secret, &key.0).await.map_err(handshake)?;
                 let (tcp, session, cipher, plain) = stream.into_parts();
                 (welcome, tcp, Some(Crypt::new(session)), cipher, plain)
@@ -355,10 +358,15 @@ impl Role {
 
 /// Starts TLS, and checks that the other end holds a key of the gateway's site before anything is sent. Returns the
 /// key.
-async fn show(tcp: TcpStream, gateway: &Gateway, expected: Keys) -> Result<(TlsStream, Fingerprint), ClientError> {
+async fn show(
+    tcp: TcpStream,
+    gateway: &Gateway,
+    expected: Keys,
+    token: &[u8; TOKEN_LEN],
+) -> Result<(TlsStream, Fingerprint), ClientError> {
     let address = || gateway.address.clone();
     let no_key = |source| ClientError::NoKey { address: address(), expected: Box::new(expected), source };
-    let session = tls::dial_without_key().map_err(|e| no_key(io::Error::other(e)))?;
+    let session = tls::dial_without_key(Some(token)).map_err(|e| no_key(io::Error::other(e)))?;
     let stream = TlsStream::handshake(tcp, session).await.map_err(no_key)?;
     match stream.session().peer() {
         Some(shown) if expected.accept(Some(shown)) => Ok((stream, shown)),

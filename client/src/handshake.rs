@@ -4,6 +4,7 @@
 //! Reads exactly the handshake and no byte more, so that whatever follows is still in the stream.
 
 use std::io;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use member::handshake::{Acceptor, Answer, Fault, Heard, Initiator};
 use thiserror::Error;
@@ -11,7 +12,8 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use types::{Identity, JobId, SiteId, Slot};
 use wire::frame::HEADER_LEN;
 use wire::handshake::{Handshake, Hello, MAX_HANDSHAKE, PREFACE_LEN, Refusal, RefusalCode, Welcome};
-use wire::{Control, FrameHeader, FrameKind, Secret, WireError};
+use wire::token::{Audience, TOKEN_LEN};
+use wire::{Control, FrameHeader, FrameKind, Secret, Token, WireError};
 
 /// Why a handshake failed.
 #[derive(Debug, Error)]
@@ -111,7 +113,7 @@ pub async fn read_control<S: AsyncRead + Unpin>(stream: &mut S, limit: u32) -> R
 }
 
 /// The initiator's side: sends its identity, has the acceptor prove the secret, proves it too, and receives the limits.
-/// The hello's random bytes are made here. `key`: the key that the acceptor presented by TLS; empty without TLS.
+/// The hello's nonce is made here. `key`: the key that the acceptor presented by TLS; empty without TLS.
 ///
 /// # Errors
 /// [`HandshakeError`].
@@ -121,7 +123,11 @@ pub async fn initiate<S: AsyncRead + AsyncWrite + Unpin>(
     secret: &Secret,
     key: &[u8],
 ) -> Result<Welcome, HandshakeError> {
-    let (mut initiator, mut next) = Initiator::new(Hello { nonce: random()?, ..hello }, secret.clone(), key);
+    let nonce = match key {
+        [] => admission_token(secret, hello.job.0, Audience { site: &hello.site, gateway: &hello.gateway })?,
+        _ => random()?,
+    };
+    let (mut initiator, mut next) = Initiator::new(Hello { nonce, ..hello }, secret.clone(), key);
     loop {
         write(stream, &next).await?;
         match initiator.step(read(stream, false).await?)? {
@@ -131,10 +137,20 @@ pub async fn initiate<S: AsyncRead + AsyncWrite + Unpin>(
     }
 }
 
-fn random() -> Result<[u8; 32], HandshakeError> {
-    let mut bytes = [0; 32];
+fn random<const LENGTH: usize>() -> io::Result<[u8; LENGTH]> {
+    let mut bytes = [0; LENGTH];
     getrandom::fill(&mut bytes).map_err(|e| io::Error::other(format!("no random numbers: {e}")))?;
     Ok(bytes)
+}
+
+/// A fresh [token](wire::token) for a gateway. `key`: which secret this is.
+///
+/// # Errors
+/// The system provides no random numbers.
+pub fn admission_token(secret: &Secret, key: u32, to: Audience<'_>) -> io::Result<[u8; TOKEN_LEN]> {
+    // A clock before 1970 makes an old token, which a gateway treats as none.
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Ok(Token::make(secret, (key, since.as_secs()), to, random()?))
 }
 
 /// The acceptor's side after the first step, with the claimed identity.

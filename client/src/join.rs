@@ -39,7 +39,9 @@ pub async fn join(invitation: &Invitation, key: &SiteKey, site: &str, entry: &st
     let joining = async {
         let connect = |source| ClientError::Connect { address: address(), source };
         let tcp = TcpStream::connect(&invitation.address).await.map_err(connect)?;
-        let session = tls::config(key).map_err(|e| wrong(e.to_string()))?.dial().map_err(|e| wrong(e.to_string()))?;
+        let session = tls::config(key).map_err(|e| wrong(e.to_string()))?;
+        // A newcomer does not know the gateway's name, for which a token would be made.
+        let session = session.dial(None).map_err(|e| wrong(e.to_string()))?;
         let mut stream = TlsStream::handshake(tcp, session).await.map_err(|e| wrong(e.to_string()))?;
         let presented = stream.session().peer();
         if presented != Some(invitation.fingerprint) {

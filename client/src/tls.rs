@@ -6,7 +6,8 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use ::tls::RECORD_LEN;
-pub use ::tls::{Error, MAX_RECORD, Opened, Session, TlsConfig, dial_without_key, sealed_len};
+pub use ::tls::{Error, HelloToken, MAX_HELLO, MAX_RECORD, Opened, Session, TlsConfig};
+pub use ::tls::{dial_without_key, hello_token, sealed_len};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
@@ -37,7 +38,15 @@ impl TlsStream {
     /// # Errors
     /// The connection broke, or the other end does not use this version of TLS.
     pub async fn handshake(tcp: TcpStream, session: Session) -> io::Result<TlsStream> {
-        let (cipher, plain, out) = (Vec::new(), Vec::new(), Vec::new());
+        TlsStream::handshake_after(Vec::new(), tcp, session).await
+    }
+
+    /// Does the TLS handshake with a peer whose first bytes, `cipher`, have been read already.
+    ///
+    /// # Errors
+    /// As [`TlsStream::handshake`].
+    pub async fn handshake_after(cipher: Vec<u8>, tcp: TcpStream, session: Session) -> io::Result<TlsStream> {
+        let (plain, out) = (Vec::new(), Vec::new());
         let mut stream = TlsStream { tcp, session, cipher, plain, out, closed: false };
         std::future::poll_fn(|cx| stream.poll_established(cx)).await?;
         Ok(stream)
@@ -172,7 +181,7 @@ mod tests {
     #[test]
     fn both_ends_learn_the_key_of_the_other_and_bytes_pass() {
         let (a, b) = (SiteKey::random().unwrap(), SiteKey::random().unwrap());
-        let mut client = config(&a).unwrap().dial().unwrap();
+        let mut client = config(&a).unwrap().dial(None).unwrap();
         let mut server = config(&b).unwrap().accept().unwrap();
         shake(&mut client, &mut server).unwrap();
         assert_eq!(client.peer(), Some(b.fingerprint()));
@@ -198,7 +207,7 @@ mod tests {
     #[test]
     fn who_has_no_key_learns_that_of_the_other() {
         let key = SiteKey::random().unwrap();
-        let (mut client, mut server) = (dial_without_key().unwrap(), config(&key).unwrap().accept().unwrap());
+        let (mut client, mut server) = (dial_without_key(None).unwrap(), config(&key).unwrap().accept().unwrap());
         shake(&mut client, &mut server).unwrap();
         assert_eq!((client.peer(), server.peer()), (Some(key.fingerprint()), None));
     }

@@ -2,12 +2,14 @@
 //! `member::handshake`'s.
 
 use std::io;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use member::handshake::{Acceptor, Fault, Heard, Initiator};
 use types::{Address, JobId};
-use wire::Secret;
 use wire::frame::MAX_PAYLOAD;
 use wire::handshake::{Handshake, Hello, Purpose, Refusal, RefusalCode, Welcome};
+use wire::token::{Audience, TOKEN_LEN};
+use wire::{Secret, Token};
 
 use crate::config::Gateway;
 use crate::link::Misbehaved;
@@ -24,24 +26,32 @@ pub(crate) struct Credentials {
 impl Credentials {
     /// Starts a handshake with another rank.
     pub(crate) fn dial(&self, to: Address) -> io::Result<(Initiator, Handshake)> {
-        self.begin(Purpose::Peer, to, String::new(), String::new())
+        Ok(self.begin(Purpose::Peer, to, (String::new(), String::new()), random()?))
     }
 
     /// Starts a handshake with a gateway of this site.
     pub(crate) fn dial_gateway(&self, gateway: &Gateway) -> io::Result<(Initiator, Handshake)> {
-        self.begin(Purpose::Member, self.me, gateway.site.clone(), gateway.name.clone())
+        let names = (gateway.site.clone(), gateway.name.clone());
+        Ok(self.begin(Purpose::Member, self.me, names, self.token(gateway)?))
+    }
+
+    /// A fresh [token](wire::token) for a gateway of this site.
+    pub(crate) fn token(&self, gateway: &Gateway) -> io::Result<[u8; TOKEN_LEN]> {
+        // A clock before 1970 makes an old token, which a gateway treats as none.
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let to = Audience { site: &gateway.site, gateway: &gateway.name };
+        Ok(Token::make(&self.secret, (self.job.0, since.as_secs()), to, random()?))
     }
 
     fn begin(
         &self,
         purpose: Purpose,
         to: Address,
-        site: String,
-        gateway: String,
-    ) -> io::Result<(Initiator, Handshake)> {
-        let nonce = random()?;
+        (site, gateway): (String, String),
+        nonce: [u8; 32],
+    ) -> (Initiator, Handshake) {
         let hello = Hello { purpose, job: self.job, from: self.me, to, site, gateway, link: 0, nonce };
-        Ok(Initiator::new(hello, self.secret.clone(), &[]))
+        Initiator::new(hello, self.secret.clone(), &[])
     }
 
     /// Checks that a peer that dialled meant this endpoint.
@@ -63,8 +73,8 @@ impl Credentials {
     }
 }
 
-fn random() -> io::Result<[u8; 32]> {
-    let mut bytes = [0; 32];
+fn random<const LENGTH: usize>() -> io::Result<[u8; LENGTH]> {
+    let mut bytes = [0; LENGTH];
     getrandom::fill(&mut bytes).map_err(|e| io::Error::other(format!("no random numbers: {e}")))?;
     Ok(bytes)
 }

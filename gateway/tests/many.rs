@@ -230,7 +230,12 @@ async fn play() -> (Play, Key) {
         assert!(link.tell(JobMessage::Here { job, whole: true }));
     }
     let launcher = sites[1].client().await;
-    let job = Job { id: job, secret, launcher, identity: Identity { site: SiteId(0), slot: Slot::LAUNCHER } };
+    let job = Job {
+        id: job,
+        secret,
+        launcher: Launcher::new(launcher),
+        identity: Identity { site: SiteId(0), slot: Slot::LAUNCHER },
+    };
     (Play { sites, links, job }, key)
 }
 

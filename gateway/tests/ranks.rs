@@ -16,7 +16,6 @@ use memory::{Buffer, Regions};
 use support::*;
 use tokio::sync::oneshot;
 use types::{Address, Rank, Roster, SiteId};
-use wire::{FrameHeader, FrameKind};
 
 /// Ranks 0 and 1 at a, 2 and 3 at b, 4 and 5 at c, on a node each.
 const ROSTER: &str = "a:n1*1,n2*1;b:n1*1,n2*1;c:n1*1,n2*1";
@@ -72,14 +71,9 @@ impl World {
         std::thread::spawn(move || {
             runtime.block_on(async {
                 loop {
-                    let frame = tokio::select! {
+                    tokio::select! {
                         _ = &mut stopped => return job.close().await,
-                        frame = job.launcher.receive() => frame,
-                    };
-                    let Ok(Some(frame)) = frame else { return };
-                    let FrameHeader { kind, job: id, from, to, .. } = frame.header;
-                    if kind == FrameKind::Ping {
-                        job.launcher.send(FrameHeader::plain(FrameKind::Pong, id, to, from), &[]).await.unwrap();
+                        frame = job.launcher.receive() => if !matches!(frame, Ok(Some(_))) { return },
                     }
                 }
             });

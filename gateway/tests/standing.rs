@@ -64,7 +64,7 @@ async fn open_job(folder: &Path, address: &str, id: u32, roster: &str) -> (Clien
     let job = Job {
         id: types::JobId(id),
         secret: wire::Secret::new([id as u8; 32]),
-        launcher: client(folder, address).await,
+        launcher: Launcher::new(client(folder, address).await),
         identity: launcher(0),
     };
     (launching, job)

@@ -22,6 +22,7 @@ use sha2::{Digest, Sha256};
 use types::sites::Fingerprint;
 
 use crate::Session;
+use crate::hello::TOKEN_LEN;
 
 /// The fingerprint of a public key given as SubjectPublicKeyInfo in DER.
 pub fn fingerprint(public_key_info: &[u8]) -> Fingerprint {
@@ -53,12 +54,12 @@ impl TlsConfig {
         Ok(TlsConfig { client: Arc::new(client), server: Arc::new(server) })
     }
 
-    /// The dialling end.
+    /// The dialling end. `token`: sent in the ClientHello, for [`hello_token`](crate::hello_token).
     ///
     /// # Errors
     /// The configuration cannot be used; never in practice.
-    pub fn dial(&self) -> Result<Session, Error> {
-        Session::dialled(self.client.clone(), false)
+    pub fn dial(&self, token: Option<&[u8; TOKEN_LEN]>) -> Result<Session, Error> {
+        Session::dialled(self.client.clone(), false, token)
     }
 
     /// The accepting end.
@@ -70,12 +71,13 @@ impl TlsConfig {
     }
 }
 
-/// The dialling end of a peer that has no key to present, at an acceptor that presents a site's.
+/// The dialling end of a peer that has no key to present, at an acceptor that presents a site's. `token`: sent in the
+/// ClientHello, for [`hello_token`](crate::hello_token).
 ///
 /// # Errors
 /// The configuration cannot be used; never in practice.
-pub fn dial_without_key() -> Result<Session, Error> {
-    Session::dialled(without_key(false)?, false)
+pub fn dial_without_key(token: Option<&[u8; TOKEN_LEN]>) -> Result<Session, Error> {
+    Session::dialled(without_key(false)?, false, token)
 }
 
 /// Configuration for dialling without a key. `bare`: acceptors present keys without certificates.
@@ -114,10 +116,10 @@ fn client_builder(
     Ok(builder.dangerous().with_custom_certificate_verifier(Arc::new(verifier)))
 }
 
-/// No session is resumed, no name is sent.
+/// No session is resumed. The only names that are sent are tokens.
 fn restrict(config: &mut ClientConfig) {
     config.resumption = Resumption::disabled();
-    config.enable_sni = false;
+    config.enable_sni = true;
 }
 
 /// Accepts any self-signed certificate, or bare key, whose private key signed the handshake.

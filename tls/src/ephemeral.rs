@@ -56,7 +56,7 @@ impl Ephemeral {
     /// # Errors
     /// The configuration cannot be used; never in practice.
     pub fn dial(&self) -> Result<Session, Error> {
-        Session::dialled(self.client.clone(), true)
+        Session::dialled(self.client.clone(), true, None)
     }
 
     /// The accepting end.

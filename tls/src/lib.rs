@@ -11,12 +11,14 @@
 
 mod config;
 mod ephemeral;
+mod hello;
 mod session;
 #[cfg(test)]
 mod tests;
 
 pub use config::{TlsConfig, dial_without_key, fingerprint};
 pub use ephemeral::Ephemeral;
+pub use hello::{HelloToken, MAX_HELLO, TOKEN_LEN, hello_token};
 pub use rustls::Error;
 pub use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 pub use session::{MAX_RECORD, Opened, RECORD_LEN, Session, sealed_len};

@@ -1,6 +1,7 @@
 //! One end of a TLS connection.
 
 use std::fmt;
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 use rustls::client::UnbufferedClientConnection;
@@ -11,6 +12,7 @@ use rustls::{ClientConfig, Error, ServerConfig};
 use types::sites::Fingerprint;
 
 use crate::config::fingerprint;
+use crate::hello::{self, TOKEN_LEN};
 
 /// Bytes that TLS adds to each record of at most [`RECORD_LEN`] bytes, at most.
 const RECORD_OVERHEAD: usize = 32;
@@ -54,9 +56,16 @@ enum Step {
 }
 
 impl Session {
-    pub(crate) fn dialled(config: Arc<ClientConfig>, bare: bool) -> Result<Session, Error> {
-        // rustls requires a name; it is not sent, and nothing checks it.
-        let name = ServerName::try_from("landbridge").map_err(|e| Error::General(e.to_string()))?;
+    pub(crate) fn dialled(
+        config: Arc<ClientConfig>,
+        bare: bool,
+        token: Option<&[u8; TOKEN_LEN]>,
+    ) -> Result<Session, Error> {
+        // rustls requires a name, which nothing checks. It does not send addresses (RFC 6066, 3).
+        let name = match token {
+            Some(token) => ServerName::try_from(hello::name(token)).map_err(|e| Error::General(e.to_string()))?,
+            None => ServerName::from(Ipv4Addr::UNSPECIFIED),
+        };
         let client = UnbufferedClientConnection::new(config, name)?;
         Ok(Session { side: Side::Client(Box::new(client)), bare })
     }

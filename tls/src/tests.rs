@@ -68,5 +68,5 @@ fn strangers_bytes_are_refused() {
 #[test]
 fn who_expects_a_certificate_does_not_take_a_bare_key() {
     let ends = Ephemeral::new().unwrap();
-    assert!(shake(&mut dial_without_key().unwrap(), &mut ends.accept().unwrap()).is_err());
+    assert!(shake(&mut dial_without_key(None).unwrap(), &mut ends.accept().unwrap()).is_err());
 }

@@ -70,7 +70,7 @@ pub struct Hello {
     pub gateway: String,
     /// `Trunk`, `Meet`: which link of the trunk this is, from 0.
     pub link: u16,
-    /// Random bytes, never used before.
+    /// Never used before: random bytes, or, to a gateway in clear, a [token](crate::token), which begins with some.
     pub nonce: [u8; NONCE_LEN],
 }
 

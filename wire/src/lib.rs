@@ -2,7 +2,8 @@
 //!
 //! A connection begins with a [`handshake`] and then carries frames. A [`frame`] is a 32-byte header, all that a
 //! gateway looks at, and a payload. What a payload means depends on the frame's kind: [`message`]s of endpoints, which
-//! gateways relay unread, or [`control`] between launcher and gateways. [`proof`] shows knowledge of a secret.
+//! gateways relay unread, or [`control`] between launcher and gateways. [`proof`] shows knowledge of a secret, a [`token`]
+//! in the first bytes.
 //!
 //! Every decoder is total: any bytes give a value or a [`WireError`], never a panic, and never an allocation larger
 //! than the input. All integers are little endian.
@@ -22,6 +23,7 @@ pub mod proof;
 mod reader;
 pub mod receipt;
 pub mod text;
+pub mod token;
 pub mod view;
 
 pub use control::Control;
@@ -30,6 +32,7 @@ pub use introduction::Introduction;
 pub use message::Message;
 pub use passage::Passage;
 pub use proof::{End, Secret};
+pub use token::Token;
 pub use view::View;
 
 use thiserror::Error;

@@ -62,6 +62,18 @@ impl Secret {
         hmac.verify_slice(proof).is_ok()
     }
 
+    /// HMAC-SHA256 over these parts, one after the other.
+    pub(crate) fn mac(&self, parts: &[&[u8]]) -> [u8; 32] {
+        mac(&self.0, parts)
+    }
+
+    /// Whether the first bytes of [`Secret::mac`] are `tag`, in constant time.
+    pub(crate) fn verify_parts(&self, parts: &[&[u8]], tag: &[u8]) -> bool {
+        let mut hmac = keyed(&self.0);
+        parts.iter().for_each(|part| hmac.update(part));
+        hmac.verify_truncated_left(tag).is_ok()
+    }
+
     /// As 64 hexadecimal digits, for passing it to a process that may know it.
     pub fn to_hex(&self) -> String {
         self.0.iter().map(|byte| format!("{byte:02x}")).collect()
@@ -73,7 +85,7 @@ fn keyed(key: &[u8]) -> Hmac<Sha256> {
     Hmac::<Sha256>::new_from_slice(key).unwrap_or_else(|_| unreachable!("HMAC takes keys of any length"))
 }
 
-fn mac(key: &[u8], parts: &[&[u8]]) -> [u8; 32] {
+pub(crate) fn mac(key: &[u8], parts: &[&[u8]]) -> [u8; 32] {
     let mut hmac = keyed(key);
     parts.iter().for_each(|part| hmac.update(part));
     hmac.finalize().into_bytes().into()

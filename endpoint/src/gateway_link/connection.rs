@@ -117,7 +117,7 @@ impl Connection {
         let stream = match self.keys {
             None => Stream::from(socket),
             Some(keys) => {
-                let session = tls::dial_without_key().map_err(io::Error::other)?;
+                let session = tls::dial_without_key(Some(&own.token(&self.gateway)?)).map_err(io::Error::other)?;
                 Stream::sealed(socket, session, Expected::Site(keys))?
             }
         };

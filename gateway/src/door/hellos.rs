@@ -1,4 +1,4 @@
-//! TLS hellos of peers that have proved nothing yet: how many from one address are processed at once, and over time.
+//! TLS hellos of peers without a valid token: how many from one address are processed at once, and over time.
 //!
 //! A handshake costs the gateway's one thread a signature and a key exchange, and costs the peer that asks for it
 //! almost nothing. Each handshake takes one of its address's [`MOST`] tokens. A peer that proves its identity returns

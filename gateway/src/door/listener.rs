@@ -8,20 +8,24 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use client::handshake::{self, Accepting, HandshakeError};
+use client::tls::{HelloToken, MAX_HELLO, hello_token};
 use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::task::yield_now;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use types::JobId;
 use types::sites::Inside;
 use wire::Secret;
 use wire::handshake::{Handshake, Hello, PREFACE, Purpose, Refusal, RefusalCode, Welcome};
+use wire::token::TOKEN_LEN;
 
 use crate::GatewayError;
 use crate::config::GatewayConfig;
 use crate::door::error::DoorError;
 use crate::door::lobby::Place;
 use crate::door::stream::{Accepted, Arrival, Stream};
+use crate::door::tokens::Credential;
 use crate::gateway::{Gateway, HANDSHAKE_TIMEOUT};
 use crate::log::{STRANGERS, log, short};
 use crate::path::forward::MAX_DATA;
@@ -35,6 +39,9 @@ use crate::trunks::trunk;
 /// First byte of a TLS ClientHello.
 const TLS_HANDSHAKE: u8 = 0x16;
 const BACKLOG: u32 = 1024;
+/// How often other tasks run before a newcomer takes the place of another connection. In each turn the runtime reads
+/// what has arrived and runs some 60 tasks.
+const READS: usize = 4;
 /// How long a member that arrives before its job is kept waiting, at most. It keeps its position in the lobby
 /// meanwhile.
 const EARLY: Duration = Duration::from_secs(2);
@@ -84,10 +91,14 @@ pub(crate) async fn accept(gateway: &Rc<Gateway>, listener: TcpListener) -> Infa
                 continue;
             }
         };
-        let Some(place) = gateway.door.lobby.enter(peer.ip(), Instant::now()) else {
-            refused(gateway, peer, &DoorError::Crowded);
-            continue;
-        };
+        // Before a newcomer takes the place of another arrival, what the arrivals have sent is read.
+        for _ in 0..READS {
+            if !gateway.door.lobby.is_full() {
+                break;
+            }
+            yield_now().await;
+        }
+        let place = gateway.door.lobby.enter(peer.ip(), Instant::now());
         let gateway = gateway.clone();
         tokio::task::spawn_local(async move { admit(&gateway, place, stream, peer).await });
     }
@@ -107,7 +118,7 @@ enum Admitted {
 
 async fn admit(gateway: &Rc<Gateway>, place: Place, stream: TcpStream, peer: SocketAddr) {
     let admitted = tokio::select! {
-        admitted = gateway.patiently(HANDSHAKE_TIMEOUT, shake_hands(gateway, stream, peer)) => admitted,
+        admitted = gateway.patiently(HANDSHAKE_TIMEOUT, shake_hands(gateway, &place, stream, peer)) => admitted,
         () = place.must_go() => Ok(Err(DoorError::Crowded)),
     };
     drop(place);
@@ -133,22 +144,35 @@ fn refused(gateway: &Gateway, peer: SocketAddr, error: &DoorError) {
     log!(warn, STRANGERS, %peer, reason = short(&reason), "connection refused");
 }
 
-async fn shake_hands(gateway: &Rc<Gateway>, mut stream: TcpStream, peer: SocketAddr) -> Result<Admitted, DoorError> {
+async fn shake_hands(
+    gateway: &Rc<Gateway>,
+    place: &Place,
+    mut stream: TcpStream,
+    peer: SocketAddr,
+) -> Result<Admitted, DoorError> {
     let mut first = [0; 1];
     prepare(&stream)?;
     match stream.peek(&mut first).await? {
         0 => Ok(Admitted::Nobody),
         _ if first[0] == TLS_HANDSHAKE => {
-            gateway.door.hellos.turn(peer.ip()).await;
-            let admitted = match trunk::accept(gateway, stream, peer).await? {
+            let (read, token) = read_token(&mut stream).await?;
+            let proved = token.and_then(|token| gateway.credential(token));
+            take_place(place, proved, peer)?;
+            if proved.is_none() {
+                gateway.door.hellos.turn(peer.ip()).await;
+            }
+            let admitted = match trunk::accept(gateway, read, stream, peer).await? {
                 Arrival::Link(accepted) => Admitted::Link(accepted),
                 Arrival::Joined => Admitted::Joined,
                 Arrival::Inside(tls, accepting, key) => {
-                    let (member, inflow) = accept_member(gateway, Stream::Tls(tls, key), peer, *accepting).await?;
+                    let stream = Stream::Tls(tls, key);
+                    let (member, inflow) = accept_member(gateway, place, stream, peer, *accepting).await?;
                     Admitted::Member(member, inflow)
                 }
             };
-            gateway.door.hellos.proved(peer.ip());
+            if proved.is_none() {
+                gateway.door.hellos.proved(peer.ip());
+            }
             Ok(admitted)
         }
         _ if first[0] == PREFACE[0] => {
@@ -156,6 +180,7 @@ async fn shake_hands(gateway: &Rc<Gateway>, mut stream: TcpStream, peer: SocketA
                 Ok(accepting) => accepting,
                 Err(error) => return turn_away(Stream::Plain(stream), error).await,
             };
+            take_place(place, gateway.credential_of(&accepting.hello), peer)?;
             if accepting.hello.purpose == Purpose::Meet {
                 return Ok(Admitted::Guest(host::admit(gateway, stream, accepting).await?));
             }
@@ -163,15 +188,45 @@ async fn shake_hands(gateway: &Rc<Gateway>, mut stream: TcpStream, peer: SocketA
                 let text = format!("site {}: `inside` is \"encrypted\"; this rank connected without TLS", gateway.site);
                 return refuse(Stream::Plain(stream), Refusal::new(RefusalCode::Purpose, text)).await;
             }
-            let (member, inflow) = accept_member(gateway, Stream::Plain(stream), peer, accepting).await?;
+            let (member, inflow) = accept_member(gateway, place, Stream::Plain(stream), peer, accepting).await?;
             Ok(Admitted::Member(member, inflow))
         }
         _ => Err(DoorError::Stranger(first[0])),
     }
 }
 
+/// Reads the first message of a TLS handshake, and the token in it if there is one. Returns all that was read.
+async fn read_token(stream: &mut TcpStream) -> Result<(Vec<u8>, Option<[u8; TOKEN_LEN]>), DoorError> {
+    let mut read = Vec::with_capacity(MAX_HELLO);
+    loop {
+        match hello_token(&read) {
+            HelloToken::Token(token) => return Ok((read, Some(token))),
+            HelloToken::None => return Ok((read, None)),
+            HelloToken::Partial
+                if (&mut *stream).take((MAX_HELLO - read.len()) as u64).read_buf(&mut read).await? == 0 =>
+            {
+                return Err(
+                    io::Error::new(io::ErrorKind::UnexpectedEof, "connection closed during the handshake").into()
+                );
+            }
+            HelloToken::Partial => {}
+        }
+    }
+}
+
+/// Moves a connection that has sent its first message to those that have proved as much as it has.
+fn take_place(place: &Place, proved: Option<Credential>, peer: SocketAddr) -> Result<(), DoorError> {
+    let now = Instant::now();
+    let stays = match proved {
+        Some(credential) => place.proved(credential, now),
+        None => place.proved_nothing(peer.ip(), now),
+    };
+    if stays { Ok(()) } else { Err(DoorError::Crowded) }
+}
+
 async fn accept_member(
     gateway: &Rc<Gateway>,
+    place: &Place,
     mut stream: Stream,
     peer: SocketAddr,
     mut accepting: Accepting,
@@ -180,6 +235,12 @@ async fn accept_member(
         Ok(secret) => secret,
         Err(refusal) => return refuse(stream, refusal).await,
     };
+    if accepting.hello.purpose == Purpose::Member && stream.is_plain() {
+        // Its job may have been opened only now. Without a valid token, nothing changes.
+        if let Some(credential) = gateway.credential_of(&accepting.hello) {
+            take_place(place, Some(credential), peer)?;
+        }
+    }
     let key = stream.key();
     if let Err(error) = accepting.challenge(&mut stream, &secret, whose, &key).await {
         return turn_away(stream, error).await;

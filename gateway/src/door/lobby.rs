@@ -1,11 +1,18 @@
 //! Connections that are not admitted yet: which ones wait, and which one is dropped when there are too many.
 //!
 //! Strangers may open connections and send little (slow loris) or nothing. Each costs a few KiB until its handshake
-//! completes or times out. When all places are taken, a newcomer replaces the connection that has waited longest among
-//! those of the address with the most connections. An address that opens many connections therefore only hurts itself:
-//! other addresses get in as long as they have fewer. If the newcomer's own address has the most, connections younger
-//! than [`HONEST`] keep their places and the newcomer is turned away: many ranks of one node that connect at once are
-//! admitted one after the other.
+//! completes or times out. An address is not a person: users of a login node, and machines behind a NAT, share one. So
+//! whoever proves something is served first ([`wire::token`]), and the places are divided into three rooms:
+//!
+//! - *Arrivals* have not sent their first message yet. A newcomer always gets in. If the room is full, it takes the
+//!   place of the connection that has waited longest among those of the address with the most.
+//! - *Proven* peers sent a valid token. They take the places of unproven ones, never the reverse. Among each other,
+//!   those of the secret with the most make room.
+//! - *Unproven* peers sent a message without one: peers of earlier releases, other sites' gateways when they dial for
+//!   the first time, strangers. Among each other, those of the address with the most make room.
+//!
+//! Where the newcomer's own address, or secret, has the most, connections younger than [`HONEST`] keep their places
+//! and the newcomer is turned away: many ranks that connect at once are admitted one after the other.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap};
@@ -16,71 +23,155 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use crate::door::tokens::Credential;
+
 /// Approximate cost in bytes of a connection until it is admitted or its handshake times out.
 const COST: u64 = 16 << 10;
-/// Number of places in a small gateway, and the most in any.
+/// Number of places in a small gateway, and the most in any. Arrivals have a quarter more.
 const USUAL: u64 = 512;
 const MOST: u64 = 4096;
-/// A connection is not replaced by one from the same address before it is this old: an honest handshake is done by
-/// then.
+/// A connection is not replaced by one from the same address, or with the same secret, before it is this old: an honest
+/// handshake is done by then.
 const HONEST: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 pub(crate) struct Lobby {
+    /// Most proven and unproven connections together.
     most: usize,
-    /// In order of arrival.
-    waiting: RefCell<BTreeMap<u64, Waiting>>,
+    rooms: RefCell<Rooms>,
     came: Cell<u64>,
+}
+
+#[derive(Debug, Default)]
+struct Rooms {
+    arrivals: Room,
+    proven: Room,
+    unproven: Room,
+}
+
+impl Rooms {
+    fn of(&mut self, who: Who) -> &mut Room {
+        match who {
+            Who::Arrival(_) => &mut self.arrivals,
+            Who::Proven(_) => &mut self.proven,
+            Who::Unproven(_) => &mut self.unproven,
+        }
+    }
+}
+
+/// What is known about a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Who {
+    Arrival(IpAddr),
+    Proven(Credential),
+    Unproven(IpAddr),
+}
+
+/// Connections about which the same kind of thing is known, by what they have in common and in order of arrival. No
+/// group is empty.
+#[derive(Debug, Default)]
+struct Room {
+    groups: HashMap<Who, BTreeMap<u64, Waiting>>,
+    len: usize,
 }
 
 #[derive(Debug)]
 struct Waiting {
-    from: IpAddr,
     since: Instant,
     goes: Rc<Notify>,
 }
 
-/// Number of places in a gateway with this much memory and this many file descriptors. Half of the descriptors are
-/// reserved for admitted connections.
+impl Room {
+    fn put(&mut self, who: Who, number: u64, waiting: Waiting) {
+        self.len += 1;
+        self.groups.entry(who).or_default().insert(number, waiting);
+    }
+
+    fn remove(&mut self, who: Who, number: u64) -> Option<Waiting> {
+        let group = self.groups.get_mut(&who)?;
+        let gone = group.remove(&number)?;
+        self.len -= 1;
+        if group.is_empty() {
+            self.groups.remove(&who);
+        }
+        Some(gone)
+    }
+
+    /// Drops the connection that has waited longest in the group with the most, where a newcomer counts as one of its
+    /// group. `may`: whether this group may lose one of this age. Returns whether one was dropped.
+    fn make_room(&mut self, newcomer: Option<Who>, may: impl FnOnce(Who, Instant) -> bool) -> bool {
+        let len = |who: Who, group: &BTreeMap<u64, Waiting>| group.len() + usize::from(newcomer == Some(who));
+        let most = self.groups.iter().map(|(who, group)| len(*who, group)).max().unwrap_or(0);
+        let oldest = self
+            .groups
+            .iter()
+            .filter(|(who, group)| len(**who, group) == most)
+            .filter_map(|(who, group)| group.first_key_value().map(|(number, one)| (*number, *who, one.since)))
+            .min_by_key(|(number, ..)| *number);
+        let gone = oldest.filter(|(_, who, since)| may(*who, *since));
+        let gone = gone.and_then(|(number, who, _)| self.remove(who, number));
+        gone.inspect(|gone| gone.goes.notify_one()).is_some()
+    }
+}
+
+/// Number of places for proven and unproven connections in a gateway with this much memory and this many file
+/// descriptors. Half of the descriptors are reserved for admitted connections.
 pub(crate) fn places(memory: u64, descriptors: u64) -> usize {
-    (memory / 16 / COST).clamp(USUAL, MOST).min(descriptors / 2).max(1) as usize
+    (memory / 16 / COST).clamp(USUAL, MOST).min(descriptors / 5 * 2).max(1) as usize
 }
 
 impl Lobby {
-    /// `most`: connections at once.
+    /// `most`: proven and unproven connections at once. A quarter of that may be arrivals.
     pub(crate) fn new(most: usize) -> Lobby {
-        Lobby { most, waiting: RefCell::default(), came: Cell::new(0) }
+        Lobby { most, rooms: RefCell::default(), came: Cell::new(0) }
     }
 
     /// Number of waiting connections.
     pub(crate) fn len(&self) -> usize {
-        self.waiting.borrow().len()
+        let rooms = self.rooms.borrow();
+        rooms.arrivals.len + rooms.proven.len + rooms.unproven.len
     }
 
-    /// Lets a newcomer in. If there are too many connections, either another has to go, and its [`Place::must_go`]
-    /// returns, or the newcomer is turned away.
-    pub(crate) fn enter(self: &Rc<Lobby>, from: IpAddr, now: Instant) -> Option<Place> {
-        let from = network(from);
-        if self.len() >= self.most && !self.makes_room(from, now) {
-            return None;
+    /// Whether a newcomer takes the place of another arrival.
+    pub(crate) fn is_full(&self) -> bool {
+        self.rooms.borrow().arrivals.len >= (self.most / 4).max(1)
+    }
+
+    /// An eighth of the places is reserved for unproven connections.
+    fn most_proven(&self) -> usize {
+        (self.most - self.most / 8).max(1)
+    }
+
+    /// Lets a newcomer in. If there are too many arrivals, one of them has to go: its [`Place::must_go`] returns.
+    pub(crate) fn enter(self: &Rc<Lobby>, from: IpAddr, now: Instant) -> Place {
+        let who = Who::Arrival(network(from));
+        let full = self.is_full();
+        let mut rooms = self.rooms.borrow_mut();
+        if full {
+            rooms.arrivals.make_room(Some(who), |_, _| true);
         }
         let number = self.came.get();
         self.came.set(number + 1);
         let goes = Rc::new(Notify::new());
-        self.waiting.borrow_mut().insert(number, Waiting { from, since: now, goes: goes.clone() });
-        Some(Place { lobby: self.clone(), number, goes })
+        rooms.arrivals.put(who, number, Waiting { since: now, goes: goes.clone() });
+        Place { lobby: self.clone(), number, who: Cell::new(who), goes }
     }
 
-    /// Makes room for a newcomer, which counts as one of its address's connections.
-    fn makes_room(&self, newcomer: IpAddr, now: Instant) -> bool {
-        let mut waiting = self.waiting.borrow_mut();
-        let mut counts = HashMap::from([(newcomer, 1)]);
-        waiting.values().for_each(|one| *counts.entry(one.from).or_default() += 1);
-        let most = counts.values().copied().max().unwrap_or(0);
-        let goes = |one: &Waiting| one.from != newcomer || now.duration_since(one.since) >= HONEST;
-        let oldest = waiting.iter().find(|(_, one)| counts[&one.from] == most).filter(|(_, one)| goes(one));
-        let gone = oldest.map(|(number, _)| *number).and_then(|number| waiting.remove(&number));
-        gone.inspect(|gone| gone.goes.notify_one()).is_some()
+    /// Whether there is, or can be made, a place for this connection among the proven or the unproven ones.
+    fn has_room(&self, who: Who, now: Instant) -> bool {
+        let mut rooms = self.rooms.borrow_mut();
+        let older = |since| now.duration_since(since) >= HONEST;
+        let full = rooms.proven.len + rooms.unproven.len >= self.most;
+        match who {
+            Who::Proven(_) if rooms.proven.len >= self.most_proven() => {
+                rooms.proven.make_room(Some(who), |whose, since| whose != who || older(since))
+            }
+            Who::Proven(_) if full => rooms.unproven.make_room(None, |_, _| true),
+            Who::Unproven(_) if full => {
+                rooms.unproven.make_room(Some(who), |whose, since| whose != who || older(since))
+            }
+            _ => true,
+        }
     }
 }
 
@@ -89,6 +180,7 @@ impl Lobby {
 pub(crate) struct Place {
     lobby: Rc<Lobby>,
     number: u64,
+    who: Cell<Who>,
     goes: Rc<Notify>,
 }
 
@@ -97,11 +189,36 @@ impl Place {
     pub(crate) async fn must_go(&self) {
         self.goes.notified().await;
     }
+
+    /// The connection has proved to hold a secret. Returns whether it may stay.
+    #[must_use]
+    pub(crate) fn proved(&self, credential: Credential, now: Instant) -> bool {
+        self.becomes(Who::Proven(credential), now)
+    }
+
+    /// The connection, from this address, has sent its first message and proved nothing. Returns whether it may stay.
+    #[must_use]
+    pub(crate) fn proved_nothing(&self, from: IpAddr, now: Instant) -> bool {
+        self.becomes(Who::Unproven(network(from)), now)
+    }
+
+    fn becomes(&self, who: Who, now: Instant) -> bool {
+        let before = self.who.replace(who);
+        let waiting = self.lobby.rooms.borrow_mut().of(before).remove(before, self.number);
+        // A connection that has lost its place ends, whatever it proves: its task has been notified.
+        let Some(waiting) = waiting else { return false };
+        let stays = self.lobby.has_room(who, now);
+        if stays {
+            self.lobby.rooms.borrow_mut().of(who).put(who, self.number, waiting);
+        }
+        stays
+    }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.lobby.waiting.borrow_mut().remove(&self.number);
+        let who = self.who.get();
+        self.lobby.rooms.borrow_mut().of(who).remove(who, self.number);
     }
 }
 
@@ -114,65 +231,4 @@ pub(crate) fn network(address: IpAddr) -> IpAddr {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::future::Future;
-    use std::pin::pin;
-    use std::task::{Context, Poll, Waker};
-
-    use super::*;
-
-    fn goes(place: &Place) -> bool {
-        pin!(place.must_go()).poll(&mut Context::from_waker(Waker::noop())) == Poll::Ready(())
-    }
-
-    fn ip(text: &str) -> IpAddr {
-        text.parse().unwrap()
-    }
-
-    #[test]
-    fn who_has_most_makes_room_and_others_stay() {
-        let (lobby, start) = (Rc::new(Lobby::new(5)), Instant::now());
-        let enter = |from, seconds| lobby.enter(ip(from), start + seconds * Duration::from_secs(1));
-        let friends = [enter("10.0.0.1", 0).unwrap(), enter("10.0.0.2", 0).unwrap()];
-        let loris: Vec<Place> = (0..20).map(|n| enter("192.0.2.66", n).unwrap()).collect();
-        assert_eq!(lobby.len(), 5);
-        let gone: Vec<bool> = loris.iter().map(goes).collect();
-        assert_eq!(gone, [[true; 17].as_slice(), &[false; 3]].concat(), "the oldest first");
-        // However short it has waited.
-        let another = enter("10.0.0.3", 17).unwrap();
-        assert!(!friends.iter().chain([&another]).any(goes) && goes(&loris[17]));
-        drop((friends, another));
-        assert_eq!(lobby.len(), 2);
-        drop(loris);
-        assert_eq!(lobby.len(), 0);
-    }
-
-    #[test]
-    fn who_come_at_once_from_one_address_do_not_push_each_other_out() {
-        let (lobby, start) = (Rc::new(Lobby::new(5)), Instant::now());
-        let mut ranks: Vec<Option<Place>> = (0..8).map(|_| lobby.enter(ip("10.0.0.1"), start)).collect();
-        assert_eq!(ranks.iter().flatten().count(), 5);
-        assert!(!ranks.iter().flatten().any(goes));
-        ranks[0] = None;
-        assert!(lobby.enter(ip("10.0.0.1"), start).is_some(), "a place is free again");
-    }
-
-    #[test]
-    fn places_follow_memory_and_descriptors() {
-        assert_eq!(places(16 << 20, 1024), 512);
-        assert_eq!(places(16 << 20, 1 << 20), 512);
-        assert_eq!(places(256 << 20, 1 << 20), 1024);
-        assert_eq!(places(1 << 40, u64::MAX), 4096);
-        assert_eq!(places(1 << 30, 256), 128);
-    }
-
-    #[test]
-    fn addresses_of_one_network_are_one() {
-        let (lobby, start) = (Rc::new(Lobby::new(4)), Instant::now());
-        let enter = |from: &str, seconds| lobby.enter(ip(from), start + seconds * Duration::from_secs(1)).unwrap();
-        let friend = enter("10.0.0.1", 0);
-        let same = enter("::ffff:10.0.0.1", 0);
-        let places: Vec<Place> = (0..9).map(|n| enter(&format!("2001:db8::{n}"), n)).collect();
-        assert!(!goes(&friend) && !goes(&same) && places[..7].iter().all(goes) && lobby.len() == 4);
-    }
-}
+mod tests;

@@ -442,7 +442,7 @@ pub(crate) async fn shake(
 ) -> Result<(TlsStream, u32), LinkError> {
     let shake = async {
         prepare(&tcp)?;
-        let session = gateway.sites.credentials().tls.dial()?;
+        let session = gateway.sites.credentials().tls.dial(None)?;
         let mut stream = TlsStream::handshake(tcp, session).await?;
         let presented = stream.session().peer();
         trunk.check(presented)?;
@@ -472,12 +472,18 @@ pub(crate) fn prepare(tcp: &TcpStream) -> std::io::Result<()> {
     socket2::SockRef::from(tcp).set_tcp_notsent_lowat(UNSENT)
 }
 
-/// The accepting side of TLS and of a link's handshake. The caller limits its time.
-pub(crate) async fn accept(gateway: &Rc<Gateway>, tcp: TcpStream, peer: SocketAddr) -> Result<Arrival, ArrivalError> {
+/// The accepting side of TLS and of a link's handshake. `read`: what the caller has read of it. The caller limits its
+/// time.
+pub(crate) async fn accept(
+    gateway: &Rc<Gateway>,
+    read: Vec<u8>,
+    tcp: TcpStream,
+    peer: SocketAddr,
+) -> Result<Arrival, ArrivalError> {
     prepare(&tcp)?;
     let credentials = gateway.sites.credentials();
     let session = credentials.tls.accept()?;
-    let mut stream = TlsStream::handshake(tcp, session).await?;
+    let mut stream = TlsStream::handshake_after(read, tcp, session).await?;
     let presented = stream.session().peer();
     let mut accepting = match Accepting::begin(&mut stream).await {
         Ok(accepting) => accepting,

@@ -19,7 +19,7 @@ use client::{Client, ClientError, Frame, Gateway, Role};
 use gateway::counters::Counters;
 use gateway::{GatewayConfig, serve_until};
 use hooks::{AgentHandle, AgentOrder, AgentStarter, AllocationHandle, AllocationNews, AllocationOrder, StartError};
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::timeout;
 use types::sites::{Fingerprint, Keys};
 use types::{Identity, Instance, JobId, NodeId, Rank, Roster, SiteId, SitesFile, Slot};
@@ -357,8 +357,86 @@ impl Running {
 pub(crate) struct Job {
     pub id: JobId,
     pub secret: Secret,
-    pub launcher: Client,
+    pub launcher: Launcher,
     pub identity: Identity,
+}
+
+/// A launcher's connection. As a real launcher's, it answers pings whatever the test is doing: a gateway gives up a
+/// launcher that is silent for 6 s, which some tests last, on a busy machine all of them.
+pub(crate) struct Launcher {
+    sender: Arc<tokio::sync::Mutex<client::Sender>>,
+    inbox: mpsc::UnboundedReceiver<Result<Option<Frame>, ClientError>>,
+    answering: tokio::task::JoinHandle<()>,
+}
+
+impl Launcher {
+    pub(crate) fn new(client: Client) -> Launcher {
+        let (mut receiver, sender) = client.split();
+        let sender = Arc::new(tokio::sync::Mutex::new(sender));
+        let (tell, inbox) = mpsc::unbounded_channel();
+        let answer = sender.clone();
+        let answering = tokio::spawn(async move {
+            loop {
+                let next = receiver.receive().await;
+                if let Ok(Some(Frame { header: FrameHeader { kind, job, from, to, .. }, .. })) = next {
+                    if kind == FrameKind::Ping {
+                        let pong = FrameHeader::plain(FrameKind::Pong, job, to, from);
+                        // A connection that is lost is noticed by the next receive.
+                        let _ = answer.lock().await.send(pong, &[]).await;
+                    }
+                    if matches!(kind, FrameKind::Ping | FrameKind::Pong) {
+                        continue;
+                    }
+                }
+                let last = !matches!(next, Ok(Some(_)));
+                if tell.send(next).is_err() || last {
+                    return;
+                }
+            }
+        });
+        Launcher { sender, inbox, answering }
+    }
+
+    pub(crate) async fn send_control(
+        &mut self,
+        from: Identity,
+        message: impl Into<Control>,
+    ) -> Result<(), ClientError> {
+        self.sender.lock().await.send_control(from, message).await
+    }
+}
+
+impl Drop for Launcher {
+    fn drop(&mut self) {
+        // Its connection closes with it.
+        self.answering.abort();
+    }
+}
+
+/// A connection to a gateway.
+pub(crate) trait Inbox {
+    async fn receive(&mut self) -> Result<Option<Frame>, ClientError>;
+    async fn send(&mut self, header: FrameHeader, payload: &[u8]) -> Result<(), ClientError>;
+}
+
+impl Inbox for Client {
+    async fn receive(&mut self) -> Result<Option<Frame>, ClientError> {
+        Client::receive(self).await
+    }
+
+    async fn send(&mut self, header: FrameHeader, payload: &[u8]) -> Result<(), ClientError> {
+        Client::send(self, header, payload).await
+    }
+}
+
+impl Inbox for Launcher {
+    async fn send(&mut self, header: FrameHeader, payload: &[u8]) -> Result<(), ClientError> {
+        self.sender.lock().await.send(header, payload).await
+    }
+
+    async fn receive(&mut self) -> Result<Option<Frame>, ClientError> {
+        self.inbox.recv().await.unwrap_or(Ok(None))
+    }
 }
 
 pub(crate) fn rank(site: u16, rank: u32) -> Identity {
@@ -383,7 +461,7 @@ pub(crate) async fn ask(gateway: &Running, home: &str, id: u32, roster: &str) ->
         part: wire::control::Part::Lead,
     };
     client.send_control(launcher(site), open).await.unwrap();
-    Job { id, secret, launcher: client, identity: launcher(site) }
+    Job { id, secret, launcher: Launcher::new(client), identity: launcher(site) }
 }
 
 /// Opens a job at all sites of the roster.
@@ -400,13 +478,13 @@ pub(crate) async fn open(gateway: &Running, home: &str, id: u32, roster: &str) -
 }
 
 /// The gateway's next message, except those about how sites can be reached.
-pub(crate) async fn control(client: &mut Client) -> Control {
+pub(crate) async fn control(inbox: &mut impl Inbox) -> Control {
     let frame = loop {
-        let frame = receive(client).await;
+        let frame = receive(inbox).await;
         let FrameHeader { kind, job, from, to, .. } = frame.header;
         match kind {
             FrameKind::Passage => {}
-            FrameKind::Ping => client.send(FrameHeader::plain(FrameKind::Pong, job, to, from), &[]).await.unwrap(),
+            FrameKind::Ping => inbox.send(FrameHeader::plain(FrameKind::Pong, job, to, from), &[]).await.unwrap(),
             _ => break frame,
         }
     };
@@ -432,7 +510,7 @@ impl Job {
 }
 
 /// What arrives next, except tables of links.
-pub(crate) async fn hear(client: &mut Client) -> Result<Option<Frame>, ClientError> {
+pub(crate) async fn hear(client: &mut impl Inbox) -> Result<Option<Frame>, ClientError> {
     loop {
         match client.receive().await {
             Ok(Some(frame)) if frame.header.kind == FrameKind::Links => {}
@@ -442,7 +520,7 @@ pub(crate) async fn hear(client: &mut Client) -> Result<Option<Frame>, ClientErr
 }
 
 /// The next frame, except signs of life and tables of links.
-pub(crate) async fn receive(client: &mut Client) -> Frame {
+pub(crate) async fn receive(client: &mut impl Inbox) -> Frame {
     loop {
         let frame = within("a frame", client.receive()).await.unwrap().expect("a frame, not a goodbye");
         let FrameHeader { kind, from, .. } = frame.header;

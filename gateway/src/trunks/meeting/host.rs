@@ -47,6 +47,11 @@ impl Host {
 }
 
 impl Host {
+    /// The secret of a seat that is free.
+    pub(crate) fn secret(&self, number: JobId, site: &str, gateway: &str) -> Option<Secret> {
+        self.meetings.borrow().secret(number, site, gateway).ok()
+    }
+
     /// Whether `from` may have `to` notified now. Without this limit a gateway could fill another's trunk with notices.
     fn may_notify(&self, from: TrunkId, to: TrunkId, now: Instant) -> bool {
         let before = self.notified.borrow().get(&(from, to)).copied();

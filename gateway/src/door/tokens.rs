@@ -1,0 +1,192 @@
+//! Which admission tokens are worth something: those of a known secret that were not seen before.
+//!
+//! A token contains its maker's clock, but nothing here compares the clocks of two machines, except once: a gateway
+//! that has just started has forgotten which tokens it has seen, so a token that is more than [`LAG`] older than the
+//! start is worth nothing. After that the gateway remembers every token that verified, so only holders of a secret
+//! can fill its memory. When that is full, the oldest ones of the secret with the most are forgotten, and tokens of
+//! that secret that are not younger than those become worthless. Such a peer, like one whose clock is far behind, is
+//! not refused. It is only one among the unproven ones.
+
+use std::cell::RefCell;
+use std::collections::{BTreeSet, HashMap};
+
+use types::JobId;
+use wire::handshake::{Hello, Purpose};
+use wire::token::{Audience, RANDOM_LEN, TOKEN_LEN};
+use wire::{Secret, Token};
+
+use crate::gateway::Gateway;
+
+/// Approximate cost in bytes of a remembered token.
+const COST: u64 = 64;
+/// Fewest and most tokens that are remembered.
+const LEAST: u64 = 1 << 14;
+const MOST: u64 = 1 << 18;
+/// When tokens of more secrets are remembered, those of secrets that are not in use any more are forgotten.
+const SECRETS: usize = 1024;
+/// How far, in seconds, the clock of a peer may be behind the gateway's when the gateway starts.
+const LAG: u32 = 300;
+
+/// Whose secret a token was made with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Credential {
+    /// The site's key: a user.
+    User,
+    /// A job's secret: an agent or a rank.
+    Job(JobId),
+    /// The secret of a seat at a meeting here.
+    Meeting(JobId),
+}
+
+/// The tokens that were seen.
+#[derive(Debug)]
+pub(crate) struct Tokens {
+    most: usize,
+    /// When the gateway started, by its own clock.
+    started: u32,
+    seen: RefCell<HashMap<Credential, Seen>>,
+}
+
+#[derive(Debug, Default)]
+struct Seen {
+    /// By the clocks of those who made them, and by their random bytes.
+    tokens: BTreeSet<(u32, [u8; RANDOM_LEN])>,
+    /// Tokens are worth something only if they are younger than this, in seconds.
+    after: u32,
+}
+
+impl Tokens {
+    /// `memory`: the gateway's configured memory in bytes, of which a 256th may be used here; `now`: seconds since 1970.
+    pub(crate) fn new(memory: u64, now: u64) -> Tokens {
+        let most = (memory / 256 / COST).clamp(LEAST, MOST) as usize;
+        Tokens { most, started: now as u32, seen: RefCell::default() }
+    }
+
+    /// Notes a token that verified with this credential's secret. Returns whether it proves anything: whether nobody
+    /// can have sent it before.
+    pub(crate) fn is_fresh(&self, credential: Credential, token: &Token) -> bool {
+        let mut all = self.seen.borrow_mut();
+        let after = self.started.saturating_sub(LAG);
+        let seen = all.entry(credential).or_insert_with(|| Seen { after, ..Seen::default() });
+        let fresh = token.seconds > seen.after && seen.tokens.insert((token.seconds, token.random()));
+        if fresh && all.values().map(|seen| seen.tokens.len()).sum::<usize>() > self.most {
+            let largest = all.values_mut().max_by_key(|seen| seen.tokens.len());
+            if let Some(seen) = largest
+                && let Some((seconds, _)) = seen.tokens.pop_first()
+            {
+                seen.after = seen.after.max(seconds);
+            }
+        }
+        fresh
+    }
+
+    /// Forgets the tokens of secrets that are not in use any more.
+    pub(crate) fn retain(&self, is_used: impl Fn(Credential) -> bool) {
+        self.seen.borrow_mut().retain(|credential, _| is_used(*credential));
+    }
+
+    /// Number of secrets of which tokens are remembered.
+    pub(crate) fn secrets(&self) -> usize {
+        self.seen.borrow().len()
+    }
+}
+
+impl Gateway {
+    /// Whose secret a token in a ClientHello proves, if it proves anything.
+    pub(crate) fn credential(&self, token: [u8; TOKEN_LEN]) -> Option<Credential> {
+        let here = Audience { site: &self.site, gateway: &self.name };
+        let token = Token::read(token, here);
+        let (credential, secret) = match JobId(token.key) {
+            JobId(0) => (Credential::User, self.sites.credentials().client_secret.clone()),
+            job => (Credential::Job(job), self.table().secret(job).ok()?),
+        };
+        self.verified(credential, &token, &secret, here)
+    }
+
+    /// Whose secret the token in a hello in clear proves, if it proves anything.
+    pub(crate) fn credential_of(&self, hello: &Hello) -> Option<Credential> {
+        let addressed = Audience { site: &hello.site, gateway: &hello.gateway };
+        let (credential, secret) = match hello.purpose {
+            Purpose::Member => (Credential::Job(hello.job), self.table().secret(hello.job).ok()?),
+            Purpose::Meet => {
+                let meetings = &self.trunks.host;
+                (Credential::Meeting(hello.job), meetings.secret(hello.job, &hello.site, &hello.gateway)?)
+            }
+            _ => return None,
+        };
+        self.verified(credential, &Token::read(hello.nonce, addressed), &secret, addressed)
+    }
+
+    fn verified(
+        &self,
+        credential: Credential,
+        token: &Token,
+        secret: &Secret,
+        audience: Audience<'_>,
+    ) -> Option<Credential> {
+        if !token.verify(secret, audience) {
+            return None;
+        }
+        if self.door.tokens.secrets() > SECRETS {
+            let table = self.table();
+            self.door.tokens.retain(|credential| match credential {
+                Credential::Job(job) => table.jobs.contains_key(&job),
+                Credential::Meeting(_) => false,
+                Credential::User => true,
+            });
+        }
+        self.door.tokens.is_fresh(credential, token).then_some(credential)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: u64 = 1_700_000_000;
+    const HERE: Audience<'_> = Audience { site: "lyon", gateway: "gw1" };
+    const JOB: Credential = Credential::Job(JobId(7));
+
+    fn token(number: u32, seconds: u64) -> Token {
+        let mut random = [0; RANDOM_LEN];
+        random[..4].copy_from_slice(&number.to_le_bytes());
+        Token::read(Token::make(&Secret::new([1; 32]), (7, seconds), HERE, random), HERE)
+    }
+
+    #[test]
+    fn a_token_proves_something_once() {
+        let tokens = Tokens::new(64 << 20, NOW);
+        for credential in [Credential::User, JOB] {
+            assert!(tokens.is_fresh(credential, &token(1, NOW)));
+            assert!(!tokens.is_fresh(credential, &token(1, NOW)));
+            assert!(tokens.is_fresh(credential, &token(2, NOW)));
+        }
+    }
+
+    #[test]
+    fn a_token_from_before_the_start_may_be_a_recorded_one() {
+        let tokens = Tokens::new(64 << 20, NOW);
+        for credential in [Credential::User, JOB] {
+            assert!(!tokens.is_fresh(credential, &token(1, NOW - 3600)));
+            assert!(tokens.is_fresh(credential, &token(2, NOW - 60)), "clocks differ a little");
+            assert!(tokens.is_fresh(credential, &token(3, NOW + 86_400 * 365)), "and some are far ahead");
+        }
+    }
+
+    #[test]
+    fn what_was_forgotten_proves_nothing_and_the_memory_is_bounded() {
+        let tokens = Tokens::new(0, NOW);
+        let most = LEAST as u32;
+        assert!(tokens.is_fresh(Credential::User, &token(0, NOW)));
+        for number in 0..2 * most {
+            assert!(tokens.is_fresh(JOB, &token(number, NOW + u64::from(number))));
+        }
+        assert_eq!(tokens.seen.borrow().values().map(|seen| seen.tokens.len()).sum::<usize>(), most as usize);
+        for number in [0, most / 2, most, 2 * most - 1] {
+            assert!(!tokens.is_fresh(JOB, &token(number, NOW + u64::from(number))), "{number}");
+        }
+        assert!(!tokens.is_fresh(Credential::User, &token(0, NOW)), "the users' is remembered");
+        tokens.retain(|credential| credential == Credential::User);
+        assert_eq!(tokens.secrets(), 1);
+    }
+}
