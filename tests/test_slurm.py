@@ -111,8 +111,6 @@ def test_a_task_of_an_array_knows_which_it_is(workshop, mpich_only, slurm):
 
 @pytest.mark.one_mpi
 def test_all_components_of_a_heterogeneous_job_are_used(workshop, mpi, slurm):
-    if mpi.name == "intel":
-        pytest.skip("Intel MPI gets no shared memory in a component of a heterogeneous job; the cause is not known yet")
     run = [LANDBRIDGE, "run", "--mpi", mpi.name, "--", *hello(mpi)]
     script = workshop.folder / "job.sh"
     script.write_text(f"#!/bin/bash\n{words(run)}\n")
@@ -123,6 +121,20 @@ def test_all_components_of_a_heterogeneous_job_are_used(workshop, mpi, slurm):
     text = out.read_text()
     assert done.code == 0, f"{done}\n{text}"
     assert sorted(text.count(f" on a-n{node}") for node in (1, 2)) == [1, 2], text
+
+
+def test_a_job_of_one_node_reaches_other_sites(workshop, mpi, slurm):
+    """Variables of a batch job say how many nodes it has. No MPI library takes that for the number of the ranks' nodes."""
+    run = [LANDBRIDGE, "run", "--mpi", mpi.name, "--site", "a=2", "--site", "b=2", "--", *hello(mpi)]
+    script = workshop.folder / "job.sh"
+    script.write_text(f"#!/bin/bash\n{words(run)}\n")
+    out = workshop.folder / "job.out"
+    batch = ["sbatch", "--wait", "-N1", "-n2", "--distribution=cyclic", f"--output={out}", f"--chdir={workshop.folder}", script]
+    sites = {"a": slurm_site(), "b": slurm_site()}
+    done = start(workshop, sites, watched(batch), environment=mpi.environment, host="a-gw1").finish()
+    text = out.read_text()
+    assert done.code == 0, f"{done}\n{text}"
+    assert text.count(" on a-n") == 2 and text.count(" on b-n") == 2, text
 
 
 def test_a_refused_job_names_site_and_partition(workshop, mpich_only, slurm):

@@ -45,9 +45,13 @@ const HOST_SPECIFIC: &[&str] = &[
 /// Variables for which a node's own value takes precedence over the user's.
 const NODE_FIRST: &[&str] = &["HOME", "HOSTNAME", "LOGNAME", "SHELL", "TMPDIR", "USER", "XDG_RUNTIME_DIR"];
 
-/// Variables by which other launchers identify a rank, from which an MPI library would conclude that it was started by
-/// one of them. Each is a name, or with `*` at its end the beginning of names. Variables that describe a batch job are
-/// not among them: programs read which task of an array they are.
+/// Variables by which other launchers identify a rank or place ranks, from which an MPI library would conclude that it
+/// was started by one of them. Each is a name, or with `*` at its end the beginning of names. Variables that describe a
+/// batch job are not among them: programs read which task of an array they are.
+///
+/// `SLURM_NNODES`, `SLURM_NODELIST` and `SLURM_NPROCS` are older names of `SLURM_JOB_NUM_NODES`, `SLURM_JOB_NODELIST`
+/// and `SLURM_NTASKS`, which pass. Intel MPI takes the number of nodes from the first two: where the ranks of one node's
+/// job are on several, of other components or other sites, all of them would map the shared memory of the first.
 const FOREIGN: &[&str] = &[
     "PMI_*",
     "PMI2_*",
@@ -59,17 +63,25 @@ const FOREIGN: &[&str] = &[
     "OMPI_UNIVERSE_*",
     "ORTE_*",
     "PRTE_*",
+    "SLURM_DISTRIBUTION",
+    "SLURM_DIST_*",
     "SLURM_GTIDS",
     "SLURM_LAUNCH_NODE_IPADDR",
     "SLURM_LOCALID",
     "SLURM_MPI_TYPE",
+    "SLURM_NNODES",
     "SLURM_NODEID",
+    "SLURM_NODELIST",
+    "SLURM_NPROCS",
     "SLURM_PMI*",
     "SLURM_PROCID",
     "SLURM_SRUN_*",
     "SLURM_STEPID",
     "SLURM_STEP_*",
     "SLURM_TASK_PID",
+    "PBS_NODENUM",
+    "PBS_TASKNUM",
+    "PBS_VNODENUM",
     "PALS_*",
     "ALPS_*",
     "MPI_LOCALNRANKS",
@@ -118,7 +130,7 @@ pub enum SettingError {
     #[error("-x {0}: there is no such variable here; -x {0}=VALUE sets it")]
     Unset(String),
     /// The launcher sets it.
-    #[error("-x {0}: only the launcher may set this variable: it identifies a rank")]
+    #[error("-x {0}: only the launcher may set this variable: it identifies a rank, or says where ranks are")]
     Ours(String),
 }
 
@@ -242,6 +254,12 @@ mod tests {
             ("SLURMD_NODENAME", "n1"),
             ("SLURM_ARRAY_TASK_ID", "7"),
             ("SLURM_NTASKS", "4"),
+            ("SLURM_JOB_NUM_NODES", "1"),
+            ("SLURM_JOB_NODELIST", "n1"),
+            ("SLURM_NNODES", "1"),
+            ("SLURM_NODELIST", "n1"),
+            ("SLURM_NPROCS", "4"),
+            ("SLURM_DIST_PLANESIZE", "2"),
             ("PMIX_MCA_gds", "hash"),
             ("LANDBRIDGE_SECRET", "old"),
             ("LANDBRIDGE_LOG", "debug"),
@@ -250,8 +268,16 @@ mod tests {
         ]);
         let raw = travelling(here.into_iter());
         let names: Vec<_> = raw.iter().map(|(name, _)| String::from_utf8_lossy(name).into_owned()).collect();
-        let passed =
-            ["OMP_NUM_THREADS", "SLURM_ARRAY_TASK_ID", "SLURM_NTASKS", "PMIX_MCA_gds", "LANDBRIDGE_LOG", "HOME"];
+        let passed = [
+            "OMP_NUM_THREADS",
+            "SLURM_ARRAY_TASK_ID",
+            "SLURM_NTASKS",
+            "SLURM_JOB_NUM_NODES",
+            "SLURM_JOB_NODELIST",
+            "PMIX_MCA_gds",
+            "LANDBRIDGE_LOG",
+            "HOME",
+        ];
         assert_eq!(names, passed);
         let mut raw = raw;
         raw.push((b"PMI_FD".to_vec(), b"3".to_vec()));
