@@ -124,7 +124,7 @@ def test_all_components_of_a_heterogeneous_job_are_used(workshop, mpi, slurm):
 
 
 def test_a_job_of_one_node_reaches_other_sites(workshop, mpi, slurm):
-    """Variables of a batch job say how many nodes it has. No MPI library takes that for the number of the ranks' nodes."""
+    """No MPI library takes the number of the batch job's nodes for that of the ranks' nodes."""
     run = [LANDBRIDGE, "run", "--mpi", mpi.name, "--site", "a=2", "--site", "b=2", "--", *hello(mpi)]
     script = workshop.folder / "job.sh"
     script.write_text(f"#!/bin/bash\n{words(run)}\n")

@@ -646,12 +646,16 @@ def test_input_that_cannot_come_holds_the_job_and_says_why(workshop, people, slu
 
 
 def test_output_waits_for_its_folder_and_the_job_ends(workshop, people, slurm):
+    """The folder was there before the job, and is away when the job is over."""
     anna, _ = people
-    (workshop.folder / "to").mkdir()
-    path = job(workshop, anna, "late", f"stage_out=/tmp/late=b:{workshop.folder}/to/none/late {RATE}", body="echo late > /tmp/late")
+    none = workshop.folder / "to" / "none"
+    none.mkdir(parents=True)
+    body = f"echo late > /tmp/late; while test -e {none}; do sleep 0.1; done"
+    path = job(workshop, anna, "late", f"stage_out=/tmp/late=b:{none}/late {RATE}", body=body)
     done = begin(
         workshop, anna,
         f"anna: cd; sbatch -N1 -t1 -o /dev/null {path}",
+        f"{until('squeue -h -n late -t R -o %i | grep -q .')}; rmdir {none}",
         until("squeue -h -n late -t STAGE_OUT -o %i | grep -q ."),
         # Longer than a step is tried again for what passes in a moment.
         f"sleep 20; squeue -h -n late -o 'after 20 s %T'; mkdir {workshop.folder}/to/none; {gone('late')}",

@@ -6,12 +6,13 @@ use anyhow::Result;
 use clap::{Args, Subcommand};
 use node_service::message::PORT;
 
-use crate::{slurm_hook, slurm_install, slurm_service, slurm_step, slurm_supervise};
+use crate::args::SitesFileArgs;
+use crate::{slurm_check, slurm_hook, slurm_install, slurm_service, slurm_step, slurm_supervise};
 
 /// Where the service puts the copy of this program that users run, unless it is told otherwise.
 pub(crate) const PROGRAMS: &str = "/var/lib/landbridge";
 
-/// Staging behind other users' jobs on a Slurm cluster: for its administrator
+/// Staging behind other users' jobs on a Slurm cluster: for its administrator, and `check` for its users
 #[derive(Debug, Args)]
 pub(crate) struct SlurmArgs {
     #[command(subcommand)]
@@ -25,6 +26,13 @@ pub(crate) enum SlurmCommand {
     /// Undo `slurm install` on this machine
     Uninstall(InstallArgs),
     NodeService(NodeServiceArgs),
+    /// Look at the places in a job script's #BB_LUA lines before you submit it
+    Check {
+        /// The job script
+        script: PathBuf,
+        #[command(flatten)]
+        sites: SitesFileArgs,
+    },
     /// Started by gateways: has a node's service start an agent
     #[command(hide = true)]
     Call {
@@ -167,6 +175,7 @@ pub(crate) enum Hook {
 pub(crate) fn slurm(args: &SlurmArgs) -> Result<i32> {
     match &args.command {
         SlurmCommand::NodeService(args) => slurm_service::serve(args),
+        SlurmCommand::Check { script, sites } => slurm_check::check(script, sites),
         SlurmCommand::Install(args) => slurm_install::add(args),
         SlurmCommand::Uninstall(args) => slurm_install::remove(args),
         SlurmCommand::Call { node, port } => slurm_service::call(node, *port),

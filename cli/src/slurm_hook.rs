@@ -71,7 +71,8 @@ fn swept(records: &Records, service: &Service<'_>) -> Result<i32> {
     Ok(0)
 }
 
-fn plan(script: &Path) -> Result<Plan> {
+/// What a job script asks for.
+pub(crate) fn plan(script: &Path) -> Result<Plan> {
     let text = std::fs::read(script).with_context(|| script.display().to_string())?;
     Ok(parse(&text)?)
 }

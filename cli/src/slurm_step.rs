@@ -1,4 +1,5 @@
-//! A step of a hook's, as the job's user: `landbridge stage move` with the user's own sites file, a look, or a removal.
+//! A step of a hook's, as the job's user: `landbridge stage move` with the user's own sites file, a look, a check, or a
+//! removal.
 
 use std::ffi::OsString;
 use std::io::{BufRead, Read, Write};
@@ -9,14 +10,20 @@ use anyhow::{Context, Result, bail};
 use node_service::message::Work;
 use node_service::step::{End, Kept, Step};
 use rustix::process::{Pid, Signal};
+use stage::look::Role;
 use types::sites::Site;
 
 use crate::args::SitesFileArgs;
 use crate::sites_file;
 use crate::slurm_service::at_node;
+use crate::stage_look::look;
+use crate::stage_places::Map;
 
 /// How long a transfer may take to end.
 const GIVE_UP: Duration = Duration::from_secs(10);
+
+/// How long a check of all places may take: a job waits for it.
+const LOOK: Duration = Duration::from_secs(30);
 
 /// Does the step that standard input has as a line. It is given up when standard input ends.
 pub(crate) fn step() -> Result<i32> {
@@ -38,6 +45,14 @@ pub(crate) fn step() -> Result<i32> {
             }
             words.extend(["--".into(), typed(&from, site).into(), typed(&to, site).into()]);
             carry_out(&words)
+        }
+        Step::Check { sources, targets } => {
+            let map = Map::open(&SitesFileArgs { sites: None }, Some(&home))?;
+            let ends = |ends: Vec<End>, role| ends.into_iter().map(move |end| (typed(&end, site), role));
+            let places: Vec<_> = ends(sources, Role::Source).chain(ends(targets, Role::Target)).collect();
+            let checked = look(&map, &places, LOOK);
+            writeln!(crate::output::stdout(), "{}", crate::json::escaped(&serde_json::to_string(&checked)?))?;
+            Ok(0)
         }
         Step::Look { nodes, path } => {
             let mut there = Vec::new();

@@ -197,7 +197,7 @@ pub(crate) fn here(
     let task = |(from, to): &(Place, Place)| {
         Ok(Task { from: spot(from)?, to: vec![spot(to)?], into, optional: false, layouts: layouts.clone() })
     };
-    let order = Order { tasks: pairs.iter().map(task).collect::<Result<_>>()?, options };
+    let order = Order { tasks: pairs.iter().map(task).collect::<Result<_>>()?, looks: Vec::new(), options };
     let mut command = Command::new(std::env::current_exe()?);
     command.args(["mover", "--here"]);
     Ok(Job { command, order, places, title })
@@ -227,7 +227,7 @@ fn by_job(args: &MoveArgs, from: &[Place], to: &Place, layouts: Option<&Layouts>
             layouts: layouts.cloned(),
         });
     }
-    let order = Order { tasks, options: args.common.pace.settings(targets.len()) };
+    let order = Order { tasks, looks: Vec::new(), options: args.common.pace.settings(targets.len()) };
     Ok(Job { command: map.job(&movers.nodes)?, order, places: typed(from, to), title: title(from, to) })
 }
 
@@ -261,6 +261,7 @@ fn watch(job: Job, view: &mut View) -> Result<Option<Vec<Moved>>> {
             Event::Placed { from, to, report } => moved.push(Moved { from, to, placed: report }),
             Event::Failed { text } => failed = Some(one_line(&text).into_owned()),
             Event::Absent { from } => absent.push(from),
+            Event::Looked { .. } => {}
             Event::Cancelled => failed = Some("cancelled: what had not arrived as a whole is removed".to_owned()),
         }
     }

@@ -93,7 +93,7 @@ pub(crate) fn stage(args: &NodesArgs, way: Way) -> Result<i32> {
     };
     let tasks = transfers.iter().map(task).collect::<Result<Vec<_>>>()?;
     let targets = tasks.iter().map(|task| task.to.len()).max().unwrap_or(0);
-    let order = Order { tasks, options: args.common.pace.settings(targets) };
+    let order = Order { tasks, looks: Vec::new(), options: args.common.pace.settings(targets) };
     command::carry_out(Job { command: map.job(&movers.nodes)?, order, places: typed, title }, args.common.json)
 }
 

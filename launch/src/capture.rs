@@ -86,7 +86,17 @@ pub async fn tail(pipe: Option<impl AsyncRead + Unpin>) -> Tail {
     kept
 }
 
-/// The same without an async runtime, with `input` on the program's standard input.
+/// The same without an async runtime.
+pub fn tail_blocking(pipe: Option<impl Read>) -> Tail {
+    let (mut kept, mut buffer) = (Tail::default(), [0; 4096]);
+    let Some(mut pipe) = pipe else { return kept };
+    while let Ok(count @ 1..) = pipe.read(&mut buffer) {
+        kept.push(&buffer[..count]);
+    }
+    kept
+}
+
+/// [`capture`] without an async runtime, with `input` on the program's standard input.
 ///
 /// # Errors
 /// [`CaptureError`].

@@ -50,8 +50,8 @@ const NODE_FIRST: &[&str] = &["HOME", "HOSTNAME", "LOGNAME", "SHELL", "TMPDIR", 
 /// batch job are not among them: programs read which task of an array they are.
 ///
 /// `SLURM_NNODES`, `SLURM_NODELIST` and `SLURM_NPROCS` are older names of `SLURM_JOB_NUM_NODES`, `SLURM_JOB_NODELIST`
-/// and `SLURM_NTASKS`, which pass. Intel MPI takes the number of nodes from the first two: where the ranks of one node's
-/// job are on several, of other components or other sites, all of them would map the shared memory of the first.
+/// and `SLURM_NTASKS`, which pass. Intel MPI takes the number of nodes from the first two: where the ranks of one
+/// node's job are on several, of other components or other sites, all of them would map the shared memory of the first.
 const FOREIGN: &[&str] = &[
     "PMI_*",
     "PMI2_*",

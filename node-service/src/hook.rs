@@ -6,9 +6,11 @@
 
 use std::time::Duration;
 
+use types::UntrustedText;
+
 use crate::directive::{NODE, Pin, Plan, Transfer};
 use crate::record::{Copies, Record, Records};
-use crate::step::{End, Step};
+use crate::step::{Checked, End, Step};
 use crate::teardown::forget_others;
 
 /// How often Slurm is asked for its prediction.
@@ -69,6 +71,12 @@ pub trait Cluster {
     /// Slurm's words.
     fn over(&self, job: u32) -> Result<Option<Duration>, String>;
 
+    /// Shows a text to its user, beside what Slurm shows of the job.
+    ///
+    /// # Errors
+    /// Slurm's words.
+    fn note(&self, job: u32, text: &str) -> Result<(), String>;
+
     /// From now on it starts nowhere else.
     ///
     /// # Errors
@@ -104,6 +112,7 @@ impl Hook<'_> {
     /// # Errors
     /// For the job's user: Slurm shows it as a comment of the job.
     pub fn data_in(&self) -> Result<(), String> {
+        self.check_other_sites()?;
         if self.plan.inputs.is_empty() {
             return Ok(());
         }
@@ -148,7 +157,59 @@ impl Hook<'_> {
         record.nodes.clone_from(&nodes);
         record.user = self.cluster.user(self.job)?;
         self.records.write(self.job, &record)?;
+        self.check_own_nodes(&nodes)?;
         self.bring(&nodes)
+    }
+
+    /// Before the job waits for anything: sources and targets at sites. Slurm names no user before it has accepted a
+    /// job, so this is the first moment at which anybody can look as the job's user.
+    fn check_other_sites(&self) -> Result<(), String> {
+        let (sources, targets) = places_at_sites(self.plan);
+        let ends = |places: Vec<&str>| places.into_iter().map(|place| End::Place(place.to_owned())).collect();
+        self.check(ends(sources), ends(targets))
+    }
+
+    /// Before the job's program starts: targets on its own nodes, and those that depend on which nodes it has.
+    fn check_own_nodes(&self, nodes: &[String]) -> Result<(), String> {
+        let mut targets = Vec::new();
+        for output in &self.plan.outputs {
+            let is_own = output.to.starts_with('/');
+            if !is_own && !folder_has_node(&output.to) {
+                continue;
+            }
+            let of_all = if output.to.contains(NODE) { nodes } else { &nodes[..nodes.len().min(1)] };
+            for node in of_all {
+                let path = output.to.replace(NODE, node);
+                targets.push(match is_own {
+                    true => End::Nodes { nodes: vec![node.clone()], path },
+                    false => End::Place(path),
+                });
+            }
+        }
+        self.check(Vec::new(), targets)
+    }
+
+    /// Fails if a transfer could not begin. Whatever cannot be known keeps no job waiting: its user is told.
+    fn check(&self, sources: Vec<End>, targets: Vec<End>) -> Result<(), String> {
+        if sources.is_empty() && targets.is_empty() {
+            return Ok(());
+        }
+        let user = self.cluster.user(self.job)?;
+        let looked = self.steps.run(user, &Step::Check { sources, targets });
+        let checked = looked.and_then(|found| serde_json::from_str(&found).map_err(|e| e.to_string()));
+        let Checked { unusable, unknown } =
+            checked.unwrap_or_else(|problem| Checked { unusable: Vec::new(), unknown: vec![problem.into()] });
+        let joined =
+            |texts: &[UntrustedText]| texts.iter().map(UntrustedText::to_string).collect::<Vec<_>>().join("; ");
+        if !unusable.is_empty() {
+            let remedy = format!("mend this, `scancel {}` and submit it again", self.job);
+            return Err(format!("{}: {remedy}", joined(&unusable)));
+        }
+        if !unknown.is_empty() {
+            // The job goes on whether its user reads it or not.
+            let _ = self.cluster.note(self.job, &format!("not checked before the job: {}", joined(&unknown)));
+        }
+        Ok(())
     }
 
     /// Moves the job's output away: all that can be. What cannot is tried again for [`OUTPUT_PATIENCE`], because its
@@ -318,6 +379,21 @@ impl Hook<'_> {
     fn run(&self, user: u32, step: &Step) -> Result<String, String> {
         run((self.cluster, self.steps), user, step)
     }
+}
+
+/// Sources and targets that are at sites, and known before a job has nodes: not a target whose folder has the name of a
+/// node in it.
+pub fn places_at_sites(plan: &Plan) -> (Vec<&str>, Vec<&str>) {
+    let is_at_site = |place: &&str| !place.starts_with('/');
+    let sources = plan.inputs.iter().map(|input| input.from.as_str()).filter(is_at_site);
+    let targets = plan.outputs.iter().map(|output| output.to.as_str()).filter(is_at_site);
+    (sources.collect(), targets.filter(|to| !folder_has_node(to)).collect())
+}
+
+/// Whether the folder of a target, and not only its last name, depends on the node.
+fn folder_has_node(to: &str) -> bool {
+    let to = to.trim_end_matches('.');
+    to.rsplit_once('/').is_some_and(|(folder, _)| folder.contains(NODE))
 }
 
 /// Does a step, again if it fails: what can go wrong for a moment and what cannot look alike from here.

@@ -12,6 +12,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use thiserror::Error;
 use types::UntrustedText;
+use types::untrusted::printable;
 
 use crate::bounded::{Limits, RunError, run};
 use crate::credential::socket_of;
@@ -21,6 +22,9 @@ use crate::hook::{Cluster, Prediction};
 const LIMITS: Limits = Limits { time: Duration::from_secs(120), output: 16 << 20 };
 /// Variables of Slurm's commands that change what they print.
 const CHANGING: [&str; 4] = ["SQUEUE_", "SINFO_", "SCONTROL_", "SLURM_"];
+
+/// Most characters of a text that is shown beside a job.
+const MOST_NOTE: usize = 1000;
 
 /// Slurm does not say what it was asked.
 #[derive(Debug, Error)]
@@ -241,6 +245,13 @@ impl Cluster for Jobs {
         let end = Jobs::field(job, Field::End)?.parse().ok();
         let end = end.and_then(|seconds| UNIX_EPOCH.checked_add(Duration::from_secs(seconds)));
         Ok(end.map(|end| end.elapsed().unwrap_or_default()))
+    }
+
+    fn note(&self, job: u32, text: &str) -> Result<(), String> {
+        // One line, which nothing in it can end. Slurm has no limit for it, and lists of jobs show it.
+        let text: String = printable(text).chars().take(MOST_NOTE).collect();
+        let (job, text) = (format!("JobId={job}"), format!("AdminComment=landbridge: {text}"));
+        ask(&["scontrol", "update", &job, &text]).map(drop).map_err(|e| e.to_string())
     }
 
     fn pin(&self, job: u32, nodes: &[String]) -> Result<(), String> {

@@ -9,6 +9,8 @@ use types::UntrustedText;
 pub enum Step {
     /// `landbridge stage move`.
     Move { from: End, to: End, rate: Option<String>, harm: Option<String> },
+    /// Can a transfer begin that has these sources and targets? Nothing is moved. Its output is [`Checked`] in JSON.
+    Check { sources: Vec<End>, targets: Vec<End> },
     /// On which of these nodes is something at this path? Its output is a list in JSON.
     Look { nodes: Vec<String>, path: String },
     /// Removes what is at these paths on these nodes, complete or not. Its output is a list in JSON of [`Kept`].
@@ -21,6 +23,16 @@ pub enum Step {
 pub struct Kept {
     pub node: String,
     pub problem: UntrustedText,
+}
+
+/// What a check has found. What is in neither list is usable.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Checked {
+    /// Why places cannot be what they shall be, each with its place.
+    pub unusable: Vec<UntrustedText>,
+    /// Why nobody knows of other places.
+    pub unknown: Vec<UntrustedText>,
 }
 
 /// An end of a transfer.

@@ -17,6 +17,7 @@ pub mod control;
 mod error;
 mod eviction;
 mod journal;
+pub mod look;
 mod manifest;
 pub mod mover;
 mod pace;

@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 use memory::Pages;
 
 use crate::error::StageError;
-use crate::mover::{Console, Control, Event, MoverError, Order, Placed, Settings, Spot, TELL, Task, check};
+use crate::look::look;
+use crate::mover::{Console, Control, Event, Look, MoverError, Order, Placed, Settings, Spot, TELL, Task, check};
 use crate::pace::Pace;
 use crate::pressure::Whose;
 use crate::source::Source;
@@ -37,6 +38,10 @@ pub fn here(input: BorrowedFd<'_>, output: &mut (dyn Write + Send)) -> Result<()
     let Some(line) = lines.pop_front() else { return Ok(()) };
     let order: Order = serde_json::from_str(&line).map_err(|error| MoverError::Order(error.to_string()))?;
     check(&order, 1).map_err(MoverError::Order)?;
+    for Look { at, role } in &order.looks {
+        let found = look(Path::new(OsStr::from_bytes(&at.path)), *role);
+        console.write(&Event::Looked { place: at.typed.clone(), role: *role, found })?;
+    }
     let (mut told, mut trouble) = (None, None);
     for task in &order.tasks {
         for spot in &task.to {

@@ -27,6 +27,11 @@ struct World {
     /// This many steps fail.
     fails: Cell<u32>,
     over: RefCell<BTreeMap<u32, Option<Duration>>>,
+    /// Places that were checked, those that are not usable, and those of which nobody knows.
+    checks: RefCell<Vec<String>>,
+    unusable: RefCell<Vec<String>>,
+    unreachable: RefCell<Vec<String>>,
+    notes: RefCell<Vec<String>>,
     /// Nodes on which nothing can be removed.
     lost: RefCell<Vec<&'static str>>,
     /// Nodes on which that was tried.
@@ -57,6 +62,11 @@ impl Cluster for World {
         self.over.borrow().get(&job).copied().ok_or_else(|| "Slurm does not answer".to_owned())
     }
 
+    fn note(&self, _: u32, text: &str) -> Result<(), String> {
+        self.notes.borrow_mut().push(text.to_owned());
+        Ok(())
+    }
+
     fn pin(&self, _: u32, nodes: &[String]) -> Result<(), String> {
         *self.pinned.borrow_mut() = Some(nodes.to_vec());
         Ok(())
@@ -78,7 +88,7 @@ impl Cluster for World {
 impl Steps for World {
     fn run(&self, user: u32, step: &Step) -> Result<String, String> {
         assert_eq!(user, 7);
-        if self.fails.get() > 0 {
+        if self.fails.get() > 0 && !matches!(step, Step::Check { .. }) {
             self.fails.set(self.fails.get() - 1);
             return Err("lost for a moment".to_owned());
         }
@@ -102,6 +112,17 @@ impl Steps for World {
                 let there = |node: &&String| files.get(*node).is_some_and(|paths| paths.contains(path));
                 let there: Vec<&String> = nodes.iter().filter(there).collect();
                 Ok(serde_json::to_string(&there).unwrap())
+            }
+            Step::Check { sources, targets } => {
+                let typed: Vec<String> = sources.iter().chain(targets).map(|end| end.typed("here")).collect();
+                let of = |places: &[String]| -> Vec<UntrustedText> {
+                    let of = typed.iter().filter(|place| places.contains(place));
+                    of.map(|place| format!("{place}: bad").into()).collect()
+                };
+                let checked =
+                    Checked { unusable: of(&self.unusable.borrow()), unknown: of(&self.unreachable.borrow()) };
+                self.checks.borrow_mut().extend(typed);
+                Ok(serde_json::to_string(&checked).unwrap())
             }
             Step::Remove { nodes, paths } => {
                 let mut kept = Vec::new();
@@ -403,4 +424,42 @@ fn output_with_the_nodes_name_in_it_leaves_from_all_nodes_that_have_it() {
     }
     job.hook(|hook| hook.data_out()).unwrap();
     assert_eq!(job.moves(), ["here/n3:/tmp/o lyon:/o.n3", "here/n1:/tmp/o lyon:/o.n1"]);
+}
+
+#[test]
+fn places_at_sites_are_checked_before_the_job_waits() {
+    let words = "stage_in=lyon:/d=/tmp/d stage_in=/scratch/t=/tmp/t stage_out=/tmp/o=lyon:to/o-{node} stage_out=/tmp/p=/scratch/p";
+    let job = Job::new(words).predicts(&[&["n1"]]);
+    job.world.unusable.borrow_mut().push("lyon:to/o-{node}".into());
+    let error = job.hook(|hook| hook.data_in()).unwrap_err();
+    assert_eq!(error, "lyon:to/o-{node}: bad: mend this, `scancel 5` and submit it again");
+    assert_eq!(*job.world.checks.borrow(), ["lyon:/d", "lyon:to/o-{node}"]);
+    assert!(job.moves().is_empty(), "nothing is moved for a job that cannot end well");
+}
+
+#[test]
+fn a_job_without_input_is_checked_too() {
+    let job = Job::new("stage_out=/tmp/o=lyon:to/o");
+    job.world.unusable.borrow_mut().push("lyon:to/o".into());
+    assert!(job.hook(|hook| hook.data_in()).unwrap_err().contains("lyon:to/o: bad"));
+}
+
+#[test]
+fn places_that_depend_on_the_nodes_are_checked_when_the_job_has_them() {
+    let job = Job::new("stage_out=/tmp/o=/scratch/p stage_out=/tmp/q=/x/{node}/ stage_out=/tmp/r=lyon:{node}/r");
+    job.hook(|hook| hook.data_in()).unwrap();
+    assert!(job.world.checks.borrow().is_empty());
+    job.world.unusable.borrow_mut().push("here/n1:/x/n1/".into());
+    assert!(job.starts(&["n3", "n1"]).unwrap_err().contains("here/n1:/x/n1/: bad"));
+    let checked =
+        ["here/n3:/scratch/p", "here/n3:/x/n3/", "here/n1:/x/n1/", "lyon:n3/r", "lyon:n1/r"].map(str::to_owned);
+    assert_eq!(*job.world.checks.borrow(), checked);
+}
+
+#[test]
+fn what_cannot_be_known_keeps_no_job_waiting() {
+    let job = Job::new("stage_out=/tmp/o=lyon:to/o");
+    job.world.unreachable.borrow_mut().push("lyon:to/o".into());
+    job.hook(|hook| hook.data_in()).unwrap();
+    assert_eq!(*job.world.notes.borrow(), ["not checked before the job: lyon:to/o: bad"]);
 }

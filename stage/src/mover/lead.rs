@@ -3,8 +3,9 @@
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
-use super::message::{Event, Message, Order, Placed};
+use super::message::{Event, Look, Message, Order, Placed};
 use super::{Mover, MoverError, TELL};
+use crate::look::Found;
 
 /// Task and target.
 type Which = (u32, u32);
@@ -12,6 +13,8 @@ type Which = (u32, u32);
 #[derive(Debug, Default)]
 pub(super) struct Lead {
     open: HashSet<Which>,
+    /// Looks without an answer.
+    looks: HashSet<u32>,
     progress: HashMap<Which, (u64, u64)>,
     printed: Option<Duration>,
     news: bool,
@@ -22,7 +25,7 @@ impl Lead {
     pub(super) fn new(order: &Order) -> Lead {
         let tasks = (0u32..).zip(&order.tasks);
         let open = tasks.flat_map(|(task, found)| (0..found.to.len() as u32).map(move |target| (task, target)));
-        Lead { open: open.collect(), ..Lead::default() }
+        Lead { open: open.collect(), looks: (0..order.looks.len() as u32).collect(), ..Lead::default() }
     }
 
     pub(super) fn progress(&mut self, which: Which, arrived: u64, total: u64) {
@@ -34,6 +37,13 @@ impl Lead {
         self.open.remove(&which);
         self.over |= self.open.is_empty();
         self.open.is_empty()
+    }
+
+    /// Returns whether all looks have an answer.
+    pub(super) fn looked(&mut self, look: u32) -> bool {
+        self.looks.remove(&look);
+        self.over |= self.looks.is_empty();
+        self.looks.is_empty()
     }
 
     /// Returns whether all that were not in place have given up.
@@ -87,6 +97,14 @@ impl Mover<'_> {
             }
         }
         Ok(())
+    }
+
+    pub(super) fn lead_looked(&mut self, look: u32, found: Found) -> Result<(), MoverError> {
+        let Some(order) = &self.order else { return Ok(()) };
+        let Some(Look { at, role }) = order.looks.get(look as usize) else { return Ok(()) };
+        let event = Event::Looked { place: at.typed.clone(), role: *role, found };
+        self.write(&event)?;
+        if self.lead.looked(look) { self.end_all() } else { Ok(()) }
     }
 
     pub(super) fn end(&mut self, event: Event) -> Result<(), MoverError> {

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::Hash;
 use crate::control::Aim;
 use crate::error::{At, StageError};
+use crate::look::{Found, Role};
 use crate::relaid::Layouts;
 use crate::source::Source;
 use crate::supervise::Overlap;
@@ -22,7 +23,17 @@ pub(super) const LONGEST: usize = 16 << 10;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Order {
     pub tasks: Vec<Task>,
+    /// Places to look at. Then there are no tasks.
+    #[serde(default)]
+    pub looks: Vec<Look>,
     pub options: Settings,
+}
+
+/// A place of a transfer that has not begun, and which end of it the place is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Look {
+    pub at: Spot,
+    pub role: Role,
 }
 
 /// A source, and all places that get it.
@@ -242,6 +253,11 @@ pub(super) enum Message {
     Absent {
         task: u32,
     },
+    /// To rank 0: what a look of the order has found.
+    Looked {
+        look: u32,
+        found: Found,
+    },
     /// To rank 0: the order has been read from its memory.
     Begun,
     /// To rank 0, before the order: whether an application computes on the sender's node.
@@ -300,6 +316,13 @@ pub enum Event {
     /// A source that may be missing is.
     Absent {
         from: String,
+    },
+    /// What a look has found.
+    Looked {
+        /// As the user wrote the place.
+        place: String,
+        role: Role,
+        found: Found,
     },
 }
 

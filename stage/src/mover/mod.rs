@@ -36,10 +36,11 @@ use std::time::{Duration, Instant};
 use memory::Pages;
 use thiserror::Error;
 
-pub use message::{Control, Event, Mode, Order, Placed, Settings, Spot, Task};
+pub use message::{Control, Event, Look, Mode, Order, Placed, Settings, Spot, Task};
 pub use pmi::PmiError;
 
 use crate::error::StageError;
+use crate::look::look;
 use crate::pressure::Whose;
 use crate::supervise::{Before, Shared, Work, supervise};
 pub(crate) use console::Console;
@@ -202,7 +203,13 @@ pub fn run(
         }
         mover.give_out()?;
     }
-    if let Some(order) = &mover.order {
+    if mover.order.as_ref().is_some_and(|order| !order.looks.is_empty()) {
+        // Nothing is moved, so this gives way to nobody: a busy machine would keep the answer.
+        mover.fresh = true;
+        while !mover.ended {
+            mover.turn(&shared)?;
+        }
+    } else if let Some(order) = &mover.order {
         let aim = whose.allows(order.options.aim());
         shared = Shared::new(aim.rate);
         // To list a source takes cores too, and so is done beside those who measure.
@@ -336,10 +343,20 @@ impl Mover<'_> {
     /// Opens the sources of this node.
     fn begin(&mut self, shared: &Shared) -> Result<(), MoverError> {
         let Some(order) = self.order.take() else { return Ok(()) };
-        let opened = self.open_sources(&order);
+        let opened = self.look(&order).and_then(|()| self.open_sources(&order));
         self.order = Some(order);
         opened?;
         self.hear_early(shared)
+    }
+
+    /// Looks at the places of this node.
+    fn look(&mut self, order: &Order) -> Result<(), MoverError> {
+        let me = self.peers.me();
+        for (number, Look { at, role }) in (0..).zip(&order.looks).filter(|(_, look)| look.at.rank == me) {
+            let found = look(&at_home(&at.path), *role).cut(message::LONGEST / 4 - 16);
+            self.peers.send(0, &Message::Looked { look: number, found })?;
+        }
+        Ok(())
     }
 
     fn open_sources(&mut self, order: &Order) -> Result<(), MoverError> {
@@ -406,6 +423,7 @@ impl Mover<'_> {
             }
             Message::Failed { text } => self.end(Event::Failed { text }),
             Message::Absent { task } => self.lead_absent(task),
+            Message::Looked { look, found } => self.lead_looked(look, found),
             Message::Busy(busy) => {
                 self.muster.heard(from, busy);
                 Ok(())
@@ -627,17 +645,19 @@ impl Mover<'_> {
 
 /// What is wrong with an order.
 pub(crate) fn check(order: &Order, ranks: u32) -> Result<(), String> {
-    if order.tasks.is_empty() {
-        return Err("it has nothing to move".to_owned());
+    if order.tasks.is_empty() == order.looks.is_empty() {
+        return Err("it has nothing to move and nothing to look at, or both".to_owned());
     }
-    for task in &order.tasks {
-        let spots = || std::iter::once(&task.from).chain(&task.to);
-        if let Some(spot) = spots().find(|spot| spot.rank >= ranks) {
+    let moved = order.tasks.iter().flat_map(|task| std::iter::once(&task.from).chain(&task.to));
+    for spot in moved.chain(order.looks.iter().map(|look| &look.at)) {
+        if spot.rank >= ranks {
             return Err(format!("{}: there is no rank {}", spot.typed, spot.rank));
         }
-        if let Some(spot) = spots().find(|spot| spot.path.is_empty() || spot.path.contains(&0)) {
+        if spot.path.is_empty() || spot.path.contains(&0) {
             return Err(format!("{}: no path", spot.typed));
         }
+    }
+    for task in &order.tasks {
         let mut ranks: Vec<u32> = task.to.iter().map(|spot| spot.rank).collect();
         ranks.sort_unstable();
         if ranks.is_empty() || ranks.windows(2).any(|pair| pair[0] == pair[1]) {

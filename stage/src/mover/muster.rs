@@ -55,7 +55,7 @@ mod tests {
         let spot = |rank: &u32| Spot { rank: *rank, path: b"to".to_vec(), typed: String::new() };
         let to = ranks.iter().map(spot).collect();
         let task = Task { from: spot(&0), to, into: false, optional: false, layouts: None };
-        Order { tasks: vec![task], options: Settings::default() }
+        Order { tasks: vec![task], looks: Vec::new(), options: Settings::default() }
     }
 
     fn ranks(order: &Order) -> Vec<u32> {
