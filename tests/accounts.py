@@ -5,6 +5,7 @@ accounts.py PLAN.json, where the plan has
   landbridge
   logins     hosts that get an sshd (on port 2222) and a home directory of their own
   user       who logs in, if not root
+  family     "6": hosts have IPv6 addresses only
   sshd       more lines for the configuration of each sshd
   sshd_of    the same for single hosts
   slurm      for each site with Slurm: arguments of `Inside.slurm`
@@ -119,7 +120,7 @@ class Accounts:
         public = Path(f"{host_key}.pub").read_text()
         if host not in self.plan.get("strangers", []):
             with (self.folder / "known_hosts").open("a") as file:
-                file.write(f"[{wan(host)}]:{PORT} {public}")
+                file.write(f"[{wan(host, self.plan.get('family', '4'))}]:{PORT} {public}")
 
     def step(self, step):
         environment = {**self.variables(step["host"]), **step.get("environment", {})}
@@ -187,9 +188,10 @@ def printed(result, pattern, fill):
     return ["sh", "-c", command]
 
 
-def wan(host):
-    """The address of a lab's gateway host on the wide-area network."""
-    return f"198.18.{ord(host[0]) - ord('a') + 1}.{host.rsplit('gw', 1)[1]}"
+def wan(host, family="4"):
+    """The address of a lab's gateway host on the wide-area network, IPv4 or ("6") IPv6."""
+    site, number = ord(host[0]) - ord("a") + 1, host.rsplit("gw", 1)[1]
+    return f"2001:db8:ffff::{site:x}:{int(number):x}" if family == "6" else f"198.18.{site}.{number}"
 
 
 def keygen(path):

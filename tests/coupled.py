@@ -2,9 +2,9 @@
 
 import os
 
-from harness import LANDBRIDGE, ROOT, LoopbackSites
+from harness import BUILT, LANDBRIDGE, LoopbackSites
 
-PACKAGE = ROOT / "target" / "release" / "python"
+PACKAGE = BUILT / "python"
 PATH = f"{LANDBRIDGE.parent}:{os.environ['PATH']}"
 
 

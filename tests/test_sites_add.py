@@ -31,7 +31,7 @@ class Person:
         self.plan = {
             "folder": str(self.folder), "landbridge": str(LANDBRIDGE), "logins": list(logins), "environment": environment, **plan,
         }
-        self.steps = []
+        self.steps, self.family = [], plan.get("family", "4")
 
     def types(self, *words, on=LAPTOP, must=False, **step):
         """Notes a command; `run` runs them all. Gives its place among the results."""
@@ -47,7 +47,13 @@ class Person:
         return len(self.steps) - 1
 
     def adds(self, name, host, *options, must=True, **step):
-        return self.types("landbridge", "sites", "add", name, f"{self.plan.get('user', 'root')}@{wan(host)}:{PORT}", *options, must=must, **step)
+        address = self.wan(host)
+        address = f"[{address}]" if ":" in address else address
+        login = f"{self.plan.get('user', 'root')}@{address}:{PORT}"
+        return self.types("landbridge", "sites", "add", name, login, *options, must=must, **step)
+
+    def wan(self, host):
+        return wan(host, self.family)
 
     def home(self, host):
         return self.folder / "homes" / host
@@ -59,7 +65,7 @@ class Person:
         plan = self.workshop.folder / "plan.json"
         plan.write_text(json.dumps({**self.plan, "steps": self.steps}))
         command = [sys.executable, ROOT / "tests" / "accounts.py", plan]
-        lab = self.workshop.lab(command, sites=3, nodes=1, options=["--gateway-command", "", "--nic-rate", "0"], limit=limit)
+        lab = self.workshop.lab(command, sites=3, nodes=1, options=["--gateway-command", "", "--nic-rate", "0", "--ip", self.family], limit=limit)
         finished = lab.finish().check()
         results = [Result(self, **result) for result in json.loads((self.folder / "results.json").read_text())]
         assert len(results) == len(self.steps), f"ended early: {results[-1]}\n{finished}"
@@ -124,6 +130,31 @@ def test_three_commands_then_a_job(person, mpich_only):
     assert not person.file(LAPTOP).exists(), "the last site is gone, and with it what the command wrote"
     left = [path for host in ("a-gw1", "b-gw1") for path in person.home(host).rglob("*") if path.is_file() and ".bench" not in path.name]
     assert not left, f"left at the sites: {left}"
+
+
+def test_sites_whose_machines_have_ipv6_only(person, mpich_only):
+    """What `sites add` writes, what the commands about sites say, and a job."""
+    person = person(family="6")
+    for host in ("a-gw1", "b-gw1"):
+        person.types("ip", "-6", "route", "add", "default", "dev", "eth0", on=host, must=True)
+    added = [person.adds(name, host) for name, host in (("lyon", "a-gw1"), ("kyoto", "b-gw1"))]
+    written = person.types("cat", person.file(LAPTOP))
+    program = [mpich_only.python, "-m", "mpi4py.bench", "helloworld"]
+    job = person.types("landbridge", "run", "-n", 4, "--mpi", "mpich", "--", *program, on="a-gw1")
+    check = person.types("landbridge", "sites", "check", on="a-gw1")
+    doctor = person.types("landbridge", "doctor", "--output", person.folder / "report.txt", on="a-gw1")
+    listed = person.types("landbridge", "sites", "list", "--json")
+    for name in ("lyon", "kyoto"):
+        person.types("landbridge", "sites", "remove", name)
+    results = [result.good() for result in person.run()]
+    assert "gateway at [2001:db8:" in results[added[0]].err + results[added[0]].out, str(results[added[0]])
+    for line in ('advertise = "[2001:db8:ffff::1:1]:7700"', 'inside = "[2001:db8:', 'listen = "[::]:7700"'):
+        assert line in results[written].out, str(results[written])
+    assert results[job].out.count("Hello, World!") == 4, str(results[job])
+    assert "everything works" in results[check].out and "[2001:db8:" in results[check].out, str(results[check])
+    assert "nothing is wrong" in results[doctor].out, str(results[doctor])
+    sites = json.loads(results[listed].out)["sites"]
+    assert [site["advertise"] for site in sites] == ["[2001:db8:ffff::1:1]:7700", "[2001:db8:ffff::2:1]:7700"]
 
 
 def test_programs_are_copied_compressed_and_only_what_changed(person):

@@ -67,7 +67,7 @@ pub(crate) struct Destination {
 /// An argument that cannot be forwarded.
 #[derive(Debug, Error)]
 pub(crate) enum ForwardArgumentError {
-    #[error("`{0}` is not PORT, ADDRESS:PORT or -, such as 8888 or 0.0.0.0:8888")]
+    #[error("`{0}` is not PORT, ADDRESS:PORT or -, such as 8888, 0.0.0.0:8888 or [::1]:8888")]
     Listen(String),
     #[error("`{0}` is not SITE:PORT or SITE:HOST:PORT, such as kyoto:8888")]
     Destination(String),

@@ -49,6 +49,7 @@ fn run(args: LabArgs) -> Result<i32> {
         nic_burst: args.nic_burst,
         seed: args.seed,
         same_range: args.same_range,
+        families: args.ip,
         route_directly: args.route_directly,
         isolation: match args.isolation {
             lab_args::Isolation::Auto => Isolation::Auto,

@@ -75,6 +75,10 @@ pub(crate) struct LabArgs {
     /// Give every site the same private addresses, 10.0.0.0/24
     #[arg(long)]
     pub same_range: bool,
+    /// Address families of the sites: 4, 6 or both, one for each site, in order; the last one is that of all further
+    /// sites
+    #[arg(long, value_delimiter = ',', value_name = "FAMILIES", default_value = "4")]
+    pub ip: Vec<lab::Families>,
     /// Let gateways forward IP, to measure direct routing
     #[arg(long)]
     pub route_directly: bool,

@@ -72,7 +72,7 @@ pub(crate) enum SlurmCommand {
 )]
 pub(crate) struct NodeServiceArgs {
     /// Where to listen
-    #[arg(long, value_name = "ADDRESS:PORT", default_value_t = format!("0.0.0.0:{PORT}"))]
+    #[arg(long, value_name = "ADDRESS:PORT", default_value_t = format!("[::]:{PORT}"))]
     pub listen: String,
     /// Slurm's name of this node [default: the host's name up to the first dot]
     #[arg(long, value_name = "NAME")]

@@ -19,6 +19,7 @@ use node_service::admission::{Counts, Limits};
 use node_service::child::Own;
 use node_service::client;
 use node_service::credential::Munge;
+use node_service::listener;
 use node_service::message::{Request, Work};
 use node_service::service::Service;
 use node_service::slurm::{self, Config};
@@ -85,7 +86,7 @@ fn provider() -> Vec<(OsString, OsString)> {
 fn bind(listen: &str) -> Result<TcpListener> {
     let mut told = false;
     loop {
-        match TcpListener::bind(listen) {
+        match listener::listen(listen) {
             Err(error) if error.kind() == ErrorKind::AddrInUse => {
                 if !std::mem::replace(&mut told, true) {
                     let look = "`ss -ltnp` shows by what; waiting until it is free";

@@ -2,7 +2,7 @@
 //! runtime.
 
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -18,6 +18,7 @@ use wire::token::{Audience, TOKEN_LEN};
 use wire::{Control, FrameHeader, FrameKind, Secret};
 
 use crate::ClientError;
+use crate::dial::dial;
 use crate::handshake::{admission_token, initiate};
 use crate::patience::patiently_here;
 use crate::tls::{self, Session, TlsStream, sealed_len};
@@ -92,6 +93,7 @@ pub struct Sender {
     crypt: Option<Crypt>,
     welcome: Welcome,
     local: SocketAddr,
+    peer: SocketAddr,
 }
 
 impl Client {
@@ -114,9 +116,10 @@ impl Client {
         let address = || gateway.address.clone();
         let connect = |source| ClientError::Connect { address: address(), source };
         let handshake = |source| ClientError::Handshake { address: address(), source };
-        let mut tcp = TcpStream::connect(&gateway.address).await.map_err(connect)?;
+        let mut tcp = dial(&gateway.address).await.map_err(connect)?;
         tcp.set_nodelay(true).map_err(connect)?;
-        let local = tcp.local_addr().map_err(connect)?;
+        let local = types::id::plain(tcp.local_addr().map_err(connect)?);
+        let peer = types::id::plain(tcp.peer_addr().map_err(connect)?);
         let (hello, secret) = role.hello(gateway);
         let (welcome, tcp, crypt, cipher, buffer) = match gateway.keys {
             Some(expected) => {
@@ -137,7 +140,7 @@ impl Client {
         };
         let (read, write) = tcp.into_split();
         let receiver = Receiver { address: address(), stream: read, crypt: crypt.clone(), cipher, buffer, used: 0 };
-        let sender = Sender { address: address(), stream: write, crypt, welcome, local };
+        let sender = Sender { address: address(), stream: write, crypt, welcome, local, peer };
         Ok(Client { receiver, sender })
     }
 
@@ -149,6 +152,11 @@ impl Client {
     /// This end's address, at which others of the same site can reach this machine.
     pub fn local_address(&self) -> SocketAddr {
         self.sender.local
+    }
+
+    /// The gateway's address, of all that its name has the one that accepted.
+    pub fn peer_address(&self) -> SocketAddr {
+        self.sender.peer
     }
 
     /// See [`Sender::send`].
@@ -332,7 +340,7 @@ impl Sender {
 
 impl Role {
     fn hello(&self, to: &Gateway) -> (Hello, &Secret) {
-        let nowhere = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0);
+        let nowhere = types::id::NOWHERE;
         let (purpose, job, identity, secret) = match self {
             Role::Client { secret } => {
                 let identity = Identity { site: SiteId(0), slot: Slot::LAUNCHER };

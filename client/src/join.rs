@@ -1,12 +1,12 @@
 //! The newcomer's side of joining by a ticket. The gateway's is `gateway::services::join`.
 
-use tokio::net::TcpStream;
 use types::sites::Fingerprint;
 use types::{Address, JobId};
 use wire::control::JoiningMessage;
 use wire::handshake::{Hello, Purpose};
 use wire::{Control, Secret};
 
+use crate::dial::dial;
 use crate::handshake::{self, initiate};
 use crate::key::SiteKey;
 use crate::patience::patiently_here;
@@ -38,7 +38,7 @@ pub async fn join(invitation: &Invitation, key: &SiteKey, site: &str, entry: &st
     let wrong = |problem: String| ClientError::Join { address: address(), problem };
     let joining = async {
         let connect = |source| ClientError::Connect { address: address(), source };
-        let tcp = TcpStream::connect(&invitation.address).await.map_err(connect)?;
+        let tcp = dial(&invitation.address).await.map_err(connect)?;
         let session = tls::config(key).map_err(|e| wrong(e.to_string()))?;
         // A newcomer does not know the gateway's name, for which a token would be made.
         let session = session.dial(None).map_err(|e| wrong(e.to_string()))?;
@@ -48,7 +48,7 @@ pub async fn join(invitation: &Invitation, key: &SiteKey, site: &str, entry: &st
             let shown = presented.map_or("no key".to_owned(), |key| key.to_string());
             return Err(wrong(format!("this is not the gateway that issued the ticket: it presented the key {shown}")));
         }
-        let nowhere = Address::standalone(std::net::SocketAddrV4::new(std::net::Ipv4Addr::UNSPECIFIED, 0));
+        let nowhere = Address::standalone(types::id::NOWHERE);
         let hello = Hello {
             purpose: Purpose::Join,
             job: invitation.ticket,

@@ -9,6 +9,7 @@
 #[allow(clippy::module_inception, reason = "it is the crate's main type")]
 mod client;
 mod connections;
+pub mod dial;
 mod error;
 pub mod handshake;
 mod join;

@@ -5,7 +5,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
-use std::net::{SocketAddrV4, TcpListener};
+use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -13,12 +13,13 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use endpoint::operation::{CompleteWhen, Kind, Match, RecvOp, SendOp};
-use endpoint::{Completion, Config, Endpoint, Failure, JobConfig, Limits, OpenError, PeerId, UserData};
+use endpoint::{Completion, Config, Endpoint, Failure, JobConfig, OpenError, PeerId, UserData};
 use memory::{Buffer, Regions};
 use plan::redistribution::{Layout, Mapping, Order};
 use pool::{HostId, read_process};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use thiserror::Error;
+use types::id::plain;
 use types::{Address, Identity, Instance, Rank, SiteId, Slot};
 
 use crate::Packing;
@@ -51,7 +52,7 @@ pub struct Place {
     /// This process's number on its side.
     pub process: u32,
     /// Ranks in the job and addresses of the processes of this side, of the other.
-    pub sides: [Vec<(Rank, SocketAddrV4)>; 2],
+    pub sides: [Vec<(Rank, SocketAddr)>; 2],
 }
 
 /// Why a process could not take part.
@@ -118,13 +119,7 @@ impl Coupling {
     /// [`CoupleError`].
     pub fn open(listener: TcpListener, place: Place) -> Result<Coupling, CoupleError> {
         let Place { job, process, sides } = place;
-        let listen = match listener.local_addr()? {
-            std::net::SocketAddr::V4(address) => address,
-            std::net::SocketAddr::V6(address) => {
-                let text = format!("{address} is no IPv4 address");
-                return Err(std::io::Error::other(text).into());
-            }
-        };
+        let listen = listener.local_addr()?;
         let (mut addresses, mut sites) = (Vec::new(), [Vec::new(), Vec::new()]);
         for (own, side) in [true, false].into_iter().zip(&sides) {
             for (process, (rank, socket)) in (0..).zip(side) {
@@ -132,10 +127,11 @@ impl Coupling {
                 let slot = Slot::rank(*rank, Instance(0)).ok_or(CoupleError::Rank(rank.0))?;
                 sites[usize::from(!own)].push(place.site);
                 let identity = Identity { site: place.site, slot };
-                addresses.push((Party { own, process }, Address { socket: *socket, job: job.id.tag(), identity }));
+                addresses
+                    .push((Party { own, process }, Address { socket: plain(*socket), job: job.id.tag(), identity }));
             }
         }
-        let config = Config { listen, job: Some(job), native: None, limits: Limits::default() };
+        let config = Config { job: Some(job), ..Config::standalone(listen) };
         let mut endpoint = Endpoint::open_on(listener, config, 0, Arc::new(Regions::default()))?;
         let peers: HashMap<Party, PeerId> =
             addresses.into_iter().map(|(party, address)| (party, endpoint.peer(address))).collect();

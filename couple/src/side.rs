@@ -6,7 +6,7 @@
 //! the same error.
 
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, ToSocketAddrs, UdpSocket};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs, UdpSocket};
 use std::path::PathBuf;
 use std::sync::Mutex;
 use std::time::Duration;
@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use types::Rank;
 use types::coupling::{Coupled, Place as SitePlace, Process, Said, Told, name_and_site};
+use types::id::is_link_local;
 use types::sites::Keys;
 
 use crate::helper::Helper;
@@ -236,13 +237,13 @@ fn open(home: &Home) -> io::Result<(TcpListener, Process)> {
         io::Error::other(text)
     })?;
     let (_, gateway) = here.gateways.first().ok_or_else(|| io::Error::other(format!("site {site} has no gateway")))?;
-    // Nothing is sent: the kernel chooses the address that reaches the gateway.
-    let probe = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
-    probe.connect(numeric(gateway)?)?;
-    let listener = TcpListener::bind((probe.local_addr()?.ip(), 0))?;
-    let SocketAddr::V4(address) = listener.local_addr()? else {
-        return Err(io::Error::other("this process has no IPv4 address"));
-    };
+    let (_, own) = numeric(gateway)?;
+    if is_link_local(own.ip()) {
+        let text = format!("this process reaches the gateway {gateway} from the link-local address {}", own.ip());
+        return Err(io::Error::other(text));
+    }
+    let listener = TcpListener::bind((own.ip(), 0))?;
+    let address = listener.local_addr()?;
     Ok((listener, Process { site, node: node(), address }))
 }
 
@@ -255,12 +256,27 @@ fn node() -> String {
     if name.is_empty() { "node".to_owned() } else { name }
 }
 
-/// A host and port, with the host as an IPv4 address.
-fn numeric(address: &str) -> io::Result<SocketAddrV4> {
+/// The first address of a host and port that this machine has a route to, and the own address on that route.
+fn numeric(address: &str) -> io::Result<(SocketAddr, SocketAddr)> {
     let failed = |e: io::Error| io::Error::new(e.kind(), format!("{address}: {e}"));
-    let found = address.to_socket_addrs().map_err(failed)?;
-    let of_v4 = |address: SocketAddr| if let SocketAddr::V4(address) = address { Some(address) } else { None };
-    found.into_iter().find_map(of_v4).ok_or_else(|| io::Error::other(format!("{address} has no IPv4 address")))
+    let mut last = io::Error::other("the name has no address");
+    for found in address.to_socket_addrs().map_err(failed)? {
+        match route_to(found) {
+            Ok(own) => return Ok((found, own)),
+            Err(error) => last = error,
+        }
+    }
+    Err(failed(last))
+}
+
+/// The own address from which a packet to `there` would leave. Nothing is sent.
+fn route_to(there: SocketAddr) -> io::Result<SocketAddr> {
+    let probe = match there {
+        SocketAddr::V4(_) => UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)),
+        SocketAddr::V6(_) => UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 0)),
+    }?;
+    probe.connect(there)?;
+    probe.local_addr()
 }
 
 /// A rank's place in the coupling's job.
@@ -268,7 +284,7 @@ fn placed(rank: u32, here: &SitePlace, processes: &[Process], coupled: &Coupled)
     let text = |what: &str, error: &dyn std::fmt::Display| format!("{what}: {error}");
     let own = coupled.ranks[0].get(rank as usize).copied().ok_or("this process has no rank")?;
     let gateway = |(name, address): &(String, String)| {
-        let address = numeric(address).map_err(|e| e.to_string())?;
+        let (address, _) = numeric(address).map_err(|e| e.to_string())?;
         Ok(Gateway { site: here.name.clone(), name: name.clone(), address })
     };
     let key = |key: &String| key.parse().map_err(|e| text("a key", &e));
@@ -284,7 +300,7 @@ fn placed(rank: u32, here: &SitePlace, processes: &[Process], coupled: &Coupled)
         memory: Vec::new(),
         encrypted: keys.first().map(|current| Keys { current: *current, next: keys.get(1).copied() }),
     };
-    let side = |ranks: &[u32], addresses: Vec<SocketAddrV4>| {
+    let side = |ranks: &[u32], addresses: Vec<SocketAddr>| {
         if ranks.len() != addresses.len() {
             return Err(format!("{} processes, but {} addresses", ranks.len(), addresses.len()));
         }
@@ -353,7 +369,7 @@ mod tests {
             roster: "lyon:1".into(),
             window: 1 << 20,
             ranks: [vec![0, 1, 2], vec![3]],
-            addresses: vec![SocketAddrV4::new(Ipv4Addr::LOCALHOST, 9)],
+            addresses: vec![SocketAddr::from((Ipv4Addr::LOCALHOST, 9))],
             first: true,
             other: "the other side".into(),
         }));
@@ -391,8 +407,11 @@ mod tests {
 
     #[test]
     fn addresses_are_made_numeric() {
-        assert_eq!(numeric("127.0.0.1:80").unwrap(), SocketAddrV4::new(Ipv4Addr::LOCALHOST, 80));
-        assert_eq!(numeric("localhost:80").unwrap().port(), 80);
+        let (address, own) = numeric("127.0.0.1:80").unwrap();
+        assert_eq!((address.to_string().as_str(), own.ip().is_loopback()), ("127.0.0.1:80", true));
+        let (address, own) = numeric("[::1]:80").unwrap();
+        assert_eq!((address.to_string().as_str(), own.ip().to_string().as_str()), ("[::1]:80", "::1"));
+        assert_eq!(numeric("localhost:80").unwrap().0.port(), 80);
         assert!(numeric("nowhere").unwrap_err().to_string().starts_with("nowhere: "));
     }
 

@@ -1,11 +1,12 @@
 //! What an endpoint must know before it opens: where it listens, and its job.
 
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
 use libfabric::{Fault, FindError, Library, Port};
 use thiserror::Error;
+use types::id::{is_link_local, plain};
 use types::sites::{Fingerprint, FingerprintError, Keys};
 use types::{JobId, Rank, Roster};
 use wire::Secret;
@@ -14,7 +15,10 @@ use wire::Secret;
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Where to listen. Port 0 lets the kernel choose.
-    pub listen: SocketAddrV4,
+    pub listen: SocketAddr,
+    /// Whether an endpoint of the job, or this one, has an IPv6 address. If so, the addresses that programs exchange
+    /// have the length of a `sockaddr_in6`; all processes of a job must agree on that.
+    pub ipv6: bool,
     /// The job; `None` outside a job, where every peer is trusted.
     pub job: Option<JobConfig>,
     /// The site's own network; `None`: ranks of a site talk over TCP.
@@ -62,7 +66,7 @@ pub struct Gateway {
     pub site: String,
     pub name: String,
     /// Where to dial it.
-    pub address: SocketAddrV4,
+    pub address: SocketAddr,
 }
 
 /// Limits of an endpoint.
@@ -123,20 +127,21 @@ pub struct ConfigError {
 
 impl Config {
     /// Outside any job, listening on this address.
-    pub fn standalone(listen: SocketAddrV4) -> Config {
-        Config { listen, job: None, native: None, limits: Limits::default() }
+    pub fn standalone(listen: SocketAddr) -> Config {
+        Config { listen, ipv6: plain(listen).is_ipv6(), job: None, native: None, limits: Limits::default() }
     }
 
     /// From the environment: `LANDBRIDGE_JOB`, `_SECRET`, `_ROSTER`, `_RANK`, `_ADDRESS`, `_GATEWAYS`, `_WINDOW`,
     /// `_MEMORY`, `_MEMORY_FD`, `_INSIDE_KEYS` (the site's keys; set if ranks must use TLS), `_FABRIC` (the site's own
-    /// network, by libfabric's provider), `_LIBFABRIC` (path of a libfabric that contains it), and the limits. Without
+    /// network, by libfabric's provider), `_LIBFABRIC` (path of a libfabric that contains it), `_IPV6` (set if a
+    /// process of the job has an IPv6 address), and the limits. Without
     /// `LANDBRIDGE_JOB`: standalone on `LANDBRIDGE_ADDRESS` or 127.0.0.1. `lookup` returns a variable's value.
     ///
     /// # Errors
     /// [`ConfigError`]: a variable of a job is missing or malformed.
     pub fn from_env(lookup: impl Fn(&str) -> Option<String>) -> Result<Config, ConfigError> {
         let env = Env { lookup: &lookup };
-        let ip = env.parse("LANDBRIDGE_ADDRESS")?.unwrap_or(Ipv4Addr::LOCALHOST);
+        let ip = env.address()?;
         let job = match env.text("LANDBRIDGE_JOB") {
             None => None,
             Some(_) => Some(JobConfig {
@@ -173,7 +178,8 @@ impl Config {
                     .to_owned();
             return Err(ConfigError { name: "LANDBRIDGE_FABRIC", value: native.provider.clone(), problem });
         }
-        Ok(Config { listen: SocketAddrV4::new(ip, 0), job, native, limits })
+        let ipv6 = ip.is_ipv6() || env.text("LANDBRIDGE_IPV6").is_some();
+        Ok(Config { listen: SocketAddr::new(ip, 0), ipv6, job, native, limits })
     }
 }
 
@@ -196,7 +202,7 @@ pub enum NativeError {
 
 impl NativeConfig {
     /// Opens a port on the network, at this address if it has several.
-    pub(crate) fn open(&self, address: Ipv4Addr) -> Result<Port, NativeError> {
+    pub(crate) fn open(&self, address: IpAddr) -> Result<Port, NativeError> {
         let found = Library::offering(&self.provider, self.library.as_deref(), Some(address));
         let (library, offer) = found?;
         Port::open(&library, offer, FRAME, RECEIVES)
@@ -254,6 +260,16 @@ impl Env<'_> {
         Ok(inherited.into_iter().chain([PathBuf::from(path)]).collect())
     }
 
+    fn address(&self) -> Result<IpAddr, ConfigError> {
+        let name = "LANDBRIDGE_ADDRESS";
+        let ip = self.parse(name)?.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST)).to_canonical();
+        if is_link_local(ip) {
+            let problem = "a link-local address means nothing without an interface: name another address of this node";
+            return Err(ConfigError { name, value: ip.to_string(), problem: problem.into() });
+        }
+        Ok(ip)
+    }
+
     fn gateways(&self) -> Result<Vec<Gateway>, ConfigError> {
         let name = "LANDBRIDGE_GATEWAYS";
         let text = self.text(name).unwrap_or_default();
@@ -262,8 +278,8 @@ impl Env<'_> {
             let problem = || "expected NAME=IP:PORT, with the gateway's name".to_owned();
             let wrong = || ConfigError { name, value: word.to_owned(), problem: problem() };
             let (gateway, address) = word.split_once('=').ok_or_else(wrong)?;
-            let address = address.parse().map_err(|_| wrong())?;
-            Ok(Gateway { site: site.clone(), name: gateway.to_owned(), address })
+            let address: SocketAddr = address.parse().map_err(|_| wrong())?;
+            Ok(Gateway { site: site.clone(), name: gateway.to_owned(), address: plain(address) })
         };
         text.split(',').filter(|word| !word.is_empty()).map(item).collect()
     }
@@ -312,12 +328,25 @@ mod tests {
     fn a_job_is_read() {
         let config = lookup(&[("LANDBRIDGE_EAGER", "64KiB")]).unwrap();
         assert_eq!(config.limits.eager, 65536);
-        assert_eq!(*config.listen.ip(), Ipv4Addr::new(10, 2, 0, 1));
+        assert_eq!(config.listen, "10.2.0.1:0".parse().unwrap());
+        assert!(!config.ipv6);
         let job = config.job.unwrap();
         assert_eq!((job.id, job.rank), (JobId(0xBEEF), Rank(3)));
-        let address = SocketAddrV4::new([10, 2, 0, 101].into(), 7700);
+        let address = "10.2.0.101:7700".parse().unwrap();
         assert_eq!(job.gateways, [Gateway { site: "b".into(), name: "gw1".into(), address }]);
         assert_eq!(config.native, None);
+    }
+
+    #[test]
+    fn addresses_of_both_families_are_read() {
+        let gateways = ("LANDBRIDGE_GATEWAYS", "gw1=[fd00::101]:7700,gw2=[::ffff:10.2.0.102]:7700");
+        let config = lookup(&[("LANDBRIDGE_ADDRESS", "fd00::1"), gateways]).unwrap();
+        assert_eq!((config.listen, config.ipv6), ("[fd00::1]:0".parse().unwrap(), true));
+        let addresses: Vec<String> = config.job.unwrap().gateways.iter().map(|at| at.address.to_string()).collect();
+        assert_eq!(addresses, ["[fd00::101]:7700", "10.2.0.102:7700"]);
+        let config = lookup(&[("LANDBRIDGE_ADDRESS", "::ffff:10.2.0.1")]).unwrap();
+        assert_eq!((config.listen, config.ipv6), ("10.2.0.1:0".parse().unwrap(), false));
+        assert!(lookup(&[("LANDBRIDGE_IPV6", "1")]).unwrap().ipv6, "another process of the job has one");
     }
 
     #[test]
@@ -346,6 +375,8 @@ mod tests {
             ("LANDBRIDGE_RANK", "4", "only 4 ranks"),
             ("LANDBRIDGE_RANK", "", "missing"),
             ("LANDBRIDGE_GATEWAYS", "10.2.0.101:7700", "expected NAME=IP:PORT"),
+            ("LANDBRIDGE_ADDRESS", "fe80::1", "link-local"),
+            ("LANDBRIDGE_ADDRESS", "node7", "invalid IP address"),
             ("LANDBRIDGE_SECRET", "hunter2", "64 hexadecimal"),
             ("LANDBRIDGE_EAGER", "much", "is not a size"),
             ("LANDBRIDGE_INSIDE_KEYS", "encrypted", "is not a fingerprint"),

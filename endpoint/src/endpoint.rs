@@ -1,13 +1,13 @@
 //! The endpoint: the protocol and its links behind one interface.
 
 use std::collections::VecDeque;
-use std::net::{SocketAddrV4, TcpListener};
+use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use memory::{Buffer, Regions};
 use rustix::event::{PollFd, PollFlags, Timespec};
-use types::id::SlotKind;
+use types::id::{SlotKind, plain};
 use types::links::LinkTable;
 use types::{Address, Identity, Instance, JobId, Roster, SiteId, Slot};
 use wire::Secret;
@@ -118,10 +118,10 @@ impl Endpoint {
         instance: u32,
         regions: Arc<Regions>,
     ) -> Result<Endpoint, OpenError> {
-        let Config { listen, job, native, limits } = config;
+        let Config { listen, job, native, limits, ipv6: _ } = config;
         let at = |source| OpenError::Listen { address: listen, source };
         let port = listener.local_addr().map_err(at)?.port();
-        let socket = SocketAddrV4::new(*listen.ip(), port);
+        let socket = plain(SocketAddr::new(listen.ip(), port));
         let (me, id, secret, credit) = match &job {
             None => (Address::standalone(socket), JobId(0), Secret::NONE, STANDALONE_CREDIT),
             Some(job) => {
@@ -153,7 +153,7 @@ impl Endpoint {
             site.size() < 2 || (memory.is_some() && nodes < 2)
         });
         let port = match native.filter(|_| !needless) {
-            Some(native) => Some(native.open(*listen.ip()).map_err(|source| OpenError::Native {
+            Some(native) => Some(native.open(socket.ip()).map_err(|source| OpenError::Native {
                 place: if place.is_empty() { "this node".to_owned() } else { place.clone() },
                 provider: native.provider,
                 source,

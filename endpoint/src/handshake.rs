@@ -122,7 +122,7 @@ mod tests {
     use super::*;
 
     fn credentials(port: u16, job: u32) -> Credentials {
-        let me = Address::standalone(std::net::SocketAddrV4::new([10, 0, 0, 1].into(), port));
+        let me = Address::standalone(std::net::SocketAddr::from(([10, 0, 0, 1], port)));
         Credentials { job: JobId(job), secret: Secret::NONE, me }
     }
 

@@ -13,14 +13,13 @@ mod doorbell;
 mod neighbour;
 mod pace;
 
-use std::net::SocketAddrV4;
 use std::os::fd::BorrowedFd;
 use std::path::Path;
 
 use memory::Regions;
 use pool::{Corrupt, HostId, INSTANCES, PoolError, Region, Seat, State};
 use rustc_hash::FxHashMap;
-use types::id::SlotKind;
+use types::id::{NOWHERE, SlotKind};
 use types::{Address, Identity, Instance, Rank, Slot};
 
 use crate::config::Limits;
@@ -82,7 +81,7 @@ impl MemoryLink {
             let problem = format!("has no place for rank {rank}, but for {:?}", region.shape());
             return Err(PoolError::Foreign { path: path.to_owned(), problem });
         };
-        let doorbell = Doorbell::bind(*own.me.socket.ip()).map_err(system("opening a doorbell"))?;
+        let doorbell = Doorbell::bind(own.me.socket.ip()).map_err(system("opening a doorbell"))?;
         let mut value = [0; 8];
         let random = getrandom::fill(&mut value).map_err(|e| std::io::Error::other(e.to_string()));
         random.map_err(system("random numbers"))?;
@@ -183,8 +182,7 @@ impl MemoryLink {
             let (rank, instance) = self.region.owner(*place);
             let Some(slot) = Slot::rank(Rank(rank), Instance(instance as u8)) else { continue };
             let identity = Identity { site: self.me.identity.site, slot };
-            let socket = SocketAddrV4::new([0, 0, 0, 0].into(), 0);
-            let peer = sink.peer(Address { socket, job: self.me.job, identity });
+            let peer = sink.peer(Address { socket: NOWHERE, job: self.me.job, identity });
             let Some(at) = self.meet(*place, peer) else { continue };
             match self.region.consumer(*place, self.place) {
                 Ok(consumer) => {

@@ -10,7 +10,7 @@
 use std::collections::VecDeque;
 use std::io::ErrorKind;
 use std::mem::MaybeUninit;
-use std::net::{SocketAddr, TcpListener};
+use std::net::TcpListener;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -18,7 +18,7 @@ use libfabric::Port;
 use member::handshake::{Acceptor, Answer};
 use rustc_hash::FxHashMap;
 use rustix::event::epoll::{self, EventData, EventFlags};
-use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
+use rustix::net::{SocketFlags, SocketType, sockopt};
 use slab::Slab;
 use types::Address;
 use wire::FrameHeader;
@@ -42,7 +42,7 @@ use crate::handshake::{self, Credentials};
 use crate::link::{Link, Misbehaved, Outgoing, Sink};
 use crate::operation::PeerId;
 use crate::reader::{Broken, Reader};
-use crate::stream::Stream;
+use crate::stream::{Stream, family};
 use crate::writer::Writer;
 
 /// Most connections that may be silent for longer than the connect timeout: ranks that dialled and then computed, or
@@ -184,10 +184,10 @@ impl SiteLink {
     fn dial(&mut self, to: PeerId, sink: &dyn Sink) -> Result<usize, Broken> {
         let address = sink.address(to).ok_or_else(|| Broken::Refused("no such peer".into()))?;
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-        let socket = rustix::net::socket_with(AddressFamily::INET, SocketType::STREAM, flags, None)
+        let socket = rustix::net::socket_with(family(address.socket), SocketType::STREAM, flags, None)
             .map_err(std::io::Error::from)?;
         sockopt::set_tcp_nodelay(&socket, true).map_err(std::io::Error::from)?;
-        match rustix::net::connect(&socket, &SocketAddr::V4(address.socket)) {
+        match rustix::net::connect(&socket, &address.socket) {
             Ok(()) | Err(rustix::io::Errno::INPROGRESS) => {}
             Err(e) => return Err(std::io::Error::from(e).into()),
         }

@@ -4,10 +4,13 @@
 //! holds what the socket does not take: [`Stream::wants_write`] says whether epoll should watch for room.
 
 use std::io::{self, IoSlice, IoSliceMut};
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::io::Errno;
-use rustix::net::{RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags, recv, recvmsg, send, sendmsg};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags, recv, recvmsg, send, sendmsg,
+};
 use tls::{MAX_RECORD, RECORD_LEN, Session, sealed_len};
 use types::sites::{Fingerprint, Keys};
 use wire::handshake::PREFACE;
@@ -18,6 +21,14 @@ const CIPHER: usize = 4 * MAX_RECORD;
 const SEAL: usize = 64 << 10;
 /// Shorter pieces are gathered into one record, longer ones are encrypted in place.
 const GATHER: usize = 4 << 10;
+
+/// The family of sockets that dial an address.
+pub(crate) fn family(address: SocketAddr) -> AddressFamily {
+    match address {
+        SocketAddr::V4(_) => AddressFamily::INET,
+        SocketAddr::V6(_) => AddressFamily::INET6,
+    }
+}
 
 pub(crate) struct Stream {
     socket: OwnedFd,

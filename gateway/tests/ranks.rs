@@ -98,7 +98,7 @@ impl World {
                 encrypted: None,
             };
             let limits = Limits { linger: Duration::ZERO, ..Limits::default() };
-            let config = Config { listen: "127.0.0.1:0".parse().unwrap(), job: Some(job), native: None, limits };
+            let config = Config { job: Some(job), limits, ..Config::standalone("127.0.0.1:0".parse().unwrap()) };
             Some(Endpoint::open(config, 0, Arc::new(Regions::default())).unwrap())
         };
         let ranks = (0..roster.size()).map(|rank| open(Rank(rank))).collect();

@@ -48,12 +48,13 @@ pub(crate) fn bring_up(
                 pool: options.pool.clone().map(|at| (state.pool(site_name(host.site)), at)),
                 script: network::host(layout, options.nic(host), host, options.route_directly),
                 forward,
+                ipv6: layout.any_ipv6(),
             }),
         };
         process.channel.send_json(Kind::Plan, &plan).map_err(|e| LabError::setup(&process.name, e))?;
         processes.push(process);
     }
-    namespace::settle_network(false)?;
+    namespace::settle_network(false, false)?;
     for process in &processes {
         expect(&process.channel, Kind::Namespaces, &process.name)?;
     }

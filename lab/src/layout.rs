@@ -1,10 +1,10 @@
 //! Names and addresses of a lab's hosts, and the files made from them. Pure.
 
 use std::fmt::Write;
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
 
-use crate::options::LabOptions;
+use crate::options::{Families, LabOptions};
 
 /// The port of every gateway.
 pub(crate) const GATEWAY_PORT: u16 = 7700;
@@ -70,9 +70,11 @@ impl Host {
         [0x02, b'L', b'w', self.site_number(), 0, self.number()]
     }
 
-    /// The WAN address, which only gateways have.
-    pub(crate) fn wan(self) -> Ipv4Addr {
-        Ipv4Addr::new(198, 18, self.site_number(), self.index as u8)
+    /// The WAN addresses, which only gateways have: IPv4 and IPv6.
+    fn wans(self) -> [IpAddr; 2] {
+        let (site, index) = (self.site_number(), self.index as u8);
+        let ipv6 = Ipv6Addr::new(0x2001, 0xdb8, 0xffff, 0, 0, 0, site.into(), index.into());
+        [Ipv4Addr::new(198, 18, site, index).into(), ipv6.into()]
     }
 }
 
@@ -97,7 +99,12 @@ pub(crate) struct Layout {
     pub nodes: usize,
     pub gateways: usize,
     pub ground: Ground,
+    /// The address families of each site; those that do not exist have the last one's.
+    pub families: [Families; MOST_SITES],
 }
+
+/// Most sites of a lab: one for each letter.
+pub(crate) const MOST_SITES: usize = 26;
 
 impl Layout {
     pub(crate) fn new(options: &LabOptions, loopback: Option<u8>) -> Layout {
@@ -106,7 +113,13 @@ impl Layout {
             None if options.same_range => Ground::SameRange,
             None => Ground::Ranges,
         };
-        Layout { sites: options.sites, nodes: options.nodes, gateways: options.gateways, ground }
+        Layout {
+            sites: options.sites,
+            nodes: options.nodes,
+            gateways: options.gateways,
+            ground,
+            families: std::array::from_fn(|site| options.families(site)),
+        }
     }
 
     pub(crate) fn gateways_of(&self, site: usize) -> impl Iterator<Item = Host> + use<> {
@@ -132,39 +145,75 @@ impl Layout {
         (0..self.sites).flat_map(move |site| layout.gateways_of(site))
     }
 
-    /// The address inside the site.
-    pub(crate) fn lan(&self, host: Host) -> Ipv4Addr {
-        match self.ground {
+    /// Whether a host of the lab has an IPv6 address.
+    pub(crate) fn any_ipv6(&self) -> bool {
+        (0..self.sites).any(|site| self.families[site].ipv6())
+    }
+
+    /// The addresses inside the site, of either family of the site.
+    pub(crate) fn lans(&self, host: Host) -> Vec<IpAddr> {
+        let ipv4 = match self.ground {
             Ground::Ranges => Ipv4Addr::new(10, host.site_number(), 0, host.number()),
             Ground::SameRange => Ipv4Addr::new(10, 0, 0, host.number()),
             Ground::Loopback { lab } => Ipv4Addr::new(127, host.site_number(), lab, host.number()),
-        }
+        };
+        let range = if self.ground == Ground::SameRange { 0 } else { host.site_number().into() };
+        let ipv6 = Ipv6Addr::new(0x2001, 0xdb8, 0, range, 0, 0, 0, host.number().into());
+        chosen(self.families[host.site], [ipv4.into(), ipv6.into()])
+    }
+
+    /// The first address inside the site.
+    pub(crate) fn lan(&self, host: Host) -> IpAddr {
+        self.lans(host)[0]
+    }
+
+    /// A gateway's addresses on the WAN: of every family that a site has.
+    pub(crate) fn wans(&self, gateway: Host) -> Vec<IpAddr> {
+        let has = |family: fn(Families) -> bool| (0..self.sites).any(|site| family(self.families[site]));
+        let families = match (has(Families::ipv4), has(Families::ipv6)) {
+            (_, false) => Families::Ipv4,
+            (false, true) => Families::Ipv6,
+            (true, true) => Families::Both,
+        };
+        chosen(families, gateway.wans())
     }
 
     /// Where the site's own ranks reach this gateway.
-    pub(crate) fn inside(&self, gateway: Host) -> SocketAddrV4 {
-        SocketAddrV4::new(self.lan(gateway), GATEWAY_PORT)
-    }
-
-    fn advertise(&self, gateway: Host) -> SocketAddrV4 {
-        match self.ground {
-            Ground::Loopback { .. } => self.inside(gateway),
-            _ => SocketAddrV4::new(gateway.wan(), GATEWAY_PORT),
+    pub(crate) fn inside(&self, gateway: Host) -> String {
+        match self.families[gateway.site] {
+            Families::Both => format!("{}:{GATEWAY_PORT}", gateway.name()),
+            _ => SocketAddr::new(self.lan(gateway), GATEWAY_PORT).to_string(),
         }
     }
 
-    pub(crate) fn listen(&self, gateway: Host) -> SocketAddrV4 {
+    fn advertise(&self, gateway: Host) -> SocketAddr {
         match self.ground {
-            Ground::Loopback { .. } => self.inside(gateway),
-            _ => SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, GATEWAY_PORT),
+            Ground::Loopback { .. } => self.listen(gateway),
+            // Sites with one family get to be dialled by that one, others by IPv6.
+            _ => {
+                SocketAddr::new(chosen(self.families[gateway.site], gateway.wans()).pop().unwrap_or(ANY), GATEWAY_PORT)
+            }
+        }
+    }
+
+    pub(crate) fn listen(&self, gateway: Host) -> SocketAddr {
+        match self.ground {
+            Ground::Loopback { .. } => SocketAddr::new(self.lan(gateway), GATEWAY_PORT),
+            _ if self.any_ipv6() => SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), GATEWAY_PORT),
+            _ => SocketAddr::new(ANY, GATEWAY_PORT),
         }
     }
 
     /// `/etc/hosts` of one site: a site knows no names of another.
     pub(crate) fn hosts_file(&self, site: usize) -> String {
         let mut text = String::from("127.0.0.1 localhost\n");
+        if self.families[site].ipv6() {
+            text.push_str("::1 localhost\n");
+        }
         for host in self.hosts_of(site) {
-            let _ = writeln!(text, "{} {} {}", self.lan(host), host.name(), host.short_name());
+            for address in self.lans(host) {
+                let _ = writeln!(text, "{address} {} {}", host.name(), host.short_name());
+            }
         }
         text
     }
@@ -195,12 +244,12 @@ impl Layout {
                 );
             }
             for node in self.nodes_of(site) {
-                let _ = writeln!(
-                    text,
-                    "[[site.node]]\nname = \"{}\"\naddress = \"{}\"\n",
-                    node.short_name(),
-                    self.lan(node)
-                );
+                let _ = writeln!(text, "[[site.node]]\nname = \"{}\"", node.short_name());
+                // With both families a node's address is the one from which it has reached its gateway.
+                let _ = match self.families[site] {
+                    Families::Both => writeln!(text),
+                    _ => writeln!(text, "address = \"{}\"\n", self.lan(node)),
+                };
             }
             let _ = match self.ground {
                 Ground::Loopback { .. } => writeln!(text, "[site.starter]\nkind = \"local\"\n"),
@@ -212,6 +261,17 @@ impl Layout {
             };
         }
         text
+    }
+}
+
+const ANY: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+
+/// Of an IPv4 and an IPv6 address those of these families.
+fn chosen(families: Families, [ipv4, ipv6]: [IpAddr; 2]) -> Vec<IpAddr> {
+    match families {
+        Families::Ipv4 => vec![ipv4],
+        Families::Ipv6 => vec![ipv6],
+        Families::Both => vec![ipv4, ipv6],
     }
 }
 
@@ -243,7 +303,7 @@ mod tests {
     use types::sites::Starter;
 
     fn layout(ground: Ground) -> Layout {
-        Layout { sites: 26, nodes: 100, gateways: 100, ground }
+        Layout { sites: 26, nodes: 100, gateways: 100, ground, families: Default::default() }
     }
 
     #[test]
@@ -263,7 +323,7 @@ mod tests {
 
     #[test]
     fn a_small_sites_file() {
-        let layout = Layout { sites: 1, nodes: 1, gateways: 1, ground: Ground::Ranges };
+        let layout = Layout { sites: 1, nodes: 1, gateways: 1, ground: Ground::Ranges, families: Default::default() };
         let text = layout.sites_file(&["sha256:00".to_owned()], Path::new("/opt/land\"bridge"), &LabOptions::default());
         let expected = r#"[[site]]
 name = "a"
@@ -293,7 +353,7 @@ command = ["/opt/land\"bridge", "lab", "enter", "a-{node}", "--"]
     fn the_sites_file_is_one_that_the_parser_takes() {
         let fingerprints = ["sha256:".to_owned() + &"0a".repeat(32), "sha256:".to_owned() + &"ff".repeat(32)];
         for ground in [Ground::Ranges, Ground::SameRange, Ground::Loopback { lab: 9 }] {
-            let layout = Layout { sites: 2, nodes: 3, gateways: 2, ground };
+            let layout = Layout { sites: 2, nodes: 3, gateways: 2, ground, families: Default::default() };
             let options = LabOptions {
                 gateway_memory: "64MiB".into(),
                 links: Some(4),
@@ -328,7 +388,31 @@ command = ["/opt/land\"bridge", "lab", "enter", "a-{node}", "--"]
         assert_eq!(layout(Ground::Ranges).inside(gateway).to_string(), "10.2.0.102:7700");
         assert_eq!(layout(Ground::SameRange).inside(gateway).to_string(), "10.0.0.102:7700");
         assert_eq!(layout(Ground::Loopback { lab: 3 }).listen(gateway).to_string(), "127.2.3.102:7700");
-        assert_eq!(gateway.wan().to_string(), "198.18.2.2");
+        assert_eq!(layout(Ground::Ranges).advertise(gateway).to_string(), "198.18.2.2:7700");
         assert!(!layout(Ground::SameRange).hosts_file(0).contains("b-"));
+    }
+
+    #[test]
+    fn sites_have_the_families_that_they_are_given() {
+        let families = vec![Families::Ipv4, Families::Both, Families::Ipv6];
+        let options = LabOptions { sites: 4, families, ..LabOptions::default() };
+        let layout = Layout::new(&options, None);
+        let gateway = |site| Host { site, role: Role::Gateway, index: 1 };
+        let texts: Vec<[String; 3]> = (0..4)
+            .map(gateway)
+            .map(|host| [layout.inside(host), layout.advertise(host).to_string(), layout.listen(host).to_string()])
+            .collect();
+        assert_eq!(texts[0], ["10.1.0.101:7700", "198.18.1.1:7700", "[::]:7700"]);
+        assert_eq!(texts[1], ["b-gw1:7700", "[2001:db8:ffff::2:1]:7700", "[::]:7700"]);
+        assert_eq!(texts[2], ["[2001:db8:0:3::65]:7700", "[2001:db8:ffff::3:1]:7700", "[::]:7700"]);
+        assert_eq!(texts[3][0], "[2001:db8:0:4::65]:7700", "the last entry counts for further sites");
+        assert_eq!(layout.wans(gateway(0)).len(), 2, "a site with IPv4 can dial the others too");
+        let hosts = layout.hosts_file(1);
+        assert!(hosts.contains("10.2.0.1 b-n1 n1\n2001:db8:0:2::1 b-n1 n1\n"), "{hosts}");
+        let key = "sha256:".to_owned() + &"0a".repeat(32);
+        let text = layout.sites_file(&[key.clone(), key.clone(), key.clone(), key], Path::new("/x"), &options);
+        let parsed = types::sites::SitesFile::parse(&text, "sites.toml").unwrap();
+        assert_eq!(parsed.sites[1].nodes[0].address, None);
+        assert_eq!(parsed.sites[2].nodes[0].address, "2001:db8:0:3::1".parse().ok());
     }
 }

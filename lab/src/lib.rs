@@ -43,7 +43,7 @@ pub use connection::{Connection, Wanted};
 pub use enter::enter;
 pub use error::LabError;
 pub use faults::{freeze, kill, plug, reset, thaw, unplug};
-pub use options::{Isolation, LabOptions};
+pub use options::{Families, Isolation, LabOptions};
 pub use probe::{Missing, probe};
 pub use run::{LabReport, run};
 pub use units::{Rate, UnitError, parse_loss, parse_rate, parse_time};

@@ -132,11 +132,16 @@ fn bind_back(path: &Path, fd: &OwnedFd) -> io::Result<()> {
     Ok(rustix::mount::mount_bind_recursive(source, path)?)
 }
 
-/// Keeps IPv6 out of this network namespace (its addresses would take a second to settle) and sets IP forwarding.
-pub(crate) fn settle_network(forward: bool) -> Result<(), LabError> {
+/// Sets IP forwarding, and keeps IPv6 out of this network namespace (its addresses would take a second to settle)
+/// unless `ipv6`; then only the search for others who have the same address is left out.
+pub(crate) fn settle_network(forward: bool, ipv6: bool) -> Result<(), LabError> {
+    let (setting, value) = if ipv6 { ("accept_dad", "0") } else { ("disable_ipv6", "1") };
     for scope in ["all", "default"] {
-        let file = format!("/proc/sys/net/ipv6/conf/{scope}/disable_ipv6");
-        match fs::write(&file, "1") {
+        let file = format!("/proc/sys/net/ipv6/conf/{scope}/{setting}");
+        match fs::write(&file, value) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound && ipv6 => {
+                return Err(unavailable("a lab with IPv6", "this kernel has no IPv6"));
+            }
             // A kernel without IPv6.
             Err(e) if e.kind() == io::ErrorKind::NotFound => {}
             other => other.map_err(|e| LabError::setup(file, e))?,

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 use std::io::Write as _;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -92,11 +93,16 @@ pub(crate) fn fabric(layout: &Layout, nic: impl Fn(Host) -> Nic, pids: &[u32]) -
     script
 }
 
-/// The inside of one host: addresses, neighbours (so that no test waits for ARP) and, if asked for, routes.
+/// The inside of one host: addresses, neighbours (so that no test waits for ARP or neighbour discovery) and, if asked
+/// for, routes.
 pub(crate) fn host(layout: &Layout, nic: Nic, host: Host, route_directly: bool) -> Script {
     let mut script = Script { ip: "link set lo up\n".to_owned(), tc: String::new() };
-    let mut device = |name: &str, address: String, neighbours: Vec<(String, [u8; 6])>| {
-        let _ = writeln!(script.ip, "addr add {address} dev {name}");
+    let mut device = |name: &str, addresses: Vec<String>, neighbours: Vec<(String, [u8; 6])>| {
+        for address in addresses {
+            // Nobody else has it, and looking for others who do takes a second.
+            let nodad = if address.contains(':') { " nodad" } else { "" };
+            let _ = writeln!(script.ip, "addr add {address} dev {name}{nodad}");
+        }
         if nic.is_shaped() {
             let _ = writeln!(script.ip, "link set {name} gso_max_size {}", nic.most_at_once());
         }
@@ -107,12 +113,14 @@ pub(crate) fn host(layout: &Layout, nic: Nic, host: Host, route_directly: bool) 
         shape(&mut script.tc, name, nic, CARD_BYTES);
     };
     let others = layout.hosts_of(host.site).filter(|other| *other != host);
-    let neighbours = others.map(|other| (layout.lan(other).to_string(), other.lan_mac())).collect();
-    device("eth0", format!("{}/24", layout.lan(host)), neighbours);
+    let neighbours = |addresses: Vec<IpAddr>, mac: [u8; 6]| addresses.into_iter().map(move |at| (at.to_string(), mac));
+    let with_mask = |address: IpAddr, bits: u8| format!("{address}/{}", if address.is_ipv4() { bits } else { 64 });
+    let on_lan = others.flat_map(|other| neighbours(layout.lans(other), other.lan_mac())).collect();
+    device("eth0", layout.lans(host).into_iter().map(|address| with_mask(address, 24)).collect(), on_lan);
     if host.role == Role::Gateway {
         let others = layout.gateways().filter(|other| other.site != host.site);
-        let neighbours = others.map(|other| (other.wan().to_string(), other.wan_mac())).collect();
-        device("wan0", format!("{}/15", host.wan()), neighbours);
+        let on_wan = others.flat_map(|other| neighbours(layout.wans(other), other.wan_mac())).collect();
+        device("wan0", layout.wans(host).into_iter().map(|address| with_mask(address, 15)).collect(), on_wan);
     }
     if route_directly {
         match host.role {
@@ -124,7 +132,7 @@ pub(crate) fn host(layout: &Layout, nic: Nic, host: Host, route_directly: bool) 
                 for site in (0..layout.sites).filter(|site| *site != host.site) {
                     let gateway = Host { site, role: Role::Gateway, index: 1 };
                     let range = format!("10.{}.0.0/24", site + 1);
-                    let _ = writeln!(script.ip, "route add {range} via {} dev wan0", gateway.wan());
+                    let _ = writeln!(script.ip, "route add {range} via {} dev wan0", layout.wans(gateway)[0]);
                 }
             }
         }
@@ -190,27 +198,33 @@ fn batch(program: &Path, lines: &str, place: &str) -> Result<(), LabError> {
 }
 
 /// Whether anything listens on a TCP port of `address` (or of every address) in this network namespace.
-pub(crate) fn listens(address: std::net::SocketAddrV4) -> bool {
+pub(crate) fn listens(address: SocketAddr) -> bool {
     let port = address.port();
-    let wanted = |table: &str, wildcard: &str| {
-        let octets = address.ip().octets();
-        // The kernel prints addresses as native words.
-        let exact = format!("{:08X}:{port:04X}", u32::from_ne_bytes(octets));
-        let any = format!("{wildcard}:{port:04X}");
+    let any = ["00000000", "00000000000000000000000000000000"];
+    let exact = match address.ip() {
+        IpAddr::V4(ip) => words(&ip.octets()),
+        IpAddr::V6(ip) => words(&ip.octets()),
+    };
+    let wanted: Vec<String> = any.into_iter().chain([&*exact]).map(|ip| format!("{ip}:{port:04X}")).collect();
+    ["/proc/self/net/tcp", "/proc/self/net/tcp6"].iter().any(|table| {
         std::fs::read_to_string(table).unwrap_or_default().lines().skip(1).any(|line| {
             let mut words = line.split_ascii_whitespace().skip(1);
             let local = words.next().unwrap_or_default();
             let state = words.nth(1).unwrap_or_default();
-            state == "0A" && (local == exact || local == any)
+            state == "0A" && wanted.iter().any(|wanted| wanted == local)
         })
-    };
-    wanted("/proc/self/net/tcp", "00000000") || wanted("/proc/self/net/tcp6", "00000000000000000000000000000000")
+    })
+}
+
+/// An IP address as the kernel prints it in these tables: as native words.
+fn words(octets: &[u8]) -> String {
+    octets.as_chunks().0.iter().map(|word| format!("{:08X}", u32::from_ne_bytes(*word))).collect()
 }
 
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use std::net::{Ipv4Addr, SocketAddrV4, TcpListener};
+    use std::net::TcpListener;
 
     use super::*;
     use crate::layout::Ground;
@@ -221,7 +235,7 @@ mod tests {
 
     #[test]
     fn only_direct_routing_has_routes() {
-        let layout = Layout { sites: 2, nodes: 1, gateways: 1, ground: Ground::Ranges };
+        let layout = Layout { sites: 2, nodes: 1, gateways: 1, ground: Ground::Ranges, families: Default::default() };
         for each in layout.hosts() {
             assert!(!host(&layout, nic(0, 400), each, false).ip.contains("route"));
             assert!(host(&layout, nic(0, 400), each, true).ip.contains("route add"));
@@ -234,7 +248,7 @@ mod tests {
         assert_eq!(nic(2_000, 400).burst_bytes(), 100_000);
         assert_eq!((nic(100, 4_000).burst_bytes(), nic(100, 0).burst_bytes()), (50_000, 3028));
         assert_eq!(nic(2_000, 400).limit_bytes(PORT_BYTES), 1_350_000);
-        let layout = Layout { sites: 1, nodes: 1, gateways: 1, ground: Ground::Ranges };
+        let layout = Layout { sites: 1, nodes: 1, gateways: 1, ground: Ground::Ranges, families: Default::default() };
         let script = fabric(&layout, |_| nic(200, 400), &[10, 11]);
         assert_eq!(script.tc.lines().count(), 2);
         assert!(script.tc.contains("rate 200000000bit burst 10000 limit 141072"));
@@ -248,12 +262,15 @@ mod tests {
 
     #[test]
     fn a_listener_is_seen_and_its_absence_too() {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = listener.local_addr().unwrap().port();
-        let address = SocketAddrV4::new(Ipv4Addr::LOCALHOST, port);
-        assert!(listens(address));
-        assert!(!listens(SocketAddrV4::new(Ipv4Addr::new(127, 9, 9, 9), port)));
-        drop(listener);
-        assert!(!listens(address));
+        for (at, elsewhere) in [("127.0.0.1", "127.9.9.9"), ("[::1]", "[2001:db8::1]"), ("[::]", "")] {
+            let listener = TcpListener::bind(format!("{at}:0")).unwrap();
+            let address = listener.local_addr().unwrap();
+            assert!(listens(address));
+            if !elsewhere.is_empty() {
+                assert!(!listens(format!("{elsewhere}:{}", address.port()).parse().unwrap()));
+            }
+            drop(listener);
+            assert!(!listens(address));
+        }
     }
 }

@@ -42,6 +42,8 @@ pub(crate) struct IsolatedPlan {
     pub pool: Option<(PathBuf, PathBuf)>,
     pub script: Script,
     pub forward: bool,
+    /// Whether a host of the lab has an IPv6 address.
+    pub ipv6: bool,
 }
 
 /// Time that a client may take for one message.
@@ -73,7 +75,7 @@ fn serve(channel: &Channel) -> Result<(), LabError> {
             }
             channel.send(Kind::Namespaces, &[]).map_err(wrong)?;
             expect(channel, Kind::Go, "supervisor")?;
-            namespace::settle_network(isolated.forward)?;
+            namespace::settle_network(isolated.forward, isolated.ipv6)?;
             network::apply(&isolated.script, &plan.name)?;
         }
         // Orphaned processes become our children, so that we can end them.

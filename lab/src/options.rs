@@ -22,6 +22,38 @@ pub enum Isolation {
     Loopback,
 }
 
+/// Which addresses the hosts of a site have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub enum Families {
+    #[default]
+    Ipv4,
+    Ipv6,
+    /// Each host has an address of either family, and the sites file names gateways inside by name.
+    Both,
+}
+
+impl Families {
+    pub(crate) fn ipv4(self) -> bool {
+        self != Families::Ipv6
+    }
+
+    pub(crate) fn ipv6(self) -> bool {
+        self != Families::Ipv4
+    }
+}
+
+impl std::str::FromStr for Families {
+    type Err = LabError;
+    fn from_str(text: &str) -> Result<Families, LabError> {
+        match text {
+            "4" => Ok(Families::Ipv4),
+            "6" => Ok(Families::Ipv6),
+            "both" => Ok(Families::Both),
+            _ => Err(LabError::Options(format!("`{}` is not 4, 6 or both", text.escape_debug()))),
+        }
+    }
+}
+
 /// A lab's topology and what runs in it.
 ///
 /// The default is the lab of the documentation: two sites of two nodes and one gateway, 5 ms apart.
@@ -56,6 +88,9 @@ pub struct LabOptions {
     pub seed: u64,
     /// Give every site the same private range, 10.0.0.0/24. Default: 10.S.0.0/24, S = 1, 2, …
     pub same_range: bool,
+    /// Address families of each site, in order; the last entry counts for all further sites. Default: IPv4. On the WAN
+    /// gateways have addresses of every family that some site has.
+    pub families: Vec<Families>,
     /// Let gateways forward IP and give nodes a default route, so that a benchmark can measure direct routing.
     pub route_directly: bool,
     /// How sites are kept apart. Default: namespaces if possible.
@@ -102,6 +137,7 @@ impl Default for LabOptions {
             nic_burst: Duration::from_micros(400),
             seed: 1,
             same_range: false,
+            families: Vec::new(),
             route_directly: false,
             isolation: Isolation::Auto,
             gateway_command: None,
@@ -152,10 +188,27 @@ impl LabOptions {
         if self.same_range && self.route_directly {
             return refuse("sites that use the same range cannot be routed directly; drop one of the two".to_owned());
         }
+        if self.families.len() > self.sites {
+            let (given, sites) = (self.families.len(), self.sites);
+            return refuse(format!("address families of {given} sites are given, and there are {sites}"));
+        }
+        if self.any_ipv6() && (self.route_directly || self.isolation == Isolation::Loopback) {
+            return refuse("direct routing and loopback labs have IPv4 only; drop them or IPv6".to_owned());
+        }
         if self.route_directly && self.isolation == Isolation::Loopback {
             return refuse("a loopback lab has no routes; drop direct routing or loopback".to_owned());
         }
         Ok(())
+    }
+
+    /// The address families of a site.
+    pub(crate) fn families(&self, site: usize) -> Families {
+        self.families.get(site).or(self.families.last()).copied().unwrap_or_default()
+    }
+
+    /// Whether a host of the lab has an IPv6 address.
+    pub(crate) fn any_ipv6(&self) -> bool {
+        (0..self.sites).any(|site| self.families(site).ipv6())
     }
 
     /// How a host's interfaces are shaped.

@@ -53,7 +53,7 @@ pub fn run(options: &LabOptions, notice: &mut dyn FnMut(&str)) -> Result<LabRepo
         Isolation::Namespaces => start(options, true),
         Isolation::Loopback => start(options, false),
         Isolation::Auto => match start(options, true) {
-            Err(LabError::Unavailable { what, remedy }) if !options.route_directly => {
+            Err(LabError::Unavailable { what, remedy }) if !options.route_directly && !options.any_ipv6() => {
                 notice(&format!("{what}; {remedy}. Falling back to loopback: no isolation, no delay, no rates."));
                 start(options, false)
             }

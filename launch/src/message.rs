@@ -126,8 +126,8 @@ pub enum Down {
         roster: String,
     },
     /// Start the ranks. `window`: the bytes that each may have in flight in total at first.
-    /// `collectives`: what every node of the job can do.
-    Go { window: u32, collectives: Coverage },
+    /// `collectives`: what every node of the job can do. `ipv6`: whether a node of the job has an IPv6 address.
+    Go { window: u32, collectives: Coverage, ipv6: bool },
     /// All ranks of the fence's group have reached it.
     FenceOut {
         fence: Fence,
@@ -166,6 +166,8 @@ pub enum Up {
         mpi: Option<Family>,
         /// Which collective operations ranks of this node can leave to us.
         collectives: Coverage,
+        /// Whether ranks of this node listen at an IPv6 address.
+        ipv6: bool,
         /// For the user, such as an overridden setting.
         notes: Vec<String>,
     },

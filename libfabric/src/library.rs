@@ -96,7 +96,7 @@ impl Library {
     pub fn offering(
         provider: &str,
         named: Option<&Path>,
-        address: Option<std::net::Ipv4Addr>,
+        address: Option<std::net::IpAddr>,
     ) -> Result<(Library, Offer), FindError> {
         let mut seen = Vec::new();
         for candidate in candidates(named) {

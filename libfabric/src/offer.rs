@@ -13,7 +13,7 @@
 //! The flag is not in libfabric's manual pages; tried with 1.17, 2.4 and 2.5. A libfabric that does not know it offers
 //! nothing, which is reported as such.
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::abi::constants::*;
 use crate::abi::info::{fi_domain_attr, fi_ep_attr, fi_fabric_attr, fi_info};
@@ -44,7 +44,7 @@ unsafe impl Send for Offer {}
 impl Offer {
     /// The best offer of a provider: its own before one layered over it (`verbs` before `verbs;ofi_rxm`), and among
     /// several networks the one that has `address`.
-    pub(crate) fn find(library: &Library, provider: &str, address: Option<Ipv4Addr>) -> Result<Offer, Fault> {
+    pub(crate) fn find(library: &Library, provider: &str, address: Option<IpAddr>) -> Result<Offer, Fault> {
         let all = List::get(library, Some(provider))?;
         let rank = |info: &fi_info| {
             // SAFETY: an answer of libfabric; its attributes are there.
@@ -179,13 +179,19 @@ unsafe fn provider_of(info: &fi_info) -> Option<String> {
 }
 
 /// The IP address that an offer is for, if it has one.
-fn source_of(info: &fi_info) -> Option<Ipv4Addr> {
-    if info.src_addr.is_null() || info.src_addrlen < 8 {
+fn source_of(info: &fi_info) -> Option<IpAddr> {
+    let format = info.addr_format;
+    if info.src_addr.is_null() || !matches!(format, FI_SOCKADDR | FI_SOCKADDR_IN | FI_SOCKADDR_IN6) {
         return None;
     }
-    // SAFETY: at least 8 bytes, as the length says: a `sockaddr_in` has its address in the second four.
-    let bytes: [u8; 8] = unsafe { info.src_addr.cast::<[u8; 8]>().read_unaligned() };
-    let family = u16::from_ne_bytes([bytes[0], bytes[1]]);
-    let ip = info.addr_format == FI_SOCKADDR_IN || info.addr_format == FI_SOCKADDR;
-    (ip && i32::from(family) == libc::AF_INET).then(|| Ipv4Addr::new(bytes[4], bytes[5], bytes[6], bytes[7]))
+    // SAFETY: the answer has as many bytes at this place as it says.
+    let bytes = unsafe { std::slice::from_raw_parts(info.src_addr.cast::<u8>(), info.src_addrlen) };
+    let family = i32::from(u16::from_ne_bytes(*bytes.first_chunk()?));
+    match family {
+        // In a `sockaddr_in` the address is in the second four bytes.
+        libc::AF_INET => Some(Ipv4Addr::from(*bytes.get(4..)?.first_chunk::<4>()?).into()),
+        // In a `sockaddr_in6` it comes after the flow label.
+        libc::AF_INET6 => Some(IpAddr::V6(Ipv6Addr::from(*bytes.get(8..)?.first_chunk::<16>()?)).to_canonical()),
+        _ => None,
+    }
 }

@@ -3,8 +3,8 @@
 //! The program that answers must prove to be root's: on the network by a credential for each answer, on the local
 //! socket by the identity that the system reports. Otherwise any user could take the place of a service that restarts.
 
-use std::io::{Read, Write};
-use std::net::{Shutdown, TcpStream, ToSocketAddrs};
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream, ToSocketAddrs};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -71,18 +71,32 @@ pub fn order(
     input: impl Read + Send + 'static,
 ) -> Result<Ended, CallError> {
     let failed = |source| CallError::Connect { address: address.to_owned(), source };
-    let found = address.to_socket_addrs().map_err(failed)?.next();
-    let found = found.ok_or_else(|| CallError::Unknown { address: address.to_owned() })?;
+    let found: Vec<SocketAddr> = address.to_socket_addrs().map_err(failed)?.collect();
+    if found.is_empty() {
+        return Err(CallError::Unknown { address: address.to_owned() });
+    }
     // A request can be written. Before the connection, because a service serves those first that prove something.
     let mut credential = credentials.seal(&serde_json::to_vec(request).unwrap_or_default(), ROOT)?;
     credential.push(b'\n');
-    let stream = TcpStream::connect_timeout(&found, CONNECT).map_err(failed)?;
+    let stream = connect(&found).map_err(failed)?;
     keep_alive(&stream);
     // A service that refuses at once may have closed its end; its answer says why.
     let _ = (&stream).write_all(&credential);
     let write = stream.try_clone().map_err(failed)?;
     let read = |line: &[u8]| proven(address, credentials, &request.nonce, line);
     converse(address, stream, read, input, write, |write| drop(write.shutdown(Shutdown::Write)))
+}
+
+/// Connects to the first of a name's addresses, of either family, that accepts.
+fn connect(found: &[SocketAddr]) -> io::Result<TcpStream> {
+    let mut last = io::Error::other("the name has no address");
+    for address in found {
+        match TcpStream::connect_timeout(address, CONNECT) {
+            Ok(stream) => return Ok(stream),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
 }
 
 /// The answer in a line from the network, if root has made it for this request.

@@ -23,6 +23,7 @@ pub mod credential;
 pub mod directive;
 pub mod hook;
 pub mod install;
+pub mod listener;
 mod lobby;
 mod log;
 pub mod message;

@@ -102,7 +102,8 @@ impl Service {
             {
                 self.dismiss(&first, &Refusal::Crowded(limit));
             }
-            let (from, since) = (from.ip(), Instant::now());
+            // A caller with IPv4 is the same one on a socket of both families.
+            let (from, since) = (from.ip().to_canonical(), Instant::now());
             strangers.push_back(Stranger { stream, from, bytes: Vec::new(), since, is_refused: false });
         }
         Ok(())

@@ -1,6 +1,6 @@
 //! What an endpoint publishes about itself to the others of its region.
 
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::atomic::{Ordering, fence};
 
 use crate::host::HostId;
@@ -15,7 +15,7 @@ pub struct Seat {
     /// The host on which that process id is valid.
     pub host: HostId,
     /// Address of the datagram socket that wakes it.
-    pub doorbell: SocketAddrV4,
+    pub doorbell: SocketAddr,
     /// Address and value of a word of its memory, by which others find out whether they can read that memory.
     pub probe: (u64, u64),
 }
@@ -40,7 +40,10 @@ enum Word {
     State,
     Pid,
     Host,
-    Doorbell,
+    DoorbellPort,
+    /// The first and the second half of the doorbell's IPv6 address, or of the IPv4 address mapped to one.
+    DoorbellHigh,
+    DoorbellLow,
     ProbeAddress,
     ProbeValue,
 }
@@ -69,7 +72,13 @@ impl SeatAt<'_> {
         let put = |word, value| self.word(word).store(value, Ordering::Relaxed);
         put(Word::Pid, seat.pid.into());
         put(Word::Host, seat.host.0);
-        put(Word::Doorbell, u64::from(seat.doorbell.ip().to_bits()) << 16 | u64::from(seat.doorbell.port()));
+        let ip = match seat.doorbell.ip() {
+            IpAddr::V4(ip) => ip.to_ipv6_mapped(),
+            IpAddr::V6(ip) => ip,
+        };
+        put(Word::DoorbellPort, seat.doorbell.port().into());
+        put(Word::DoorbellHigh, (ip.to_bits() >> 64) as u64);
+        put(Word::DoorbellLow, ip.to_bits() as u64);
         put(Word::ProbeAddress, seat.probe.0);
         put(Word::ProbeValue, seat.probe.1);
         self.word(Word::State).store(OPEN, Ordering::Release);
@@ -83,11 +92,12 @@ impl SeatAt<'_> {
     /// What its owner wrote; meaningful unless the state is [`State::Empty`].
     pub(crate) fn read(&self) -> Seat {
         let get = |word| self.word(word).load(Ordering::Relaxed);
-        let doorbell = get(Word::Doorbell);
+        let ip = u128::from(get(Word::DoorbellHigh)) << 64 | u128::from(get(Word::DoorbellLow));
+        let ip = IpAddr::V6(Ipv6Addr::from_bits(ip)).to_canonical();
         Seat {
             pid: get(Word::Pid) as u32,
             host: HostId(get(Word::Host)),
-            doorbell: SocketAddrV4::new(Ipv4Addr::from_bits((doorbell >> 16) as u32), doorbell as u16),
+            doorbell: SocketAddr::new(ip, get(Word::DoorbellPort) as u16),
             probe: (get(Word::ProbeAddress), get(Word::ProbeValue)),
         }
     }

@@ -9,11 +9,12 @@ mod text;
 
 use std::collections::HashMap;
 use std::ffi::{c_char, c_int, c_void};
-use std::net::{SocketAddr, SocketAddrV4, ToSocketAddrs};
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use types::Address;
+use types::id::{is_link_local, plain};
 
 pub(crate) use format::Format;
 
@@ -25,9 +26,6 @@ use crate::abi::events::fi_av_attr;
 use crate::abi::objects::{fi_ops, fi_ops_av, fid, fid_av, fid_domain};
 use crate::domain::Domain;
 use crate::errno::{Code, EADDRNOTAVAIL, EBADFLAGS, EBUSY, EINVAL, ENOSYS, ETOOSMALL, Errno};
-
-/// Bytes of an address.
-pub(crate) const ADDRESS_LEN: usize = types::id::ADDRESS_LEN;
 
 /// An address vector.
 pub(crate) struct Av {
@@ -136,30 +134,35 @@ impl Av {
     }
 }
 
-/// The addresses a name and a service (a port number or name) stand for, IPv4 only.
-fn resolve(node: &str, service: &str) -> Option<SocketAddrV4> {
+/// An address that a name and a service (a port number) stand for: of the family of `own` if there is one.
+fn resolve(node: &str, service: &str, own: IpAddr) -> Option<SocketAddr> {
     let port = match service {
         "" => 0,
         number => number.parse::<u16>().ok()?,
     };
-    (node, port).to_socket_addrs().ok()?.find_map(|address| match address {
-        SocketAddr::V4(address) => Some(address),
-        SocketAddr::V6(_) => None,
-    })
+    // A bracketed address, as in `[::1]:80`.
+    let node = node.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(node);
+    let all = (node, port).to_socket_addrs().ok()?.map(plain).filter(|address| !is_link_local(address.ip()));
+    // The first of those that differ least.
+    all.min_by_key(|address| address.is_ipv4() != own.is_ipv4())
 }
 
-/// The address that a name and a service stand for; a name may be an address as text, which needs no service.
-pub(crate) fn named(node: &str, service: &str) -> Option<Address> {
-    if text::is_text(node) { text::read(node) } else { resolve(node, service).map(Address::standalone) }
+/// The address that a name and a service stand for; a name may be an address as text, which needs no service. Of the
+/// family of `own` if the name has several.
+pub(crate) fn named(node: &str, service: &str, own: IpAddr) -> Option<Address> {
+    if text::is_text(node) { text::read(node) } else { resolve(node, service, own).map(Address::standalone) }
 }
 
-/// The `index`-th name of a symmetric range: `node7` and 2 give `node9`, digits kept; an IPv4 address counts up too.
+/// The `index`-th name of a symmetric range: `node7` and 2 give `node9`, digits kept; an IP address counts up too.
 fn symmetric(name: &str, index: usize) -> Option<String> {
     if text::is_text(name) {
         return (index == 0).then(|| name.to_owned());
     }
     if let Ok(ip) = name.parse::<std::net::Ipv4Addr>() {
         return Some(std::net::Ipv4Addr::from(u32::from(ip).checked_add(u32::try_from(index).ok()?)?).to_string());
+    }
+    if let Ok(ip) = name.parse::<std::net::Ipv6Addr>() {
+        return Some(std::net::Ipv6Addr::from(u128::from(ip).checked_add(index as u128)?).to_string());
     }
     let stem = name.trim_end_matches(|c: char| c.is_ascii_digit());
     let digits = &name[stem.len()..];
@@ -292,7 +295,10 @@ unsafe extern "C" fn insertsym(
         let service = if text::is_text(node) { "" } else { service.ok_or(EINVAL)? };
         let report = Report::new(numbers, flags, context)?;
         let pairs = (0..nodes).flat_map(|n| (0..services).map(move |s| (n, s)));
-        let addresses = pairs.map(|(n, s)| named(&symmetric(node, n)?, &symmetric(service, s)?));
+        let (own, format) = (av.inner.domain.config.listen.ip(), av.inner.domain.format);
+        // In 16 bytes there is no room for an IPv6 address.
+        let fits = |address: &Address| format != Format::Ipv4 || address.socket.is_ipv4();
+        let addresses = pairs.map(|(n, s)| named(&symmetric(node, n)?, &symmetric(service, s)?, own).filter(fits));
         // SAFETY: fi_av(3): the output arrays have an element per node and service.
         let set = |index, number, result: Result<(), Errno>| unsafe {
             report.set(index, number, result.map_err(|_| EADDRNOTAVAIL));
@@ -397,7 +403,7 @@ mod tests {
     use super::*;
 
     fn address(port: u16) -> Address {
-        Address::standalone(SocketAddrV4::new(std::net::Ipv4Addr::LOCALHOST, port))
+        Address::standalone(SocketAddr::from((std::net::Ipv4Addr::LOCALHOST, port)))
     }
 
     #[test]
@@ -420,14 +426,20 @@ mod tests {
         assert_eq!(symmetric("node09", 2).as_deref(), Some("node11"));
         assert_eq!(symmetric("7000", 3).as_deref(), Some("7003"));
         assert_eq!(symmetric("10.0.0.255", 1).as_deref(), Some("10.0.1.0"));
+        assert_eq!(symmetric("2001:db8::ff", 1).as_deref(), Some("2001:db8::100"));
         assert_eq!(symmetric("localhost", 0).as_deref(), Some("localhost"));
         assert_eq!(symmetric("localhost", 1), None);
     }
 
     #[test]
-    fn names_resolve_to_ipv4() {
+    fn names_resolve_to_both_families() {
+        let resolve = |node, service| resolve(node, service, IpAddr::from([127, 0, 0, 1]));
         assert_eq!(resolve("127.0.0.1", "80"), "127.0.0.1:80".parse().ok());
         assert_eq!(resolve("127.0.0.1", ""), "127.0.0.1:0".parse().ok());
         assert_eq!(resolve("127.0.0.1", "70000"), None);
+        assert_eq!(resolve("::1", "80"), "[::1]:80".parse().ok());
+        assert_eq!(resolve("[::1]", "80"), "[::1]:80".parse().ok());
+        assert_eq!(resolve("::ffff:127.0.0.1", "80"), "127.0.0.1:80".parse().ok());
+        assert_eq!(resolve("fe80::1", "80"), None);
     }
 }

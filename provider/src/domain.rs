@@ -37,7 +37,7 @@ pub(crate) struct Domain {
     pub confirms_sends: bool,
     /// Drives the endpoints, if the user asked for automatic progress.
     pub driver: Option<Driver>,
-    /// The format of addresses: `FI_SOCKADDR_IN` or `FI_ADDR_STR`.
+    /// The format of addresses: `FI_SOCKADDR_IN`, `FI_SOCKADDR_IN6` or `FI_ADDR_STR`.
     pub format: Format,
     /// Closes after us.
     _fabric: Arc<Fabric>,
@@ -56,7 +56,7 @@ impl Domain {
             waiting: Waiting::from_env(|_| None).unwrap(),
             confirms_sends: true,
             driver: None,
-            format: Format::Binary,
+            format: Format::Ipv4,
             _fabric: Arc::default(),
         }
     }
@@ -135,11 +135,11 @@ pub(crate) unsafe fn open(
         regions: Arc::default(),
         virtual_addresses: mr_mode & (FI_MR_BASIC | FI_MR_VIRT_ADDR) != 0,
         provider_keys: mr_mode & (FI_MR_BASIC | FI_MR_PROV_KEY) != 0,
+        format: Format::of(info.addr_format, config.ipv6),
         config,
         waiting,
         confirms_sends,
         driver,
-        format: Format::of(info.addr_format),
         _fabric: fabric.clone(),
     };
     log::note(format_args!("domain opened, API {}.{}, mr_mode {mr_mode:#x}", api >> 16, api & 0xFFFF));

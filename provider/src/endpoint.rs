@@ -6,7 +6,7 @@
 mod calls;
 mod route;
 
-use std::net::SocketAddrV4;
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -91,7 +91,7 @@ const SOON: Duration = Duration::from_millis(20);
 #[expect(clippy::large_enum_variant, reason = "there is one per endpoint, behind an Arc")]
 enum Stage {
     /// Not enabled; where it will listen.
-    Configured(Option<SocketAddrV4>),
+    Configured(Option<SocketAddr>),
     /// Carries messages.
     Open(endpoint::Endpoint),
     Closed,
@@ -181,7 +181,7 @@ impl Endpoint {
         caps: u64,
         op_flags: (u64, u64),
         inject_size: usize,
-        source: Option<SocketAddrV4>,
+        source: Option<SocketAddr>,
     ) -> Endpoint {
         let state = State {
             stage: Stage::Configured(source),
@@ -413,7 +413,7 @@ impl Endpoint {
         }
     }
 
-    fn set_source(&self, source: SocketAddrV4) -> Result<(), Errno> {
+    fn set_source(&self, source: SocketAddr) -> Result<(), Errno> {
         match &mut self.lock().stage {
             Stage::Configured(place) => {
                 *place = Some(source);

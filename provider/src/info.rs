@@ -64,15 +64,24 @@ pub(crate) unsafe extern "C" fn getinfo(
         // SAFETY: null or valid hints.
         let read = unsafe { hints.as_ref().map(|hints| read_hints(hints)) }.transpose();
         let api = (version >> 16, version & 0xFFFF);
-        let offer = read.and_then(|hints| offer::negotiate(version, hints.as_ref())).map_err(|reason| {
+        let refuse = |reason: &str| {
             log::note(format_args!("getinfo for API {}.{}: no: {reason}", api.0, api.1));
             ENODATA
-        })?;
+        };
+        let read = read.map_err(refuse)?;
         // SAFETY: null or C strings.
         let name = unsafe { (text(node), text(service)) };
         let (config, ..) = configuration()?;
+        let named = named(&config, name)?;
+        let ipv4_only = read.as_ref().is_some_and(|hints| hints.addr_format == FI_SOCKADDR_IN);
+        let ipv6 = config.ipv6 || named.is_some_and(|address| address.socket.is_ipv6());
+        // In a job programs name no addresses themselves: they take the length of their own. See `av::format`.
+        if ipv4_only && ipv6 && config.job.is_none() {
+            return Err(refuse("FI_SOCKADDR_IN for an IPv6 address"));
+        }
+        let offer = offer::negotiate(version, read.as_ref(), ipv6).map_err(refuse)?;
         // SAFETY: null or valid hints.
-        let (source, destination) = addresses(&config, name, flags, unsafe { hints.as_ref() })?;
+        let (source, destination) = addresses(&config, named, flags, unsafe { hints.as_ref() });
         log::note(format_args!("getinfo for API {}.{}: caps {:#x}", api.0, api.1, offer.caps));
         // SAFETY: as above.
         unsafe { write_out(out, build(version, &config, &offer, source, destination)?) }
@@ -85,37 +94,46 @@ pub(crate) fn inject_size(config: &Config, wanted: usize) -> usize {
     (config.limits.inject as usize).max(wanted).min(INJECT_SIZE)
 }
 
+/// The address that the caller named, if any.
+///
+/// # Errors
+/// `FI_ENODATA`: the name has none.
+fn named(config: &Config, name: (Option<&str>, Option<&str>)) -> Result<Option<Address>, Errno> {
+    let (node, service) = match name {
+        (None, None) => return Ok(None),
+        (node, service) => (node, service.unwrap_or("")),
+    };
+    let own = config.listen.ip();
+    let address = match node {
+        Some(node) => av::named(node, service, own),
+        None => av::named(&own.to_string(), service, own),
+    };
+    let unresolved = || {
+        log::note(format_args!("getinfo: cannot resolve {}:{service}", node.unwrap_or_default()));
+        ENODATA
+    };
+    address.ok_or_else(unresolved).map(Some)
+}
+
 /// Where endpoints listen, and the peer that the caller named.
 fn addresses(
     config: &Config,
-    name: (Option<&str>, Option<&str>),
+    named: Option<Address>,
     flags: u64,
     hints: Option<&fi_info>,
-) -> Result<(Address, Option<Address>), Errno> {
-    let named = match name {
-        (None, None) => None,
-        (node, service) => {
-            let own = config.listen.ip().to_string();
-            let node = node.unwrap_or(&own);
-            let service = service.unwrap_or("");
-            let address = av::named(node, service).ok_or_else(|| {
-                log::note(format_args!("getinfo: cannot resolve {node}:{service} to IPv4"));
-                ENODATA
-            })?;
-            Some(address)
-        }
-    };
-    let format = hints.map_or(Format::default(), |hints| Format::of(hints.addr_format));
+) -> (Address, Option<Address>) {
+    // Hints have addresses of the format that they ask for, or of the one that we have answered.
+    let format = hints.map_or(Format::default(), |hints| Format::of(hints.addr_format, config.ipv6));
     // SAFETY: hints are valid, and an address has the length they say.
     let hinted = |address: *const c_void, length: usize| unsafe { format.read(address, length) };
     let source = hints.and_then(|hints| hinted(hints.src_addr, hints.src_addrlen));
     let destination = hints.and_then(|hints| hinted(hints.dest_addr, hints.dest_addrlen));
     let own = Address::standalone(config.listen);
-    Ok(match named {
+    match named {
         Some(named) if flags & FI_SOURCE != 0 => (named, destination),
         Some(named) => (source.unwrap_or(own), Some(named)),
         None => (source.unwrap_or(own), destination),
-    })
+    }
 }
 
 /// Reads hints, as far as the oldest layout goes.

@@ -413,7 +413,7 @@ mod tests {
             advertise: Some(format!("login:{port}")),
             ssh: None,
             inside: format!("10.0.0.1:{port}"),
-            listen: format!("0.0.0.0:{port}"),
+            listen: types::sites::any_address(port),
             nodes: vec!["n1".into(), "n2".into()],
             starter: Start::Ssh,
         }

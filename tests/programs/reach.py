@@ -15,7 +15,7 @@ from mpi4py import MPI
 
 comm = MPI.COMM_WORLD
 nonce = secrets.token_hex(16)
-server = socket.create_server(("0.0.0.0", 0), backlog=64)
+server = socket.create_server(("::", 0), family=socket.AF_INET6, backlog=64, dualstack_ipv6=True)
 
 
 def serve():
@@ -29,12 +29,13 @@ def serve():
 
 
 threading.Thread(target=serve, daemon=True).start()
-listing = subprocess.run(["ip", "-json", "-4", "address"], capture_output=True, check=True, text=True).stdout
+listing = subprocess.run(["ip", "-json", "address"], capture_output=True, check=True, text=True).stdout
 addresses = [
     entry["local"]
     for interface in json.loads(listing)
     if interface.get("ifname") != "lo"
     for entry in interface["addr_info"]
+    if entry["scope"] == "global"
 ]
 me = {"host": socket.gethostname(), "addresses": addresses, "port": server.getsockname()[1], "nonce": nonce}
 everyone = comm.allgather(me)

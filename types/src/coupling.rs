@@ -1,7 +1,7 @@
 //! Names of couplings, and lines of JSON between a coupling's helper, `landbridge couple`, and the process that has
 //! started it.
 
-use std::net::SocketAddrV4;
+use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -57,7 +57,7 @@ pub struct Coupled {
     /// Ranks in the job: of this side's processes, of the other's.
     pub ranks: [Vec<u32>; 2],
     /// Where the other side's processes listen.
-    pub addresses: Vec<SocketAddrV4>,
+    pub addresses: Vec<SocketAddr>,
     /// Both sides know which of them is first.
     pub first: bool,
     /// The other side, for messages.
@@ -80,7 +80,7 @@ pub struct Process {
     pub site: String,
     pub node: String,
     /// Where it listens for peers of its site.
-    pub address: SocketAddrV4,
+    pub address: SocketAddr,
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
-//! Identities of processes: job, site, node, rank, instance, and their 16-byte encoding.
+//! Identities of processes: job, site, node, rank, instance, and their encodings as socket addresses.
 
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
@@ -149,12 +149,25 @@ impl fmt::Display for Identity {
 }
 
 /// Length of an [`Address`] in bytes.
-pub const ADDRESS_LEN: usize = 16;
+pub const ADDRESS_LEN: usize = 28;
+/// Length of the short form of an [`Address`] in bytes, for IPv4 alone.
+pub const SHORT_ADDRESS_LEN: usize = 16;
 const AF_INET: u16 = 2;
+const AF_INET6: u16 = 10;
 
-/// An endpoint's address: 16 bytes shaped as `struct sockaddr_in`, which every MPI library accepts.
+/// An endpoint's address: 28 bytes shaped as `struct sockaddr_in6`, or, for IPv4 alone, 16 bytes shaped as `struct
+/// sockaddr_in`.
 ///
 /// | bytes | content |
+/// |---|---|
+/// | 0–1 | `AF_INET6`, native order |
+/// | 2–3 | TCP port, network order |
+/// | 4–7 | slot, little endian (the structure's flow label) |
+/// | 8–23 | IP address on the site's LAN; IPv4 as mapped address, `::ffff:a.b.c.d` |
+/// | 24–25 | [`JobId::tag`], little endian (the first half of the structure's scope) |
+/// | 26–27 | site, little endian |
+///
+/// | bytes of the short form | content |
 /// |---|---|
 /// | 0–1 | `AF_INET`, native order |
 /// | 2–3 | TCP port, network order |
@@ -163,62 +176,107 @@ const AF_INET: u16 = 2;
 /// | 10–11 | site, little endian |
 /// | 12–15 | slot, little endian |
 ///
-/// Inside a site the IP and port are dialled; between sites only site and slot count. Outside a job the last eight
-/// bytes are zero, so that a plain `sockaddr_in` resolved from `host:port` is a valid address.
+/// Inside a site the IP and port are dialled; between sites only site and slot count. Outside a job tag, site and slot
+/// are zero, so that a plain `sockaddr_in6` or `sockaddr_in` resolved from `host:port` is a valid address. A link-local
+/// IPv6 address is none: it means nothing without a scope, for which no room is left.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Address {
-    /// Where the endpoint listens on its site's LAN.
-    pub socket: SocketAddrV4,
+    /// Where the endpoint listens on its site's LAN, in the form that [`plain`] gives.
+    pub socket: SocketAddr,
     /// [`JobId::tag`] (a check against mixing jobs, not a secret); zero outside a job.
     pub job: u16,
     /// The endpoint's identity.
     pub identity: Identity,
 }
 
+/// No socket address: 0.0.0.0:0.
+pub const NOWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
+
+/// A socket address in the one form in which equal ones compare equal: an IPv4-mapped IPv6 address, which a dual-stack
+/// socket reports for a peer that uses IPv4, becomes the IPv4 address; flow label and scope are dropped.
+pub fn plain(socket: SocketAddr) -> SocketAddr {
+    SocketAddr::new(socket.ip().to_canonical(), socket.port())
+}
+
+/// Whether an address only means something together with an interface: an IPv6 link-local address, `fe80::/10`.
+pub fn is_link_local(ip: IpAddr) -> bool {
+    matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local())
+}
+
 impl Address {
     /// The address of an endpoint outside any job.
-    pub fn standalone(socket: SocketAddrV4) -> Address {
-        Address { socket, job: 0, identity: Identity { site: SiteId(0), slot: Slot(0) } }
+    pub fn standalone(socket: SocketAddr) -> Address {
+        Address { socket: plain(socket), job: 0, identity: Identity { site: SiteId(0), slot: Slot(0) } }
     }
 
     /// What distinguishes endpoints: in a job the identity alone (the socket address is only for dialling), outside a
     /// job the socket address.
     pub fn key(self) -> Address {
-        if self.job == 0 { self } else { Address { socket: SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0), ..self } }
+        if self.job == 0 { self } else { Address { socket: NOWHERE, ..self } }
     }
 
-    /// The 16 bytes.
+    /// The 28 bytes.
     pub fn to_bytes(self) -> [u8; ADDRESS_LEN] {
+        let ip = match self.socket.ip() {
+            IpAddr::V4(ip) => ip.to_ipv6_mapped(),
+            IpAddr::V6(ip) => ip,
+        };
         let mut out = [0; ADDRESS_LEN];
-        out[0..2].copy_from_slice(&AF_INET.to_ne_bytes());
+        out[0..2].copy_from_slice(&AF_INET6.to_ne_bytes());
         out[2..4].copy_from_slice(&self.socket.port().to_be_bytes());
-        out[4..8].copy_from_slice(&self.socket.ip().octets());
-        out[8..10].copy_from_slice(&self.job.to_le_bytes());
-        out[10..12].copy_from_slice(&self.identity.site.0.to_le_bytes());
-        out[12..16].copy_from_slice(&self.identity.slot.0.to_le_bytes());
+        out[4..8].copy_from_slice(&self.identity.slot.0.to_le_bytes());
+        out[8..24].copy_from_slice(&ip.octets());
+        out[24..26].copy_from_slice(&self.job.to_le_bytes());
+        out[26..28].copy_from_slice(&self.identity.site.0.to_le_bytes());
         out
     }
 
-    /// Reads the 16 bytes. `None` when the family is not `AF_INET`.
+    /// Reads the 28 bytes. `None` when the family is not `AF_INET6`, or the IP address is link-local.
     pub fn from_bytes(bytes: &[u8; ADDRESS_LEN]) -> Option<Address> {
+        let u16_at = |at: usize| [bytes[at], bytes[at + 1]];
+        let ip: [u8; 16] = bytes[8..24].try_into().ok()?;
+        let ip = IpAddr::V6(Ipv6Addr::from(ip));
+        if u16::from_ne_bytes(u16_at(0)) != AF_INET6 || is_link_local(ip) {
+            return None;
+        }
+        Some(Address {
+            socket: plain(SocketAddr::new(ip, u16::from_be_bytes(u16_at(2)))),
+            job: u16::from_le_bytes(u16_at(24)),
+            identity: Identity {
+                site: SiteId(u16::from_le_bytes(u16_at(26))),
+                slot: Slot(u32::from_le_bytes([bytes[4], bytes[5], bytes[6], bytes[7]])),
+            },
+        })
+    }
+
+    /// The 16 bytes of the short form. `None` when the IP address is an IPv6 address.
+    pub fn to_short_bytes(self) -> Option<[u8; SHORT_ADDRESS_LEN]> {
+        let IpAddr::V4(ip) = self.socket.ip().to_canonical() else { return None };
+        let mut out = [0; SHORT_ADDRESS_LEN];
+        out[0..2].copy_from_slice(&AF_INET.to_ne_bytes());
+        out[2..4].copy_from_slice(&self.socket.port().to_be_bytes());
+        out[4..8].copy_from_slice(&ip.octets());
+        out[8..10].copy_from_slice(&self.job.to_le_bytes());
+        out[10..12].copy_from_slice(&self.identity.site.0.to_le_bytes());
+        out[12..16].copy_from_slice(&self.identity.slot.0.to_le_bytes());
+        Some(out)
+    }
+
+    /// Reads the 16 bytes of the short form. `None` when the family is not `AF_INET`.
+    pub fn from_short_bytes(bytes: &[u8; SHORT_ADDRESS_LEN]) -> Option<Address> {
         let u16_at = |at: usize| [bytes[at], bytes[at + 1]];
         if u16::from_ne_bytes(u16_at(0)) != AF_INET {
             return None;
         }
         let ip = Ipv4Addr::new(bytes[4], bytes[5], bytes[6], bytes[7]);
         Some(Address {
-            socket: SocketAddrV4::new(ip, u16::from_be_bytes(u16_at(2))),
+            socket: SocketAddr::new(IpAddr::V4(ip), u16::from_be_bytes(u16_at(2))),
             job: u16::from_le_bytes(u16_at(8)),
             identity: Identity {
                 site: SiteId(u16::from_le_bytes(u16_at(10))),
                 slot: Slot(u32::from_le_bytes([bytes[12], bytes[13], bytes[14], bytes[15]])),
             },
         })
-    }
-
-    /// The same as a standard socket address.
-    pub fn socket_addr(self) -> SocketAddr {
-        SocketAddr::new(IpAddr::V4(*self.socket.ip()), self.socket.port())
     }
 }
 
@@ -232,28 +290,54 @@ impl fmt::Debug for Address {
 mod tests {
     use super::*;
 
-    #[test]
-    fn address_survives_its_bytes() {
-        let address = Address {
-            socket: "10.1.0.7:40001".parse().unwrap(),
-            job: 0xBEEF,
-            identity: Identity { site: SiteId(3), slot: Slot::rank(Rank(70_000), Instance(2)).unwrap() },
-        };
-        assert_eq!(Address::from_bytes(&address.to_bytes()), Some(address));
+    fn in_a_job(socket: &str) -> Address {
+        let identity = Identity { site: SiteId(3), slot: Slot::rank(Rank(70_000), Instance(2)).unwrap() };
+        Address { socket: socket.parse().unwrap(), job: 0xBEEF, identity }
     }
 
     #[test]
-    fn a_plain_sockaddr_in_is_a_standalone_address() {
+    fn address_survives_its_bytes() {
+        for socket in ["10.1.0.7:40001", "[2001:db8::7]:40001", "[::1]:1", "0.0.0.0:0", "[::]:0"] {
+            let address = in_a_job(socket);
+            assert_eq!(Address::from_bytes(&address.to_bytes()), Some(address));
+            let short = address.to_short_bytes();
+            assert_eq!(short.is_some(), address.socket.is_ipv4(), "{socket}");
+            assert_eq!(short.and_then(|short| Address::from_short_bytes(&short)), short.map(|_| address));
+        }
+    }
+
+    #[test]
+    fn a_mapped_address_is_the_ipv4_address() {
+        let mapped: SocketAddr = "[::ffff:10.1.0.7]:40001".parse().unwrap();
+        let address = Address::standalone("10.1.0.7:40001".parse().unwrap());
+        assert_eq!(Address::standalone(mapped), address);
+        assert_eq!(Address::from_bytes(&Address { socket: mapped, ..address }.to_bytes()), Some(address));
+        assert_eq!(Address { socket: mapped, ..address }.to_short_bytes(), address.to_short_bytes());
+        assert_eq!(format!("{address:?}"), "10.1.0.7:40001 (rank 0 at site #0)");
+    }
+
+    #[test]
+    fn a_plain_sockaddr_is_a_standalone_address() {
         let mut bytes = [0u8; 16];
         bytes[0..2].copy_from_slice(&2u16.to_ne_bytes());
         bytes[2..4].copy_from_slice(&7000u16.to_be_bytes());
         bytes[4..8].copy_from_slice(&[127, 0, 0, 1]);
-        assert_eq!(Address::from_bytes(&bytes), Some(Address::standalone("127.0.0.1:7000".parse().unwrap())));
+        let expected = Address::standalone("127.0.0.1:7000".parse().unwrap());
+        assert_eq!(Address::from_short_bytes(&bytes), Some(expected));
+        let mut bytes = [0u8; 28];
+        bytes[0..2].copy_from_slice(&10u16.to_ne_bytes());
+        bytes[2..4].copy_from_slice(&7000u16.to_be_bytes());
+        bytes[23] = 1;
+        assert_eq!(Address::from_bytes(&bytes), Some(Address::standalone("[::1]:7000".parse().unwrap())));
     }
 
     #[test]
-    fn another_family_is_refused() {
-        assert_eq!(Address::from_bytes(&[0x0A; 16]), None);
+    fn other_families_and_link_local_addresses_are_refused() {
+        assert_eq!(Address::from_bytes(&[0x0B; 28]), None);
+        assert_eq!(Address::from_short_bytes(&[0x0A; 16]), None);
+        assert_eq!(Address::from_bytes(&in_a_job("[fe80::1]:7").to_bytes()), None);
+        assert!(is_link_local("fe80::1".parse().unwrap()));
+        assert!(["::1", "fd00::1", "169.254.0.1"].iter().all(|ip| !is_link_local(ip.parse().unwrap())));
     }
 
     #[test]

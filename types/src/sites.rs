@@ -89,6 +89,11 @@ impl Site {
 /// The smallest share of half of a gateway's memory that each member at other sites needs, in bytes: two full frames.
 pub const LEAST_SHARE: u64 = 32 << 10;
 
+/// The `listen` of a gateway that does not say otherwise: `port` of every address of its machine, IPv6 and IPv4.
+pub fn any_address(port: u16) -> String {
+    format!("[::]:{port}")
+}
+
 /// A gateway of a site.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Gateway {
@@ -100,7 +105,7 @@ pub struct Gateway {
     pub ssh: Option<Login>,
     /// `host:port` that ranks and agents of its own site dial.
     pub inside: String,
-    /// `address:port` it binds.
+    /// `address:port` it binds. `[::]:port` means every address of both families.
     pub listen: String,
     /// Most memory it may use for frames in flight, in bytes.
     pub memory: u64,
@@ -267,7 +272,19 @@ fn host_port(place: &str, value: &str) -> Result<u16, Wrong> {
     if host.is_empty() {
         return Err(wrong());
     }
+    if host.contains(':') && !is_bracketed(host) {
+        let message = format!(
+            "`{value}` is not host:port: an IPv6 address is in brackets and without a zone, as in `[2001:db8::7]:7700`"
+        );
+        return Err(Wrong::new(place, message));
+    }
     port.parse().ok().filter(|port| *port != 0).ok_or_else(wrong)
+}
+
+/// Whether a host is an IPv6 address in brackets, as before a port.
+fn is_bracketed(host: &str) -> bool {
+    let inner = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
+    inner.is_some_and(|inner| inner.parse::<std::net::Ipv6Addr>().is_ok())
 }
 
 /// Checks `address:port` of a page. The page authenticates nobody, so only the machine itself may reach it.
@@ -286,7 +303,8 @@ fn page(value: &str) -> Result<SocketAddr, Wrong> {
 /// The file as written, before checks.
 mod raw {
     use super::{
-        Deserialize, Duration, IpAddr, Links, Wrong, host_port, name, page, parse_bytes, parse_duration, unique,
+        Deserialize, Duration, IpAddr, Links, Wrong, any_address, host_port, name, page, parse_bytes, parse_duration,
+        unique,
     };
 
     #[derive(Deserialize)]
@@ -422,7 +440,7 @@ mod raw {
                 return Err(within(Wrong::new("inside", message)));
             }
             let port = host_port("inside", &inside).map_err(within)?;
-            let listen = self.listen.unwrap_or_else(|| format!("0.0.0.0:{port}"));
+            let listen = self.listen.unwrap_or_else(|| any_address(port));
             host_port("listen", &listen).map_err(within)?;
             let memory = self.memory.as_deref().unwrap_or("256MiB");
             let bytes = parse_bytes(memory).map_err(|e| Wrong::new("memory", e.to_string()).within(&place))?;
@@ -452,6 +470,12 @@ mod raw {
             let node = name("node name", self.name)?;
             if node == crate::roster::FORWARDER {
                 return Err(Wrong::new("node name", format!("`{node}` is reserved: choose another")));
+            }
+            if let Some(address) = self.address.filter(|address| crate::id::is_link_local(*address)) {
+                let message = format!(
+                    "`{address}` is link-local, which means nothing without an interface: give another address of the node"
+                );
+                return Err(Wrong::new(format!("node {node}: address"), message));
             }
             if self.slots == Some(0) {
                 return Err(Wrong::new(format!("node {node}: slots"), "0 slots: remove the node instead"));

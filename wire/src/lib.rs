@@ -38,7 +38,7 @@ pub use view::View;
 use thiserror::Error;
 
 /// The protocol's version. Both ends must agree.
-pub const VERSION: u8 = 6;
+pub const VERSION: u8 = 7;
 
 /// Bytes that violate the protocol. The peer is at fault.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]

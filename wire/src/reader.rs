@@ -55,8 +55,10 @@ impl<'a> Reader<'a> {
     }
 
     pub(crate) fn address(&mut self) -> Result<Address, WireError> {
-        Address::from_bytes(&self.array::<ADDRESS_LEN>()?)
-            .ok_or_else(|| WireError::Invalid { what: self.what, problem: "address family is not AF_INET".into() })
+        Address::from_bytes(&self.array::<ADDRESS_LEN>()?).ok_or_else(|| WireError::Invalid {
+            what: self.what,
+            problem: "an address of another family than AF_INET6, or a link-local one".into(),
+        })
     }
 
     /// A text preceded by its length in 16 bits.

@@ -1,6 +1,6 @@
 //! What can go wrong when an endpoint opens.
 
-use std::net::SocketAddrV4;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use pool::PoolError;
@@ -17,14 +17,14 @@ pub enum OpenError {
     /// The listener cannot be opened.
     #[error("cannot listen on {address}: {source}; LANDBRIDGE_ADDRESS must be an address of this node")]
     Listen {
-        address: SocketAddrV4,
+        address: SocketAddr,
         /// The system's error.
         source: std::io::Error,
     },
     /// A gateway of the site cannot be reached.
     #[error("gateway {address}: {reason}")]
     Gateway {
-        address: SocketAddrV4,
+        address: SocketAddr,
         /// The reason.
         reason: String,
     },

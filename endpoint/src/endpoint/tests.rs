@@ -82,7 +82,7 @@ pub(crate) fn rank_config(memory: &str, rank: u32, limits: Limits) -> Config {
         encrypted: None,
         memory: vec![memory.into()],
     };
-    Config { listen: "127.0.0.1:0".parse().unwrap(), job: Some(job), native: None, limits }
+    Config { job: Some(job), limits, ..Config::standalone("127.0.0.1:0".parse().unwrap()) }
 }
 
 /// The tests below that any link must pass, for ranks that share memory.
@@ -544,7 +544,6 @@ fn credentials(endpoint: &Endpoint) -> Credentials {
 fn an_address_where_nobody_listens_fails() {
     let mut a = endpoint();
     let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let std::net::SocketAddr::V4(nobody) = nobody else { panic!() };
     let peer = a.peer(Address::standalone(nobody));
     a.send(send_op(peer, 1, b"x", 1)).unwrap();
     let deadline = Instant::now() + Duration::from_secs(5);

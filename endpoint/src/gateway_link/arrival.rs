@@ -1,9 +1,8 @@
 //! Handling of what gateways send: frames of peers at other sites, and news about routes.
 
-use std::net::SocketAddrV4;
-
 use member::Route;
 use types::Address;
+use types::id::NOWHERE;
 use wire::frame::FrameKind;
 use wire::many::Astray;
 use wire::message::MAX_HEADER;
@@ -33,8 +32,7 @@ pub(super) struct GatewayFrames<'a> {
 impl GatewayFrames<'_> {
     /// The peer a frame comes from.
     fn peer(&self, header: &FrameHeader, sink: &mut dyn Sink) -> PeerId {
-        let unknown = SocketAddrV4::new([0, 0, 0, 0].into(), 0);
-        sink.peer(Address { socket: unknown, job: self.own.me.job, identity: header.from })
+        sink.peer(Address { socket: NOWHERE, job: self.own.me.job, identity: header.from })
     }
 }
 

@@ -11,7 +11,7 @@ use member::handshake::{Answer, Initiator};
 use member::pulse::GATEWAY_SILENCE_S;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with, sockopt};
+use rustix::net::{SocketFlags, SocketType, connect, socket_with, sockopt};
 
 use types::sites::Keys;
 
@@ -19,7 +19,7 @@ use crate::config::Gateway;
 use crate::handshake::{self, Credentials};
 use crate::link::Sink;
 use crate::reader::{Broken, Frames, Reader};
-use crate::stream::{Expected, Stream};
+use crate::stream::{Expected, Stream, family};
 
 /// Nothing more is queued beyond this until the socket has taken some.
 const QUEUED: usize = 96 << 10;
@@ -108,7 +108,8 @@ impl Connection {
         timeout: Duration,
     ) -> Result<(), Broken> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let socket = socket_with(AddressFamily::INET, SocketType::STREAM, flags, None).map_err(io::Error::from)?;
+        let socket =
+            socket_with(family(self.gateway.address), SocketType::STREAM, flags, None).map_err(io::Error::from)?;
         sockopt::set_tcp_nodelay(&socket, true).map_err(io::Error::from)?;
         match connect(&socket, &self.gateway.address) {
             Ok(()) | Err(Errno::INPROGRESS) => {}

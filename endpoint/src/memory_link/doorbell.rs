@@ -1,7 +1,7 @@
 //! What ends a sleep: datagrams to a socket of ours, and the end of a neighbour's process.
 
 use std::mem::MaybeUninit;
-use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::event::epoll::{self, EventData, EventFlags};
@@ -14,7 +14,7 @@ const RINGS: usize = 32;
 
 pub(super) struct Doorbell {
     socket: UdpSocket,
-    address: SocketAddrV4,
+    address: SocketAddr,
     epoll: OwnedFd,
 }
 
@@ -31,16 +31,16 @@ pub(super) enum Watched {
 
 impl Doorbell {
     /// At an address of this node.
-    pub(super) fn bind(address: Ipv4Addr) -> std::io::Result<Doorbell> {
-        let socket = UdpSocket::bind(SocketAddrV4::new(address, 0))?;
+    pub(super) fn bind(address: IpAddr) -> std::io::Result<Doorbell> {
+        let socket = UdpSocket::bind(SocketAddr::new(address, 0))?;
         socket.set_nonblocking(true)?;
-        let address = SocketAddrV4::new(address, socket.local_addr()?.port());
+        let address = SocketAddr::new(address, socket.local_addr()?.port());
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         epoll::add(&epoll, &socket, EventData::new_u64(BELL), EventFlags::IN)?;
         Ok(Doorbell { socket, address, epoll })
     }
 
-    pub(super) fn address(&self) -> SocketAddrV4 {
+    pub(super) fn address(&self) -> SocketAddr {
         self.address
     }
 
@@ -49,7 +49,7 @@ impl Doorbell {
     }
 
     /// Rings another endpoint's doorbell. A lost ring costs a nap.
-    pub(super) fn ring(&self, other: SocketAddrV4) {
+    pub(super) fn ring(&self, other: SocketAddr) {
         let _ = self.socket.send_to(&[], other);
     }
 

@@ -23,7 +23,7 @@ struct World {
 }
 
 fn address(port: u16) -> Address {
-    Address::standalone(std::net::SocketAddrV4::new([10, 0, 0, 1].into(), port))
+    Address::standalone(std::net::SocketAddr::from(([10, 0, 0, 1], port)))
 }
 
 impl World {

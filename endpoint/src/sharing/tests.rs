@@ -1,6 +1,6 @@
 //! A root and two receivers at the level of the protocol: what a gateway link does is done by hand.
 
-use std::net::SocketAddrV4;
+use std::net::SocketAddr;
 
 use memory::Regions;
 use types::{Address, Slot};
@@ -12,7 +12,7 @@ use crate::protocol::Protocol;
 
 fn address(site: u16, rank: u32) -> Address {
     let identity = Identity { site: SiteId(site), slot: Slot(rank << 8) };
-    Address { socket: SocketAddrV4::new([10, 0, 0, 1].into(), 7), job: 1, identity }
+    Address { socket: SocketAddr::from(([10, 0, 0, 1], 7)), job: 1, identity }
 }
 
 /// An end whose peers have so much credit at it, and it at them.

@@ -3,7 +3,7 @@
 
 use std::convert::Infallible;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -15,6 +15,7 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::task::yield_now;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use types::JobId;
+use types::id::plain;
 use types::sites::Inside;
 use wire::Secret;
 use wire::handshake::{Handshake, Hello, PREFACE, Purpose, Refusal, RefusalCode, Welcome};
@@ -70,9 +71,30 @@ pub(crate) fn bind(config: &GatewayConfig) -> Result<TcpListener, GatewayError> 
     open(address, BACKLOG).map_err(listen)
 }
 
-/// Listens on an address.
+/// Listens on an address. `[::]` means every address of both families, whatever the system's default is
+/// (`net.ipv6.bindv6only`), and 0.0.0.0 on a machine whose kernel has no IPv6.
 pub(crate) fn open(address: SocketAddr, backlog: u32) -> io::Result<TcpListener> {
-    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    if address.is_ipv4() {
+        return listen(TcpSocket::new_v4()?, address, backlog);
+    }
+    let socket = match TcpSocket::new_v6() {
+        Err(error) if error.raw_os_error() == Some(NO_IPV6) && address.ip().is_unspecified() => {
+            let every = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), address.port());
+            tracing::info!("this machine has no IPv6: listening on {every}");
+            return listen(TcpSocket::new_v4()?, every, backlog);
+        }
+        socket => socket?,
+    };
+    if address.ip().is_unspecified() {
+        socket2::SockRef::from(&socket).set_only_v6(false)?;
+    }
+    listen(socket, address, backlog)
+}
+
+/// `EAFNOSUPPORT`, for which the standard library has no name.
+const NO_IPV6: i32 = 97;
+
+fn listen(socket: TcpSocket, address: SocketAddr, backlog: u32) -> io::Result<TcpListener> {
     // A restarted gateway must not wait until the previous one's connections time out.
     socket.set_reuseaddr(true)?;
     socket.bind(address)?;
@@ -83,7 +105,8 @@ pub(crate) fn open(address: SocketAddr, backlog: u32) -> io::Result<TcpListener>
 pub(crate) async fn accept(gateway: &Rc<Gateway>, listener: TcpListener) -> Infallible {
     loop {
         let (stream, peer) = match listener.accept().await {
-            Ok(accepted) => accepted,
+            // A peer with IPv4 is the same one on a socket of both families.
+            Ok((stream, peer)) => (stream, plain(peer)),
             Err(error) => {
                 // Out of descriptors, or the peer is already gone: either way, keep accepting.
                 log!(warn, STRANGERS, %error, "cannot accept");

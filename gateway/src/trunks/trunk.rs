@@ -2,7 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::net::SocketAddr;
 use std::ops::Deref;
 use std::rc::Rc;
 use std::time::Duration;
@@ -13,6 +13,7 @@ use hooks::Tunnel;
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout};
+use types::id::NOWHERE;
 use types::sites::{Approach, Fingerprint, Keys, Links, Login};
 use types::{Address, Identity, JobId};
 use wire::handshake::{Handshake, Hello, Purpose, Refusal, RefusalCode, Welcome};
@@ -391,7 +392,7 @@ fn jitter() -> f64 {
 async fn watch(gateway: Rc<Gateway>, trunk: Rc<Trunk>, address: String, patience: Duration) {
     let since = Instant::now();
     while !trunk.up.get() && since.elapsed() < patience {
-        if let Ok(Err(error)) = timeout(DIAL_TIMEOUT, TcpStream::connect(&address)).await
+        if let Ok(Err(error)) = timeout(DIAL_TIMEOUT, client::dial::dial(&address)).await
             && error.kind() == std::io::ErrorKind::ConnectionRefused
         {
             let problem = format!("site {}: gateway {} at {address}: {error}", trunk.site, trunk.gateway);
@@ -426,7 +427,7 @@ async fn dial(gateway: &Gateway, trunk: &Trunk, index: usize, address: &str) -> 
 }
 
 pub(crate) async fn connect(gateway: &Gateway, address: &str) -> Result<TcpStream, LinkError> {
-    match gateway.patiently(DIAL_TIMEOUT, TcpStream::connect(address)).await {
+    match gateway.patiently(DIAL_TIMEOUT, client::dial::dial(address)).await {
         Ok(connected) => Ok(connected?),
         Err(waited) => Err(LinkError::NoAnswer(waited.as_secs())),
     }
@@ -446,7 +447,7 @@ pub(crate) async fn shake(
         let mut stream = TlsStream::handshake(tcp, session).await?;
         let presented = stream.session().peer();
         trunk.check(presented)?;
-        let nowhere = Address::standalone(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0));
+        let nowhere = Address::standalone(NOWHERE);
         let hello = Hello {
             purpose: Purpose::Trunk,
             job: JobId(gateway.run_number),

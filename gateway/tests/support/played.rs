@@ -1,7 +1,7 @@
 //! A site that a test plays: it holds a key that the others trust, and sends whatever the test likes over its trunks.
 
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, SocketAddrV4, TcpStream};
+use std::net::TcpStream;
 use std::sync::Arc;
 
 use member::handshake::{Answer, Initiator};
@@ -101,7 +101,7 @@ impl Link {
         tcp.set_read_timeout(Some(LIMIT)).unwrap();
         tcp.set_write_timeout(Some(LIMIT)).unwrap();
         let mut link = Link { stream: StreamOwned::new(session, tcp), sequence: 0, came: 0 };
-        let nowhere = Address::standalone(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0));
+        let nowhere = Address::standalone(types::id::NOWHERE);
         let hello = Hello {
             purpose: Purpose::Trunk,
             job: JobId(run),

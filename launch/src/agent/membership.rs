@@ -1,16 +1,16 @@
 //! An agent as a member of its job: its connections to the site's gateways, the messages it exchanges over them, and
 //! the events that end it from outside.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use channel::Route;
+use client::dial::resolve;
 use client::{Client, Connections, Entry, Frame, News, Role};
 use hooks::GatewayAddress;
 use member::Post;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tokio::net::lookup_host;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -61,8 +61,9 @@ impl Membership {
         let hangup = signal(SignalKind::hangup()).map_err(system)?;
         let me = order.identity()?;
         let (client, gateway) = connect(order, me).await?;
-        let others = resolved(order.gateways.get(1..).unwrap_or_default()).await;
-        let reach = Reach { gateways: [vec![gateway], others].concat(), local: client.local_address().ip() };
+        let local = client.local_address().ip();
+        let others = resolved(order.gateways.get(1..).unwrap_or_default(), local).await;
+        let reach = Reach { gateways: [vec![gateway], others].concat(), local };
         let mut post = Post::new(order.job, me, client.welcome().max_payload);
         post.route_open(Route(0));
         let role = Role::Member { job: order.job, secret: order.secret.clone(), identity: me };
@@ -164,31 +165,40 @@ impl Membership {
     }
 }
 
-/// The addresses of the gateways that do not lead the job. A gateway whose name does not resolve here is left out: the
-/// job runs without it.
-async fn resolved(gateways: &[GatewayAddress]) -> Vec<GatewayAddress> {
+/// The addresses of the gateways that do not lead the job: of the family of `local`, by which the leading one was
+/// reached, if there is one. A gateway whose name does not resolve here is left out: the job runs without it.
+async fn resolved(gateways: &[GatewayAddress], local: IpAddr) -> Vec<GatewayAddress> {
     let mut found = Vec::new();
     for GatewayAddress { name, address } in gateways {
-        match lookup_host(address).await.map(|mut all| all.find(SocketAddr::is_ipv4)) {
+        let alike = |found: &SocketAddr| found.is_ipv4() != local.is_ipv4();
+        match resolve(address).await.map(|all| all.into_iter().min_by_key(alike)) {
             Ok(Some(socket)) => found.push(GatewayAddress { name: name.clone(), address: socket.to_string() }),
-            Ok(None) => tracing::warn!(address, "gateway not used: it has no IPv4 address"),
+            Ok(None) => tracing::warn!(address, "gateway not used: its name has no address"),
             Err(error) => tracing::warn!(address, %error, "gateway not used"),
         }
     }
     found
 }
 
-/// Connects to the first of the gateway's addresses that answers; ranks then use the same one.
+/// Connects to the first of the gateway's addresses that accepts; ranks then use the same one.
 async fn connect(order: &Order, me: Identity) -> Result<(Client, GatewayAddress), AgentError> {
     let (name, lead) = match order.gateways.first() {
         Some(GatewayAddress { name, address }) => (name.as_str(), address.clone()),
         None => ("", String::new()),
     };
-    let resolve = |source| AgentError::Resolve { address: lead.clone(), source };
-    let addresses = lookup_host(&lead).await.map_err(resolve)?;
+    let unresolved = |source| AgentError::Resolve { address: lead.clone(), source };
+    let addresses = resolve(&lead).await.map_err(unresolved)?;
     let role = Role::Member { job: order.job, secret: order.secret.clone(), identity: me };
-    let mut error = resolve(std::io::Error::other("the name has no address"));
-    for address in addresses {
+    let mut error = match Client::connect(&order.gateway(name, lead.clone()), &role).await {
+        Ok(client) => {
+            let address = client.peer_address().to_string();
+            return Ok((client, GatewayAddress { name: name.to_owned(), address }));
+        }
+        Err(error) => error.into(),
+    };
+    // One address may be that of another machine, or of another gateway.
+    let several = addresses.len() > 1;
+    for address in addresses.into_iter().filter(|_| several) {
         let address = address.to_string();
         match Client::connect(&order.gateway(name, address.clone()), &role).await {
             Ok(client) => return Ok((client, GatewayAddress { name: name.to_owned(), address })),

@@ -307,7 +307,7 @@ impl Agent {
                 });
                 Ok(())
             }
-            Down::Go { window, collectives } => self.go(window, collectives),
+            Down::Go { window, collectives, ipv6 } => self.go(window, collectives, ipv6),
             Down::FenceOut { fence, data, number } => self.fence_out(&fence, data, number),
             Down::ModexAsk { asker, ticket, rank } => self.modex_asked(asker, ticket, rank),
             Down::ModexTell { ticket, data } => {
@@ -374,9 +374,9 @@ impl Agent {
         }
         let peers = prepared.roster.site(self.order.site_id).map_or(0, |site| site.size());
         self.open_files = descriptors::for_peers(self.open_files, peers);
-        let (mpi, collectives) = (prepared.mpi, prepared.collectives());
+        let (mpi, collectives, ipv6) = (prepared.mpi, prepared.collectives(), prepared.ipv6());
         self.prepared = Some(prepared);
-        Ok(Up::Ready { mpi, collectives, notes })
+        Ok(Up::Ready { mpi, collectives, ipv6, notes })
     }
 
     /// Ensures that what the ranks' MPI library puts into shared memory is removed, however the ranks end.
@@ -398,13 +398,16 @@ impl Agent {
         }
     }
 
-    fn go(&mut self, window: u32, collectives: Coverage) -> Result<(), AgentError> {
+    fn go(&mut self, window: u32, collectives: Coverage, ipv6: bool) -> Result<(), AgentError> {
         let problem = "go before prepare";
         let prepared = self.prepared.as_mut().ok_or(AgentError::Message { from: self.launcher, problem })?;
         if let Some(Err(error)) = prepared.shared.as_ref().map(Shared::check) {
             return self.report(&Up::Failed { rank: None, reason: error.to_string() });
         }
         prepared.cover(collectives);
+        if ipv6 {
+            prepared.make_room_for_ipv6();
+        }
         self.inputs = Inputs::new(prepared.input, prepared.first.0, prepared.count);
         self.starting = Some(window);
         Ok(())

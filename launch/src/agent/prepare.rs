@@ -1,7 +1,7 @@
 //! Checks, before anything runs, that this node can run its ranks.
 
 use std::ffi::{OsStr, OsString};
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 use std::num::NonZeroU64;
 use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
@@ -9,6 +9,7 @@ use std::path::PathBuf;
 
 use hooks::GatewayAddress;
 use thiserror::Error;
+use types::id::is_link_local;
 use types::sites::Inside;
 use types::{NodeId, Rank, Roster, SiteId};
 
@@ -64,8 +65,11 @@ pub enum PrepareError {
     Memory(#[from] pool::PoolError),
     #[error(transparent)]
     Bind(#[from] BindError),
-    /// The ranks need an IPv4 address of this node.
-    #[error("address {0} is not IPv4: give the node an IPv4 `address` in the sites file")]
+    /// The ranks need an address of this node that others can dial.
+    #[error(
+        "address {0} is link-local, which other nodes cannot dial without an interface: give the node another `address` \
+         in the sites file, or its gateway another `inside`"
+    )]
     Address(IpAddr),
 }
 
@@ -92,6 +96,8 @@ pub struct Prepared {
     pub pmix: Option<pmix::Library>,
     /// The memory that the node's ranks share.
     pub shared: Option<Shared>,
+    /// Where the node's ranks listen.
+    pub address: IpAddr,
     /// The cores of each rank, if ranks are bound.
     pub cores: Option<Vec<CpuSet>>,
     /// How late the ranks' timers may be, in nanoseconds. `None`: the system's default.
@@ -192,11 +198,12 @@ pub fn prepare(
     let uses_libfabric = parts.first().is_some_and(|part| part.uses_libfabric);
     let pmix = parts.iter_mut().find_map(|part| part.pmix.take());
     let shared = share(order, &roster)?;
+    let address = listen_at(order, reach)?;
     let crowd = std::thread::available_parallelism().map_or(1, |cores| count.div_ceil(cores.get() as u32));
     for PreparedPart { environment, directory, .. } in &mut parts {
         mpi::use_fabric(order.fabric.as_ref(), environment);
         environment.set("PWD", directory.as_path());
-        describe(environment, order, reach, &roster)?;
+        describe(environment, order, reach, &roster, address);
         if let Some(shared) = &shared {
             environment.set("LANDBRIDGE_MEMORY", shared.path());
         }
@@ -230,6 +237,7 @@ pub fn prepare(
         index,
         pmix,
         shared,
+        address,
         cores,
         timer_slack,
         place,
@@ -358,10 +366,10 @@ fn not_here(problem: ProgramError, otherwise: &Otherwise) -> PrepareError {
 }
 
 /// Sets the variables that describe the job to all ranks of the node.
-fn describe(environment: &mut Environment, order: &Order, reach: &Reach, roster: &Roster) -> Result<(), PrepareError> {
+fn describe(environment: &mut Environment, order: &Order, reach: &Reach, roster: &Roster, address: IpAddr) {
     environment.set("LANDBRIDGE_JOB", order.job.to_string());
     environment.set("LANDBRIDGE_ROSTER", roster.to_string());
-    environment.set("LANDBRIDGE_ADDRESS", ipv4(order.node_address.unwrap_or(reach.local))?.to_string());
+    environment.set("LANDBRIDGE_ADDRESS", address.to_string());
     let gateways = reach.gateways.iter().map(|gateway| format!("{}={}", gateway.name, gateway.address));
     environment.set("LANDBRIDGE_GATEWAYS", gateways.collect::<Vec<_>>().join(","));
     if order.inside == Inside::Encrypted {
@@ -371,14 +379,12 @@ fn describe(environment: &mut Environment, order: &Order, reach: &Reach, roster:
     environment.set("LANDBRIDGE_SITE_NAME", &order.site);
     environment.set("LANDBRIDGE_NODE_NAME", &order.node);
     environment.set("LANDBRIDGE_SIZE", roster.size().to_string());
-    Ok(())
 }
 
-fn ipv4(address: IpAddr) -> Result<Ipv4Addr, PrepareError> {
-    match address {
-        IpAddr::V4(address) => Ok(address),
-        IpAddr::V6(v6) => v6.to_ipv4_mapped().ok_or(PrepareError::Address(address)),
-    }
+/// Where the node's ranks listen.
+fn listen_at(order: &Order, reach: &Reach) -> Result<IpAddr, PrepareError> {
+    let address = order.node_address.unwrap_or(reach.local).to_canonical();
+    if is_link_local(address) { Err(PrepareError::Address(address)) } else { Ok(address) }
 }
 
 impl Prepared {
@@ -387,6 +393,16 @@ impl Prepared {
     pub fn collectives(&self) -> Coverage {
         let parts = self.parts.iter().filter(|_| self.count > 0).map(|part| part.collectives);
         parts.min().unwrap_or(Coverage::Large)
+    }
+
+    /// Whether ranks of this node listen at an IPv6 address.
+    pub fn ipv6(&self) -> bool {
+        self.count > 0 && self.address.is_ipv6()
+    }
+
+    /// Gives the addresses of the ranks room for IPv6, because a node of the job needs it.
+    pub fn make_room_for_ipv6(&mut self) {
+        self.parts.iter_mut().for_each(|part| part.environment.set("LANDBRIDGE_IPV6", "1"));
     }
 
     /// Makes the ranks use ours as far as every node of the job allows.
@@ -524,13 +540,29 @@ mod tests {
         let mut environment = Environment::default();
         let reach = Reach { gateways: Vec::new(), local: "10.0.0.7".parse().unwrap() };
         let roster: Roster = "a:n1*2;b:n1*3".parse().unwrap();
-        describe(&mut environment, &order, &reach, &roster).unwrap();
+        describe(&mut environment, &order, &reach, &roster, reach.local);
         assert_eq!(environment.get("LANDBRIDGE_INSIDE_KEYS"), None);
         order.0.inside = Inside::Encrypted;
         order.0.keys.next = Some(types::sites::Fingerprint([8; 32]));
-        describe(&mut environment, &order, &reach, &roster).unwrap();
+        describe(&mut environment, &order, &reach, &roster, reach.local);
         let keys = format!("sha256:{},sha256:{}", "07".repeat(32), "08".repeat(32));
         assert_eq!(environment.get("LANDBRIDGE_INSIDE_KEYS"), Some(OsStr::new(&keys)));
+    }
+
+    #[test]
+    fn ranks_listen_at_addresses_of_either_family_but_no_link_local_one() {
+        let order = example(Memory::Node, 0);
+        let at = |local: &str| {
+            let reach = Reach { gateways: Vec::new(), local: local.parse().unwrap() };
+            listen_at(&order, &reach).map(|address| address.to_string()).map_err(|error| error.to_string())
+        };
+        for (local, expected) in
+            [("10.0.0.7", "10.0.0.7"), ("2001:db8::7", "2001:db8::7"), ("::ffff:10.0.0.7", "10.0.0.7")]
+        {
+            assert_eq!(at(local).as_deref(), Ok(expected));
+        }
+        let error = at("fe80::7").unwrap_err();
+        assert!(error.starts_with("address fe80::7 is link-local") && error.contains("`address`"), "{error}");
     }
 
     #[test]

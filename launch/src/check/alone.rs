@@ -4,8 +4,8 @@
 use std::io;
 use std::time::Duration;
 
+use client::dial;
 use hooks::{AgentHandle, AgentOrder, AgentStarter, AllocationNews, AllocationOrder};
-use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout, timeout_at};
 use types::sites::{Gateway, Node, Site};
 use types::{JobId, NodeId, SiteId};
@@ -40,7 +40,7 @@ pub(super) async fn check(sites: &Sites, own: &Site) -> Vec<Finding> {
 /// network, there is no finding: only the own gateway's machine could tell.
 async fn dial(site: &Site, gateway: &Gateway) -> Option<Finding> {
     let address = gateway.advertise.as_ref().filter(|_| gateway.ssh.is_none())?;
-    let connected = timeout(DIAL, TcpStream::connect(address)).await;
+    let connected = timeout(DIAL, dial::dial(address)).await;
     let late = || io::Error::new(io::ErrorKind::TimedOut, format!("no answer within {} s", DIAL.as_secs()));
     let result = match connected.unwrap_or_else(|_| Err(late())) {
         Ok(_) => Ok(format!("{address} accepts connections from this machine")),

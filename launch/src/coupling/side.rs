@@ -1,6 +1,6 @@
 //! What the two sides of a coupling tell each other before they have a job, and the job that results.
 
-use std::net::SocketAddrV4;
+use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -23,7 +23,7 @@ pub(crate) struct About {
     /// Sites and nodes of its processes, each pair once.
     nodes: Vec<(String, String)>,
     /// For each process, the number of its node and where it listens.
-    processes: Vec<(u32, SocketAddrV4)>,
+    processes: Vec<(u32, SocketAddr)>,
     /// The job that it has opened.
     pub offer: Option<Offer>,
     /// Why it has ended the coupling.
@@ -109,7 +109,7 @@ impl About {
         }
     }
 
-    pub(crate) fn addresses(&self) -> Vec<SocketAddrV4> {
+    pub(crate) fn addresses(&self) -> Vec<SocketAddr> {
         self.processes.iter().map(|(_, address)| *address).collect()
     }
 
@@ -169,7 +169,7 @@ mod tests {
         let process = |(at, (site, node)): (usize, &(&str, &str))| Process {
             site: (*site).to_owned(),
             node: (*node).to_owned(),
-            address: SocketAddrV4::new([10, 0, 0, 1].into(), 4000 + at as u16),
+            address: SocketAddr::from(([10, 0, 0, 1], 4000 + at as u16)),
         };
         places.iter().enumerate().map(process).collect()
     }

@@ -144,8 +144,9 @@ impl Far {
             return self.send(Piece::Reset { stream, reason });
         }
         let sink = self.dialled.clone();
+        let place = target.to_string();
         let task = tokio::spawn(async move {
-            let connecting = timeout(DIAL, TcpStream::connect((target.host.as_str(), target.port)));
+            let connecting = timeout(DIAL, client::dial::dial(&place));
             let outcome = match connecting.await {
                 Ok(Ok(tcp)) => Ok(tcp),
                 Ok(Err(error)) => Err(format!("{target}, dialled from {}: {error}", here())),

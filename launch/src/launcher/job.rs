@@ -93,6 +93,7 @@ struct Node {
     state: NodeState,
     mpi: Option<Family>,
     collectives: Coverage,
+    ipv6: bool,
 }
 
 #[derive(Debug, Default)]
@@ -158,6 +159,7 @@ impl Job {
                 state: NodeState::Awaited,
                 mpi: None,
                 collectives: Coverage::Native,
+                ipv6: false,
             })
         });
         let nodes: Vec<Node> = nodes.collect();
@@ -462,9 +464,10 @@ impl Job {
                 };
                 self.actions.push_back(Action::Send(agent, first));
             }
-            Up::Ready { mpi, collectives, notes } => {
+            Up::Ready { mpi, collectives, ipv6, notes } => {
                 self.nodes[at].mpi = mpi;
                 self.nodes[at].collectives = collectives;
+                self.nodes[at].ipv6 = ipv6;
                 self.nodes[at].state = NodeState::Ready;
                 self.progress(now);
                 self.actions.extend(notes.into_iter().map(|note| Action::Note(format!("{site}/{name}: {note}"))));
@@ -582,7 +585,8 @@ impl Job {
         let window = self.window();
         self.actions.push_back(Action::Progress(Some(format!("starting {} ranks", self.roster.size()))));
         let collectives = self.nodes.iter().map(|node| node.collectives).min().unwrap_or_default();
-        self.tell_agents(&Down::Go { window, collectives });
+        let ipv6 = self.nodes.iter().any(|node| node.ipv6);
+        self.tell_agents(&Down::Go { window, collectives, ipv6 });
         self.actions.push_back(Action::Progress(None));
     }
 

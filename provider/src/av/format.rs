@@ -1,12 +1,18 @@
-//! The two formats of addresses that a program may choose: 16 bytes (`FI_SOCKADDR_IN`) or text (`FI_ADDR_STR`).
+//! The formats of addresses: 16 bytes (`FI_SOCKADDR_IN`), 28 bytes (`FI_SOCKADDR_IN6`) or text (`FI_ADDR_STR`).
+//!
+//! MPI libraries exchange addresses as bytes of one length for all ranks, which is that of the rank's own address. So
+//! in a job in which one rank has an IPv6 address all have the 28 bytes, with IPv4 as mapped addresses; in all other
+//! jobs they have the 16. A program that asks for `FI_SOCKADDR_IN` gets the 28 bytes too then, and is told so in the
+//! answer: Intel MPI always asks for that, and takes the length that `fi_getname` gives.
 
 use std::ffi::{CStr, c_char, c_void};
 
 use types::Address;
+use types::id::{ADDRESS_LEN, SHORT_ADDRESS_LEN};
 
-use super::{ADDRESS_LEN, text};
+use super::text;
 use crate::abi::border::{array, text as text_behind};
-use crate::abi::constants::{FI_ADDR_STR, FI_SOCKADDR_IN};
+use crate::abi::constants::{FI_ADDR_STR, FI_SOCKADDR_IN, FI_SOCKADDR_IN6};
 use crate::errno::{EINVAL, Errno};
 
 /// How the addresses of one domain look to its program.
@@ -14,29 +20,42 @@ use crate::errno::{EINVAL, Errno};
 pub(crate) enum Format {
     /// 16 bytes that begin like a `sockaddr_in`.
     #[default]
-    Binary,
+    Ipv4,
+    /// 28 bytes that begin like a `sockaddr_in6`.
+    Ipv6,
     /// Text that ends with a zero.
     Text,
 }
 
 impl Format {
-    /// As in `fi_info::addr_format`.
-    pub(crate) fn of(number: u32) -> Format {
-        if number == FI_ADDR_STR { Format::Text } else { Format::Binary }
+    /// As in `fi_info::addr_format`. `ipv6`: whether addresses must have room for IPv6 ([`endpoint::Config::ipv6`]).
+    pub(crate) fn of(number: u32, ipv6: bool) -> Format {
+        match number {
+            FI_ADDR_STR => Format::Text,
+            FI_SOCKADDR_IN6 => Format::Ipv6,
+            _ if ipv6 => Format::Ipv6,
+            _ => Format::Ipv4,
+        }
     }
 
     /// For `fi_info::addr_format`.
     pub(crate) fn number(self) -> u32 {
         match self {
-            Format::Binary => FI_SOCKADDR_IN,
+            Format::Ipv4 => FI_SOCKADDR_IN,
+            Format::Ipv6 => FI_SOCKADDR_IN6,
             Format::Text => FI_ADDR_STR,
         }
     }
 
-    /// An address in this format.
+    /// An address in this format. An IPv6 address has no place in 16 bytes and is written as 0.0.0.0 there, which
+    /// nobody dials: only a peer that another program has named can have one, since own addresses decide the format.
     pub(crate) fn write(self, address: Address) -> Vec<u8> {
         match self {
-            Format::Binary => address.to_bytes().to_vec(),
+            Format::Ipv4 => {
+                let nowhere = Address { socket: types::id::NOWHERE, ..address };
+                address.to_short_bytes().or(nowhere.to_short_bytes()).unwrap_or_default().to_vec()
+            }
+            Format::Ipv6 => address.to_bytes().to_vec(),
             Format::Text => [text::write(address).as_bytes(), b"\0"].concat(),
         }
     }
@@ -49,7 +68,8 @@ impl Format {
         // SAFETY: the caller's promise.
         let bytes = unsafe { array(start.cast::<u8>(), length) }.ok()?;
         match self {
-            Format::Binary => Address::from_bytes(<&[u8; ADDRESS_LEN]>::try_from(bytes).ok()?),
+            Format::Ipv4 => Address::from_short_bytes(<&[u8; SHORT_ADDRESS_LEN]>::try_from(bytes).ok()?),
+            Format::Ipv6 => Address::from_bytes(<&[u8; ADDRESS_LEN]>::try_from(bytes).ok()?),
             Format::Text => text::read(CStr::from_bytes_until_nul(bytes).ok()?.to_str().ok()?),
         }
     }
@@ -63,10 +83,18 @@ impl Format {
     /// # Safety
     /// `total` addresses of this format.
     pub(crate) unsafe fn read_all(self, start: *const c_void, total: usize) -> Result<Vec<Option<Address>>, Errno> {
-        if self == Format::Binary {
-            // SAFETY: the caller's promise.
-            let all = unsafe { array(start.cast::<[u8; ADDRESS_LEN]>(), total) }?;
-            return Ok(all.iter().map(Address::from_bytes).collect());
+        match self {
+            Format::Ipv4 => {
+                // SAFETY: the caller's promise.
+                let all = unsafe { array(start.cast::<[u8; SHORT_ADDRESS_LEN]>(), total) }?;
+                return Ok(all.iter().map(Address::from_short_bytes).collect());
+            }
+            Format::Ipv6 => {
+                // SAFETY: the caller's promise.
+                let all = unsafe { array(start.cast::<[u8; ADDRESS_LEN]>(), total) }?;
+                return Ok(all.iter().map(Address::from_bytes).collect());
+            }
+            Format::Text => {}
         }
         if total == 0 {
             return Ok(Vec::new());
@@ -98,17 +126,26 @@ impl Format {
     /// A valid address of this format.
     pub(crate) unsafe fn describe(self, start: *const c_void) -> String {
         match self {
-            Format::Binary => {
+            Format::Ipv4 => {
+                // SAFETY: the caller's promise.
+                let bytes = unsafe { start.cast::<[u8; SHORT_ADDRESS_LEN]>().read_unaligned() };
+                described(Address::from_short_bytes(&bytes), &bytes)
+            }
+            Format::Ipv6 => {
                 // SAFETY: the caller's promise.
                 let bytes = unsafe { start.cast::<[u8; ADDRESS_LEN]>().read_unaligned() };
-                match Address::from_bytes(&bytes) {
-                    Some(address) => text::write(address),
-                    None => format!("unknown://{:032x}", u128::from_be_bytes(bytes)),
-                }
+                described(Address::from_bytes(&bytes), &bytes)
             }
             // SAFETY: the caller's promise.
             Format::Text => unsafe { text_behind(start.cast()) }.unwrap_or("unknown://").to_owned(),
         }
+    }
+}
+
+fn described(address: Option<Address>, bytes: &[u8]) -> String {
+    match address {
+        Some(address) => text::write(address),
+        None => bytes.iter().fold("unknown://".to_owned(), |text, byte| format!("{text}{byte:02x}")),
     }
 }
 
@@ -126,6 +163,7 @@ unsafe fn is_text(start: *const u8) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::abi::constants::{FI_FORMAT_UNSPEC, FI_SOCKADDR, FI_SOCKADDR_IP};
 
     fn two() -> [Address; 2] {
         ["10.1.0.7:40001", "10.1.0.7:40002"].map(|socket| Address::standalone(socket.parse().unwrap()))
@@ -133,7 +171,7 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read_back() {
-        for format in [Format::Binary, Format::Text] {
+        for format in [Format::Ipv4, Format::Ipv6, Format::Text] {
             let bytes = format.write(two()[0]);
             // SAFETY: all valid.
             unsafe {
@@ -142,8 +180,30 @@ mod tests {
                 assert_eq!(format.read(std::ptr::null(), 0), None);
                 assert_eq!(format.describe(bytes.as_ptr().cast()), "fi_sockaddr_in://10.1.0.7:40001");
             }
-            assert_eq!(Format::of(format.number()), format);
+            assert_eq!(Format::of(format.number(), false), format);
         }
+    }
+
+    #[test]
+    fn addresses_have_room_for_ipv6_where_one_process_has_such_an_address() {
+        for number in [FI_FORMAT_UNSPEC, FI_SOCKADDR, FI_SOCKADDR_IN, FI_SOCKADDR_IP] {
+            assert_eq!(Format::of(number, false), Format::Ipv4);
+            assert_eq!(Format::of(number, true), Format::Ipv6);
+        }
+        assert_eq!(Format::of(FI_SOCKADDR_IN6, false), Format::Ipv6);
+        assert_eq!(Format::of(FI_ADDR_STR, true), Format::Text);
+        let both = [Address::standalone("[2001:db8::7]:40001".parse().unwrap()), two()[0]];
+        let bytes = both.map(|address| Format::Ipv6.write(address)).concat();
+        assert_eq!(bytes.len(), 2 * 28);
+        // SAFETY: all valid.
+        unsafe {
+            assert_eq!(Format::Ipv6.read_all(bytes.as_ptr().cast(), 2), Ok(both.map(Some).to_vec()));
+            assert_eq!(Format::Ipv6.describe(bytes.as_ptr().cast()), "fi_sockaddr_in6://[2001:db8::7]:40001");
+            assert_eq!(Format::Ipv6.describe([7u8; 28].as_ptr().cast()), format!("unknown://{}", "07".repeat(28)));
+        }
+        let short = Format::Ipv4.write(both[0]);
+        // SAFETY: as above.
+        assert_eq!(unsafe { Format::Ipv4.describe(short.as_ptr().cast()) }, "fi_sockaddr_in://0.0.0.0:0");
     }
 
     #[test]

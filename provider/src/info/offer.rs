@@ -95,17 +95,17 @@ fn unless_zero<T: Default + PartialEq>(hint: T, otherwise: T) -> T {
     if hint == T::default() { otherwise } else { hint }
 }
 
-/// The reply to hints, or to none.
+/// The reply to hints, or to none. `ipv6`: whether addresses must have room for IPv6.
 ///
 /// # Errors
 /// What was asked for that we do not have.
-pub(super) fn negotiate(api: u32, hints: Option<&Hints>) -> Result<Offer, &'static str> {
+pub(super) fn negotiate(api: u32, hints: Option<&Hints>, ipv6: bool) -> Result<Offer, &'static str> {
     let none = Hints::default();
     let hints = hints.unwrap_or(&none);
     check(hints)?;
     Ok(Offer {
         caps: capabilities(hints.caps),
-        addr_format: Format::of(hints.addr_format),
+        addr_format: Format::of(hints.addr_format, ipv6),
         tx_op_flags: hints.tx_op_flags,
         rx_op_flags: hints.rx_op_flags,
         queue_size: unless_zero(hints.queue_size, QUEUE_SIZE),
@@ -153,13 +153,16 @@ fn mr_mode(api: u32, asked: i32) -> Result<i32, &'static str> {
 }
 
 fn check(hints: &Hints) -> Result<(), &'static str> {
-    let known_format = [FI_FORMAT_UNSPEC, FI_SOCKADDR, FI_SOCKADDR_IN, FI_SOCKADDR_IP, FI_ADDR_STR];
+    let known_format = [FI_FORMAT_UNSPEC, FI_SOCKADDR, FI_SOCKADDR_IN, FI_SOCKADDR_IN6, FI_SOCKADDR_IP, FI_ADDR_STR];
     for (fits, reason) in [
         (hints.caps & !ALL == 0, "a capability we do not have"),
         (hints.tx_caps & !(TX_CAPS | ALWAYS) == 0, "a sending capability we do not have"),
         (hints.rx_caps & !(RX_CAPS | ALWAYS) == 0, "a receiving capability we do not have"),
         (hints.domain_caps & !ALWAYS == 0, "a capability of the domain that we do not have"),
-        (known_format.contains(&hints.addr_format), "an address format other than FI_SOCKADDR_IN and FI_ADDR_STR"),
+        (
+            known_format.contains(&hints.addr_format),
+            "an address format other than FI_SOCKADDR_IN, FI_SOCKADDR_IN6 and FI_ADDR_STR",
+        ),
         (matches!(hints.ep_type, FI_EP_UNSPEC | FI_EP_RDM), "an endpoint type other than FI_EP_RDM"),
         (matches!(hints.protocol, 0 | LANDBRIDGE_PROTOCOL), "another protocol"),
         (hints.msg_order & !MSG_ORDER == 0, "an order we do not keep"),

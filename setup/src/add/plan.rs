@@ -1,11 +1,12 @@
 //! A site's entry in the sites file, derived from what the user wants and what the machine has.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use launch::capture::{CaptureError, capture};
 use thiserror::Error;
 use tokio::process::Command;
-use types::sites::{Login, Site};
+use types::sites::{Login, Site, any_address};
 
 use super::Wish;
 use crate::SetupError;
@@ -144,7 +145,7 @@ pub(super) async fn entry(
         (Some(text), _) => with_port("--inside", text, port)?,
         (None, Some(old)) if wish.port.is_none() => old.inside.clone(),
         (None, _) => match survey.inside {
-            Some(address) => format!("{address}:{port}"),
+            Some(address) => SocketAddr::new(address, port).to_string(),
             None => format!("127.0.0.1:{port}"),
         },
     };
@@ -176,7 +177,7 @@ pub(super) async fn entry(
     }
     // If the user gives an address, other sites dial it instead of using ssh.
     let ssh = old.and_then(|old| old.ssh.clone()).filter(|_| wish.advertise.is_none());
-    Ok(Entry { advertise, ssh, inside, listen: format!("0.0.0.0:{port}"), nodes, starter })
+    Ok(Entry { advertise, ssh, inside, listen: any_address(port), nodes, starter })
 }
 
 /// `host[:port]`, with `port` added if the text has none.

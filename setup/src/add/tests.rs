@@ -42,7 +42,7 @@ async fn what_the_user_does_not_say_stays() {
     let moved = Wish { port: Some(9000), ..wish(None) };
     let entry = plan::entry(&moved, &place, &survey, None, Some(&known), &mut notes).await.unwrap();
     assert_eq!((entry.advertise.as_deref(), entry.inside.as_str()), (Some("login:9000"), "10.0.0.9:9000"));
-    assert_eq!(entry.listen, "0.0.0.0:9000");
+    assert_eq!(entry.listen, "[::]:9000");
     let said = Wish { advertise: Some("nat.example:443".into()), inside: Some("gw".into()), ..wish(None) };
     let entry = plan::entry(&said, &place, &survey, None, None, &mut notes).await.unwrap();
     assert_eq!((entry.advertise.as_deref(), entry.inside.as_str()), (Some("nat.example:443"), "gw:7701"));

@@ -124,7 +124,7 @@ mod tests {
             advertise: Some("h:7700".into()),
             ssh: None,
             inside: "h:7700".into(),
-            listen: "0.0.0.0:7700".into(),
+            listen: "[::]:7700".into(),
             nodes: Vec::new(),
             starter: Start::Slurm,
         };

@@ -1,6 +1,7 @@
 //! Surveying a site's machine: schedulers, file systems, MPI libraries, a free port, the address that nodes reach.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, ToSocketAddrs, UdpSocket};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -12,14 +13,16 @@ use crate::here::error::HereError;
 use crate::here::folders::Folders;
 use crate::message::Survey;
 use crate::nodes;
+use types::id::is_link_local;
 
 /// The first port to try for a gateway, unless the user names one.
 const FIRST_PORT: u16 = 7700;
 const PORTS: u16 = 100;
 /// How long Slurm may take to answer.
 const ANSWER: Duration = Duration::from_secs(10);
-/// An address that belongs to nobody (RFC 5737): the route to it is the route out.
-const OUTSIDE: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
+/// Addresses that belong to nobody (RFC 5737, RFC 3849): the route to them is the route out.
+const OUTSIDE: [IpAddr; 2] =
+    [IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)), IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1))];
 
 /// Finds out what this machine offers a site.
 ///
@@ -35,7 +38,7 @@ pub(crate) fn survey(folders: &Folders, site: &str, named: &[String], port: Opti
     let (kind, shared) = file_system(&home);
     Ok(Survey {
         port: free_port(folders, site, port)?,
-        inside: inside.or_else(|| way_to(SocketAddr::from((OUTSIDE, 9)))),
+        inside: inside.or_else(|| OUTSIDE.iter().find_map(|outside| way_to(SocketAddr::new(*outside, 9)))),
         slurm,
         pbs: find("qsub").is_some() && find("pbsnodes").is_some(),
         home: kind,
@@ -46,17 +49,20 @@ pub(crate) fn survey(folders: &Folders, site: &str, named: &[String], port: Opti
     })
 }
 
-/// The local address from which a packet to `there` would leave. Nothing is sent.
+/// The local address from which a packet to `there` would leave, if others could dial it. Nothing is sent.
 fn way_to(there: SocketAddr) -> Option<IpAddr> {
-    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).ok()?;
+    let any = match there {
+        SocketAddr::V4(_) => IpAddr::from(Ipv4Addr::UNSPECIFIED),
+        SocketAddr::V6(_) => IpAddr::from(Ipv6Addr::UNSPECIFIED),
+    };
+    let socket = UdpSocket::bind((any, 0)).ok()?;
     socket.connect(there).ok()?;
     let local = socket.local_addr().ok()?.ip();
-    (!local.is_unspecified()).then_some(local)
+    (!local.is_unspecified() && !is_link_local(local)).then_some(local)
 }
 
 fn way_to_name(node: &str) -> Option<IpAddr> {
-    let there = (node, 9).to_socket_addrs().ok()?.find(SocketAddr::is_ipv4)?;
-    way_to(there).filter(|local| !local.is_loopback())
+    (node, 9).to_socket_addrs().ok()?.find_map(|there| way_to(there).filter(|local| !local.is_loopback()))
 }
 
 fn free_port(folders: &Folders, site: &str, wanted: Option<u16>) -> Result<u16, HereError> {
@@ -67,7 +73,7 @@ fn free_port(folders: &Folders, site: &str, wanted: Option<u16>) -> Result<u16, 
     });
     let try_port = |port: u16| match own == Some(port) {
         true => Ok(port),
-        false => TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).map(|_| port),
+        false => is_free(port).map(|()| port),
     };
     let ports = FIRST_PORT..FIRST_PORT + PORTS;
     match wanted {
@@ -76,6 +82,16 @@ fn free_port(folders: &Folders, site: &str, wanted: Option<u16>) -> Result<u16, 
             let none = HereError::NoPort { first: ports.start, last: ports.end - 1 };
             ports.clone().find(|port| try_port(*port).is_ok()).ok_or(none)
         }
+    }
+}
+
+/// Whether a listener on every address of both families can have a port.
+fn is_free(port: u16) -> io::Result<()> {
+    TcpListener::bind((Ipv4Addr::UNSPECIFIED, port))?;
+    match TcpListener::bind((Ipv6Addr::UNSPECIFIED, port)) {
+        Err(error) if matches!(error.kind(), io::ErrorKind::AddrInUse | io::ErrorKind::PermissionDenied) => Err(error),
+        // A machine without IPv6.
+        _ => Ok(()),
     }
 }
 
@@ -142,12 +158,20 @@ mod tests {
     fn a_taken_port_is_named_and_passed_over() {
         let folder = tempfile::tempdir().unwrap();
         let folders = Folders { configuration: folder.path().into(), state: folder.path().into() };
-        let taken = TcpListener::bind("0.0.0.0:0").unwrap();
-        let port = taken.local_addr().unwrap().port();
-        let error = free_port(&folders, "lyon", Some(port)).unwrap_err().to_string();
-        assert!(error.contains(&format!("port {port}")) && error.contains("in use"), "{error}");
-        drop(taken);
-        assert_eq!(free_port(&folders, "lyon", Some(port)).unwrap(), port);
+        for any in ["0.0.0.0:0", "127.0.0.1:0", "[::1]:0"] {
+            let taken = TcpListener::bind(any).unwrap();
+            let port = taken.local_addr().unwrap().port();
+            let error = free_port(&folders, "lyon", Some(port)).unwrap_err().to_string();
+            assert!(error.contains(&format!("port {port}")) && error.contains("in use"), "{error}");
+            drop(taken);
+            assert_eq!(free_port(&folders, "lyon", Some(port)).unwrap(), port);
+        }
+    }
+
+    #[test]
+    fn the_way_to_an_ipv6_address_is_found() {
+        assert_eq!(way_to("[::1]:9".parse().unwrap()), "::1".parse().ok());
+        assert_eq!(way_to("127.0.0.1:9".parse().unwrap()), "127.0.0.1".parse().ok());
     }
 
     #[test]

@@ -13,7 +13,7 @@ fn the_shortest_file_gets_its_defaults() {
     let sites = SitesFile::parse(&file(REST), "x.toml").unwrap();
     let site = &sites.sites[0];
     assert_eq!(site.gateways[0].inside, "198.18.1.1:7700");
-    assert_eq!(site.gateways[0].listen, "0.0.0.0:7700");
+    assert_eq!(site.gateways[0].listen, "[::]:7700");
     assert_eq!(site.gateways[0].memory, 256 << 20);
     assert_eq!((site.gateways[0].links, site.gateways[0].meeting), (Links::ByRoundTrip, true));
     assert_eq!(site.gateways[0].page, None);
@@ -79,6 +79,15 @@ fn wrong_entries_are_named() {
         (gateway("memory = \"lots\""), "site a: gateway gw1: memory: `lots` is not a size"),
         (gateway("inside = \"nohost\""), "site a: gateway gw1: inside: `nohost` is not host:port"),
         (gateway("links = 0"), "links: `0` is not between"),
+        (
+            gateway("inside = \"2001:db8::7:7700\""),
+            "`2001:db8::7:7700` is not host:port: an IPv6 address is in brackets",
+        ),
+        (
+            gateway("advertise = \"[fe80::1%eth0]:7700\""),
+            "gateway gw1: advertise: `[fe80::1%eth0]:7700` is not host:port",
+        ),
+        (file(REST) + "address = \"fe80::1\"\n", "site a: node n1: address: `fe80::1` is link-local"),
         (
             gateway("page = \"0.0.0.0:7780\""),
             "x.toml: site a: gateway gw1: page: `0.0.0.0:7780` is not an address and port that only this machine \

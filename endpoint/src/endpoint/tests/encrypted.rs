@@ -117,8 +117,8 @@ fn carry(mut sockets: [TcpStream; 2], opens: bool, over: &AtomicBool) -> Vec<u8>
 
 /// What becomes of A's message to B through a relay, and what the relay has seen.
 fn by_way_of(mut pair: Pair, opens: bool) -> (Result<Vec<u8>, String>, Vec<u8>) {
-    let relay = Relay::to(SocketAddr::V4(pair.b.address().socket), opens);
-    let SocketAddr::V4(socket) = relay.address else { panic!() };
+    let relay = Relay::to(pair.b.address().socket, opens);
+    let socket = relay.address;
     let b = pair.a.peer(Address { socket, ..pair.b.address() });
     let message = b"Beside the point. ".repeat(20);
     pair.b.receive(recv_op(1, message.len(), 1)).unwrap();

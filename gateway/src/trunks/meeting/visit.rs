@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::fmt::Write;
-use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::net::SocketAddr;
 use std::rc::Rc;
 
 use client::handshake::initiate;
@@ -11,6 +11,7 @@ use thiserror::Error;
 use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
+use types::id::NOWHERE;
 use types::{Address, JobId};
 use wire::Secret;
 use wire::control::MeetingMessage;
@@ -255,7 +256,7 @@ async fn take(gateway: &Gateway, seat: Seat, link: u16, place: &Trunk) -> Result
     let mut tcp = trunk::connect(gateway, address).await?;
     let peer = tcp.peer_addr()?;
     trunk::prepare(&tcp)?;
-    let nowhere = Address::standalone(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0));
+    let nowhere = Address::standalone(NOWHERE);
     let hello = Hello {
         purpose: Purpose::Meet,
         job: seat.meeting,

@@ -58,7 +58,10 @@ impl Play {
         for (at, site) in ["a", "b"].into_iter().enumerate() {
             play.control(JobMessage::Opened { job: JOB, site: site.into(), window: 1000 * (at as u32 + 1) });
             play.up(at as u16, Up::Here);
-            play.up(at as u16, Up::Ready { mpi: Some(Family::Mpich), collectives: Coverage::Large, notes: vec![] });
+            play.up(
+                at as u16,
+                Up::Ready { mpi: Some(Family::Mpich), collectives: Coverage::Large, ipv6: false, notes: vec![] },
+            );
         }
         assert_eq!(play.job.phase, Phase::Running);
         play
@@ -111,7 +114,10 @@ fn ranks_run_until_their_time_limit() {
 fn ranks_start_with_the_least_window_and_end_well() {
     let mut play = Play::running();
     let sent = play.sent();
-    assert!(matches!(sent.last(), Some((_, Down::Go { window: 1000, collectives: Coverage::Large }))), "{sent:?}");
+    assert!(
+        matches!(sent.last(), Some((_, Down::Go { window: 1000, collectives: Coverage::Large, ipv6: false }))),
+        "{sent:?}"
+    );
     (0..4).for_each(|rank| play.exits(rank, End::Code(0)));
     let summary = play.close();
     assert_eq!((summary.ok, summary.exit_code, summary.bytes_relayed), (true, 0, 20));
@@ -195,8 +201,8 @@ fn different_mpis_do_not_start() {
         play.control(JobMessage::Opened { job: JOB, site: site.into(), window: 1 });
         play.up(at as u16, Up::Here);
     }
-    play.up(0, Up::Ready { mpi: Some(Family::Mpich), collectives: Coverage::Large, notes: vec![] });
-    play.up(1, Up::Ready { mpi: Some(Family::Intel), collectives: Coverage::Large, notes: vec![] });
+    play.up(0, Up::Ready { mpi: Some(Family::Mpich), collectives: Coverage::Large, ipv6: false, notes: vec![] });
+    play.up(1, Up::Ready { mpi: Some(Family::Intel), collectives: Coverage::Large, ipv6: false, notes: vec![] });
     let text = play.job.summary(0.0).failure.unwrap().to_string();
     assert!(text.contains("uses intel, but mpich on a/n1"), "{text}");
     assert!(!play.sent().iter().any(|(_, message)| matches!(message, Down::Go { .. })));
@@ -412,10 +418,29 @@ fn collectives_are_ours_as_far_as_every_node_allows() {
             play.up(at as u16, Up::Here);
         }
         for (at, collectives) in [(0, Coverage::Large), (1, of_b)] {
-            play.up(at, Up::Ready { mpi: Some(Family::Mpich), collectives, notes: vec![] });
+            play.up(at, Up::Ready { mpi: Some(Family::Mpich), collectives, ipv6: false, notes: vec![] });
         }
         let go = play.sent().into_iter().filter_map(|(_, message)| match message {
             Down::Go { collectives, .. } => Some(collectives),
+            _ => None,
+        });
+        assert_eq!(go.collect::<Vec<_>>(), [all, all]);
+    }
+}
+
+#[test]
+fn all_nodes_make_room_for_ipv6_if_one_of_them_needs_it() {
+    for (of_b, all) in [(false, false), (true, true)] {
+        let mut play = Play::new();
+        for (at, site) in ["a", "b"].into_iter().enumerate() {
+            play.control(JobMessage::Opened { job: JOB, site: site.into(), window: 1000 });
+            play.up(at as u16, Up::Here);
+        }
+        for (at, ipv6) in [(0, false), (1, of_b)] {
+            play.up(at, Up::Ready { mpi: None, collectives: Coverage::Large, ipv6, notes: vec![] });
+        }
+        let go = play.sent().into_iter().filter_map(|(_, message)| match message {
+            Down::Go { ipv6, .. } => Some(ipv6),
             _ => None,
         });
         assert_eq!(go.collect::<Vec<_>>(), [all, all]);

@@ -23,9 +23,9 @@ fn mpich() -> Hints {
 
 #[test]
 fn mpich_gets_what_it_asks_for() {
-    let all = negotiate(version(2, 5), None).unwrap();
+    let all = negotiate(version(2, 5), None, false).unwrap();
     assert_eq!((all.caps, all.threading, all.av_type), (ALL, FI_THREAD_SAFE, FI_AV_UNSPEC));
-    let offer = negotiate(version(2, 5), Some(&mpich())).unwrap();
+    let offer = negotiate(version(2, 5), Some(&mpich()), false).unwrap();
     assert_eq!(offer.caps & mpich().caps, mpich().caps);
     assert_eq!(offer.caps & DIRECTIONS, DIRECTIONS);
     assert_eq!((offer.threading, offer.mr_mode, offer.tx_op_flags), (FI_THREAD_DOMAIN, 0, FI_COMPLETION));
@@ -41,7 +41,7 @@ fn intel_gets_what_it_asks_for() {
         msg_order: FI_ORDER_SAS,
         ..Hints::default()
     };
-    let offer = negotiate(version(1, 5), Some(&hints)).unwrap();
+    let offer = negotiate(version(1, 5), Some(&hints), false).unwrap();
     assert_eq!((offer.mr_mode, offer.mem_tag_format), (0, FI_TAG_GENERIC));
     assert_eq!(offer.caps & (FI_RMA | FI_DIRECTED_RECV | FI_SOURCE | FI_READ), 0, "not asked for");
     assert_eq!(offer.caps & (FI_SEND | FI_RECV), FI_SEND | FI_RECV);
@@ -52,8 +52,8 @@ fn open_mpi_gets_what_it_asks_for_without_device_memory() {
     let caps = FI_MSG | FI_TAGGED | FI_DIRECTED_RECV | ALWAYS;
     let hints =
         |caps| Hints { caps, threading: FI_THREAD_SAFE, av_type: FI_AV_MAP, cq_data_size: 4, ..Hints::default() };
-    assert!(negotiate(version(1, 18), Some(&hints(caps | FI_HMEM))).is_err());
-    let offer = negotiate(version(1, 18), Some(&hints(caps))).unwrap();
+    assert!(negotiate(version(1, 18), Some(&hints(caps | FI_HMEM)), false).is_err());
+    let offer = negotiate(version(1, 18), Some(&hints(caps)), false).unwrap();
     assert_eq!((offer.threading, offer.av_type), (FI_THREAD_SAFE, FI_AV_MAP));
     assert_eq!((offer.control_progress, offer.data_progress), (FI_PROGRESS_MANUAL, FI_PROGRESS_MANUAL));
 }
@@ -79,7 +79,7 @@ fn what_we_do_not_have_is_refused() {
     for (index, spoil) in refused.iter().enumerate() {
         let mut hints = mpich();
         spoil(&mut hints);
-        assert!(negotiate(version(2, 5), Some(&hints)).is_err(), "case {index}");
+        assert!(negotiate(version(2, 5), Some(&hints), false).is_err(), "case {index}");
     }
 }
 
@@ -98,7 +98,7 @@ fn what_belongs_to_a_domain_is_none_of_its_sides() {
     // fi_getinfo(3): FI_LOCAL_COMM and FI_REMOTE_COMM are a domain's; asking for them on a side does no harm.
     assert_eq!((TX_CAPS & ALWAYS, RX_CAPS & ALWAYS), (0, 0));
     let hints = Hints { tx_caps: FI_MSG | ALWAYS, rx_caps: FI_MSG | ALWAYS, ..mpich() };
-    assert!(negotiate(version(2, 5), Some(&hints)).is_ok());
+    assert!(negotiate(version(2, 5), Some(&hints), false).is_ok());
 }
 
 #[test]
@@ -107,7 +107,7 @@ fn directions_and_formats() {
     assert_eq!(capabilities(FI_RMA | FI_REMOTE_READ) & DIRECTIONS, FI_REMOTE_READ);
     let format = |mem_tag_format| {
         let hints = Hints { mem_tag_format, ..Hints::default() };
-        negotiate(version(2, 5), Some(&hints)).unwrap().mem_tag_format
+        negotiate(version(2, 5), Some(&hints), false).unwrap().mem_tag_format
     };
     assert_eq!(format(1), 1, "FI_TAG_MPI");
     assert_eq!(format(0x00FF_0000_0000_FFFF), FI_TAG_GENERIC);
@@ -115,15 +115,15 @@ fn directions_and_formats() {
 
 #[test]
 fn automatic_progress_and_text_are_given_to_those_who_ask() {
-    let all = negotiate(version(2, 5), None).unwrap();
+    let all = negotiate(version(2, 5), None, false).unwrap();
     assert_eq!((all.control_progress, all.data_progress), (FI_PROGRESS_MANUAL, FI_PROGRESS_MANUAL));
-    assert_eq!(all.addr_format, Format::Binary);
+    assert_eq!(all.addr_format, Format::Ipv4);
     // ADIOS2's SST asks for control only.
     let control = Hints { control_progress: FI_PROGRESS_AUTO, ..mpich() };
     let control = Hints { data_progress: 0, ..control };
-    let offer = negotiate(version(1, 5), Some(&control)).unwrap();
+    let offer = negotiate(version(1, 5), Some(&control), false).unwrap();
     assert_eq!((offer.control_progress, offer.data_progress), (FI_PROGRESS_AUTO, FI_PROGRESS_MANUAL));
     let both = Hints { data_progress: FI_PROGRESS_AUTO, addr_format: FI_ADDR_STR, ..control };
-    let offer = negotiate(version(1, 5), Some(&both)).unwrap();
+    let offer = negotiate(version(1, 5), Some(&both), false).unwrap();
     assert_eq!((offer.data_progress, offer.addr_format), (FI_PROGRESS_AUTO, Format::Text));
 }

@@ -1,0 +1,133 @@
+//! Dialling a host that has several addresses, of one family or of both: Happy Eyeballs (RFC 8305) in its simple form.
+//!
+//! A machine often has an address of a family that a network on the way does not carry, and a caller that dials it then
+//! gets no answer rather than an error. So no address is waited for alone: each gets a head start, then the next one is
+//! dialled as well, and the first connection wins.
+
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use tokio::net::{TcpStream, lookup_host};
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+
+/// How long an address is dialled before the next one is too: the recommendation of RFC 8305, section 8.
+const HEAD_START: Duration = Duration::from_millis(250);
+/// Most addresses of a name that are dialled.
+const MOST: usize = 16;
+
+/// Connects to `host:port` by the first of its addresses that accepts. The caller limits the time.
+///
+/// # Errors
+/// The name has no address, or none accepts: the last one's error, but no lack of a route if another one failed
+/// otherwise.
+pub async fn dial(address: &str) -> io::Result<TcpStream> {
+    race(resolve(address).await?).await
+}
+
+/// The addresses of `host:port`, in the order in which to dial them: the resolver's, but both families in turn.
+///
+/// # Errors
+/// The name cannot be resolved.
+pub async fn resolve(address: &str) -> io::Result<Vec<SocketAddr>> {
+    Ok(in_turn(lookup_host(address).await?.take(MOST)))
+}
+
+fn in_turn(found: impl Iterator<Item = SocketAddr>) -> Vec<SocketAddr> {
+    let found: Vec<SocketAddr> = found.collect();
+    let first = found.first().is_some_and(SocketAddr::is_ipv6);
+    let (mut one, mut other) = (Vec::new(), Vec::new());
+    for address in found {
+        if address.is_ipv6() == first { one.push(address) } else { other.push(address) }
+    }
+    let mut other = other.into_iter();
+    let mut all: Vec<SocketAddr> =
+        one.into_iter().flat_map(|address| [Some(address), other.next()]).flatten().collect();
+    all.extend(other);
+    all
+}
+
+async fn race(addresses: Vec<SocketAddr>) -> io::Result<TcpStream> {
+    let mut waiting = addresses.into_iter();
+    // Dropping it ends the attempts that lost.
+    let mut attempts = JoinSet::new();
+    let mut failed: Option<io::Error> = None;
+    loop {
+        if let Some(address) = waiting.next() {
+            attempts.spawn(TcpStream::connect(address));
+        } else if attempts.is_empty() {
+            return Err(failed.unwrap_or_else(|| io::Error::other("the name has no address")));
+        }
+        let head_start = async {
+            match waiting.len() {
+                0 => std::future::pending().await,
+                _ => sleep(HEAD_START).await,
+            }
+        };
+        tokio::select! {
+            Some(ended) = attempts.join_next() => match ended.unwrap_or_else(|error| Err(io::Error::other(error))) {
+                Ok(stream) => return Ok(stream),
+                Err(error) if failed.is_none() || !is_unroutable(&error) => failed = Some(error),
+                Err(_) => {}
+            },
+            () = head_start => {}
+        }
+    }
+}
+
+/// Whether this machine has no way to the address at all, as to IPv6 on a machine with IPv4 alone.
+fn is_unroutable(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NetworkUnreachable | io::ErrorKind::AddrNotAvailable)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    fn addresses(texts: &[&str]) -> Vec<SocketAddr> {
+        texts.iter().map(|text| text.parse().unwrap()).collect()
+    }
+
+    #[test]
+    fn families_take_turns() {
+        let found = addresses(&["[::1]:1", "[::2]:1", "[::3]:1", "1.1.1.1:1"]);
+        let expected = addresses(&["[::1]:1", "1.1.1.1:1", "[::2]:1", "[::3]:1"]);
+        assert_eq!(in_turn(found.into_iter()), expected);
+        let found = addresses(&["1.1.1.1:1", "[::2]:1", "[::3]:1"]);
+        assert_eq!(in_turn(found.clone().into_iter()), found);
+        assert!(in_turn(std::iter::empty()).is_empty());
+    }
+
+    #[tokio::test]
+    async fn an_address_that_refuses_or_is_silent_does_not_hide_the_next() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let there = listener.local_addr().unwrap();
+        let refusing = addresses(&["[::1]:1"])[0];
+        assert_eq!(race(vec![refusing, there]).await.unwrap().peer_addr().unwrap(), there);
+        // A listener whose queue is full answers nobody.
+        let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let deaf = silent.local_addr().unwrap();
+        rustix::net::listen(&silent, 0).unwrap();
+        let _fill: Vec<_> =
+            (0..4).map(|_| std::net::TcpStream::connect_timeout(&deaf, Duration::from_millis(20))).collect();
+        let since = Instant::now();
+        assert_eq!(race(vec![deaf, there]).await.unwrap().peer_addr().unwrap(), there);
+        assert!(since.elapsed() >= HEAD_START, "the first one had its head start");
+    }
+
+    #[tokio::test]
+    async fn the_error_is_the_one_that_says_most() {
+        let refused = addresses(&["127.0.0.1:1"])[0];
+        // Reserved by RFC 4291 for no host: no route leads there.
+        let unroutable = addresses(&["[::2]:1"])[0];
+        for all in [vec![refused, unroutable], vec![unroutable, refused]] {
+            assert_eq!(race(all).await.unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
+        }
+        assert!(race(Vec::new()).await.unwrap_err().to_string().contains("has no address"));
+    }
+}
