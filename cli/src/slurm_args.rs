@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use anyhow::Result;
 use clap::{Args, Subcommand};
 use node_service::message::PORT;
+use types::quantity::parse_bytes;
 
 use crate::args::SitesFileArgs;
 use crate::{slurm_check, slurm_hook, slurm_install, slurm_service, slurm_step, slurm_supervise};
@@ -44,6 +45,9 @@ pub(crate) enum SlurmCommand {
     /// Started by node services: a program of a user's, and the end of all that it has started
     #[command(hide = true)]
     Supervise {
+        /// The control group in which the program runs
+        #[arg(long, value_name = "FOLDER")]
+        group: Option<PathBuf>,
         /// The process id of the service
         holder: i32,
         #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
@@ -89,6 +93,9 @@ pub(crate) struct NodeServiceArgs {
     /// The percent of their time that other users' applications may lose to a mover, whatever its user wants
     #[arg(long, value_name = "PERCENT", default_value = "3", value_parser = percent)]
     pub most_harm: f64,
+    /// Most memory that the movers of a user may have on this node
+    #[arg(long, value_name = "SIZE", default_value = "2GiB", value_parser = user_memory)]
+    pub user_memory: u64,
     /// A folder of root's for a copy of this program that users can execute and not read, so that they cannot trace it.
     /// Its file system must allow programs
     #[arg(long, value_name = "FOLDER", default_value = PROGRAMS)]
@@ -101,6 +108,17 @@ pub(crate) struct NodeServiceArgs {
 fn percent(text: &str) -> Result<f64, String> {
     let percent: Option<f64> = text.parse().ok();
     percent.filter(|percent| (0.0..=100.0).contains(percent)).ok_or_else(|| "give a number from 0 to 100".to_owned())
+}
+
+/// Less than that is too little for the blocks of a mover.
+const LEAST_USER_MEMORY: u64 = 512 << 20;
+
+fn user_memory(text: &str) -> Result<u64, String> {
+    match parse_bytes(text) {
+        Ok(bytes) if bytes >= LEAST_USER_MEMORY => Ok(bytes),
+        Ok(_) => Err("give 512MiB or more: a mover has several blocks in memory".to_owned()),
+        Err(error) => Err(error.to_string()),
+    }
 }
 
 /// What is installed, and where
@@ -179,7 +197,9 @@ pub(crate) fn slurm(args: &SlurmArgs) -> Result<i32> {
         SlurmCommand::Install(args) => slurm_install::add(args),
         SlurmCommand::Uninstall(args) => slurm_install::remove(args),
         SlurmCommand::Call { node, port } => slurm_service::call(node, *port),
-        SlurmCommand::Supervise { holder, program } => slurm_supervise::supervise(*holder, program),
+        SlurmCommand::Supervise { group, holder, program } => {
+            slurm_supervise::supervise(group.as_deref(), *holder, program)
+        }
         SlurmCommand::Look => slurm_service::look(),
         SlurmCommand::Remove => slurm_service::remove(),
         SlurmCommand::Step => slurm_step::step(),

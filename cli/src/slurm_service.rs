@@ -20,6 +20,7 @@ use node_service::child::Own;
 use node_service::client;
 use node_service::credential::Munge;
 use node_service::listener;
+use node_service::memory::{Bound, own_group};
 use node_service::message::{Request, Work};
 use node_service::service::Service;
 use node_service::slurm::{self, Config};
@@ -56,6 +57,8 @@ pub(crate) fn serve(args: &NodeServiceArgs) -> Result<i32> {
     if !slurm::is_node(&node) {
         bail!("--node {node}: this is no name of a node");
     }
+    let (memory, which) = Bound::new(own_group(), args.user_memory);
+    log::note(&which);
     let service = Arc::new(Service {
         node: node.clone(),
         // Without a value only root is admitted.
@@ -65,6 +68,8 @@ pub(crate) fn serve(args: &NodeServiceArgs) -> Result<i32> {
         accounts: Box::new(Getent),
         programs: Box::new(Own::new(&args.programs, args.most_harm, &args.keep_variable, provider())?),
         counts: Counts::default(),
+        memory,
+        user_memory: args.user_memory,
     });
     if let Some(path) = &args.hooks {
         let listener = hooks_socket(path)?;

@@ -5,6 +5,7 @@
 
 use std::ffi::OsString;
 use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -20,8 +21,13 @@ const LIMIT: Duration = Duration::from_secs(10);
 
 /// Runs the program until it ends, or until SIGTERM or the end of `holder`, this process's parent. Returns its exit
 /// code.
-pub(crate) fn supervise(holder: i32, words: &[OsString]) -> Result<i32> {
+pub(crate) fn supervise(group: Option<&Path>, holder: i32, words: &[OsString]) -> Result<i32> {
     let Some((program, arguments)) = words.split_first() else { bail!("no program") };
+    if let Some(group) = group {
+        // 0: this process. What it starts is in the group from its first instruction on.
+        let procs = group.join("cgroup.procs");
+        std::fs::write(&procs, "0").with_context(|| procs.display().to_string())?;
+    }
     let code = runtime()?.block_on(async {
         let mut terminate = signal(SignalKind::terminate())?;
         adopt_orphans()?;

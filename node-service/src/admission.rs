@@ -37,6 +37,8 @@ pub enum Refusal {
     Path { path: UntrustedText },
     #[error("user id {0} is neither root nor Slurm's user: only they may ask here")]
     Stranger(u32),
+    #[error("no memory for it: {0}")]
+    Memory(std::io::Error),
     #[error("cannot start it: {0}")]
     Start(std::io::Error),
     #[error("{0}")]

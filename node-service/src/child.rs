@@ -26,8 +26,6 @@ use crate::message::Work;
 const PATH: &str = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin";
 /// What the copy may take to say its version.
 const TRIAL: Limits = Limits { time: Duration::from_secs(60), output: 64 << 10 };
-/// Most memory of its own that a process may have, in bytes, as an option of `prlimit`.
-const MOST_DATA: &str = "--data=1073741824";
 /// Can be written to by anybody but root.
 const WRITABLE: u32 = 0o022;
 
@@ -84,7 +82,16 @@ pub enum ProgramError {
 
 /// Makes the command of a task for a user. The tests have another one, because they need not be root.
 pub trait Programs: Send + Sync {
-    fn command(&self, account: &Account, task: &Task) -> Command;
+    fn command(&self, account: &Account, task: &Task, memory: &Memory) -> Command;
+}
+
+/// How much memory a task may have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Memory {
+    /// Of its own in each process, in bytes.
+    pub of_process: u64,
+    /// The control group of all its processes.
+    pub group: Option<PathBuf>,
 }
 
 /// This very program.
@@ -171,18 +178,14 @@ fn safe(file: &Path) -> Result<(), ProgramError> {
 }
 
 impl Programs for Own {
-    fn command(&self, account: &Account, task: &Task) -> Command {
+    fn command(&self, account: &Account, task: &Task, memory: &Memory) -> Command {
         let mut command = Command::new(&self.file);
-        command.args([
-            "slurm",
-            "supervise",
-            &std::process::id().to_string(),
-            "--",
-            "prlimit",
-            MOST_DATA,
-            "--",
-            "setpriv",
-        ]);
+        command.args(["slurm", "supervise"]);
+        if let Some(group) = &memory.group {
+            command.arg("--group").arg(group);
+        }
+        command.args([&std::process::id().to_string(), "--", "prlimit"]);
+        command.args([&format!("--data={}", memory.of_process), "--", "setpriv"]);
         command.arg(format!("--reuid={}", account.user)).arg(format!("--regid={}", account.group));
         command.args(["--init-groups", "--no-new-privs", "--inh-caps=-all", "--bounding-set=-all", "--"]);
         command.arg(&self.copy).args(task.words());
@@ -235,13 +238,19 @@ mod tests {
         let (file, copy) = ("/usr/bin/landbridge".into(), "/var/lib/landbridge/landbridge".into());
         let own = Own { file, copy, most_harm, variables };
         let account = Account { user: 7, group: 8, name: "anna".into(), home: "/home/anna".into() };
-        let command = own.command(&account, &Task::Node(Work::Agent { order: "{}".into() }));
-        let words: Vec<_> = command.get_args().map(|word| word.to_str().unwrap()).collect();
+        let task = Task::Node(Work::Agent { order: "{}".into() });
+        let words_with = |group: Option<PathBuf>| {
+            let command = own.command(&account, &task, &Memory { of_process: 1 << 30, group });
+            command.get_args().map(|word| word.to_str().unwrap().to_owned()).collect::<Vec<_>>()
+        };
+        assert_eq!(words_with(Some("/g/o".into()))[..4], ["slurm", "supervise", "--group", "/g/o"]);
+        let command = own.command(&account, &task, &Memory { of_process: 1 << 30, group: None });
+        let words = words_with(None);
         let first =
             ["--reuid=7", "--regid=8", "--init-groups", "--no-new-privs", "--inh-caps=-all", "--bounding-set=-all"];
         let service = std::process::id().to_string();
         assert_eq!(command.get_program(), "/usr/bin/landbridge");
-        assert_eq!(words[..8], ["slurm", "supervise", &service, "--", "prlimit", MOST_DATA, "--", "setpriv"]);
+        assert_eq!(words[..8], ["slurm", "supervise", &service, "--", "prlimit", "--data=1073741824", "--", "setpriv"]);
         assert_eq!(words[8..14], first);
         assert_eq!(words[14..], ["--", "/var/lib/landbridge/landbridge", "agent", "--only-movers"]);
         let names: Vec<_> = command.get_envs().filter_map(|(name, value)| value.and(name.to_str())).collect();

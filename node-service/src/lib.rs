@@ -26,6 +26,7 @@ pub mod install;
 pub mod listener;
 mod lobby;
 mod log;
+pub mod memory;
 pub mod message;
 mod output;
 pub mod record;

@@ -9,6 +9,7 @@ use std::net::{IpAddr, Shutdown, TcpStream};
 use std::os::fd::AsFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
 use std::process::{Child, ChildStdin, ExitStatus, Stdio};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -18,9 +19,10 @@ use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 
 use crate::account::{Account, Accounts};
 use crate::admission::{Counts, Limits, Refusal, Seat, judge, judge_hook, request};
-use crate::child::{Programs, Task};
+use crate::child::{Memory, Programs, Task};
 use crate::credential::{BEGIN, CredentialError, Credentials};
 use crate::log;
+use crate::memory::{Bound, Share};
 use crate::message::{Answer, LONGEST, MOST_OUTPUT, MOST_REMOTE_OUTPUT, Nonce, Reply, VERSION, Work};
 use crate::output::Printed;
 use crate::stream::{LineError, Timed, keep_alive, line};
@@ -49,6 +51,9 @@ pub struct Service {
     pub accounts: Box<dyn Accounts>,
     pub programs: Box<dyn Programs>,
     pub counts: Counts,
+    pub memory: Bound,
+    /// Bytes of memory for each user.
+    pub user_memory: u64,
 }
 
 /// How a caller recognises the answers as ours.
@@ -224,7 +229,10 @@ impl Service {
         order: &Admitted,
     ) -> Result<Answer, Refusal> {
         let Admitted { account, task, .. } = order;
-        let mut command = self.programs.command(account, task);
+        let share = self.share(account.user, task).map_err(Refusal::Memory)?;
+        let group = share.as_ref().and_then(Share::group).map(Path::to_owned);
+        let memory = Memory { of_process: self.memory.of_process(self.user_memory), group };
+        let mut command = self.programs.command(account, task, &memory);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().map_err(Refusal::Start)?;
         tracing::info!(from, user = account.name, pid = child.id(), what = what(task), "started");
@@ -241,6 +249,16 @@ impl Service {
         let code = ended.wait(&mut child).map(code)?;
         tracing::info!(from, user = account.name, code, what = what(task), "ended");
         Ok(Answer::Ended { code, output: output.text(), words: words.text().into() })
+    }
+
+    /// A task's part of its user's memory. Without groups, only movers count: nothing else keeps blocks.
+    fn share(&self, user: u32, task: &Task) -> std::io::Result<Option<Share>> {
+        match (&self.memory, task) {
+            (Bound::Groups(_), _) | (Bound::Turns(_), Task::Node(Work::Agent { .. })) => {
+                self.memory.enter(user).map(Some)
+            }
+            (Bound::Turns(_), _) => Ok(None),
+        }
     }
 
     /// Gives a program its order and, from then on, what its caller sends.

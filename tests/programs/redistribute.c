@@ -92,6 +92,8 @@ static int held(const side *of, int axis, int process, int64_t *indices) {
     for (int at = of->dimensions - 1; at > axis; at--) below_it *= of->grid[at];
     place = process / below_it % of->grid[axis];
     if (along->kind == LB_WHOLE) {
+        /* Nothing is around nothing. */
+        if (n == 0) return 0;
         for (int64_t at = -along->before; at < n + along->after; at++)
             indices[count++] = at >= 0 && at < n ? at : along->periodic ? (at + n) % n : -1;
     } else if (along->kind == LB_CYCLIC) {
@@ -128,10 +130,7 @@ static void lay(part *out, const side *of, int process, int64_t size, int gaps) 
         out->bytes *= out->counts[axis] + gaps;
     }
     if (process >= of->processes) return;
-    int64_t shape[AXES], most = 1;
-    for (int axis = 0; axis < of->axes; axis++) most *= out->counts[axis];
-    /* Nothing is around nothing. */
-    if (most == 0) memset(out->counts, 0, sizeof out->counts);
+    int64_t shape[AXES];
     if (lb_layout_local_shape(of->layout, process, shape)) fail("lb_layout_local_shape");
     for (int axis = 0; axis < of->axes; axis++)
         if (shape[axis] != out->counts[axis]) fail("another local shape");

@@ -343,6 +343,13 @@ impl Agent {
     fn prepare(&mut self, program: &Program, roster: &str, loaded: &[(OsString, OsString)]) -> Result<(), AgentError> {
         let answer = match prepare(&self.order, &self.reach, program, roster, loaded) {
             Err(error) => Up::Refused { reason: error.to_string() },
+            // Its service counts orders, and bounds what each may take.
+            Ok(prepared) if self.runs == Runs::OnlyMovers && prepared.count > 1 => {
+                let (site, node, count) = (&self.order.site, &self.order.node, prepared.count);
+                Up::Refused {
+                    reason: format!("{site}/{node}: {count} movers: without a job on a node, one runs there"),
+                }
+            }
             Ok(prepared) => match self.serve(prepared) {
                 Err(error) => Up::Refused { reason: error.to_string() },
                 Ok(ready) => ready,

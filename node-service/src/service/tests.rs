@@ -7,6 +7,7 @@ use super::*;
 use crate::account::AccountError;
 use crate::admission::Limits;
 use crate::credential::{CredentialError, Opened};
+use crate::memory::Turns;
 use crate::message::{HookRequest, Request, VERSION};
 
 /// A credential is `MUNGE:MAKER:READER:payload` in hexadecimal digits, and good once.
@@ -55,7 +56,7 @@ impl Accounts for Everybody {
 struct Echo;
 
 impl Programs for Echo {
-    fn command(&self, account: &Account, _: &Task) -> Command {
+    fn command(&self, account: &Account, _: &Task, _: &Memory) -> Command {
         let mut command = Command::new("sh");
         command.args(["-c", "read -r line; echo \"$0 $line\"; echo oh >&2; cat; exit 3", &account.name]);
         command
@@ -71,6 +72,8 @@ fn service() -> Arc<Service> {
         accounts: Box::new(Everybody),
         programs: Box::new(Echo),
         counts: Counts::default(),
+        memory: Bound::Turns(Turns::default()),
+        user_memory: 1 << 30,
     })
 }
 
