@@ -24,6 +24,9 @@ const MEMORY: u64 = 64 << 20;
 /// How much a hostile site may make this process grow; both gateways and the hostile site run in it.
 const GROWTH: u64 = 48 << 20;
 
+/// The same for requests for measurements.
+const MOST_FOR_MEASURING: u64 = 24 << 20;
+
 /// Tests that look at the memory of the process, or at its log, take turns.
 static TURN: Mutex<()> = Mutex::const_new(());
 static LOGGED: AtomicU64 = AtomicU64::new(0);
@@ -307,6 +310,50 @@ async fn couplings_of_other_sites_are_not_kept_and_answers_for_others_cut_a_link
     assert!(link.tell(Control::from(post("a", "about".into()))));
     let answer = std::iter::from_fn(|| link.hear_control()).find(|message| matches!(message, Control::Coupling(_)));
     assert!(matches!(answer, Some(Control::Coupling(CouplingMessage::Other { other: None, .. }))), "{answer:?}");
+}
+
+#[tokio::test]
+async fn a_side_is_of_the_site_that_posted_it_whatever_it_says() {
+    let (sites, key) = sites();
+    let coupling = Coupling { name: "ocean".into(), site: "a".into() };
+    let post = |side, about: &str| CouplingMessage::Post { coupling: coupling.clone(), side, about: about.into() };
+    let mut user = sites[1].client().await;
+    user.send_control(launcher(0), post(1, "of a")).await.unwrap();
+    let mut link = Link::dial(&sites[1], &key, "m", 1);
+    assert!(link.tell(post(2, r#"{"home":"b"}"#)));
+    loop {
+        if let Control::Coupling(CouplingMessage::Other { other: Some(posted), .. }) = control(&mut user).await {
+            assert_eq!((posted.side, posted.home.as_str()), (2, "m"));
+            return;
+        }
+    }
+}
+
+#[tokio::test]
+async fn requests_for_measurements_without_end_cost_little_memory() {
+    let _turn = TURN.lock().await;
+    let (sites, key) = sites();
+    let mut innocent = Innocent::start(&sites, 1).await;
+    // As many in each write as rustls takes at once, 64 KiB. The second name is none.
+    for (run, length, count) in [(1, 60, 100), (2, 60_000, 1)] {
+        let mut link = Link::dial(&sites[1], &key, "m", run);
+        let flood = std::thread::spawn(move || {
+            let name = "x".repeat(length);
+            for _ in 0..5000 {
+                let ask = || MeasurementMessage::Measure { from: "a".into(), to: name.clone(), transfer: true };
+                let asked: Vec<u8> = (0..count).flat_map(|_| link.frame(ask())).collect();
+                if !link.write_only(&asked) {
+                    return true;
+                }
+            }
+            false
+        });
+        let (cut, grown) = innocent.goes_on_during(flood).await;
+        let held = sites[1].counters.snapshot().high_water;
+        assert!(cut, "a site that reads no answer keeps its link");
+        assert!(grown < MOST_FOR_MEASURING && held < MEMORY / 2, "grew by {grown}, held {held}");
+    }
+    innocent.goes_on().await;
 }
 
 #[tokio::test]

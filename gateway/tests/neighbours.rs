@@ -1,5 +1,5 @@
 //! Strangers who share an address with the honest: other users of a login node, or machines behind the same NAT. They
-//! come back as soon as they are dropped, and whoever proves a secret is served first.
+//! come back as soon as they are dropped, and peers that prove a secret are served first.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

@@ -150,12 +150,12 @@ impl World {
 
     /// The completion of this context at a rank.
     fn done(&mut self, rank: usize, context: usize) -> Completion {
-        let end = Instant::now() + LIMIT;
+        let mut wait = client::patience::Wait::new(LIMIT);
         loop {
             if let Some(done) = self.done.remove(&(rank, context)) {
                 return done;
             }
-            assert!(Instant::now() < end, "rank {rank}: {context} not within {LIMIT:?}");
+            assert!(wait.left().is_some(), "rank {rank}: {context} not within {:?}", wait.elapsed());
             if !self.turn() {
                 std::thread::sleep(Duration::from_micros(50));
             }

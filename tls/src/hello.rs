@@ -1,7 +1,8 @@
 //! The token in a ClientHello: 32 bytes in the place of the server's name, which an acceptor reads before it starts any
 //! cryptography.
 //!
-//! The name is two labels, each a letter and 32 hexadecimal digits. It is nobody's name, and it is in clear.
+//! The name is two labels, each a letter and 32 hexadecimal digits. It is nobody's name, and it is not
+//! encrypted.
 
 use std::fmt::Write;
 

@@ -70,7 +70,7 @@ pub struct Hello {
     pub gateway: String,
     /// `Trunk`, `Meet`: which link of the trunk this is, from 0.
     pub link: u16,
-    /// Never used before: random bytes, or, to a gateway in clear, a [token](crate::token), which begins with some.
+    /// Never used before: random bytes, or, to a gateway without TLS, a [token](crate::token).
     pub nonce: [u8; NONCE_LEN],
 }
 

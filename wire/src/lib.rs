@@ -2,8 +2,8 @@
 //!
 //! A connection begins with a [`handshake`] and then carries frames. A [`frame`] is a 32-byte header, all that a
 //! gateway looks at, and a payload. What a payload means depends on the frame's kind: [`message`]s of endpoints, which
-//! gateways relay unread, or [`control`] between launcher and gateways. [`proof`] shows knowledge of a secret, a [`token`]
-//! in the first bytes.
+//! gateways relay unread, or [`control`] between launcher and gateways. [`proof`] shows knowledge of a secret, and a
+//! [`token`] does so in the first bytes of a connection.
 //!
 //! Every decoder is total: any bytes give a value or a [`WireError`], never a panic, and never an allocation larger
 //! than the input. All integers are little endian.

@@ -3,13 +3,14 @@
 //!
 //! ```text
 //! 12 bytes  random, never used before
-//!  4 bytes  key: which secret (a job's number, a trunk's, 0 for a site's users)    } masked
+//!  4 bytes  key: which secret (a job's number, 0 for a site's users)               } masked
 //!  4 bytes  the initiator's clock, in seconds since 1970, modulo 2^32              }
 //! 12 bytes  HMAC-SHA256(secret, label ‖ site ‖ gateway ‖ the 20 bytes above), truncated
 //! ```
-//! In clear a token is the hello's nonce; with TLS it is the server name of the ClientHello. A peer without a token, as
-//! of an earlier release, sends 32 random bytes or no server name. The two masked fields are XORed with 8 bytes that
-//! follow from the random bytes and the names of site and gateway: whoever knows neither name sees random bytes.
+//! Without TLS a token is the hello's nonce; with TLS it is the server name of the ClientHello. A peer without a token,
+//! as of an earlier release, sends 32 random bytes or no server name. The two masked fields are XORed with 8 bytes that
+//! follow from the random bytes and the names of site and gateway. To an observer who knows neither name, a token is 32
+//! random bytes.
 //!
 //! A token authenticates nothing for good. The handshake still proves the secret in both directions; a recorded token
 //! is worth something only until the gateway has seen it once.

@@ -184,7 +184,7 @@ async fn shake_hands(
             if proved.is_none() {
                 gateway.door.hellos.turn(peer.ip()).await;
             }
-            let admitted = match trunk::accept(gateway, read, stream, peer).await? {
+            let admitted = match trunk::accept(gateway, (read, stream), peer).await? {
                 Arrival::Link(accepted) => Admitted::Link(accepted),
                 Arrival::Joined => Admitted::Joined,
                 Arrival::Inside(tls, accepting, key) => {

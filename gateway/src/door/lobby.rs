@@ -2,7 +2,7 @@
 //!
 //! Strangers may open connections and send little (slow loris) or nothing. Each costs a few KiB until its handshake
 //! completes or times out. An address is not a person: users of a login node, and machines behind a NAT, share one. So
-//! whoever proves something is served first ([`wire::token`]), and the places are divided into three rooms:
+//! a peer that proves something is served first ([`wire::token`]), and the places are divided into three rooms:
 //!
 //! - *Arrivals* have not sent their first message yet. A newcomer always gets in. If the room is full, it takes the
 //!   place of the connection that has waited longest among those of the address with the most.

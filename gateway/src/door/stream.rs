@@ -49,6 +49,9 @@ impl Stream {
     }
 }
 
+/// What was read of a handshake that has begun, and its socket.
+pub(crate) type Begun = (Vec<u8>, TcpStream);
+
 /// A peer that dialled this gateway with TLS.
 pub(crate) enum Arrival {
     Link(Box<Accepted>),

@@ -56,7 +56,8 @@ struct Seen {
 }
 
 impl Tokens {
-    /// `memory`: the gateway's configured memory in bytes, of which a 256th may be used here; `now`: seconds since 1970.
+    /// `memory`: the gateway's configured memory in bytes, of which a 256th may be used here; `now`: seconds since
+    /// 1970.
     pub(crate) fn new(memory: u64, now: u64) -> Tokens {
         let most = (memory / 256 / COST).clamp(LEAST, MOST) as usize;
         Tokens { most, started: now as u32, seen: RefCell::default() }
@@ -103,7 +104,7 @@ impl Gateway {
         self.verified(credential, &token, &secret, here)
     }
 
-    /// Whose secret the token in a hello in clear proves, if it proves anything.
+    /// Whose secret the token in a hello without TLS proves, if it proves anything.
     pub(crate) fn credential_of(&self, hello: &Hello) -> Option<Credential> {
         let addressed = Audience { site: &hello.site, gateway: &hello.gateway };
         let (credential, secret) = match hello.purpose {

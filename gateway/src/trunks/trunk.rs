@@ -19,7 +19,7 @@ use types::{Address, Identity, JobId};
 use wire::handshake::{Handshake, Hello, Purpose, Refusal, RefusalCode, Welcome};
 use wire::{FrameHeader, FrameKind, Secret};
 
-use crate::door::stream::{Accepted, Arrival};
+use crate::door::stream::{Accepted, Arrival, Begun};
 use crate::gateway::{Gateway, HANDSHAKE_TIMEOUT};
 use crate::log::{log, short};
 use crate::path::forward::{GATEWAY, MAX_DATA};
@@ -473,14 +473,9 @@ pub(crate) fn prepare(tcp: &TcpStream) -> std::io::Result<()> {
     socket2::SockRef::from(tcp).set_tcp_notsent_lowat(UNSENT)
 }
 
-/// The accepting side of TLS and of a link's handshake. `read`: what the caller has read of it. The caller limits its
-/// time.
-pub(crate) async fn accept(
-    gateway: &Rc<Gateway>,
-    read: Vec<u8>,
-    tcp: TcpStream,
-    peer: SocketAddr,
-) -> Result<Arrival, ArrivalError> {
+/// The accepting side of TLS and of a link's handshake. The caller limits its time.
+pub(crate) async fn accept(gateway: &Rc<Gateway>, begun: Begun, peer: SocketAddr) -> Result<Arrival, ArrivalError> {
+    let (read, tcp) = begun;
     prepare(&tcp)?;
     let credentials = gateway.sites.credentials();
     let session = credentials.tls.accept()?;

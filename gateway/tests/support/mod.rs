@@ -15,33 +15,33 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use client::key::SiteKey;
+use client::patience::{Wait, patiently_here};
 use client::{Client, ClientError, Frame, Gateway, Role};
 use gateway::counters::Counters;
 use gateway::{GatewayConfig, serve_until};
 use hooks::{AgentHandle, AgentOrder, AgentStarter, AllocationHandle, AllocationNews, AllocationOrder, StartError};
 use tokio::sync::{Notify, mpsc, oneshot};
-use tokio::time::timeout;
 use types::sites::{Fingerprint, Keys};
 use types::{Identity, Instance, JobId, NodeId, Rank, Roster, SiteId, SitesFile, Slot};
 use wire::control::{AllocatedNode, JobMessage};
 use wire::{Control, FrameHeader, FrameKind, Secret};
 
-/// No step of a test takes longer.
+/// No step of a test takes longer on a machine that is not overloaded.
 pub(crate) const LIMIT: Duration = Duration::from_secs(10);
 
 /// Bounds a wait.
 pub(crate) async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
-    timeout(LIMIT, future).await.unwrap_or_else(|_| panic!("{what}: not within {LIMIT:?}"))
+    patiently_here(LIMIT, future).await.unwrap_or_else(|waited| panic!("{what}: not within {waited:?}"))
 }
 
 /// The same without a runtime: polls until there is a value.
 pub(crate) fn within_blocking<T>(what: &str, ask: impl Fn() -> Option<T>) -> T {
-    let begin = std::time::Instant::now();
+    let mut wait = Wait::new(LIMIT);
     loop {
         if let Some(found) = ask() {
             return found;
         }
-        assert!(begin.elapsed() < LIMIT, "{what}: not within {LIMIT:?}");
+        assert!(wait.left().is_some(), "{what}: not within {:?}", wait.elapsed());
         std::thread::sleep(Duration::from_millis(20));
     }
 }

@@ -290,11 +290,7 @@ impl Board<'_> {
             let other = pair.other.as_ref().map(|(_, about)| about.summary()).unwrap_or_default();
             return Err(CouplingError::Left { other, reason: "another has taken its place".into() });
         }
-        let about = About::read(&about).map_err(|source| CouplingError::Other { home: home.clone(), source })?;
-        if about.home != home {
-            let (coupling, said) = (self.request.coupling.clone(), UntrustedText::from(about.home));
-            return Err(CouplingError::Posing { home, said, coupling });
-        }
+        let about = read_other(home, &about, &self.request.coupling)?;
         if let Some(reason) = &about.ended {
             // Before there is a job, it does not concern this side.
             if pair.coupled.is_some() || pair.opened.is_some() {
@@ -501,9 +497,34 @@ impl Opened {
     }
 }
 
+/// Reads what the other side has posted. `home`: the site that posted it, as the board's gateway knows.
+///
+/// # Errors
+/// It cannot be read, or claims to be of another site.
+fn read_other(home: String, about: &str, coupling: &Coupling) -> Result<About, CouplingError> {
+    let about = About::read(about).map_err(|source| CouplingError::Other { home: home.clone(), source })?;
+    if about.home != home {
+        let (coupling, said) = (coupling.clone(), UntrustedText::from(about.home));
+        return Err(CouplingError::Posing { home, said, coupling });
+    }
+    Ok(about)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_site_that_poses_as_another_is_named() {
+        let coupling = Coupling { name: "ocean".into(), site: "lyon".into() };
+        let about = About::new("kyoto", &[]).text();
+        assert_eq!(read_other("kyoto".into(), &about, &coupling).unwrap().home, "kyoto");
+        let error = read_other("mallory".into(), &about, &coupling).unwrap_err().to_string();
+        assert!(error.contains("site mallory has posted the other side of ocean@lyon"), "{error}");
+        assert!(error.contains("says that it is of site kyoto"), "{error}");
+        let error = read_other("mallory".into(), "nonsense", &coupling).unwrap_err().to_string();
+        assert!(error.starts_with("the other side, mallory: "), "{error}");
+    }
 
     #[test]
     fn a_board_that_forgot_both_sides_is_no_evidence_for_a_while() {

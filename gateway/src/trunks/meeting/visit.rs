@@ -226,7 +226,7 @@ enum VisitError {
 async fn come(gateway: &Rc<Gateway>, trunk: &Rc<Trunk>, link: u16, place: &Rc<Trunk>, seat: Seat) {
     let accepted = async {
         let (tcp, peer) = take(gateway, seat, link, place).await?;
-        let accepted = gateway.patiently(HANDSHAKE_TIMEOUT, trunk::accept(gateway, Vec::new(), tcp, peer)).await;
+        let accepted = gateway.patiently(HANDSHAKE_TIMEOUT, trunk::accept(gateway, (Vec::new(), tcp), peer)).await;
         match accepted.map_err(|_| MeetingError::NotBegun)?? {
             Arrival::Link(accepted) => Ok((*accepted, peer)),
             _ => Err(VisitError::from(MeetingError::NoGateway)),
