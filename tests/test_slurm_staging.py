@@ -620,8 +620,7 @@ def test_a_pinned_job_waits_for_the_node_that_has_its_input(workshop, people, sl
 
 
 def test_input_that_cannot_come_holds_the_job_and_says_why(workshop, people, slurm):
-    """No such source; a path where something is, which stays; one that others could have mean something else when the
-    input is removed."""
+    """No such source; a path where something is, which stays; a path of which others could change the meaning."""
     anna, bob = people
     (workshop.folder / "source").write_text("x")
     none = job(workshop, anna, "none", f"stage_in=b:{workshop.folder}/nothing=/tmp/none")

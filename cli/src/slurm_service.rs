@@ -154,8 +154,8 @@ pub(crate) fn at_node(
     Ok(client::order(&format!("{address}:{port}"), &munge, &request, input)?)
 }
 
-/// Is something at the path on standard input, where an input of a job is to go? Follows no link at its end. The path is
-/// all that is known of the input when it is removed, so nobody else may be able to rename anything on the way.
+/// Is something at the path on standard input, where an input of a job is to go? Follows no link at its end. When the
+/// input is removed, its path is all that is known of it, so nobody else may be able to rename anything on the way.
 pub(crate) fn look() -> Result<i32> {
     let path: Vec<u8> = read_line("a path")?;
     let path = PathBuf::from(OsString::from_vec(path));
