@@ -13,7 +13,7 @@ use crate::{slurm_check, slurm_hook, slurm_install, slurm_service, slurm_step, s
 /// Where the service puts the copy of this program that users run, unless it is told otherwise.
 pub(crate) const PROGRAMS: &str = "/var/lib/landbridge";
 
-/// Staging behind other users' jobs on a Slurm cluster: for its administrator, and `check` for its users
+/// Staging behind other users' jobs on a Slurm cluster: for its administrator
 #[derive(Debug, Args)]
 pub(crate) struct SlurmArgs {
     #[command(subcommand)]

@@ -448,7 +448,8 @@ fn a_stopped_reader_does_not_keep_a_job_from_ending() {
     let running = stage.start_with(&["run", "-n", "2", "--", "yes"], |command| {
         command.stdout(Stdio::piped()).process_group(0);
     });
-    std::thread::sleep(Duration::from_millis(500));
+    // Until it runs, and the pipe is full.
+    std::thread::sleep(Duration::from_secs(2));
     kill(running.child.id() as i32, "TERM");
     let done = running.finish(SOON);
     assert_eq!(done.code, Some(143), "{done:?}");

@@ -78,7 +78,8 @@ async fn race(addresses: Vec<SocketAddr>) -> io::Result<TcpStream> {
 
 /// Whether this machine has no way to the address at all, as to IPv6 on a machine with IPv4 alone.
 fn is_unroutable(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::NetworkUnreachable | io::ErrorKind::AddrNotAvailable)
+    use io::ErrorKind::{AddrNotAvailable, HostUnreachable, NetworkUnreachable};
+    matches!(error.kind(), AddrNotAvailable | HostUnreachable | NetworkUnreachable)
 }
 
 #[cfg(test)]
