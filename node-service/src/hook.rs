@@ -25,7 +25,8 @@ const CHANGES: u32 = 16;
 pub const OUTPUT_PATIENCE: Duration = Duration::from_secs(600);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
-/// How often a step is tried: a service that was killed is there again after two seconds, and a transfer continues.
+/// How often a step is tried, with pauses that double: a service that was killed is there again after two seconds, on a
+/// busy node after ten, and a transfer continues.
 pub(crate) const ATTEMPTS: u32 = 4;
 pub(crate) const AGAIN: Duration = Duration::from_secs(2);
 
@@ -399,11 +400,11 @@ fn folder_has_node(to: &str) -> bool {
 /// Does a step, again if it fails: what can go wrong for a moment and what cannot look alike from here.
 pub(crate) fn run((cluster, steps): (&dyn Cluster, &dyn Steps), user: u32, step: &Step) -> Result<String, String> {
     let mut result = steps.run(user, step);
-    for _ in 1..ATTEMPTS {
+    for attempt in 0..ATTEMPTS - 1 {
         if result.is_ok() {
             break;
         }
-        cluster.sleep(AGAIN);
+        cluster.sleep(AGAIN * 2u32.pow(attempt));
         result = steps.run(user, step);
     }
     result

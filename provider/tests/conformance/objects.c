@@ -82,7 +82,7 @@ void case_hints(void)
 		if (i == 2)
 			hints->tx_attr->inject_size = 1 << 20;
 		if (i == 3)
-			hints->addr_format = FI_SOCKADDR_IN6;
+			hints->addr_format = FI_SOCKADDR_IB;
 		EQUAL(ask(FI_VERSION(1, 17), hints, &reply), -FI_ENODATA);
 	}
 }

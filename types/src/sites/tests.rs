@@ -84,7 +84,7 @@ fn wrong_entries_are_named() {
             "`2001:db8::7:7700` is not host:port: an IPv6 address is in brackets",
         ),
         (
-            gateway("advertise = \"[fe80::1%eth0]:7700\""),
+            file(&REST.replace("198.18.1.1:", "[fe80::1%eth0]:")),
             "gateway gw1: advertise: `[fe80::1%eth0]:7700` is not host:port",
         ),
         (file(REST) + "address = \"fe80::1\"\n", "site a: node n1: address: `fe80::1` is link-local"),

@@ -66,7 +66,7 @@ fn what_we_do_not_have_is_refused() {
         |h| h.tx_caps |= FI_RECV,
         |h| h.rx_caps |= FI_SEND,
         |h| h.domain_caps |= 1 << 53,
-        |h| h.addr_format = 3,
+        |h| h.addr_format = 4, // FI_SOCKADDR_IB
         |h| h.ep_type = 1,
         |h| h.protocol = 7,
         |h| h.comp_order = 1,
