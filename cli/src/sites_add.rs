@@ -36,7 +36,7 @@ pub(crate) fn add(args: AddArgs) -> Result<i32> {
         nodes: args.nodes,
         slurm: args.slurm,
         keep: args.keep,
-        accept: args.accept,
+        accept: args.newcomers.accept,
         asking: asking(),
     };
     let outcome = runtime()?.block_on(async {

@@ -88,14 +88,21 @@ pub(crate) struct AddArgs {
     /// Let its machine restart the gateway by itself, also after a reboot, by your systemd or your crontab there
     #[arg(long)]
     pub keep: bool,
-    /// Take over site SITE from another machine's sites file, which would ask for it; may be given several times
-    #[arg(long, value_name = "SITE")]
-    pub accept: Vec<String>,
+    #[command(flatten)]
+    pub newcomers: NewcomersArgs,
     /// Print as JSON
     #[arg(long)]
     pub json: bool,
     #[command(flatten)]
     pub sites: SitesFileArgs,
+}
+
+/// Whose entries become ours.
+#[derive(Debug, Args)]
+pub(crate) struct NewcomersArgs {
+    /// Take over site SITE from another machine's sites file, which would ask for it; may be given several times
+    #[arg(long, value_name = "SITE")]
+    pub accept: Vec<String>,
 }
 
 /// Make a ticket for a site that can only dial out
@@ -157,9 +164,8 @@ pub(crate) struct JoinArgs {
     /// Folder for the copies [default: ~/.local/share/landbridge]
     #[arg(long, value_name = "DIR")]
     pub folder: Option<String>,
-    /// Take over site SITE from another machine's sites file, which would ask for it; may be given several times
-    #[arg(long, value_name = "SITE")]
-    pub accept: Vec<String>,
+    #[command(flatten)]
+    pub newcomers: NewcomersArgs,
     /// Print as JSON
     #[arg(long)]
     pub json: bool,
@@ -227,9 +233,8 @@ pub(crate) struct PushArgs {
 /// Distribute the sites file after you edited it; restarts only the gateways that need it
 #[derive(Debug, Args)]
 pub(crate) struct ApplyArgs {
-    /// Take over site SITE from another machine's sites file, which would ask for it; may be given several times
-    #[arg(long, value_name = "SITE")]
-    pub accept: Vec<String>,
+    #[command(flatten)]
+    pub newcomers: NewcomersArgs,
     /// Print as JSON
     #[arg(long)]
     pub json: bool,

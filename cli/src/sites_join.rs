@@ -94,7 +94,7 @@ pub(crate) fn join(args: JoinArgs) -> Result<i32> {
         advertise: args.advertise,
         inside: args.inside,
         nodes: args.nodes,
-        accept: args.accept,
+        accept: args.newcomers.accept,
         ..Wish::default()
     };
     let outcome = runtime()?.block_on(setup::join::join(wish, &ticket, &mut Bar::new()))?;

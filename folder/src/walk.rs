@@ -73,11 +73,7 @@ pub(crate) fn folder(path: &Path, make: Option<Mode>) -> io::Result<Folder> {
 
 /// As [`named`], where nobody else can have the path mean something else.
 pub(crate) fn unshared(path: &Path) -> io::Result<Named> {
-    let mut walk = Walk { unshared: true, ..Walk::new(path, None)? };
-    match walk.last_name(false)? {
-        Some(name) => Ok(Named { folder: Folder(walk.at), name }),
-        None => Err(io::Error::new(io::ErrorKind::InvalidInput, "the path ends in no name")),
-    }
+    Walk { unshared: true, ..Walk::new(path, None)? }.named()
 }
 
 /// Who besides `user` and root can rename entries of a folder. In a sticky folder that is only its owner.
@@ -90,11 +86,7 @@ fn others_who_rename(folder: &Stat, user: u32) -> Option<String> {
 }
 
 pub(crate) fn named(path: &Path, make: Option<Mode>) -> io::Result<Named> {
-    let mut walk = Walk::new(path, make)?;
-    match walk.last_name(false)? {
-        Some(name) => Ok(Named { folder: Folder(walk.at), name }),
-        None => Err(io::Error::new(io::ErrorKind::InvalidInput, "the path ends in no name")),
-    }
+    Walk::new(path, make)?.named()
 }
 
 struct Walk {
@@ -125,6 +117,14 @@ impl Walk {
         let parts = path.split(|byte| *byte == b'/').filter(|part| !matches!(*part, b"" | b"."));
         for part in parts.rev() {
             self.rest.push_front(part.to_vec());
+        }
+    }
+
+    /// The place of the last name, which is not followed.
+    fn named(mut self) -> io::Result<Named> {
+        match self.last_name(false)? {
+            Some(name) => Ok(Named { folder: Folder(self.at), name }),
+            None => Err(io::Error::new(io::ErrorKind::InvalidInput, "the path ends in no name")),
         }
     }
 
