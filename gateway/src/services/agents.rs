@@ -44,9 +44,9 @@ pub(crate) struct Agents {
 struct Orders {
     kill: Notify,
     /// Other gateways look after the agent. It keeps running when this program ends.
-    left: Notify,
+    leave: Notify,
     /// When somebody last asked for the job that was left.
-    leave: RefCell<Option<Rc<Cell<Instant>>>>,
+    asked: RefCell<Option<Rc<Cell<Instant>>>>,
 }
 
 impl Agents {
@@ -71,8 +71,8 @@ impl Agents {
         for ((job, _), orders) in left {
             let now = Rc::new(Cell::new(Instant::now()));
             let asked = self.left.borrow_mut().entry(job).or_insert(now).clone();
-            orders.leave.replace(Some(asked));
-            orders.left.notify_one();
+            orders.asked.replace(Some(asked));
+            orders.leave.notify_one();
         }
     }
 
@@ -146,13 +146,13 @@ impl Gateway {
             let ended = tokio::select! {
                 status = handle.wait() => Some(status),
                 () = orders.kill.notified() => None,
-                () = orders.left.notified() => {
+                () = orders.leave.notified() => {
                     // Dropping the handle would kill it, and this program may end first.
                     let mut left = ManuallyDrop::new(handle);
-                    let asked = orders.leave.take();
+                    let asked = orders.asked.take();
                     let status = tokio::select! {
                         status = left.wait() => status,
-                        () = gateway.is_over(asked.as_deref()) => {
+                        () = gateway.is_over(job, asked.as_deref()) => {
                             left.let_go();
                             let status = timeout(KILL, left.wait()).await;
                             status.unwrap_or_else(|_| "nobody of its job is left".to_owned())
@@ -180,12 +180,16 @@ impl Gateway {
     }
 
     /// Returns when a job that was left is over, as far as this gateway can hear.
-    async fn is_over(&self, asked: Option<&Cell<Instant>>) {
+    async fn is_over(&self, job: JobId, asked: Option<&Cell<Instant>>) {
         let Some(asked) = asked else { return std::future::pending().await };
         let mut heard_for = if self.is_heard() { HEARD } else { Duration::ZERO };
         loop {
             sleep(LOOK).await;
             heard_for = if self.is_heard() { heard_for + LOOK } else { Duration::ZERO };
+            // It relays for the job again: its members are connected, and ask for nothing.
+            if self.table().jobs.contains_key(&job) {
+                asked.set(Instant::now());
+            }
             let silence = asked.get().elapsed();
             if heard_for >= HEARD && silence >= ASKED && silence >= self.services.load.silence(ASKED) {
                 return;
