@@ -128,6 +128,9 @@ STREAM = r"\bio::std(out|err)\(\)(?!\.is_terminal\(\)|\)\.map_or)|\be?print(ln)?
 CAPTURING = {"setup", "launch", "cli"}
 UNBOUNDED = r"\.(output|wait_with_output)\(\)"
 UNBOUNDED_FILES = {"setup/src/release.rs"}
+# An argument is made, and dropped, even where it is not wanted: what a drop does then happens without a holder.
+EAGER = r"\.(?:then_some|unwrap_or|or|map_or|ok_or)\(\s*(?:Some\(|Ok\()?\s*(\w+)\s*(?:\(|\{|::)"
+DROPS = r"\bimpl(?:<[^>]*>)?\s+Drop\s+for\s+(\w+)"
 MOST_LINES = 700
 
 
@@ -202,8 +205,23 @@ def by_path(name, code):
             yield f"{name}:{number}: `{found.group().strip()}`: others can change what a path means: use the crate folder"
 
 
+def eager_drops():
+    """Arguments with a drop of their own, made before it is known whether they are wanted."""
+    codes = {path: production(path) for path in tracked("*.rs")}
+    crate = {path: path.relative_to(ROOT).parts[0] for path in codes}
+    drop = {(crate[path], name) for path, code in codes.items() for name in re.findall(DROPS, code)}
+    for path, code in codes.items():
+        # A type of the same name in this file, without a drop, is another.
+        others = set(re.findall(r"\bstruct (\w+)", code)) - set(re.findall(DROPS, code))
+        for found in re.finditer(EAGER, code):
+            if (crate[path], found[1]) in drop and found[1] not in others:
+                line = code.count("\n", 0, found.start()) + 1
+                yield f"{path.relative_to(ROOT)}:{line}: {found[1]} is made, and dropped, in any case: use a closure"
+
+
 def breaches():
     yield from dependency_direction()
+    yield from eager_drops()
     for crate in IN_RANK:
         for name in sorted(tree_names(crate) & NOT_IN_RANK):
             yield f"{crate} brings {name} into a user's rank"

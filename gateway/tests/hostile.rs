@@ -356,6 +356,27 @@ async fn requests_for_measurements_without_end_cost_little_memory() {
     innocent.goes_on().await;
 }
 
+/// A transfer is asked for, so more than one at a time would show.
+#[tokio::test]
+async fn requests_for_measurements_by_one_that_reads_the_answers_cost_little_memory() {
+    let _turn = TURN.lock().await;
+    let (sites, key) = sites();
+    let mut innocent = Innocent::start(&sites, 1).await;
+    let mut link = Link::dial(&sites[1], &key, "m", 1);
+    let flood = std::thread::spawn(move || {
+        let mut arrived = Vec::new();
+        (0..300).all(|_| {
+            let ask = || MeasurementMessage::Measure { from: "a".into(), to: "b".into(), transfer: true };
+            let asked: Vec<u8> = (0..600).flat_map(|_| link.frame(ask())).collect();
+            link.exchange(&asked, &mut arrived)
+        })
+    });
+    let (_, grown) = innocent.goes_on_during(flood).await;
+    let held = sites[1].counters.snapshot().high_water;
+    assert!(grown < MOST_FOR_MEASURING && held < MEMORY / 2, "grew by {grown}, held {held}");
+    innocent.goes_on().await;
+}
+
 #[tokio::test]
 async fn nodes_that_were_asked_for_are_no_other_sites() {
     let (sites, key) = sites();

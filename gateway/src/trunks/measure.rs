@@ -144,7 +144,7 @@ impl Measuring {
 
     /// The permission to measure, if nothing else is being measured.
     pub(crate) fn turn(&self) -> Option<Turn<'_>> {
-        (!self.busy.replace(true)).then_some(Turn(self))
+        (!self.busy.replace(true)).then(|| Turn(self))
     }
 }
 
@@ -395,7 +395,8 @@ mod tests {
     fn one_measurement_at_a_time_and_results_of_strangers_are_ignored() {
         let measuring = Measuring::default();
         let turn = measuring.turn();
-        assert!(turn.is_some() && measuring.turn().is_none());
+        // One that is refused takes it from nobody.
+        assert!(turn.is_some() && measuring.turn().is_none() && measuring.turn().is_none());
         let (answer, mut answered) = oneshot::channel();
         let (from, to) = ("b".to_owned(), "c".to_owned());
         measuring.order.replace(Some(Order { trunk: TrunkId(1), from, to, answer }));

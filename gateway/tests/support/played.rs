@@ -1,8 +1,9 @@
 //! A site that a test plays: it holds a key that the others trust, and sends whatever the test likes over its trunks.
 
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use member::handshake::{Answer, Initiator};
 use rcgen::{CertificateParams, KeyPair, PKCS_ED25519, PublicKeyData};
@@ -147,6 +148,45 @@ impl Link {
         written
     }
 
+    /// Sends bytes, and meanwhile reads all that comes, so that neither side waits for the other. `arrived`: bytes of
+    /// a frame that is not complete yet, kept between calls. `false` when the gateway has closed the link.
+    pub(crate) fn exchange(&mut self, bytes: &[u8], arrived: &mut Vec<u8>) -> bool {
+        let StreamOwned { conn, sock } = &mut self.stream;
+        sock.set_nonblocking(true).unwrap();
+        let end = Instant::now() + LIMIT;
+        let mut open = conn.writer().write_all(bytes).is_ok();
+        let mut idle = false;
+        while open && (conn.wants_write() || !idle) {
+            assert!(Instant::now() < end, "the gateway neither reads nor closes the link");
+            let waits = |error: &io::Error| error.kind() == io::ErrorKind::WouldBlock;
+            let written = conn.write_tls(sock);
+            let read = conn.read_tls(sock);
+            idle = matches!(written, Ok(0) | Err(_)) && read.is_err();
+            open = written.is_ok() || written.is_err_and(|error| waits(&error));
+            open &= read.map_or_else(|error| waits(&error), |count| count > 0) && conn.process_new_packets().is_ok();
+            // An error says that no more is there.
+            let _ = conn.reader().read_to_end(arrived);
+            if idle && conn.wants_write() {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+        sock.set_nonblocking(false).unwrap();
+        let mut at = 0;
+        while let Some(header) = arrived.get(at..at + HEADER_LEN) {
+            let header = FrameHeader::decode(header.try_into().unwrap(), MAX_PAYLOAD).unwrap();
+            let next = at + HEADER_LEN + header.length as usize;
+            if next > arrived.len() {
+                break;
+            }
+            if header.kind == FrameKind::Control {
+                self.came = self.came.max(header.sequence + 1);
+            }
+            at = next;
+        }
+        arrived.drain(..at);
+        open && self.acknowledge()
+    }
+
     pub(crate) fn frame(&mut self, message: impl Into<Control>) -> Vec<u8> {
         let message = message.into();
         let plain = FrameHeader::plain(FrameKind::Control, message.job().unwrap_or_default(), GATEWAY, GATEWAY);
@@ -177,14 +217,19 @@ impl Link {
             let (header, payload) = self.hear()?;
             if header.kind == FrameKind::Control {
                 self.came = self.came.max(header.sequence + 1);
-                let ack = FrameHeader::plain(FrameKind::Ack, JobId::default(), GATEWAY, GATEWAY);
-                self.write(&FrameHeader { ack: self.came, ..ack }.encode());
+                self.acknowledge();
                 match Control::decode(&payload).unwrap() {
                     Control::Links(_) => {}
                     message => return Some(message),
                 }
             }
         }
+    }
+
+    /// Acknowledges the control messages that have come; `false` when the gateway has closed the link.
+    fn acknowledge(&mut self) -> bool {
+        let ack = FrameHeader::plain(FrameKind::Ack, JobId::default(), GATEWAY, GATEWAY);
+        self.write(&FrameHeader { ack: self.came, ..ack }.encode())
     }
 
     /// What the gateway says before it closes the link.
