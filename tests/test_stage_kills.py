@@ -4,6 +4,7 @@ import json
 import os
 import random
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -12,7 +13,7 @@ from people import people  # noqa: F401
 from services import start
 from test_slurm import slurm  # noqa: F401
 from test_slurm_staging import at_work_as, on, script, sites
-from test_stage import make_tree
+from test_stage import arrived, make_tree
 from victims import Victims
 
 NODES = ("n1", "n2")
@@ -72,6 +73,10 @@ def test_after_random_kills_all_arrives_once(workshop, people, slurm, blows, gat
         both = [process for kind in kinds for process in (*running.processes(kind), *at_work_as(anna, kind))]
         return list({process.pid: process for process in both}.values())
 
+    def receiving():
+        """Movers whose node has a part of the copy."""
+        return [mover for mover in found("mover") if arrived(Path(f"/proc/{mover.pid}/root/tmp")) > 40]
+
     victims = Victims({
         "mover": lambda: found("mover"),
         "command": lambda: found("stage", "run"),
@@ -79,6 +84,9 @@ def test_after_random_kills_all_arrives_once(workshop, people, slurm, blows, gat
         "gateway": lambda: found("gateway"),
         "node service": lambda: found("node-service"),
     }, freezes=("mover", "gateway"), rounds=blows)
+    # Chance alone may strike only before the first block has arrived.
+    running.wait_for(receiving, AGAIN_S, "a part of a copy")
+    victims.hit("mover", receiving())
     victims.strike(lambda: running.wait_for(lambda: found("mover"), AGAIN_S, f"movers ({victims})"))
     enough.touch()
     done = running.finish()

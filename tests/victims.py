@@ -34,15 +34,17 @@ class Victims:
             running()
             time.sleep(self.numbers.uniform(0, 2))
             kind = self.numbers.choice(sorted(self.kinds))
-            frozen = kind in self.freezes and self.numbers.random() < FREEZES
-            found = self.kinds[kind]()
-            if not found:
-                continue
-            victim = self.numbers.choice(sorted(found, key=lambda process: process.pid))
-            end = self.numbers.choice([signal.SIGKILL, signal.SIGCONT]) if frozen else signal.SIGKILL
-            if frozen and victim.kill(signal.SIGSTOP):
-                time.sleep(FROZEN_S)
-            # It may have ended by itself, or have been killed while it was frozen.
-            if victim.kill(end) or frozen:
-                how = "killed" if not frozen else "frozen" if end == signal.SIGCONT else "frozen and killed"
-                self.struck.append(f"{kind} {how}")
+            self.hit(kind, self.kinds[kind](), kind in self.freezes and self.numbers.random() < FREEZES)
+
+    def hit(self, kind, found, frozen=False):
+        """Kills one of these processes of a kind, or freezes it first, and counts it."""
+        if not found:
+            return
+        victim = self.numbers.choice(sorted(found, key=lambda process: process.pid))
+        end = self.numbers.choice([signal.SIGKILL, signal.SIGCONT]) if frozen else signal.SIGKILL
+        if frozen and victim.kill(signal.SIGSTOP):
+            time.sleep(FROZEN_S)
+        # It may have ended by itself, or have been killed while it was frozen.
+        if victim.kill(end) or frozen:
+            how = "killed" if not frozen else "frozen" if end == signal.SIGCONT else "frozen and killed"
+            self.struck.append(f"{kind} {how}")
