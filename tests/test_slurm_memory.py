@@ -4,10 +4,12 @@ import random
 import re
 from pathlib import Path
 
+import pytest
+
 from harness import LANDBRIDGE
 from people import people  # noqa: F401
 from test_slurm import slurm  # noqa: F401
-from test_slurm_staging import at_work_as, begin
+from test_slurm_staging import MOVE, at_work_as, begin, on
 
 # node_service::memory::TURNS, and the default of --user-memory.
 TURNS = 4
@@ -50,3 +52,17 @@ def test_the_movers_of_a_user_have_a_bound(workshop, people, slurm):
         running_at_once = [steps[:end].count("started") - steps[:end].count("ended") for end in range(len(steps) + 1)]
         assert max(running_at_once) == TURNS, f"{running_at_once}\n{done}\n{log}"
         assert len(limits) == 1 and limits.pop() * TURNS <= USER_BYTES, limits
+
+
+@pytest.mark.slow
+def test_blocks_of_the_largest_size_fit_into_a_movers_memory(workshop, people, slurm):
+    anna, _ = people
+    with (workshop.folder / "source").open("wb") as file:
+        for part in range(6):
+            file.write(random.Random(part).randbytes(64 << 20))
+    steps = [
+        f"{MOVE} --block 64MiB b:{workshop.folder}/source a/n1:/tmp/target",
+        on("a-n1", f"cmp /tmp/target {workshop.folder}/source && rm /tmp/target && echo THE SAME"),
+    ]
+    done = begin(workshop, anna, *steps, *steps, nodes=1, limit=180).finish()
+    assert done.check().out.count("THE SAME") == 2, str(done)
