@@ -244,6 +244,73 @@ def test_fetches_are_started_and_waited_for(workshop):
         assert run.finish().check().out.count("ended well") == 2
 
 
+# The other side exports a variable only when this one has gone on after `start_fetch`.
+AT_ONCE = """
+import pathlib, sys, time
+import numpy as np, landbridge as lb
+from mpi4py import MPI
+
+comm, side, gone_on = MPI.COMM_WORLD, int(sys.argv[1]), pathlib.Path(sys.argv[2])
+rows, columns = lb.Layout((6, 8), [lb.Block(2), lb.Whole()]), lb.Layout((6, 8), [lb.Whole(), lb.Block(2)])
+whole = np.arange(48.0).reshape(6, 8)
+wanted = whole[:, 4 * comm.rank : 4 * comm.rank + 4]
+scattered = lb.Runs((6, 8), comm.size, [(24 * comm.rank, 24)])
+
+def after(name):
+    while not (gone_on / name).exists():
+        time.sleep(0.01)
+
+def go_on(name):
+    comm.barrier()
+    (gone_on / name).touch()
+
+with lb.join("once@a", comm, timeout=20) as coupling:
+    if side == 0:
+        for name in ["waited", "tested", "wrong", "anywhere"]:
+            after(name)
+            coupling.export(name, whole[3 * comm.rank : 3 * comm.rank + 3], rows)
+    else:
+        started = coupling.start_fetch("waited", columns)
+        try:
+            started.wait(0.05)
+        except TimeoutError as error:
+            assert "longer than 0.05 s" in str(error), error
+        else:
+            raise SystemExit("no error")
+        go_on("waited")
+        assert (started.wait() == wanted).all()
+        into = np.zeros((6, 4))
+        started = coupling.start_fetch("tested", columns, into=into)
+        assert not started.test()
+        go_on("tested")
+        while not started.test():
+            time.sleep(0.01)
+        assert started.wait() is into and (into == wanted).all()
+        started = coupling.start_fetch("wrong", columns, into=np.zeros((6, 3 if comm.rank else 4)))
+        go_on("wrong")
+        try:
+            started.wait()
+        except lb.PlanError as error:
+            assert "rank 1: into has shape (6, 3): this rank's part has (6, 4)" in str(error), error
+        else:
+            raise SystemExit("no error")
+        started = coupling.start_fetch("anywhere", scattered)
+        go_on("anywhere")
+        assert (started.wait() == whole.ravel()[24 * comm.rank : 24 * comm.rank + 24]).all()
+        assert (coupling.fetch("wrong", columns) == wanted).all()
+print("ended well")
+"""
+
+
+def test_a_fetch_is_started_before_anything_was_exported(workshop):
+    coupled, gone_on = Coupled(workshop), workshop.folder / "gone-on"
+    gone_on.mkdir()
+    places = enumerate([(mpich, "a"), (openmpi, "b")])
+    runs = [coupled.start(mpi(), site, 2, "-c", AT_ONCE, side, gone_on) for side, (mpi, site) in places]
+    for run in runs:
+        assert run.finish().check().out.count("ended well") == 2
+
+
 @pytest.mark.parametrize(
     ("name", "site", "texts"),
     [

@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import shutil
 import time
 import zlib
@@ -176,7 +177,9 @@ class Coupling:
 
         `select`, `into`, `casting`: as for `redistribute`. Older versions can no longer be fetched afterwards. After a
         TimeoutError the same may be fetched again, into the same array."""
-        started = self.start_fetch(name, layout, version, select=select, into=into, casting=casting, timeout=timeout)
+        started = self._start(name, layout, version, select, into, casting)
+        started.begin_together(timeout)
+        self._fetching = started
         try:
             return started.wait(timeout)
         except TimeoutError:
@@ -193,7 +196,6 @@ class Coupling:
         select: Union[Select, Sequence[Index], None] = None,
         into: None = None,
         casting: str = "same_kind",
-        timeout: Optional[float] = None,
     ) -> Fetching[Optional[np.ndarray]]: ...
 
     @overload
@@ -206,7 +208,6 @@ class Coupling:
         select: Union[Select, Sequence[Index], None] = None,
         into: Into,
         casting: str = "same_kind",
-        timeout: Optional[float] = None,
     ) -> Fetching[Into]: ...
 
     def start_fetch(
@@ -218,11 +219,18 @@ class Coupling:
         select: Union[Select, Sequence[Index], None] = None,
         into: Any = None,
         casting: str = "same_kind",
-        timeout: Optional[float] = None,
     ) -> Fetching[Any]:
-        """Begins a fetch, and returns what to wait for: elements come while the program computes. Waits here only until
-        the other side has exported any version of the variable. One fetch may be in flight at a time."""
-        found: list[Any] = []
+        """Begins a fetch, and returns at once what to wait for: elements come while the program computes. Before the
+        other side has exported any version of the variable, nothing of it is known: then the fetch begins with the
+        first `test` or `wait` afterwards, which also raise what cannot be. One fetch may be in flight at a time."""
+        started = self._start(name, layout, version, select, into, casting)
+        with contextlib.suppress(TimeoutError):
+            started.begin_together(0.0)
+        self._fetching = started
+        return started
+
+    def _start(self, name, layout, version, select, into, casting) -> Fetching[Any]:
+        """A fetch that has not begun, or the one of the same that was put off."""
         asked, is_scattered = (version, layout, select, into, casting), not isinstance(layout, Layout)
 
         def possible() -> str:
@@ -233,59 +241,18 @@ class Coupling:
                 self._scattered.check(layout)
                 if select is not None:
                     raise ValueError("select: it must be a Layout to select elements for")
+            late = self._late.get(checked)
+            if late is not None and late.version >= number and not late.is_of(asked, self._ranks.rank):
+                raise ValueError(f"{late.what} was asked for before: ask for the same, into the same array")
             return _what("fetch", checked, number, layout, select)
 
         # What ranks tell the other side, they must all tell.
         self._together(possible)
-
-        def known() -> None:
-            checked, number = _variable(name, version)
-            late = self._late.get(checked)
-            if late is not None and late.version >= number:
-                if not late.is_of(asked, self._ranks.rank):
-                    raise ValueError(f"{late.what} was asked for before: ask for the same, into the same array")
-                found.append(late)
-                return
-            rank, met = self._ranks.rank, layout
-            if is_scattered:
-                met = scattered.blocks(layout.shape, self._ranks.size)
-            if select is None and met.size <= self._ranks.size:
-                # Most likely the arrays have the same shape. Then it is packed for this when it is exported.
-                self._core.wish(checked, met._core, *picks(None, met.shape, met.shape))
-            text, _, source = self._core.variable(checked, timeout)
-            dtype = np.lib.format.descr_to_dtype(ast.literal_eval(text))
-            target = self._target(layout, rank, dtype, into, casting)
-            if is_scattered:
-                shapes = tuple(source.shape()), tuple(layout.shape)
-                if shapes[0] != shapes[1]:
-                    raise ValueError(f"{checked}: it is exported with shape {shapes[0]}, layout has shape {shapes[1]}")
-                target = self._target(met, rank, dtype, None, casting)
-            found.append((checked, number, dtype, target, met, picks(select, source.shape(), met.shape)))
-
-        # Nothing is begun unless all ranks can: what one asks for is never asked for again.
-        self._together(known)
-        if isinstance(found[0], Fetching):
-            self._fetching = late = self._late.pop(found[0].name)
-            return late.again()
-        ((checked, number, dtype, target, met, chosen),) = found
-        finish = None
-        if is_scattered:
-            plan = self._scattered.plan(checked, False, layout, dtype, self._ranks)
-
-            def finish():
-                return plan.run(target, into=into, casting=casting)
-
-        strides, size = [0] * len(met.shape), dtype.itemsize
-        if target is not None:
-            strides, size = list(target.strides), target.itemsize
-        self._late.pop(checked, None)
-        self._fetching = fetching = Fetching(self, checked, number, asked)
-        try:
-            core = self._core.fetch(checked, number, met._core, *chosen, strides, size)
-            fetching.begun(core, target, dtype, target if into is None else into, finish)
-        except Exception as error:  # noqa: BLE001: all ranks must hear of it when they wait
-            fetching.problem = error
-        return fetching
+        checked, number = _variable(name, version)
+        late = self._late.get(checked)
+        if late is not None and late.version >= number:
+            return self._late.pop(checked).again()
+        return Fetching(self, checked, number, asked)
 
     def close(self, timeout: Optional[float] = None) -> None:
         """Ends the coupling once the other side has fetched everything that was exported here; waits for that as
@@ -430,14 +397,61 @@ class Fetching(Awaited[Result]):
         self._target: Optional[np.ndarray] = None
         self._dtype: np.dtype = np.dtype(np.void)
         self._result: Any = None
-        self._finish: Optional[Callable[[], Any]] = None
+        self._plan: Any = None
         self.problem: Optional[Exception] = None
-        self._arrived = self._over = False
+        self._wished = self._begun = self._agreed = self._arrived = self._over = False
+        layout = asked[1]
+        self._is_scattered = not isinstance(layout, Layout)
+        ranks = coupling._ranks
+        self._met = scattered.blocks(layout.shape, ranks.size) if self._is_scattered else layout
 
-    def begun(self, core: Any, target: Optional[np.ndarray], dtype: np.dtype, result: Any, finish: Any) -> None:
-        """`finish`: makes the result of what has come, with the other ranks; None: it is that."""
-        self._core, self._target, self._dtype, self._result = core, target, dtype, result
-        self._finish = finish
+    def begin_together(self, limit: Optional[float]) -> None:
+        """Begins on all ranks, or, after an error, on none: what one asks for is never asked for again. TimeoutError:
+        the other side has exported no version of the variable within `limit` seconds. Collective."""
+        if self._agreed:
+            return
+        coupling = self._coupling
+        found: list[Any] = []
+        coupling._together(lambda: found.append(None if self._begun else self._look(limit)))
+        if self._is_scattered:
+            dtype = self._dtype if self._begun else found[0][0]
+            self._plan = coupling._scattered.plan(self.name, False, self._asked[1], dtype, coupling._ranks)
+        try:
+            if not self._begun:
+                self._ask(*found[0])
+        except Exception as error:  # noqa: BLE001: all ranks must hear of it when they wait
+            self.problem = error
+        self._agreed = True
+
+    def _look(self, limit: Optional[float]) -> tuple:
+        """Type of the elements, where they go, and which they are."""
+        coupling, met = self._coupling, self._met
+        _, layout, select, into, casting = self._asked
+        ranks, core = coupling._ranks, coupling._open
+        if select is None and met.size <= ranks.size and not self._wished:
+            # Most likely the arrays have the same shape. Then it is packed for this when it is exported.
+            core.wish(self.name, met._core, *picks(None, met.shape, met.shape))
+            self._wished = True
+        text, _, source = core.variable(self.name, limit)
+        dtype = np.lib.format.descr_to_dtype(ast.literal_eval(text))
+        target = coupling._target(layout, ranks.rank, dtype, into, casting)
+        if self._is_scattered:
+            shapes = tuple(source.shape()), tuple(layout.shape)
+            if shapes[0] != shapes[1]:
+                raise ValueError(f"{self.name}: it is exported with shape {shapes[0]}, layout has shape {shapes[1]}")
+            target = coupling._target(met, ranks.rank, dtype, None, casting)
+        return dtype, target, picks(select, source.shape(), met.shape)
+
+    def _ask(self, dtype: np.dtype, target: Optional[np.ndarray], chosen: tuple) -> None:
+        self._begun, self._dtype, self._target = True, dtype, target
+        into = self._asked[3]
+        self._result = target if into is None else into
+        strides, size = [0] * len(self._met.shape), dtype.itemsize
+        if target is not None:
+            strides, size = list(target.strides), target.itemsize
+        core = self._coupling._open
+        self._coupling._late.pop(self.name, None)
+        self._core = core.fetch(self.name, self.version, self._met._core, *chosen, strides, size)
 
     def test(self) -> bool:
         """Whether this rank's elements have arrived, or never will; puts those that have where they belong."""
@@ -455,9 +469,10 @@ class Fetching(Awaited[Result]):
         some rank waits longer: it may be waited for again."""
         if not self._over:
             try:
+                self.begin_together(timeout)
                 self._coupling._together(lambda: self._take(timeout))
-                if self._finish is not None:
-                    self._result = self._finish()
+                if self._is_scattered:
+                    self._result = self._plan.run(self._target, into=self._asked[3], casting=self._asked[4])
             except TimeoutError:
                 raise
             except BaseException:
@@ -469,6 +484,8 @@ class Fetching(Awaited[Result]):
     def _take(self, timeout: Optional[float]) -> None:
         if self.problem is not None:
             raise self.problem
+        if not self._begun:
+            self._ask(*self._look(timeout))
         while not self._arrived:
             arrived = self._coupling._open.next(self._core, timeout)
             self._arrived = not arrived
