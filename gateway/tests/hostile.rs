@@ -349,8 +349,9 @@ async fn requests_for_measurements_without_end_cost_little_memory() {
             false
         });
         let (cut, grown) = innocent.goes_on_during(flood).await;
-        let held = sites[1].counters.snapshot().high_water;
+        let (held, violations) = (sites[1].counters.snapshot().high_water, sites[1].counters.snapshot().violations);
         assert!(cut, "a site that reads no answer keeps its link");
+        assert_eq!(violations, u64::from(run), "counted once");
         assert!(grown < MOST_FOR_MEASURING && held < MEMORY / 2, "grew by {grown}, held {held}");
     }
     innocent.goes_on().await;

@@ -17,12 +17,17 @@ impl Trunk {
         let pushed = self.control.borrow_mut().push(&message.into());
         self.flush_control(gateway);
         let Err(error) = pushed else { return };
+        let links = self.up_links();
+        if !links.is_empty() && links.iter().all(|link| link.is_cut()) {
+            // It was told when they were.
+            return;
+        }
         log!(error, &self.site, site = self.site, gateway = self.gateway, %error, "control message not sent");
         if let ControlError::Full { .. } = error
-            && self.is_up()
+            && !links.is_empty()
         {
             gateway.counters.violation();
-            self.up_links().iter().for_each(|link| link.cut(format!("rules broken: {error}")));
+            links.iter().for_each(|link| link.cut(format!("rules broken: {error}")));
         }
     }
 
