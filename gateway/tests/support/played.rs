@@ -173,7 +173,7 @@ impl Link {
         sock.set_nonblocking(false).unwrap();
         let mut at = 0;
         while let Some(header) = arrived.get(at..at + HEADER_LEN) {
-            let header = FrameHeader::decode(header.try_into().unwrap(), MAX_PAYLOAD).unwrap();
+            let header = FrameHeader::decode(header, MAX_PAYLOAD).unwrap();
             let next = at + HEADER_LEN + header.length as usize;
             if next > arrived.len() {
                 break;
