@@ -52,14 +52,16 @@ def test_a_link_local_address_is_refused_by_name(workshop, isolated):
     done.fails_naming("site a", "node n1", "`fe80::1` is link-local")
 
 
-def test_files_are_staged_between_nodes_and_sites(workshop, isolated):
+# Where a site has both families, the lab's nodes have no address in the sites file, only names.
+@pytest.mark.parametrize("options", [["--ip", "6"], ["--ip", "both", "--gateways", "2"]], ids=["ipv6", "both"])
+def test_files_are_staged_between_nodes_and_sites(workshop, isolated, options):
     stage, enter = f"{LANDBRIDGE} stage move", f"{LANDBRIDGE} lab enter"
     script = (
         "head -c 5000000 /dev/urandom > /tmp/file && sha256sum < /tmp/file"
         f" && {stage} /tmp/file a/n2:/tmp/ && {stage} a/n2:/tmp/file b/n1:/tmp/"
         f" && {enter} a-n2 -- sha256sum /tmp/file && {enter} b-n1 -- sha256sum /tmp/file"
     )
-    done = workshop.lab(["bash", "-c", script], options=["--ip", "6"]).finish().check()
+    done = workshop.lab(["bash", "-c", script], options=options).finish().check()
     sums = [line.split()[0] for line in done.out.splitlines() if len(line.split()[0]) == 64]
     assert len(sums) == 3 and len(set(sums)) == 1, str(done)
 

@@ -1,10 +1,11 @@
 //! On which nodes places are, and the job of movers between them.
 
 use std::ffi::{OsStr, OsString};
-use std::net::{ToSocketAddrs, UdpSocket};
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs, UdpSocket};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
 use launch::home::{homes, portable};
@@ -68,9 +69,13 @@ impl Map {
         let at = |node: &str| At { site: name.to_owned(), node: node.to_owned() };
         if place.site.is_none() {
             return this_machine(site).map(|node| vec![at(&node)]).ok_or_else(|| {
+                let gateway = match &site.gateways[..] {
+                    [only] => format!(", nor that of its gateway {}", only.name),
+                    _ => String::new(),
+                };
                 anyhow!(
-                    "{place}: this machine is neither a node of site {name} nor that of its only gateway: name the node that \
-                     has the file, as {name}/NODE:PATH, or {name}:PATH if the gateway's machine sees it"
+                    "{place}: this machine is no node of site {name}{gateway}: name the node that has the file, as \
+                     {name}/NODE:PATH, or {name}:PATH if the machine of each gateway sees it"
                 )
             });
         }
@@ -146,19 +151,32 @@ fn names(site: &Site) -> String {
     site.nodes.iter().map(|node| node.name.as_str()).collect::<Vec<_>>().join(", ")
 }
 
-/// Which of a site's nodes this machine is.
+/// How long looking up the names of nodes may take.
+const LOOK_UP: Duration = Duration::from_secs(3);
+
+/// Which of a site's nodes this machine is: by address, by name, or by the addresses that the name stands for.
 fn this_machine(site: &Site) -> Option<String> {
-    let is_own = |address: std::net::IpAddr| UdpSocket::bind((address, 0)).is_ok();
-    let node = site.nodes.iter().find(|node| match node.address {
-        Some(address) => is_own(address),
-        None => rustix::system::uname().nodename().to_bytes() == node.name.as_bytes(),
-    });
+    let is_own = |address: IpAddr| UdpSocket::bind((address, 0)).is_ok();
+    let own = rustix::system::uname();
+    let own = own.nodename().to_bytes();
+    let is_named =
+        |name: &str| own == name.as_bytes() || own.split(|byte| *byte == b'.').next() == Some(name.as_bytes());
+    let node = site.nodes.iter().find(|node| node.address.map_or_else(|| is_named(&node.name), is_own));
     let gateway = || match &site.gateways[..] {
         [only] => only.inside.to_socket_addrs().is_ok_and(|mut all| all.any(|address| is_own(address.ip()))),
         // Which of them leads a job is not known before.
         _ => false,
     };
-    node.map(|node| node.name.clone()).or_else(|| gateway().then(|| FORWARDER.to_owned()))
+    let looked_up = || {
+        let end = Instant::now() + LOOK_UP;
+        let unnamed = site.nodes.iter().filter(|node| node.address.is_none()).take_while(|_| Instant::now() < end);
+        // Many machines have a loopback address for their own name, and that is everybody's.
+        let is_own = |address: SocketAddr| !address.ip().is_loopback() && is_own(address.ip());
+        let mut found =
+            unnamed.filter(|node| (&node.name[..], 0).to_socket_addrs().is_ok_and(|mut all| all.any(is_own)));
+        found.next().map(|node| node.name.clone())
+    };
+    node.map(|node| node.name.clone()).or_else(|| gateway().then(|| FORWARDER.to_owned())).or_else(looked_up)
 }
 
 /// A path as another process of this machine understands it, with the slash that it may end in.

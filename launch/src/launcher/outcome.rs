@@ -20,8 +20,12 @@ impl Failure {
         Failure { reason: reason.into(), ..Failure::default() }
     }
 
-    /// A failure at a site.
+    /// A failure at a site. A reason that names the site first, as gateways' do, does not name it twice.
     pub fn at_site(site: &str, reason: impl Into<String>) -> Failure {
+        let mut reason = reason.into();
+        if let Some(rest) = reason.strip_prefix("site ").and_then(|rest| rest.strip_prefix(site)?.strip_prefix(": ")) {
+            reason = rest.to_owned();
+        }
         Failure { site: Some(site.to_owned()), ..Failure::new(reason) }
     }
 
@@ -107,6 +111,8 @@ mod tests {
         assert_eq!(rank.to_string(), "site b, node n2: rank 3 killed by signal 9 (SIGKILL)");
         assert_eq!(Failure::at_node("b", "n1", "no").to_string(), "site b, node n1: no");
         assert_eq!(Failure::at_site("b", "no").to_string(), "site b: no");
+        assert_eq!(Failure::at_site("b", "site b: gateway gw1: no").to_string(), "site b: gateway gw1: no");
+        assert_eq!(Failure::at_site("b", "site bc: no").to_string(), "site b: site bc: no");
         assert_eq!(Failure::new("no").to_string(), "no");
     }
 }
