@@ -11,6 +11,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail};
+use folder::{Folder, through};
 use launch::launcher::Sites;
 use launch::message::Stream;
 use rustix::fs::{FlockOperation, flock};
@@ -73,6 +74,7 @@ struct Job {
 /// site that `--from` names.
 pub(crate) fn detach(words: &[OsString], from: Option<&str>) -> Result<i32> {
     let all = folder()?;
+    private(&all)?;
     forget_old(&all);
     let (id, folder) = fresh(&all)?;
     let directory = std::env::current_dir().context("the working directory")?;
@@ -147,7 +149,7 @@ pub(crate) fn become_detached(folder: &Path, work: impl FnOnce() -> Result<i32>)
 /// Shows the jobs of this machine, and those of the site to which jobs are carried from here.
 pub(crate) fn jobs(args: &JobsArgs) -> Result<i32> {
     let from = args.far.from.as_deref();
-    let mut jobs = all(&folder()?)?;
+    let mut jobs = all(&known()?)?;
     jobs.iter_mut().for_each(|job| job.site = SiteId::shown(job.id, from).site);
     let far = far(&args.far.sites, from)?;
     let mut out = output::stdout();
@@ -212,14 +214,14 @@ pub(crate) fn logs(args: &LogsArgs) -> Result<i32> {
             follow.into_iter().chain([number.to_string().into()]).collect(),
         );
     }
-    let all = folder()?;
-    let job = find(&all, number)?;
-    let path = job.folder.join("output");
-    let mut file = File::open(&path).with_context(|| path.display().to_string())?;
+    let all = known()?;
+    let (job, held) = find(&all, number)?;
+    let mut file =
+        File::open(through(&held, b"output")).with_context(|| job.folder.join("output").display().to_string())?;
     let mut at = 0;
     loop {
         // Checked before reading, so that nothing the job writes before its end is missed.
-        let over = !args.follow || find(&all, number)?.state != State::Running;
+        let over = !args.follow || find(&all, number)?.0.state != State::Running;
         file.seek(SeekFrom::Start(at))?;
         let mut piece = Vec::new();
         Read::by_ref(&mut file).take(1 << 20).read_to_end(&mut piece)?;
@@ -240,8 +242,8 @@ pub(crate) fn cancel(args: &CancelArgs) -> Result<i32> {
     if let Some((sites, site)) = site_of(&args.id, &args.far)? {
         return carried::command(&sites, &site, &["cancel"], vec![number.to_string().into()]);
     }
-    let all = folder()?;
-    let job = find(&all, number)?;
+    let all = known()?;
+    let (job, held) = find(&all, number)?;
     match job.state {
         State::Running => {}
         State::Elsewhere => {
@@ -249,7 +251,7 @@ pub(crate) fn cancel(args: &CancelArgs) -> Result<i32> {
         }
         State::Ended | State::Killed => bail!("job {} has ended already: `landbridge jobs` lists it", job.id),
     }
-    let pid = read(&job.folder.join("pid")).trim().parse().ok().and_then(Pid::from_raw);
+    let pid = read(&through(&held, b"pid")).trim().parse().ok().and_then(Pid::from_raw);
     let pid = pid.with_context(|| format!("job {}: {} has no process id", job.id, job.folder.join("pid").display()))?;
     // As with Ctrl-C, the second signal does not wait for the ranks.
     for signal in [Signal::TERM, Signal::TERM, Signal::KILL] {
@@ -257,14 +259,14 @@ pub(crate) fn cancel(args: &CancelArgs) -> Result<i32> {
             break;
         }
         let end = Instant::now() + END;
-        while find(&all, number)?.state == State::Running && Instant::now() < end {
+        while find(&all, number)?.0.state == State::Running && Instant::now() < end {
             std::thread::sleep(LOOK);
         }
-        if find(&all, number)?.state != State::Running {
+        if find(&all, number)?.0.state != State::Running {
             break;
         }
     }
-    if find(&all, number)?.state == State::Running {
+    if find(&all, number)?.0.state == State::Running {
         bail!("job {} did not end: its process is {} on this machine", job.id, pid.as_raw_nonzero());
     }
     let id = SiteId::shown(job.id, args.far.from.as_deref());
@@ -279,10 +281,22 @@ fn folder() -> Result<PathBuf> {
     Ok(state.join("landbridge/jobs"))
 }
 
+/// The folder of all jobs, which nobody else may have written to: what is in it decides which process is ended.
+fn known() -> Result<PathBuf> {
+    let all = folder()?;
+    if all.symlink_metadata().is_ok() {
+        private(&all)?;
+    }
+    Ok(all)
+}
+
+fn private(all: &Path) -> Result<()> {
+    Folder::make_private(all).map(drop).with_context(|| all.display().to_string())
+}
+
 /// A new job's folder, which no other job gets and only its owner can read.
 fn fresh(all: &Path) -> Result<(u32, PathBuf)> {
     use std::os::unix::fs::DirBuilderExt;
-    std::fs::create_dir_all(all).with_context(|| all.display().to_string())?;
     let mut id = numbers(all).into_iter().max().unwrap_or(0) + 1;
     loop {
         let folder = all.join(id.to_string());
@@ -303,20 +317,28 @@ fn all(all: &Path) -> Result<Vec<Job>> {
     let mut numbers = numbers(all);
     numbers.sort_unstable();
     // A folder without a description belongs to a job that is just being started.
-    Ok(numbers.into_iter().filter_map(|id| job(all, id)).collect())
+    Ok(numbers.into_iter().filter_map(|id| job(all, id)).map(|(job, _)| job).collect())
 }
 
-fn find(all: &Path, id: u32) -> Result<Job> {
+fn find(all: &Path, id: u32) -> Result<(Job, Folder)> {
     job(all, id).with_context(|| format!("no job {id} in {}: `landbridge jobs` lists them", all.display()))
 }
 
-fn job(all: &Path, id: u32) -> Option<Job> {
+/// A job, and its folder, which is held so that all of it is read in one.
+fn job(all: &Path, id: u32) -> Option<(Job, Folder)> {
     let folder = all.join(id.to_string());
-    let typed: Typed = serde_json::from_str(&read(&folder.join("job.json"))).ok()?;
+    // Another user's describes no job of this one.
+    let held = Folder::open(&folder).ok()?;
+    let found = held.examine().ok()?;
+    if found.st_uid != rustix::process::geteuid().as_raw() || found.st_mode & 0o022 != 0 {
+        return None;
+    }
+    let file = |name: &str| through(&held, name.as_bytes());
+    let typed: Typed = serde_json::from_str(&read(&file("job.json"))).ok()?;
     let here = typed.host == host();
-    let locked = here && is_locked(&folder.join("lock"));
+    let locked = here && is_locked(&file("lock"));
     // Read after the lock was checked: the exit code is written before the lock is released.
-    let exit_code = read(&folder.join("exit")).trim().parse().ok();
+    let exit_code = read(&file("exit")).trim().parse().ok();
     let state = match exit_code {
         Some(_) if !locked => State::Ended,
         _ if !here => State::Elsewhere,
@@ -329,8 +351,8 @@ fn job(all: &Path, id: u32) -> Option<Job> {
         State::Killed => Some("output"),
         State::Running | State::Elsewhere => None,
     };
-    let ended = last.and_then(|name| std::fs::metadata(folder.join(name)).ok()?.modified().ok()).map(seconds);
-    Some(Job { id, state, exit_code, site: None, typed, ended, folder })
+    let ended = last.and_then(|name| std::fs::metadata(file(name)).ok()?.modified().ok()).map(seconds);
+    Some((Job { id, state, exit_code, site: None, typed, ended, folder }, held))
 }
 
 impl Job {

@@ -4,6 +4,8 @@
 
 mod stage;
 
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::process::Stdio;
 use std::time::Duration;
 
 use stage::{Done, Stage, kill, wait_for};
@@ -37,6 +39,8 @@ fn a_detached_job_runs_to_its_end_and_is_remembered() {
     let stage = Stage::new();
     let id = detach(&stage, "echo up; sleep 1; echo over; exit $((LANDBRIDGE_RANK * 7))");
     assert_eq!(id, "1");
+    let mode = stage.path("state/landbridge/jobs").metadata().unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o700, "whatever the umask");
     assert_eq!(states(&stage), [("running".to_owned(), None)]);
     let followed = type_it(&stage, &["logs", "-f", &id]);
     assert_eq!(followed.code, Some(0), "{followed:?}");
@@ -70,4 +74,52 @@ fn a_detached_job_can_be_cancelled_and_killed() {
     wait_for("the end", SOON, || (states(&stage)[1].0 == "killed").then_some(()));
     assert_eq!(type_it(&stage, &["logs", "-f", &id]).code, Some(0));
     stage.nothing_left();
+}
+
+/// Another user who may write there would choose the process that `cancel` ends.
+#[test]
+fn what_others_could_have_written_is_no_job() {
+    let stage = Stage::new();
+    let jobs = stage.path("state/landbridge/jobs");
+    let planted = jobs.join("1");
+    let mode = |path: &std::path::Path, mode| std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
+    std::fs::create_dir_all(&planted).unwrap();
+    let mut victim = Victim(std::process::Command::new("sleep").arg("1000").stdout(Stdio::null()).spawn().unwrap());
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let typed = serde_json::json!({ "command": ["run"], "directory": "/", "host": host, "began": 1 });
+    std::fs::write(planted.join("job.json"), typed.to_string()).unwrap();
+    std::fs::write(planted.join("pid"), victim.0.id().to_string()).unwrap();
+    let lock = std::fs::File::create(planted.join("lock")).unwrap();
+    lock.lock().unwrap();
+
+    mode(&planted, 0o777);
+    mode(&jobs, 0o755);
+    assert_eq!(states(&stage), []);
+    mode(&planted, 0o700);
+    mode(&jobs, 0o775);
+    for words in [&["jobs"][..], &["logs", "1"], &["cancel", "1"], &["run", "-n", "1", "--detach", "--", "true"]] {
+        let done = type_it(&stage, words);
+        assert!(done.code == Some(1) && done.err.contains("chmod go-w"), "{done:?}");
+    }
+    mode(&jobs, 0o755);
+    if rustix::process::geteuid().is_root() {
+        chown(&planted, Some(65534), None).unwrap();
+        assert_eq!(states(&stage), []);
+        let done = type_it(&stage, &["cancel", "1"]);
+        assert!(done.code == Some(1) && done.err.contains("no job 1"), "{done:?}");
+        chown(&planted, Some(0), None).unwrap();
+    }
+    assert!(victim.0.try_wait().unwrap().is_none(), "it was ended");
+    // The same in one's own hands is a job.
+    assert_eq!(states(&stage), [("running".to_owned(), None)]);
+}
+
+/// Ends with the test, however that ends.
+struct Victim(std::process::Child);
+
+impl Drop for Victim {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }
