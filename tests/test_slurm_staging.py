@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import pytest
 
-from harness import LANDBRIDGE, PROGRAMS, Process
+from harness import LANDBRIDGE, ONCE, PROGRAMS, Process
 from people import people  # noqa: F401
 from services import start
 from test_slurm import slurm  # noqa: F401
@@ -418,7 +418,7 @@ def test_input_comes_before_a_job_and_output_leaves_after_it(workshop, people, s
     assert description(workshop.folder / "to" / "output") == description(source), str(done)
     assert (workshop.folder / "to" / "each-n4").read_text() == "a-n4\n", str(done)
     assert_nothing_left(done)
-    assert crossed(workshop) < 1.03 * 9_250_000, crossed(workshop)
+    assert crossed(workshop) < ONCE * 9_250_000, crossed(workshop)
 
 
 def test_a_job_acts_as_its_own_user_whatever_its_text_says(workshop, people, slurm):
@@ -478,7 +478,7 @@ def test_wrong_predictions_are_repaired_from_node_to_node(workshop, people, slur
     done = begin(workshop, anna, *steps, *left(), staging=True, limit=300).finish()
     done.check()
     assert (anna.home / "log").read_text().split("\n")[:-1] == [f"n{real} {digest} -" for _, real in rounds], str(done)
-    assert crossed(workshop) < 1.03 * 3_000_000 * len(rounds), crossed(workshop)
+    assert crossed(workshop) < ONCE * 3_000_000 * len(rounds), crossed(workshop)
     assert_nothing_left(done)
 
 
@@ -504,7 +504,7 @@ def test_several_nodes_get_what_they_miss(workshop, people, slurm):
     for node in (2, 3, 4):
         assert description(anna.home / f"n{node}") == description(source), f"{node}: {done}"
     assert (anna.home / "tables").read_text() == "xxx", str(done)
-    assert crossed(workshop) < 1.03 * 9_250_000, crossed(workshop)
+    assert crossed(workshop) < ONCE * 9_250_000, crossed(workshop)
     assert_nothing_left(done)
 
 

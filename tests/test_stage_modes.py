@@ -8,7 +8,7 @@ import re
 import numpy as np
 import pytest
 
-from harness import LANDBRIDGE
+from harness import LANDBRIDGE, ONCE
 from test_stage import MOVE, arrived, description, in_lab, make_tree, moved, nothing_hidden, on
 from test_stage_nodes import STAGE, part
 
@@ -18,8 +18,6 @@ TREE = 9_222_998
 # A rate gives movers the cores that they need for it, also on a busy machine.
 QUICK = "--rate 200MB/s --block 256KiB"
 CLOSED = re.compile(r"job closed job=.* received=(\d+)")
-# What crosses a trunk once, of its size. On a machine whose cores are all busy a gateway may lose a connection.
-ONCE = 1.03
 
 
 def crossed(site, jobs=1):

@@ -4,12 +4,13 @@
 //! is opened once and used by its descriptor, and it is a transfer's only if its contents say so.
 
 use std::ffi::OsString;
-use std::io::Read;
+use std::io::{self, Read};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use folder::Folder;
+use folder::{Folder, identity_of};
 use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
@@ -23,6 +24,7 @@ pub(crate) const JOURNAL: &str = "journal";
 const LOCK: &str = "lock";
 /// The target's name, by which what is left of its transfers is found.
 const NAME: &str = "name";
+const PRIVATE: Mode = Mode::from_raw_mode(0o600);
 
 /// Whether a name is of such a folder. None is ever moved.
 pub(crate) fn is_area(name: &[u8]) -> bool {
@@ -40,7 +42,7 @@ pub(crate) struct Area {
     /// Whether there was none before.
     fresh: bool,
     /// Its lock ends with this process, however that ends.
-    _lock: OwnedFd,
+    lock: OwnedFd,
 }
 
 impl Area {
@@ -50,31 +52,66 @@ impl Area {
     /// # Errors
     /// [`StageError::Busy`] if another process is at it; [`StageError::Conflict`] if it is no transfer's.
     pub(crate) fn open(parent: &Folder, shown: &Path, origin: &[u8], target: &[u8]) -> Result<Area, StageError> {
+        /// How often it is tried while other processes make it and remove it.
+        const ATTEMPTS: u32 = 50;
+        const PAUSE: Duration = Duration::from_millis(10);
         let name = called(origin, target);
         let path = shown.join(OsString::from_vec(name.clone()));
-        let fresh = parent.make(&name, Mode::from_raw_mode(0o700)).at("make", &path)?;
-        let parent = parent.try_clone().at("open the folder of", &path)?;
-        let folder = parent.enter(&name).at("open", &path)?;
-        private(&folder, &path)?;
-        let is_ours = match fresh {
-            true => folder.names().at("list", &path)?.is_empty(),
-            false => is_of(&folder, target).at("list", &path)?,
-        };
-        if !is_ours {
-            let problem =
-                "it has the name of a transfer's folder and is none: somebody may have renamed it. Move it away";
-            return Err(StageError::Conflict { path, problem: problem.to_owned() });
+        for _ in 0..ATTEMPTS {
+            if let Some(area) = Area::attempt(parent, &path, &name, target)? {
+                return Ok(area);
+            }
+            std::thread::sleep(PAUSE);
         }
-        match lock(&folder, &path, target) {
-            Ok(lock) => Ok(Area { path, parent, name, folder, fresh, _lock: lock }),
+        Err(StageError::Busy { path, process: String::new() })
+    }
+
+    /// `None`: another process has removed it meanwhile.
+    fn attempt(parent: &Folder, path: &Path, name: &[u8], target: &[u8]) -> Result<Option<Area>, StageError> {
+        let fresh = parent.make(name, Mode::from_raw_mode(0o700)).at("make", path)?;
+        let folder = match parent.enter(name) {
+            Err(Errno::NOENT) => return Ok(None),
+            folder => folder.at("open", path)?,
+        };
+        private(&folder, path)?;
+        // Nothing is made in a folder that is not a transfer's; one whose lock is held may only look as if it were not.
+        let is_ours = is_of(&folder, target).at("list", path)?;
+        let (flags, mode) = if is_ours { (OFlags::CREATE, PRIVATE) } else { (OFlags::empty(), Mode::empty()) };
+        let lock = match folder.beneath(LOCK.as_bytes(), OFlags::RDWR | flags, mode) {
+            Err(Errno::NOENT) if is_ours || folder.examine().at("examine", path)?.st_nlink == 0 => {
+                return Ok(None);
+            }
+            Err(Errno::NOENT) => return Err(foreign(path)),
+            lock => held(&folder, lock.at("open", path.join(LOCK))?, path)?,
+        };
+        if !is_locked_by(&folder, &lock) || !folder.is_at(parent, name) {
+            return Ok(None);
+        }
+        if !is_of(&folder, target).at("list", path)? {
+            return Err(foreign(path));
+        }
+        let parent = parent.try_clone().at("open the folder of", path)?;
+        let area = Area { path: path.to_owned(), parent, name: name.to_vec(), folder, fresh, lock };
+        match area.sign(target) {
+            Ok(()) => Ok(Some(area)),
             Err(error) => {
-                // Nothing is in it yet, and nobody else is at it.
-                if fresh && !matches!(error, StageError::Busy { .. }) {
-                    let _ = folder.clear().and_then(|()| parent.remove_empty(&name, &folder));
+                // Nothing is in it yet.
+                if fresh {
+                    let _ = area.remove();
                 }
                 Err(error)
             }
         }
+    }
+
+    /// Writes who has locked it, and for which target.
+    fn sign(&self, target: &[u8]) -> Result<(), StageError> {
+        let process = format!("{} of {}\n", std::process::id(), rustix::system::uname().nodename().to_string_lossy());
+        rustix::fs::ftruncate(&self.lock, 0).at("write", self.path.join(LOCK))?;
+        rustix::io::pwrite(&self.lock, process.as_bytes(), 0).at("write", self.path.join(LOCK))?;
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC;
+        let named = self.folder.beneath(NAME.as_bytes(), flags, PRIVATE).at("open", self.path.join(NAME))?;
+        rustix::io::pwrite(&named, target, 0).at("write", self.path.join(NAME)).map(drop)
     }
 
     /// What a transfer to this target has left under this name, by this user, and its lock if it has one. `None`: the
@@ -118,18 +155,7 @@ impl Area {
     /// # Errors
     /// The system's.
     pub(crate) fn remove(self) -> Result<bool, StageError> {
-        // First what says what the rest is: a process that is killed meanwhile must not leave half of what it says.
-        match rustix::fs::unlinkat(&self.folder, JOURNAL, AtFlags::empty()) {
-            Ok(()) | Err(Errno::NOENT) => {}
-            Err(error) => return Err(error).at("remove", self.path.join(JOURNAL)),
-        }
-        // The name and the lock last: they say whose the rest is.
-        self.folder.remove(TREE.as_bytes()).at("remove", self.path.join(TREE))?;
-        self.folder.clear().at("remove", &self.path)?;
-        if !self.folder.is_at(&self.parent, &self.name) {
-            return Ok(false);
-        }
-        self.parent.remove_empty(&self.name, &self.folder).at("remove", &self.path).map(|()| true)
+        remove(&self.folder, &self.parent, &self.name).at("remove", &self.path)
     }
 
     /// Removes the contents that it has so far.
@@ -173,14 +199,14 @@ fn is_of(folder: &Folder, target: &[u8]) -> rustix::io::Result<bool> {
     let name = match read(folder, NAME) {
         Ok(name) if name == target => return Ok(true),
         Ok(name) => name,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Vec::new(),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
         Err(_) => return Ok(false),
     };
     let begun = |found: &Vec<u8>| matches!(&found[..], b"lock" | b"name");
     Ok(target.starts_with(&name) && folder.names()?.iter().all(begun))
 }
 
-fn read(folder: &Folder, name: &str) -> std::io::Result<Vec<u8>> {
+fn read(folder: &Folder, name: &str) -> io::Result<Vec<u8>> {
     /// Longer than a name can be.
     const MOST: u64 = 4096;
     let file = folder.beneath(name.as_bytes(), OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty())?;
@@ -189,19 +215,45 @@ fn read(folder: &Folder, name: &str) -> std::io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Locks the folder, and writes who has, and for which target.
-fn lock(folder: &Folder, path: &Path, target: &[u8]) -> Result<OwnedFd, StageError> {
-    let private = Mode::from_raw_mode(0o600);
-    let flags = OFlags::RDWR | OFlags::CREATE;
-    let lock = folder.beneath(LOCK.as_bytes(), flags, private).at("open", path.join(LOCK))?;
-    let lock = held(folder, lock, path)?;
-    let process = format!("{} of {}\n", std::process::id(), rustix::system::uname().nodename().to_string_lossy());
-    rustix::fs::ftruncate(&lock, 0).at("write", path.join(LOCK))?;
-    rustix::io::pwrite(&lock, process.as_bytes(), 0).at("write", path.join(LOCK))?;
-    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC;
-    let named = folder.beneath(NAME.as_bytes(), flags, private).at("open", path.join(NAME))?;
-    rustix::io::pwrite(&named, target, 0).at("write", path.join(NAME))?;
-    Ok(lock)
+/// Removes the folder of a transfer with all that is in it. The caller holds its lock, or it has none. Returns whether
+/// it is gone: somebody may have renamed it, and then it is empty.
+///
+/// # Errors
+/// The system's.
+pub(crate) fn remove(folder: &Folder, parent: &Folder, name: &[u8]) -> io::Result<bool> {
+    // First what says what the rest is: a process that is killed meanwhile must not leave half of what it says.
+    match rustix::fs::unlinkat(folder, JOURNAL, AtFlags::empty()) {
+        Ok(()) | Err(Errno::NOENT) => {}
+        Err(error) => return Err(error.into()),
+    }
+    folder.remove(TREE.as_bytes())?;
+    // The name says whose the rest is, and while the lock is there nobody else writes here.
+    for other in folder.names()? {
+        if other != LOCK.as_bytes() && other != NAME.as_bytes() {
+            folder.remove(&other)?;
+        }
+    }
+    folder.remove(NAME.as_bytes())?;
+    folder.remove(LOCK.as_bytes())?;
+    if !folder.is_at(parent, name) {
+        return Ok(false);
+    }
+    match parent.remove_empty(name, folder) {
+        // Another transfer has begun in it.
+        Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => Ok(true),
+        removed => removed.map(|()| true),
+    }
+}
+
+fn foreign(path: &Path) -> StageError {
+    let problem = "it has the name of a transfer's folder and is none: somebody may have renamed it. Move it away";
+    StageError::Conflict { path: path.to_owned(), problem: problem.to_owned() }
+}
+
+/// Whether this is the folder's lock: the process that held it before may have removed it.
+fn is_locked_by(folder: &Folder, lock: &OwnedFd) -> bool {
+    let there = folder.stat(LOCK.as_bytes()).map(|found| identity_of(&found));
+    rustix::fs::fstat(lock).is_ok_and(|own| there == Ok(identity_of(&own)))
 }
 
 /// The lock, held by this process.
@@ -240,6 +292,8 @@ pub(crate) fn name_of_target(path: &Path) -> Result<&[u8], StageError> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::Ordering::Relaxed;
+
     use super::*;
 
     /// Another user who can write to the folder around can give any folder in it the name that a transfer will use.
@@ -273,6 +327,39 @@ mod tests {
         assert!(!area.remove().unwrap());
         assert_eq!(std::fs::read(path.join("precious")).unwrap(), b"precious");
         assert_eq!(std::fs::read_dir(aside).unwrap().count(), 0, "what was the transfer's is gone");
+    }
+
+    /// A process finds the folder of another that is making, using or removing it.
+    #[test]
+    fn processes_that_meet_at_it_take_turns() {
+        let folder = tempfile::tempdir().unwrap();
+        let inside = std::sync::atomic::AtomicU32::new(0);
+        let turns: u32 = std::thread::scope(|scope| {
+            let transfer = || {
+                let parent = Folder::open(folder.path()).unwrap();
+                let mut turns = 0;
+                for _ in 0..300 {
+                    match Area::open(&parent, folder.path(), b"from", b"to") {
+                        Ok(area) => {
+                            assert_eq!(inside.fetch_add(1, Relaxed), 0, "one at a time");
+                            for name in [JOURNAL, TREE] {
+                                std::fs::write(area.path().join(name), "").unwrap();
+                            }
+                            assert_eq!(inside.fetch_sub(1, Relaxed), 1, "one at a time");
+                            assert!(area.remove().unwrap());
+                            turns += 1;
+                        }
+                        Err(StageError::Busy { .. }) => {}
+                        Err(error) => panic!("{error}"),
+                    }
+                }
+                turns
+            };
+            let threads: Vec<_> = (0..8).map(|_| scope.spawn(transfer)).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).sum()
+        });
+        assert!(turns > 0);
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
     }
 
     #[test]

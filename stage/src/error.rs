@@ -27,7 +27,8 @@ pub enum StageError {
     NoRoom { path: PathBuf, needed: u64, free: u64, kept: u64 },
     #[error("{} has room for {free} more files and folders; {needed} are needed. Nothing was moved", shown(path))]
     NoFiles { path: PathBuf, needed: u64, free: u64 },
-    #[error("{} is being written by another transfer, process {process}", shown(path))]
+    #[error("{} is being written by another transfer{}", shown(path), by(process))]
+    /// `process` is empty if it has not said yet which it is.
     Busy { path: PathBuf, process: String },
     #[error("block {block} ({}) is not what its sender read: it was damaged on its way", shown(path))]
     Damaged { block: u32, path: PathBuf },
@@ -42,6 +43,10 @@ pub enum StageError {
 /// A path for a message: names of files are text by others.
 fn shown(path: &Path) -> String {
     printable(&path.to_string_lossy())
+}
+
+fn by(process: &str) -> String {
+    if process.is_empty() { String::new() } else { format!(", process {process}") }
 }
 
 /// Turns an error of the system into one that says what was tried, and where.

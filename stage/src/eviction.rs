@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use folder::Folder;
 use rustix::io::Errno;
 
-use crate::area::{Area, name_of_target};
+use crate::area::{self, Area, name_of_target};
 use crate::error::{At, StageError};
 
 /// How often it is looked whether a transfer that is being ended has ended.
@@ -45,8 +45,7 @@ pub fn evict(target: &Path, patience: Duration) -> Result<(), StageError> {
             }
         };
         if let Some((left, _lock)) = left {
-            let removed = left.clear().and_then(|()| folder.remove_empty(&other, &left));
-            removed.at("remove", shown.join(OsStr::from_bytes(&other)))?;
+            area::remove(&left, &folder, &other).at("remove", shown.join(OsStr::from_bytes(&other)))?;
         }
     }
     folder.remove(&name).at("remove", target)

@@ -139,15 +139,19 @@ impl Target {
         let (parent, name) = (named.folder, named.name);
         before::refuse_own_source(&parent, &name, path, source)?;
         let owners = Owners::new(options.other_owner);
-        let before = before::look(&parent, &name, path, &manifest, owners)?;
+        before::look(&parent, &name, path, &manifest, owners)?;
         room::for_data(&parent, path, &manifest, options.kept)?;
         let blocks = Blocks::cut(&manifest, options.block)?;
         let area = Area::open(&parent, shown, origin, &name)?;
-        let prepared = match is_copy(&before, &manifest) {
-            true => found_in_place(&area, &manifest, &blocks),
-            false => prepare(&area, (&parent, &name, &before), path, &manifest, &blocks),
-        };
-        let (left, tree, journal) = match prepared {
+        // Once more: another transfer of the same may have ended before this one had the folder to itself.
+        let prepared = before::look(&parent, &name, path, &manifest, owners).and_then(|before| {
+            let prepared = match is_copy(&before, &manifest) {
+                true => found_in_place(&area, &manifest, &blocks),
+                false => prepare(&area, (&parent, &name, &before), path, &manifest, &blocks),
+            };
+            prepared.map(|prepared| (before, prepared))
+        });
+        let (before, (left, tree, journal)) = match prepared {
             Ok(prepared) => prepared,
             Err(error) => {
                 // There is nothing to continue.
