@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import shlex
 import stat
 
 import pytest
@@ -266,10 +267,11 @@ def test_mpbench_says_where_its_time_went(workshop, mpich_only):
 @pytest.mark.parametrize("where", ["here", "between-sites"])
 def test_a_transfer_is_asked_and_steered(workshop, where):
     """It is slow, waits, goes on, gets faster, and in a second attempt is given up."""
-    source, target = workshop.folder / "source", workshop.folder / "to" / "target"
+    source, target = workshop.folder / "source\n9999  forged", workshop.folder / "to" / "target"
     source.write_bytes(random.Random(6).randbytes(30_000_000))
     target.parent.mkdir()
-    move = f"{source} {target}" if where == "here" else f"b/n1:{source} a/n2:{target}"
+    places = (source, target) if where == "here" else (f"b/n1:{source}", f"a/n2:{target}")
+    move = " ".join(shlex.quote(str(place)) for place in places)
     move = f"{MOVE} --harm 100 --rate 2MB/s --block 256KiB {move}"
     stage = f"{LANDBRIDGE} stage"
     begun = f"until {stage} status --json | grep -q '\"arrived\":[1-9]'; do sleep 0.1; done"
@@ -280,7 +282,7 @@ def test_a_transfer_is_asked_and_steered(workshop, where):
         f"export XDG_STATE_HOME={state}; mkdir -p {state}",
         f"{move} & moving=$!",
         f"{begun}; {stage} pause; sleep 1; {stage} status --json; sleep 1.5; {stage} status --json; {stage} status",
-        f"{stage} resume; {stage} rate $moving 500MB/s; wait $moving; cmp {source} {target}; rm {target}",
+        f"{stage} resume; {stage} rate $moving 500MB/s; wait $moving; cmp {shlex.quote(str(source))} {target}; rm {target}",
         f"{move} & moving=$!",
         f"{begun}; {stage} cancel; wait $moving && exit 9 || true; {stage} status --json",
         f"mkdir {state}/landbridge/stage/99999 && {stage} pause || true",
@@ -291,5 +293,6 @@ def test_a_transfer_is_asked_and_steered(workshop, where):
     assert early["paused"] and early["total"] == 30_000_000 and early["rate"] == 2_000_000, states
     assert late["arrived"] == early["arrived"] < 30_000_000, states
     assert nobody == [] and not target.exists() and os.listdir(target.parent) == [], str(done)
+    assert not [line for line in done.out.splitlines() if line.startswith("9999")], str(done)
     assert "2.0 MB/s, paused" in done.out and "cancelled" in done.err, str(done)
     assert "no transfer is running here" in done.err, str(done)

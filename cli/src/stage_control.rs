@@ -18,6 +18,7 @@ use crate::jobs::host;
 use crate::site_id::{SiteId, far};
 use crate::stage_args::{FarArgs, OneArgs, RateArgs, StatusArgs};
 use crate::{carried, json};
+use types::untrusted::one_line;
 
 /// How long the other end of such a socket may take.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -227,7 +228,7 @@ pub(crate) fn status(args: &StatusArgs) -> Result<i32> {
         let share = (arrived * 100).checked_div(total).map_or(String::new(), |percent| format!(" ({percent} %)"));
         let limit = rate.map_or(String::new(), |rate| format!(", at most {}/s", super::stage::size(rate)));
         let paused = if paused { ", paused" } else { "" };
-        let id = SiteId::shown(id, args.far.from.as_deref());
+        let (id, title) = (SiteId::shown(id, args.far.from.as_deref()), one_line(&title));
         writeln!(
             out,
             "{id}  {title}: {} of {}{share} after {seconds:.0} s{limit}{paused}",

@@ -3,6 +3,7 @@
 use plan::redistribution::{Description, Mapping};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
+use types::untrusted::one_line;
 
 /// The longest message in bytes: indices of an irregular layout with some ten million of them.
 pub(crate) const LONGEST: usize = 128 << 20;
@@ -57,6 +58,14 @@ pub(crate) struct Described {
 pub(crate) struct Unreadable(String);
 
 impl Message {
+    /// The same with its reason escaped: another program has composed it, and errors here quote it.
+    fn shown(mut self) -> Message {
+        if let Message::Refused { reason, .. } | Message::Over { reason } | Message::Left { reason } = &mut self {
+            *reason = one_line(reason).into_owned();
+        }
+        self
+    }
+
     /// Its parts: each begins with whether another one follows.
     pub(crate) fn parts(&self) -> Result<Vec<Vec<u8>>, Unreadable> {
         let bytes = postcard::to_stdvec(self).map_err(|e| Unreadable(e.to_string()))?;
@@ -87,7 +96,7 @@ impl Arriving {
         match more {
             0 => {
                 let bytes = std::mem::take(&mut self.0);
-                postcard::from_bytes(&bytes).map(Some).map_err(|e| Unreadable(e.to_string()))
+                postcard::from_bytes(&bytes).map(Message::shown).map(Some).map_err(|e| Unreadable(e.to_string()))
             }
             1 => Ok(None),
             other => Err(Unreadable(format!("a part of kind {other}"))),
@@ -100,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn long_messages_travel_in_parts() {
+    fn messages_travel_in_parts_and_their_reasons_are_escaped() {
         for length in [0, 10, PART, 3 * PART + 5] {
             let message = Message::Over { reason: "x".repeat(length) };
             let parts = message.parts().unwrap();
@@ -111,6 +120,16 @@ mod tests {
             assert_eq!(arriving.part(last).unwrap(), Some(message));
         }
         let mut arriving = Arriving::default();
+        let reason = "\u{1b}[31mred\nlandbridge: all is well".to_owned();
+        let expected = "\\u{1b}[31mred\\nlandbridge: all is well";
+        for message in [Message::Over { reason: reason.clone() }, Message::Left { reason: reason.clone() }] {
+            let came = arriving.part(&message.parts().unwrap()[0]).unwrap();
+            let Some(Message::Over { reason } | Message::Left { reason }) = came else { panic!("{came:?}") };
+            assert_eq!(reason, expected);
+        }
+        let refused = Message::Refused { ticket: 1, reason };
+        let came = arriving.part(&refused.parts().unwrap()[0]).unwrap();
+        assert_eq!(came, Some(Message::Refused { ticket: 1, reason: expected.into() }));
         for bad in [&[][..], &[0, 255, 1], &[7]] {
             assert!(arriving.part(bad).is_err());
         }
