@@ -120,6 +120,15 @@ def test_a_folder_of_another_user_is_refused_unless_it_is_allowed(workshop, peop
         moved(as_user(anna, workshop, move("--allow-other-owner", source, typed)).finish())
         assert (typed / "file").read_bytes() == (source / "file").read_bytes()
     nothing_hidden(shared)
+    around = shared / "around"
+    around.mkdir()
+    around.chmod(0o777)
+    bob.owns(around)
+    for typed in (f"{around}/", around / "new"):
+        for who in (lambda words: as_user(anna, workshop, words), workshop.start):
+            who(move(source, typed)).finish().fails_naming(f"{around}: this", f"user id {bob.uid}", "--allow-other-owner")
+            assert os.listdir(around) == []
+    moved(as_user(anna, workshop, move("--allow-other-owner", source, f"{around}/")).finish())
 
 
 def test_a_link_of_another_user_leads_nowhere(workshop, people, shared):  # noqa: F811

@@ -38,10 +38,13 @@ pub(crate) fn step() -> Result<i32> {
         bail!("site {home}: {} has no `node_service` in its [site.starter]: add node_service = 7760", path.display());
     };
     match step {
-        Step::Move { from, to, rate, harm } => {
+        Step::Move { from, to, rate, harm, other_owner } => {
             let mut words: Vec<OsString> = ["stage", "move", "--json", "--from", &home].map(Into::into).into();
             for (option, value) in [("--rate", rate), ("--harm", harm)] {
                 words.extend(value.into_iter().flat_map(|value| [option.into(), value.into()]));
+            }
+            if other_owner {
+                words.push("--allow-other-owner".into());
             }
             words.extend(["--".into(), typed(&from, site).into(), typed(&to, site).into()]);
             carry_out(&words)

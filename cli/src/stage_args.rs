@@ -159,7 +159,7 @@ pub(crate) struct PaceArgs {
     /// Space of the target's file system that is left to others [default: a hundredth of it, at most 4GiB]
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     pub keep_free: Option<u64>,
-    /// Also add to a folder that belongs to another user, who can change and replace what arrives there
+    /// Also put something into a folder that belongs to another user, who can change and replace what arrives there
     #[arg(long)]
     pub allow_other_owner: bool,
     /// Leave out extended attributes and access control lists. Without this, those are left out that the target has no
@@ -278,6 +278,9 @@ pub(crate) struct BesideArgs {
     /// How blocks of either travel, as for `stage move --mode` [default: pull]
     #[arg(long, value_name = "MODE", value_enum)]
     pub stage_mode: Option<Mode>,
+    /// Either may also go into folders that belong to other users, as for `stage move --allow-other-owner`
+    #[arg(long)]
+    pub stage_allow_other_owner: bool,
 }
 
 impl BesideArgs {

@@ -88,6 +88,9 @@ pub(crate) fn start(
         if let Some(mode) = args.stage_mode.and_then(|mode| mode.to_possible_value()) {
             command.args(["--mode", mode.get_name()]);
         }
+        if args.stage_allow_other_owner {
+            command.arg("--allow-other-owner");
+        }
         command.arg("--").args(specs).stdin(Stdio::null()).stdout(Stdio::piped());
         children.push((way, command.spawn().with_context(|| format!("starting stage {way}"))?));
     }

@@ -11,7 +11,8 @@ use types::quantity::parse_byte_rate;
 /// How such a line begins, as `burst_buffer.conf` says.
 pub const DIRECTIVE: &str = "#BB_LUA";
 const OURS: &str = "landbridge";
-const WORDS: &str = "stage_in=SRC=DST, stage_out=SRC=DST, rate=RATE, harm=PERCENT, keep, pin and pin=cheaper";
+const WORDS: &str = "stage_in=SRC=DST, stage_out=SRC=DST, rate=RATE, harm=PERCENT, \
+                     allow_other_owner, keep, pin and pin=cheaper";
 
 /// What is moved for a job.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -22,6 +23,8 @@ pub struct Plan {
     pub rate: Option<String>,
     /// Percent, as the user wrote it.
     pub harm: Option<String>,
+    /// Folders that belong to other users may get something.
+    pub other_owner: bool,
     /// Inputs stay where the job has run.
     pub keep: bool,
     pub pin: Pin,
@@ -159,6 +162,7 @@ impl Plan {
                 percent.ok_or("it must be a number from 0 to 100")?;
                 self.harm = Some(value.to_owned());
             }
+            None if word == "allow_other_owner" => self.other_owner = true,
             None if word == "keep" => self.keep = true,
             None if word == "pin" => self.pin = Pin::Always,
             Some(("pin", "cheaper")) => self.pin = Pin::Cheaper,
@@ -217,15 +221,16 @@ mod tests {
     fn lines_of_a_script_are_a_plan() {
         let script = b"#!/bin/sh\n#SBATCH -N2\n#BB_LUA pool=x\n\
             #BB_LUA landbridge stage_in=lyon:/data/run7=/tmp/run7 rate=50MB/s\n\
-            #BB_LUA landbridge stage_in=/scratch/tables=/tmp/tables stage_out=/tmp/out=lyon/n3:results harm=2.5 keep pin\n\
+            #BB_LUA landbridge stage_in=/scratch/tables=/tmp/tables stage_out=/tmp/out=lyon/n3:results harm=2.5 keep pin \\\n\
+            #BB_LUA allow_other_owner\n\
             echo hello\n#BB_LUA landbridge nonsense\n";
         let plan = parse(script).unwrap();
         let transfer = |from: &str, to: &str| Transfer { from: from.into(), to: to.into() };
         let inputs = vec![transfer("lyon:/data/run7", "/tmp/run7"), transfer("/scratch/tables", "/tmp/tables")];
         assert_eq!((plan.inputs, plan.outputs), (inputs, vec![transfer("/tmp/out", "lyon/n3:results")]));
         assert_eq!(
-            (plan.rate.as_deref(), plan.harm.as_deref(), plan.keep, plan.pin),
-            (Some("50MB/s"), Some("2.5"), true, Pin::Always)
+            (plan.rate.as_deref(), plan.harm.as_deref(), plan.other_owner, plan.keep, plan.pin),
+            (Some("50MB/s"), Some("2.5"), true, true, Pin::Always)
         );
         let into = parse(b"#BB_LUA landbridge stage_in=lyon:/data/run7/=/tmp/in/ stage_out=/tmp/out=lyon:results/\n");
         let into = into.unwrap();

@@ -374,7 +374,8 @@ impl Hook<'_> {
 
     fn step(&self, user: u32, from: End, to: End) -> Result<(), String> {
         let (rate, harm) = (self.plan.rate.clone(), self.plan.harm.clone());
-        self.run(user, &Step::Move { from, to, rate, harm }).map(drop)
+        let other_owner = self.plan.other_owner;
+        self.run(user, &Step::Move { from, to, rate, harm, other_owner }).map(drop)
     }
 
     fn run(&self, user: u32, step: &Step) -> Result<String, String> {

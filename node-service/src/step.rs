@@ -8,7 +8,7 @@ use types::UntrustedText;
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Step {
     /// `landbridge stage move`.
-    Move { from: End, to: End, rate: Option<String>, harm: Option<String> },
+    Move { from: End, to: End, rate: Option<String>, harm: Option<String>, other_owner: bool },
     /// Can a transfer begin that has these sources and targets? Nothing is moved. Its output is [`Checked`] in JSON.
     Check { sources: Vec<End>, targets: Vec<End> },
     /// On which of these nodes is something at this path? Its output is a list in JSON.

@@ -78,9 +78,7 @@ impl Area {
         let is_ours = is_of(&folder, target).at("list", path)?;
         let (flags, mode) = if is_ours { (OFlags::CREATE, PRIVATE) } else { (OFlags::empty(), Mode::empty()) };
         let lock = match folder.beneath(LOCK.as_bytes(), OFlags::RDWR | flags, mode) {
-            Err(Errno::NOENT) if is_ours || folder.examine().at("examine", path)?.st_nlink == 0 => {
-                return Ok(None);
-            }
+            Err(Errno::NOENT) if is_ours || is_removed(&folder).at("examine", path)? => return Ok(None),
             Err(Errno::NOENT) => return Err(foreign(path)),
             lock => held(&folder, lock.at("open", path.join(LOCK))?, path)?,
         };
@@ -236,7 +234,8 @@ pub(crate) fn remove(folder: &Folder, parent: &Folder, name: &[u8]) -> io::Resul
     folder.remove(NAME.as_bytes())?;
     folder.remove(LOCK.as_bytes())?;
     if !folder.is_at(parent, name) {
-        return Ok(false);
+        // Another transfer may have used it since, and removed it.
+        return Ok(is_removed(folder)?);
     }
     match parent.remove_empty(name, folder) {
         // Another transfer has begun in it.
@@ -248,6 +247,10 @@ pub(crate) fn remove(folder: &Folder, parent: &Folder, name: &[u8]) -> io::Resul
 fn foreign(path: &Path) -> StageError {
     let problem = "it has the name of a transfer's folder and is none: somebody may have renamed it. Move it away";
     StageError::Conflict { path: path.to_owned(), problem: problem.to_owned() }
+}
+
+fn is_removed(folder: &Folder) -> rustix::io::Result<bool> {
+    folder.examine().map(|found| found.st_nlink == 0)
 }
 
 /// Whether this is the folder's lock: the process that held it before may have removed it.

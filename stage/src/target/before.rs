@@ -110,13 +110,13 @@ impl Owners {
         }
         let problem = format!(
             "this folder belongs to user id {owner}, who could change and replace what arrives there: choose another \
-             name, or add to it all the same by --allow-other-owner"
+             folder, or add to it all the same by --allow-other-owner"
         );
         Err(StageError::Conflict { path: path.to_owned(), problem })
     }
 }
 
-/// What is at the target. Refuses what the manifest cannot be put over.
+/// What is at the target. Refuses what the manifest cannot be put over, and folders of others, also the one around it.
 pub(super) fn look(
     parent: &Folder,
     name: &[u8],
@@ -128,6 +128,8 @@ pub(super) fn look(
         Err(StageError::Conflict { path, problem: format!("{problem}: remove it first") })
     };
     let kind_of = |found: &Stat| FileType::from_raw_mode(found.st_mode);
+    let around = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    owners.allow(&parent.examine().at("examine", around)?, around)?;
     let found = match parent.stat(name) {
         Err(Errno::NOENT) => return Ok(Before::Nothing),
         found => kind_of(&found.at("examine", path)?),
