@@ -34,6 +34,8 @@ class Private:
         self._sent: list[Any] = []
         # Run, rank and reason.
         self._heard: list[tuple[int, int, str]] = []
+        # Runs that have raised an error here: what is heard of them later is no news.
+        self._raised: set[int] = set()
 
     def next_run(self) -> int:
         """A number for a run, the same on all ranks, since they start the same ones in the same order."""
@@ -55,8 +57,8 @@ class Private:
         return True
 
     def reasons(self, run: int, absent: Iterable[int]) -> list[tuple[int, str]]:
-        """Which ranks have not taken part in this run or an earlier one, and why, if any has told; those of `absent`
-        have, or will at once."""
+        """Which ranks have not taken part in this run or an earlier one that has raised nothing here, and why, if any
+        has told; those of `absent` have, or will at once."""
         from mpi4py import MPI
 
         missing = set(absent)
@@ -68,9 +70,19 @@ class Private:
             missing -= {status.source} if of == run else set()
         if not self._heard:
             return []
-        found = sorted({(rank, reason) for of, rank, reason in self._heard if of <= run})
+        found = sorted(
+            {
+                (rank, reason if of == run else f"{reason} (in an earlier run)")
+                for of, rank, reason in self._heard
+                if of <= run and of not in self._raised
+            }
+        )
         self._heard = [heard for heard in self._heard if heard[0] > run]
         return found
+
+    def has_raised(self, run: int) -> None:
+        """This run raises an error here."""
+        self._raised.add(run)
 
 
 class Beside:

@@ -312,7 +312,8 @@ class Plan:
         """Carries it out; collective. `a`, `into`: this rank's parts, which may differ from run to run.
 
         A rank whose arrays do not fit raises PlanError, and so does each rank that would have received elements from
-        it, whose `into` then lacks them. Ranks that only send to it raise the same error in this run or in a later one.
+        it, whose `into` then lacks them. Ranks that only send to it raise the same error in this run, or in a later one
+        of any plan of this communicator; its text then says "(in an earlier run)".
         Use `problem_with` and a collective of your own for all ranks to know before anything is sent."""
         again = self._again
         if again is None or not again.is_of(a, into, casting) or self._ready.get(again.key) is not again.ready:
@@ -323,7 +324,7 @@ class Plan:
         self._mpi.Request.Waitall(requests, statuses)
         absent = [rank for at, rank in self._straight_receives if statuses[at].count == 0]
         if absent or self._private.is_due():
-            self._raise(self._private.reasons(number, absent))
+            self._raise(number, self._private.reasons(number, absent))
         return into
 
     @overload
@@ -380,13 +381,14 @@ class Plan:
             if problem is None:
                 self._unpack(arriving, into, absent)
             heard = self._private.reasons(number, absent) if absent or self._private.is_due() else []
-            self._raise(heard + ([] if problem is None else [(self.comm.Get_rank(), problem)]))
+            self._raise(number, heard + ([] if problem is None else [(self.comm.Get_rank(), problem)]))
             return result
 
         return Running(requests, statuses, moving, finish, (a, into, packed))
 
-    def _raise(self, reasons: Sequence[tuple[int, str]]) -> None:
+    def _raise(self, number: int, reasons: Sequence[tuple[int, str]]) -> None:
         if reasons:
+            self._private.has_raised(number)
             raise PlanError(joined(reasons))
 
     def _arrays(self, a, into) -> tuple[Optional[np.ndarray], Optional[np.ndarray]]:

@@ -3,6 +3,8 @@
 
 For three ranks."""
 
+import time
+
 import numpy as np
 from mpi4py import MPI
 
@@ -146,6 +148,30 @@ for attempt, text in CASES:
     told = comm.allgather(said)
     if any(each != told[0] for each in told) or text not in told[0]:
         raise SystemExit(f"wanted {text!r}, got {told}")
+
+
+def says(plan, a):
+    try:
+        plan.run(a)
+    except lb.PlanError as error:
+        return str(error)
+    return ""
+
+
+# What went wrong in a run is not said again in another, and one that hears of it late says that it was earlier.
+said = says(lb.plan(rows, columns, "f8", comm), np.zeros((1, 4)))
+assert "a has shape (1, 4)" in said, said
+comm.Barrier()
+reason = "rank 1: ValueError: a is None, but this rank is process 1 of src: its part is (2, 4)"
+said, later = says(lb.plan(rows, columns, "f8", comm), None if rank == 1 else part()), ""
+assert said == reason or rank == 2 and not said, said
+plan, end = lb.plan(rows, columns, "f8", comm), time.monotonic() + 30
+while not all(comm.allgather(bool(said or later))):
+    assert time.monotonic() < end, (said, later)
+    time.sleep(0.05)
+    heard = says(plan, part())
+    later = later or heard
+assert later == ("" if said else f"{reason} (in an earlier run)"), (said, later)
 
 # A mask that masks nothing is none, and axes may interlace without a place in common.
 source, target = masked(masks=False), columns_part(lambda shape: strided(shape, (16, 24)))
