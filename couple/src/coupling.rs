@@ -103,6 +103,8 @@ struct State {
     endpoint: Endpoint,
     peers: HashMap<Party, PeerId>,
     parties: HashMap<PeerId, Party>,
+    /// What messages call those who can be lost.
+    names: HashMap<Identity, String>,
     /// Not begun yet, because too much was queued.
     waiting: VecDeque<SendOp>,
     arriving: HashMap<Party, Arriving>,
@@ -120,13 +122,16 @@ impl Coupling {
     pub fn open(listener: TcpListener, place: Place) -> Result<Coupling, CoupleError> {
         let Place { job, process, sides } = place;
         let listen = listener.local_addr()?;
-        let (mut addresses, mut sites) = (Vec::new(), [Vec::new(), Vec::new()]);
+        let (mut addresses, mut sites, mut names) = (Vec::new(), [Vec::new(), Vec::new()], HashMap::new());
         for (own, side) in [true, false].into_iter().zip(&sides) {
             for (process, (rank, socket)) in (0..).zip(side) {
                 let place = job.roster.place(*rank).ok_or(CoupleError::Rank(rank.0))?;
                 let slot = Slot::rank(*rank, Instance(0)).ok_or(CoupleError::Rank(rank.0))?;
                 sites[usize::from(!own)].push(place.site);
                 let identity = Identity { site: place.site, slot };
+                let site = job.roster.site(place.site).map_or("", |site| &site.name);
+                let party = named(Some(Party { own, process }));
+                names.insert(identity, format!("{party}, on node {} of site {site}", place.node_name));
                 addresses
                     .push((Party { own, process }, Address { socket: plain(*socket), job: job.id.tag(), identity }));
             }
@@ -144,6 +149,7 @@ impl Coupling {
             endpoint,
             peers,
             parties,
+            names,
             waiting: VecDeque::new(),
             arriving: HashMap::new(),
             in_flight: 0,
@@ -588,7 +594,14 @@ impl State {
         }
     }
 
-    fn loses(&mut self, what: String) {
+    fn loses(&mut self, failure: &Failure) {
+        let what = match failure {
+            Failure::PeerLost { address, reason } => match self.names.get(&address.identity) {
+                Some(name) => format!("{name}: {reason}"),
+                None => failure.to_string(),
+            },
+            _ => failure.to_string(),
+        };
         self.lost.get_or_insert((Instant::now(), what));
     }
 
@@ -609,15 +622,15 @@ impl State {
         let party = from.and_then(|peer| self.parties.get(&peer).copied());
         if kind == Kind::Send {
             self.in_flight -= usize::from(user.flags == OF_ELEMENTS | SENT);
-            if let Err(error) = result {
-                self.loses(error.to_string());
+            if let Err(failure) = result {
+                self.loses(&failure);
             }
             return;
         }
         let bytes = buffer.map(|buffer| buffer.to_vec(0..length as usize));
         match (user.flags, result, bytes) {
             (_, Err(Failure::Cancelled), _) => {}
-            (_, Err(error), _) => self.loses(error.to_string()),
+            (_, Err(failure), _) => self.loses(&failure),
             (OF_MESSAGE, Ok(()), Some(bytes)) => {
                 self.await_message();
                 let Some(party) = party else { return };
