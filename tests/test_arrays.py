@@ -3,9 +3,9 @@
 import pytest
 
 from conftest import mpich
-from harness import ROOT
+from harness import BUILT, ROOT
 
-PACKAGE = ROOT / "target" / "release" / "python"
+PACKAGE = BUILT / "python"
 ARRAYS, TORCH = ROOT / ".venv-arrays", ROOT / ".venv-torch"
 
 pytestmark = pytest.mark.slow

@@ -7,13 +7,12 @@ import pytest
 
 from conftest import mpich
 from coupled import Coupled
-from harness import LANDBRIDGE, PROGRAMS, ROOT
+from harness import BUILT, LANDBRIDGE, PROGRAMS, ROOT
 
 C = ROOT / "c"
-RELEASE = ROOT / "target" / "release"
 FLAGS = ["-Wall", "-Wextra", "-Wpedantic", "-Werror", f"-I{C / 'include'}"]
 MATRIX = pytest.mark.matrix
-LINK = [f"-L{RELEASE}", "-llandbridge", f"-Wl,-rpath,{RELEASE}"]
+LINK = [f"-L{BUILT}", "-llandbridge", f"-Wl,-rpath,{BUILT}"]
 
 
 def compiled(*words):

@@ -4,9 +4,9 @@ import os
 
 import pytest
 
-from harness import LANDBRIDGE, PROGRAMS, ROOT
+from harness import BUILT, LANDBRIDGE, PROGRAMS
 
-PACKAGE = ROOT / "target" / "release" / "python"
+PACKAGE = BUILT / "python"
 RANDOM = PROGRAMS / "redistributions.py"
 RUNS = PROGRAMS / "runs.py"
 WRONG = PROGRAMS / "redistributions_refused.py"
@@ -60,6 +60,21 @@ import landbridge as lb, landbridge.layout
 assert doctest.testmod(landbridge.layout).failed == 0
 tried = doctest.testmod(landbridge.layout).attempted
 assert tried > 2, tried
+
+layout = lb.Layout((6, 4), [lb.Block(2), lb.Whole()])
+for attempt, text in [
+    (lambda: layout.owner((-1, 0)), "index [-1, 0]: the array has shape [6, 4]"),
+    (lambda: layout.owner((1 << 70, 0)), "the array has shape [6, 4]"),
+    (lambda: layout.local_shape(-1), "rank -1: the layout is for 2 processes"),
+    (lambda: layout.local_shape(1 << 40), "the layout is for 2 processes"),
+    (lambda: lb.Layout((1 << 70,), [lb.Block(1)]), "it must be less than 2**63"),
+]:
+    try:
+        attempt()
+    except (IndexError, ValueError) as error:
+        assert text in str(error), error
+    else:
+        raise SystemExit(f"no error: {text}")
 
 def numroc(n, nb, iproc, isrcproc, nprocs):  # as in ScaLAPACK's TOOLS/numroc.f
     mydist, nblocks = (nprocs + iproc - isrcproc) % nprocs, n // nb

@@ -253,12 +253,18 @@ class Layout:
 
     def local_shape(self, rank: int) -> tuple[int, ...]:
         """The shape of a process's local part, halos included. IndexError: there is no such process."""
-        return tuple(self._core.local_shape(rank))
+        try:
+            return tuple(self._core.local_shape(rank))
+        except OverflowError:
+            raise IndexError(f"rank {rank}: the layout is for {self.size} processes") from None
 
     def owner(self, index: Sequence[int]) -> int:
         """The process that owns the element at an index of the array, the first of its copies. IndexError: there is no
         such element."""
-        return self._core.owner(list(index))
+        try:
+            return self._core.owner(list(index))
+        except OverflowError:
+            raise IndexError(f"index {list(index)}: the array has shape {list(self.shape)}") from None
 
     def __reduce__(self) -> tuple:
         return _layout, (self.shape, self.axes, self.order, self.grid)
@@ -299,6 +305,8 @@ def _natural(value: int, what: str) -> int:
         raise TypeError(f"{what} is {value!r}: it must be a whole number") from None
     if number < 0:
         raise ValueError(f"{what} is {number}: it cannot be negative")
+    if number >= 1 << 63:
+        raise ValueError(f"{what} is {number}: it must be less than 2**63")
     return number
 
 

@@ -31,6 +31,8 @@ __all__ = ["Plan", "PlanError", "Select", "plan", "redistribute"]
 
 # Pairs of arrays for which a plan keeps requests.
 MOST_READY = 4
+# More bytes than any machine has.
+MOST_BUDGET = 1 << 62
 Index = Union[int, slice]
 
 
@@ -159,7 +161,7 @@ class Plan:
             if _part is not None:
                 dtype = arrays.taken(_part).dtype
             self._prepare(dtype, src_ranks, dst_ranks, select)
-            self._budget = _core.BUDGET if budget is None else int(budget)
+            self._budget = _core.BUDGET if budget is None else min(int(budget), MOST_BUDGET)
             if self._budget <= 0:
                 raise ValueError(f"budget is {budget}: it must be positive")
             if arrays.is_labelled(_part):
