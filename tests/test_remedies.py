@@ -45,8 +45,8 @@ NAMED = {
 
 UPKEEP, ADD, HERE = "test_upkeep.py", "test_sites_add.py", "test_remedies.py"
 REMEDIES = {
-    "chmod 600 {0}": (HERE, "test_what_is_printed_about_a_site_that_joined"),
-    "chmod 600 {path}": (HERE, "test_a_key_that_others_can_read"),
+    "chmod 600 {}": (HERE, "test_what_is_printed_about_a_site_that_joined"),
+    "chmod 600 {typed}": (HERE, "test_a_key_that_others_can_read"),
     "landbridge gateway --site {name}{sites}": (HERE, "test_a_gateway_made_by_hand"),
     "landbridge sites add {}": (HERE, "test_what_is_printed_about_a_gateway"),
     "landbridge sites add {name} --advertise HOST": (HERE, "test_what_is_printed_about_firewalls"),
@@ -282,18 +282,23 @@ def test_what_is_printed_about_a_site_that_joined(person):  # noqa: F811
     check = person.types("landbridge", "sites", "check", "--quick", on="a-gw1")
     steps.append(person.follows(check, "landbridge sites start kyoto", on="b-gw1"))
     steps.append(person.types(*until_good("sites check --quick"), on="a-gw1"))
+    refused = []
     for message in (person.types("landbridge", "sites", "add", "kyoto"), told):
         person.types("sh", "-c", invite, must=True)
         person.types("chmod", "644", ticket, must=True)
         there = {"on": "b-gw1", "fill": {"FILE": str(ticket)}}
         open_to_all = person.follows(message, "landbridge sites join kyoto --ticket FILE", **there)
-        steps += [open_to_all, person.follows(open_to_all, f"chmod 600 {ticket}", on="b-gw1")]
+        refused.append(open_to_all)
+        steps.append(person.follows(open_to_all, f"chmod 600 {ticket}", on="b-gw1"))
+        steps.append(person.follows(message, "landbridge sites join kyoto --ticket FILE", **there))
     removed = person.types("landbridge", "sites", "remove", "kyoto")
     removed_there = person.follows(removed, "landbridge sites remove kyoto", on="b-gw1")
     results = person.run(limit=400)
     results[unknown].bad("names site kyoto (key sha256:", "type this again with --accept kyoto", "Nothing was changed")
     # How lyon is reached is not its guest's to know.
     results[removed_there].bad("site lyon: cannot be told from here: type `landbridge sites remove kyoto` where you add")
+    for which in refused:
+        results[which].bad("others can read this ticket")
     for which in (used, status, away, check, removed):
         results[which].bad()
     for which in steps:

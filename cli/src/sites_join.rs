@@ -4,11 +4,12 @@ use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use setup::add::Wish;
 use setup::book::Book;
 use setup::here::folders::Folders;
 use setup::ticket::Ticket;
+use types::shell;
 
 use crate::bar::Bar;
 use crate::output::{note, stderr};
@@ -42,7 +43,7 @@ pub(crate) fn invite(args: &InviteArgs) -> Result<i32> {
             let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
             let written = file.and_then(|mut file| writeln!(file, "{ticket}"));
             written.with_context(|| format!("{}: the ticket cannot be written there", path.display()))?;
-            format!("landbridge sites join NAME --ticket {}", path.display())
+            format!("landbridge sites join NAME --ticket {}", shell::path(path))
         }
     };
     note(&format!("good once and for {} minutes; at the new site: {carry}", args.minutes));
@@ -50,14 +51,19 @@ pub(crate) fn invite(args: &InviteArgs) -> Result<i32> {
     Ok(0)
 }
 
-/// The ticket, from where others cannot read it, or with a warning.
+/// The ticket, from a file that others cannot read. On a command line all users see it, and a warning says so.
 fn read_ticket(args: &JoinArgs) -> Result<Ticket> {
     let text = match (&args.file, args.ticket.as_deref()) {
         (Some(path), _) => {
             let place = || format!("{}: the ticket", path.display());
             let file = File::open(path).with_context(place)?;
             if file.metadata().with_context(place)?.mode() & 0o077 != 0 {
-                note(&format!("others can read the ticket in {0}: `chmod 600 {0}` before it is used", path.display()));
+                bail!(
+                    "{}: others can read this ticket, and use it first: type `chmod 600 {}`, or, if one of them may have read \
+                     it, `landbridge sites invite` for another",
+                    path.display(),
+                    shell::path(path)
+                );
             }
             one_line(file).with_context(place)?
         }

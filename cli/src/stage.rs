@@ -13,6 +13,7 @@ use serde::Serialize;
 use stage::mover::{Event, Order, Placed, Settings, Spot, Task};
 use stage::relaid::{Layouts, split_pattern};
 use stage::{Place, means_into, transfer};
+use types::shell;
 use types::sites::Site;
 use types::untrusted::one_line;
 
@@ -110,11 +111,17 @@ fn refuse_ambiguous(from: &[Place], to: &Place) -> Result<()> {
 
 /// Typed on a machine that is no site: a site moves it.
 fn from_elsewhere(places: &[Place], sites: &Sites, site: &Site) -> Result<i32> {
+    if let Some((target, _)) = places.split_last()
+        && target.site.is_none()
+    {
+        bail!("{target}: this machine is no node of a site, so no site can write here: fetch it with scp or rsync");
+    }
     if let Some(place) = places.iter().find(|place| place.site.is_none()) {
+        let other = places.iter().find_map(|place| place.site.as_deref()).unwrap_or(&site.name);
         bail!(
-            "{place}: this machine is no node of a site: `landbridge sites push {place} --to {}` copies it to the same place \
+            "{place}: this machine is no node of a site: `landbridge sites push {} --to {other}` copies it to the same place \
              below your home there",
-            site.name
+            shell::path(&place.path)
         );
     }
     carried::command(sites, site, &["stage", "move"], carried::typed_after("move"))

@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use tokio::time::Instant;
 use types::roster::RosterError;
+use types::shell;
 use types::sites::{Dialling, Site, SitesFile};
 
 use crate::launcher::{SessionError, Sites};
@@ -56,7 +57,7 @@ pub enum CheckError {
     #[error("the sites file names no `key`, so no job can be opened from here")]
     NoKey,
     /// Other users may read a key.
-    #[error("{path} can be read by others (mode {mode:o}): `chmod 600 {path}`", path = .path.display())]
+    #[error("{path} can be read by others (mode {mode:o}): `chmod 600 {typed}`", path = .path.display(), typed = shell::path(path))]
     Readable {
         /// The key.
         path: PathBuf,

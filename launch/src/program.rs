@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use thiserror::Error;
-use types::UntrustedText;
+use types::{UntrustedText, shell};
 
 use crate::environment::Environment;
 
@@ -91,7 +91,7 @@ pub fn bad_interpreter(path: &Path, error: &io::Error) -> Option<String> {
     Some(match line.ends_with(b"\r") {
         true => format!(
             "its first line, `#!{shown}`, ends with a carriage return, as on Windows: `sed -i 's/\\r$//' {}` removes them",
-            UntrustedText::from(path)
+            shell::path(path)
         ),
         false => format!("its first line asks for `{shown}`, which is not on this node"),
     })

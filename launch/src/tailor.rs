@@ -2,6 +2,7 @@
 //! site's entry in the sites file. No I/O.
 
 use types::SitesFile;
+use types::shell;
 use types::sites::{RunSettings, Site};
 
 use crate::environment;
@@ -141,6 +142,7 @@ fn push(site: &Site, path: &str) -> String {
     if site.ssh.is_none() {
         return String::new();
     }
+    let path = shell::path(std::path::Path::new(path));
     format!(
         "\nTo copy it there: add `--push {path}` to this command, or type `landbridge sites push {path} --to {}`",
         site.name

@@ -12,6 +12,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::process::ExitStatus;
+use types::shell;
 
 use hooks::{StartError, Tunnel, TunnelOrder, Tunneller};
 use rustix::fs::{MemfdFlags, memfd_create};
@@ -147,7 +148,7 @@ fn explain(status: io::Result<ExitStatus>, words: &str, order: &TunnelOrder, fol
                 Some(port) => format!("'[{}]:{port}'", login.host()),
                 None => login.host().to_owned(),
             },
-            known_hosts(folder).display()
+            shell::path(&known_hosts(folder))
         )
     } else if words.contains("prohibited") {
         format!(

@@ -21,6 +21,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until, timeout};
 use types::UntrustedText;
+use types::shell::literal;
 
 pub use self::job::{Input, Streams};
 use crate::message::{Reply, Request};
@@ -203,8 +204,8 @@ impl Machine {
         let mut random = [0; 8];
         getrandom::fill(&mut random).map_err(|e| ssh::Refusal::new(format!("no random numbers: {e}")))?;
         let mark = format!("landbridge-{:016x}", u64::from_le_bytes(random));
-        let folder = quoted(way.folder.unwrap_or(FOLDER));
-        let script = format!("mark={mark}\nid={}\nfolder={folder}\n{SCRIPT}", quoted(id));
+        let folder = literal(way.folder.unwrap_or(FOLDER));
+        let script = format!("mark={mark}\nid={}\nfolder={folder}\n{SCRIPT}", literal(id));
         let line = ssh::reading_script(&mark, script.len());
         let mut command = ssh::command(way.place, &line, asking);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
@@ -436,7 +437,13 @@ impl Machine {
             Ok(reply) => Ok(reply),
             Err(e) => {
                 let e = UntrustedText::from(e.to_string());
-                Err(SetupError::site(&self.site, format!("an answer that makes no sense: {e}")))
+                Err(SetupError::site(
+                    &self.site,
+                    format!(
+                        "an answer that makes no sense: {e}; does a start-up file of the login shell there print something, or is \
+                     another program called landbridge found first?"
+                    ),
+                ))
             }
         }
     }
@@ -471,17 +478,14 @@ fn hint(problem: &str) -> String {
     } else if problem.contains("GLIBC_") || problem.contains("libc.so") {
         "; its C library is older than the one this landbridge was built with: build it there, or on as old a system, and \
          give that folder with --programs DIR"
+    } else if problem.contains("Permission denied") || problem.contains("Read-only file system") {
+        "; choose a folder that is yours with --folder DIR"
     } else if problem.contains("cannot write") || problem.contains("cannot make") || problem.contains("arrive whole") {
         "; make room there, or choose another folder with --folder DIR"
     } else {
         ""
     };
     format!("{}{advice}", UntrustedText::from(problem))
-}
-
-/// The text as one word for the shell.
-pub(crate) fn quoted(text: &str) -> String {
-    format!("'{}'", text.replace('\'', r"'\''"))
 }
 
 /// The end of what a program writes to its standard error. Once a receiver arrives through `hears`, output goes there

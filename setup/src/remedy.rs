@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use types::shell;
 use types::sites::Site;
 
 use crate::company::whereabouts;
@@ -13,7 +14,7 @@ const VARIABLE: &str = "LANDBRIDGE_SITES";
 /// The command that starts the site's gateway again, as a sentence without a full stop. `file`: the sites file.
 pub fn remedy(site: &Site, file: &Path) -> String {
     let name = &site.name;
-    let sites = if is_default(file) { String::new() } else { format!(" --sites {}", file.display()) };
+    let sites = if is_default(file) { String::new() } else { format!(" --sites {}", shell::path(file)) };
     match whereabouts(site) {
         Ok(Some(_)) => format!("`landbridge sites start {name}{sites}` starts it again"),
         // The site was made by hand or joined with a ticket: only its own machine can start the gateway.

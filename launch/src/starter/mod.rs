@@ -10,7 +10,6 @@ mod pbs;
 pub(crate) mod process;
 mod queue;
 pub(crate) mod salloc;
-mod shell;
 mod slurm;
 mod ssh;
 mod template;

@@ -7,10 +7,11 @@ use std::path::Path;
 
 use hooks::{AgentOrder, AgentStarter, StartError};
 use tokio::process::Command;
+use types::shell;
 use types::sites::Ssh;
 
 use super::process::{AgentProcess, Manner};
-use super::{Started, agent_words, order_line, shell};
+use super::{Started, agent_words, order_line};
 
 /// ssh's exit code when ssh itself failed, rather than the command it ran.
 const OWN_FAILURE: i32 = 255;

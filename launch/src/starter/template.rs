@@ -3,10 +3,11 @@
 
 use hooks::{AgentOrder, AgentStarter, StartError};
 use tokio::process::Command;
+use types::shell;
 use types::sites::Template;
 
 use super::process::{AgentProcess, Manner};
-use super::{Started, agent_words, order_line, shell};
+use super::{Started, agent_words, order_line};
 
 #[derive(Debug)]
 pub(super) struct TemplateStarter {

@@ -7,6 +7,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
+use types::shell::literal;
 
 use launch::capture::{Captured, capture_blocking};
 
@@ -51,15 +52,15 @@ impl<'a> Keeping<'a> {
             String::from("#!/bin/sh\n# Made by `landbridge sites add --keep`; `landbridge sites remove` removes it.\n");
         for name in ENVIRONMENT {
             if let Ok(value) = std::env::var(name) {
-                script += &format!("export {name}={}\n", crate::machine::quoted(&value));
+                script += &format!("export {name}={}\n", literal(&value));
             }
         }
         let sites = self.folders.sites_file();
         script += &format!(
             "exec {} sites start --sites {} {} >/dev/null\n",
-            crate::machine::quoted(&program.display().to_string()),
-            crate::machine::quoted(&sites.display().to_string()),
-            crate::machine::quoted(self.site)
+            literal(&program.display().to_string()),
+            literal(&sites.display().to_string()),
+            literal(self.site)
         );
         folders::make(&self.folders.state)?;
         folders::write(&self.script(), &script)?;

@@ -2,7 +2,7 @@
 
 use launch::capture::Tail;
 use tokio::process::Command;
-use types::UntrustedText;
+use types::{UntrustedText, shell};
 
 use crate::place::Place;
 
@@ -84,7 +84,7 @@ impl Refusal {
 
     /// The problem, and what the user can do about it.
     pub(super) fn advice(&self, place: &Place) -> String {
-        let words = place.arguments().join(" ").replace("-- ", "");
+        let words = shell::line(&place.arguments()).replace("-- ", "");
         let advice = if self.problem.contains("Host key verification failed") {
             format!("its host key is not known here, or another: log in once with `ssh {words}` and compare it")
         } else if self.problem.contains("assword has expired") || self.problem.contains("assword change required") {
