@@ -126,9 +126,25 @@ fn main() -> ExitCode {
         Ok(code) => exit(code),
         Err(error) => {
             output::note(&whole(&error));
-            ExitCode::FAILURE
+            if error.is::<WrongOption>() { ExitCode::from(2) } else { ExitCode::FAILURE }
         }
     }
+}
+
+/// What was typed is wrong, though not by its form alone, which is looked at first. The exit code is the same.
+#[derive(Debug)]
+struct WrongOption(String);
+
+impl std::fmt::Display for WrongOption {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for WrongOption {}
+
+fn wrong(problem: impl std::fmt::Display) -> anyhow::Error {
+    WrongOption(problem.to_string()).into()
 }
 
 /// The error and its causes in one line. Many errors have their cause in their own text already.

@@ -6,6 +6,7 @@
 
 use std::io::{self, IsTerminal, Write};
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{self, Poll};
 
 use launch::message::Stream;
@@ -22,8 +23,31 @@ pub(crate) fn stderr() -> Visible<io::Stderr> {
     Visible { to: io::stderr(), part: Vec::new() }
 }
 
+/// Whether what ranks have written to standard output and error ends within a line.
+static OPEN: [AtomicBool; 2] = [AtomicBool::new(false), AtomicBool::new(false)];
+
+fn open(stream: Stream) -> &'static AtomicBool {
+    &OPEN[usize::from(stream == Stream::Err)]
+}
+
+/// Ends a line that ranks have left unfinished: what follows is not theirs. `false`: the line is whole.
+fn ends_line(stream: Stream) -> &'static str {
+    if open(stream).swap(false, Ordering::Relaxed) { "\n" } else { "" }
+}
+
+/// Writes a line to standard output, as one of its own whatever ranks have written.
+///
+/// # Errors
+/// The system's.
+pub(crate) fn line_of_its_own(text: &str) -> io::Result<()> {
+    stdout().write_all(format!("{}{text}\n", ends_line(Stream::Out)).as_bytes())
+}
+
 /// What ranks or a mover write, unchanged, and as one piece with what others write meanwhile.
 pub(crate) fn raw(stream: Stream, bytes: &[u8]) -> io::Result<()> {
+    if let Some(last) = bytes.last() {
+        open(stream).store(*last != b'\n', Ordering::Relaxed);
+    }
     match stream {
         Stream::Out => {
             let mut out = io::stdout().lock();
@@ -52,7 +76,7 @@ pub(crate) fn raw_stderr() -> tokio::io::Stderr {
 /// A message on standard error: `landbridge: ` and the text, whose further lines are indented.
 pub(crate) fn note(text: &str) {
     // Nobody is left to be told that standard error is closed.
-    let _ = io::stderr().write_all(line(text).as_bytes());
+    let _ = io::stderr().write_all(format!("{}{}", ends_line(Stream::Err), line(text)).as_bytes());
 }
 
 fn line(text: &str) -> String {

@@ -112,7 +112,7 @@ pub(crate) fn with_values(words: Vec<OsString>) -> Result<Vec<OsString>> {
             all.push(match typed {
                 None => word.clone(),
                 Some((option, typed)) => {
-                    let (name, value) = setting(typed, |name| std::env::var_os(name))?;
+                    let (name, value) = setting(typed, |name| std::env::var_os(name)).map_err(crate::wrong)?;
                     OsString::from_vec([option, &name, b"=", &value].concat())
                 }
             });

@@ -31,7 +31,7 @@ use crate::input::Input;
 use crate::parts::TypedPart;
 use crate::stage_beside::Overlap;
 use crate::terminal::Terminal;
-use crate::{carried, gateway_again, jobs, json, parts, push, runtime, sites_file, stage_beside};
+use crate::{carried, gateway_again, jobs, json, parts, push, runtime, sites_file, stage_beside, wrong};
 
 /// Runs the job and gives the exit code. `words`: the whole command line.
 pub(crate) fn run(args: RunArgs, words: Vec<OsString>) -> Result<i32> {
@@ -49,7 +49,7 @@ pub(crate) fn run(args: RunArgs, words: Vec<OsString>) -> Result<i32> {
     };
     let mut sites = whole.clone();
     let wishes: Vec<PartWish> = parts.iter().map(TypedPart::wish).collect();
-    let Joined { ranks, per_site, firsts } = join(&mut sites.file, &wishes)?;
+    let Joined { ranks, per_site, firsts } = join(&mut sites.file, &wishes).map_err(wrong)?;
     // Ranks on one machine have nowhere else to go, so it needs no `slots`.
     let fill = args.map_by == MapBy::Slot && matches!(origin, Origin::File(_));
     let mut wish = Wish { ranks, ranks_per_node: args.ranks_per_node, fill, per_site };
@@ -84,7 +84,7 @@ pub(crate) fn run(args: RunArgs, words: Vec<OsString>) -> Result<i32> {
             held::fill_wish(&home, held, &mut wish);
         }
     }
-    hosts::choose(&mut sites.file, &mut wish, &hosts, movers)?;
+    hosts::choose(&mut sites.file, &mut wish, &hosts, movers).map_err(wrong)?;
     // Nodes that are not the batch job's are those of a node service.
     let of_job = |held: &HeldAllocation, name: &str| name == FORWARDER || held.nodes.iter().any(|own| own.name == name);
     let held =
@@ -92,15 +92,15 @@ pub(crate) fn run(args: RunArgs, words: Vec<OsString>) -> Result<i32> {
     // Wrong numbers and unknown sites are reported before the network is tried.
     let checked = counts(&sites.file, &wish);
     if !matches!(checked, Err(SpreadError::NoNumber)) {
-        checked?;
+        checked.map_err(not_to_be_spread)?;
     }
     push::before_run(&sites, &push_to, &pushed)?;
     if let Some(site) = elsewhere.filter(|_| !dry) {
         if let Some(option) = local_files {
-            bail!(
+            return Err(wrong(format!(
                 "{option}: the job is started at site {}, which has other files than this machine: type it there",
                 site.name
-            );
+            )));
         }
         // A detached job outlives the terminal.
         let input = typed.input != InputTo::None && !(detach && std::io::stdin().is_terminal());
@@ -109,11 +109,13 @@ pub(crate) fn run(args: RunArgs, words: Vec<OsString>) -> Result<i32> {
     if dry {
         return show(&sites.file, &wish, &typed, summary_to);
     }
-    let ranks: u32 = counts(&sites.file, &wish)?.iter().sum();
+    let ranks: u32 = counts(&sites.file, &wish).map_err(not_to_be_spread)?.iter().sum();
     if let InputTo::Rank(rank) = typed.input
         && rank >= ranks
     {
-        bail!("--stdin {rank}: the job has {ranks} rank(s), numbered from 0; give one of them, or all, or none");
+        return Err(wrong(format!(
+            "--stdin {rank}: the job has {ranks} rank(s), numbered from 0; give one of them, or all, or none"
+        )));
     }
     let source: Option<Box<dyn std::io::Read + Send>> = match typed.input {
         InputTo::None => None,
@@ -159,6 +161,14 @@ pub(crate) fn run(args: RunArgs, words: Vec<OsString>) -> Result<i32> {
         write_line(json::object(WithStaging { summary, staged })?, target.as_deref())?;
     }
     Ok(exit_code)
+}
+
+/// An option is wrong, or a site has no room for what is asked of it.
+fn not_to_be_spread(error: SpreadError) -> anyhow::Error {
+    match error {
+        SpreadError::Full { .. } | SpreadError::AllFull { .. } | SpreadError::NoSlots { .. } => error.into(),
+        _ => wrong(error),
+    }
 }
 
 /// What a script gets.
@@ -230,7 +240,7 @@ fn typed(args: &RunArgs, parts: Vec<TypedPart>, firsts: &[u32]) -> Result<Typed>
     let below = |folder: PathBuf| if folder.starts_with("~") { folder } else { from.join(folder) };
     let part = |(part, &first): (TypedPart, &u32)| {
         let variables = part.variables.iter().map(|text| setting(text, |name| std::env::var_os(name)));
-        let mut settings = variables.collect::<Result<Vec<_>, _>>()?;
+        let mut settings = variables.collect::<Result<Vec<_>, _>>().map_err(wrong)?;
         settings.extend(bind.clone());
         settings.extend(collectives.clone());
         let own_programs =
@@ -333,10 +343,9 @@ fn range(ranks: &[u32]) -> String {
 }
 
 fn write_line(json: String, file: Option<&Path>) -> Result<()> {
-    let text = json + "\n";
     match file {
-        Some(file) => std::fs::write(file, text).with_context(|| format!("summary {}", file.display())),
-        None => crate::output::stdout().write_all(text.as_bytes()).context("summary on standard output"),
+        Some(file) => std::fs::write(file, json + "\n").with_context(|| format!("summary {}", file.display())),
+        None => crate::output::line_of_its_own(&json).context("summary on standard output"),
     }
 }
 

@@ -52,6 +52,11 @@ fn ranks_run_on_this_machine_and_the_user_is_told() {
     let done = typed(&stage, &["run", "-n", "2", "--map-by", "slot", "bash", "-c", "exit $((PMI_RANK * 5))"]);
     assert_eq!(done.code, Some(5), "{done:?}");
     assert!(done.err.contains("site here, node ") && done.err.ends_with(": rank 1 exited with code 5\n"), "{done:?}");
+    let done = typed(&stage, &["run", "-n", "1", "--json", "bash", "-c", "printf half; printf whole >&2; exit 3"]);
+    let lines: Vec<&str> = done.out.lines().collect();
+    assert!(done.code == Some(3) && lines.len() == 2 && lines[0] == "half", "{done:?}");
+    assert_eq!(serde_json::from_str::<serde_json::Value>(lines[1]).unwrap()["exit_code"], 3);
+    assert!(done.err.contains("whole\nlandbridge: site here") && done.err.ends_with("with code 3\n"), "{done:?}");
     let done = typed(&stage, &["run", "-n", "2", "--dry-run", "true"]);
     assert!(done.code == Some(0) && done.out.contains("here") && done.out.contains("0-1"), "{done:?}");
     nothing_left(&stage);

@@ -67,7 +67,7 @@ fn it_is_typed_as_mpiexec_is() {
     let mut words = vec!["run", "-np", "2", "-x", "A=1", "-x", "MPIEXEC_STYLE", "--wdir", "/usr", "bash", "-c"];
     words.extend(["echo $A $B $PWD $#", "name", "-np", "5"]);
     let done = stage.start(&words).finish(SOON);
-    assert_eq!(done.code, Some(1), "{done:?}");
+    assert_eq!(done.code, Some(2), "{done:?}");
     assert!(done.err.contains("-x MPIEXEC_STYLE"), "{done:?}");
     words[6] = "B=two=2";
     let done = stage.start(&words).finish(SOON);
@@ -106,13 +106,17 @@ fn programs_are_separated_as_mpiexec_does() {
 }
 
 #[test]
-fn what_does_not_fit_several_programs_is_named() {
+fn what_is_wrong_with_options_and_programs_is_named() {
     let stage = Stage::new();
     for (words, code, expected) in [
         ("-n 1 true : --prefix -n 2 true", 2, "--prefix holds for the whole job: give it before the first program."),
-        ("-n 1 true : --wdir / sh", 1, "program 2 (sh): how many ranks? Give -n N, or --site NAME=N for each site"),
-        ("--site a=1 true : -n 1 sh", 1, "program 2 (sh) has no --site, and another one has"),
-        ("--site a=1 x : --site b=1 y : --site a=1 z", 1, "--site a: the ranks of a site have successive numbers"),
+        ("-n 1 true : --wdir / sh", 2, "program 2 (sh): how many ranks? Give -n N, or --site NAME=N for each site"),
+        ("--site a=1 true : -n 1 sh", 2, "program 2 (sh) has no --site, and another one has"),
+        ("--site a=1 x : --site b=1 y : --site a=1 z", 2, "--site a: the ranks of a site have successive numbers"),
+        ("true", 2, "how many ranks? Give -n N"),
+        ("-n 3 --site a=1 true", 2, "-n 3 is not the sum of the --site options, which is 1"),
+        ("-n 1 -x NOPE true", 2, "-x NOPE"),
+        ("-n 1 -x =5 true", 2, "-x =5"),
         ("-n 1 true : -n 3 ./no-such-program", 1, "program ./no-such-program not found"),
         ("-n 2 true : -n 1 sh -c exit\\ 7", 7, "rank 2 exited with code 7"),
     ] {
@@ -160,7 +164,7 @@ fn rank_0_gets_standard_input_and_the_others_an_empty_one() {
         );
     }
     let done = fed(&stage, &["-n", "3", "--stdin", "3"], "true", input());
-    assert!(done.code == Some(1) && done.err.contains("--stdin 3: the job has 3 rank(s)"), "{done:?}");
+    assert!(done.code == Some(2) && done.err.contains("--stdin 3: the job has 3 rank(s)"), "{done:?}");
     stage.nothing_left();
 }
 
@@ -196,7 +200,7 @@ fn nodes_can_be_named_and_filled() {
     let done = stage.script(&["-n", "3", "--hostfile", "hosts", "--map-by", "slot"], place);
     assert_eq!((done.code, lines(&done.out)), (Some(0), vec!["b/n1", "b/n2", "b/n2"]), "{done:?}");
     let done = stage.script(&["--host", "b/n7"], place);
-    assert!(done.code == Some(1) && done.err.contains("site b has no node `n7`"), "{done:?}");
+    assert!(done.code == Some(2) && done.err.contains("site b has no node `n7`"), "{done:?}");
     let done = stage.script(&["-n", "2", "--map-by", "slot"], place);
     assert!(done.code == Some(1) && done.err.contains("slots"), "{done:?}");
     stage.nothing_left();
@@ -255,7 +259,7 @@ fn a_dry_run_says_who_would_run_where_and_starts_nothing() {
     assert_eq!(shown["ranks"], 4);
     assert_eq!(shown["sites"][1]["nodes"][1], serde_json::json!({"name": "n2", "ranks": [3]}));
     let done = stage.script(&["--site", "nowhere=3", "--dry-run"], "true");
-    assert_eq!(done.code, Some(1), "{done:?}");
+    assert_eq!(done.code, Some(2), "{done:?}");
     assert!(done.err.contains("unknown site `nowhere`"), "{done:?}");
     stage.nothing_left();
 }
@@ -303,7 +307,7 @@ fn what_cannot_run_is_named_and_leaves_nothing() {
         format!("node n1: program ./no-such-program not found (looked in {})", stage.folder.path().display());
     assert!(done.err.contains(&expected), "{done:?}");
     let done = stage.start(&["run", "--site", "mars=2", "--", "/bin/true"]).finish(SOON);
-    assert!(done.code == Some(1) && done.err.contains("unknown site `mars`: the sites file has a, b"), "{done:?}");
+    assert!(done.code == Some(2) && done.err.contains("unknown site `mars`: the sites file has a, b"), "{done:?}");
     stage.nothing_left();
 }
 
