@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use member::pulse::{GATEWAY_SILENCE_S, LOOK_NS, Nod};
+use member::pulse::{GATEWAY_SILENCE_S, LINK_SILENCE_S, LOOK_NS, Nod};
 use member::{Beat, Pulse};
 use tcp::Machine;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -30,6 +30,8 @@ pub enum News {
     Open,
     /// A frame arrived.
     Frame(Frame),
+    /// The gateway says something, after so many seconds of silence that gateways of other sites may have given it up.
+    Back(u64),
     /// The connection was up and is lost.
     Lost(ClientError),
     /// The gateway could not be reached. Reported once; the task keeps trying.
@@ -332,7 +334,11 @@ impl Task {
     /// A frame arrived, or none will.
     fn heard(&self, frame: Result<Option<Frame>, ClientError>, vigil: &mut Vigil) -> Result<(), ClientError> {
         let Some(frame) = frame? else { return Err(self.closed()) };
+        let silent_s = vigil.pulse.silent_s();
         vigil.heard(frame.header.kind);
+        if silent_s >= LINK_SILENCE_S {
+            self.tell(News::Back(silent_s));
+        }
         if !matches!(frame.header.kind, FrameKind::Ping | FrameKind::Pong) {
             self.tell(News::Frame(frame));
         }

@@ -414,7 +414,7 @@ impl Endpoint {
     }
 
     /// Why operations have failed although no process may have ended: the memory that ranks share is exhausted, or
-    /// there is no connection to a peer of this site. Reported once, and only in jobs: a program started in another way
+    /// there is no connection to a peer of this site, or the last gateway fell silent. Reported once, and only in jobs: a program started in another way
     /// expects no output from us.
     pub fn take_trouble(&mut self) -> Option<String> {
         let of_memory = self.memory.as_mut().and_then(MemoryLink::take_trouble).map(|error| error.to_string());
@@ -422,6 +422,7 @@ impl Endpoint {
             let (peer, reason) = self.site.take_trouble()?;
             Some(format!("cannot reach {}: {reason}", self.name(peer)))
         });
+        let trouble = trouble.or_else(|| self.gateway.as_mut()?.take_trouble());
         trouble.filter(|_| !self.place.is_empty()).map(|trouble| format!("{}: {trouble}", self.place))
     }
 

@@ -59,6 +59,8 @@ pub(crate) struct GatewayLink {
     looked_ns: u64,
     /// Bytes of our own copies in queues.
     buffered: u64,
+    /// Why the last gateway is lost, if it fell silent.
+    trouble: Option<String>,
 }
 
 /// Items queued for a peer.
@@ -220,6 +222,7 @@ impl GatewayLink {
             opened: Instant::now(),
             looked_ns: 0,
             buffered: 0,
+            trouble: None,
         })
     }
 
@@ -340,11 +343,20 @@ impl GatewayLink {
         connection.lose(reason.clone());
         self.talk.route_lost(Route(at as u8));
         if !self.any_is_open() {
+            // One that closes the connection may have been told to, or the agent knows of its end.
+            if let Broken::Silent(_) = broken {
+                self.trouble.get_or_insert_with(|| reason.clone());
+            }
             let peers: Vec<PeerId> = self.talk.iter().map(|(peer, _)| peer).collect();
             for peer in peers {
                 lose(&mut self.talk, &mut self.buffered, peer, Some(reason.clone()), sink);
             }
         }
+    }
+
+    /// Why this rank has lost its last gateway, if that fell silent. Reported once.
+    pub(crate) fn take_trouble(&mut self) -> Option<String> {
+        self.trouble.take()
     }
 
     /// Notices gateways that are silent.

@@ -30,6 +30,8 @@ pub struct Pulse {
     heard_ns: u64,
     pinged_ns: u64,
     looked_ns: u64,
+    /// The silence at the last check.
+    silent_ns: u64,
 }
 
 /// What to do next.
@@ -46,13 +48,25 @@ pub enum Beat {
 impl Pulse {
     /// For a connection that has just opened, and is lost after `silence_s` seconds without a sign of life.
     pub fn new(silence_s: u64, now_ns: u64) -> Pulse {
-        Pulse { silence_ns: silence_s * 1_000_000_000, heard_ns: now_ns, pinged_ns: now_ns, looked_ns: now_ns }
+        Pulse {
+            silence_ns: silence_s * 1_000_000_000,
+            heard_ns: now_ns,
+            pinged_ns: now_ns,
+            looked_ns: now_ns,
+            silent_ns: 0,
+        }
     }
 
     /// Something arrived.
     pub fn heard(&mut self, at_ns: u64) {
         // A later report of an earlier time does not undo what is known about this end.
         self.heard_ns = self.heard_ns.max(at_ns);
+        self.silent_ns = 0;
+    }
+
+    /// Whole seconds for which the other end had been silent at the last check.
+    pub fn silent_s(&self) -> u64 {
+        self.silent_ns / 1_000_000_000
     }
 
     /// Checks. Time in which nobody checked does not count: an end that was itself stopped, waited for a core of a busy
@@ -67,6 +81,7 @@ impl Pulse {
         let pause_ns = now_ns.saturating_sub(std::mem::replace(&mut self.looked_ns, now_ns));
         self.heard_ns = (self.heard_ns + pause_ns.saturating_sub(COUNTS_NS)).min(now_ns);
         let silent_ns = now_ns.saturating_sub(self.heard_ns);
+        self.silent_ns = silent_ns;
         if silent_ns >= self.silence_ns {
             let limit = stretch(Duration::from_nanos(self.silence_ns));
             if u128::from(silent_ns) >= limit.as_nanos() {
@@ -129,6 +144,9 @@ mod tests {
         assert_eq!(watch(&mut pulse, 0, 10, true), [Beat::Ping; 10]);
         let silent = watch(&mut pulse, 10, 4, false);
         assert_eq!(silent[..3], [Beat::Ping; 3]);
+        assert_eq!(pulse.silent_s(), 4);
+        pulse.heard(100_000_000_000);
+        assert_eq!(pulse.silent_s(), 0);
         assert_eq!(silent.last(), Some(&Beat::Lost(4)));
     }
 
@@ -160,6 +178,7 @@ mod tests {
     fn time_in_which_nobody_looked_does_not_count() {
         let mut pulse = Pulse::new(4, 0);
         assert_eq!(pulse.look(100_000_000_000), Beat::Quiet);
+        assert_eq!(pulse.silent_s(), 0);
         pulse.heard(0);
         assert_eq!(watch(&mut pulse, 100, 3, false), [Beat::Ping; 3]);
     }

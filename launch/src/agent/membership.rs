@@ -113,6 +113,7 @@ impl Membership {
         match news {
             News::Frame(frame) => return Ok(Some((route, frame))),
             News::Open => self.post.route_open(route),
+            News::Back(_) => {}
             News::Failed(error) => tracing::debug!(%error, "gateway not used"),
             News::Lost(error) => {
                 self.post.route_lost(route);

@@ -76,7 +76,11 @@ async fn ask(
                     asked.answer(agent, Ok(format!("agent and provider work{mpi}{notes}")));
                 }
                 Incoming::Up(agent, Up::Refused { reason }) => asked.answer(agent, Err(CheckError::Reported(reason))),
-                Incoming::Up(..) | Incoming::GatewayOpen(_) | Incoming::GatewayLost(..) | Incoming::Note(_) => {}
+                Incoming::Up(..)
+                | Incoming::GatewayOpen(_)
+                | Incoming::GatewayLost(..)
+                | Incoming::GatewayBack(_)
+                | Incoming::Note(_) => {}
                 Incoming::Job(_, message) => asked.gateway_reports(message, roster),
             }
         }

@@ -454,7 +454,7 @@ impl Opened {
     fn incoming(&mut self, incoming: Vec<Incoming>) -> Result<(), CouplingError> {
         for incoming in incoming {
             match incoming {
-                Incoming::Up(..) | Incoming::Note(_) => {}
+                Incoming::Up(..) | Incoming::GatewayBack(_) | Incoming::Note(_) => {}
                 Incoming::GatewayOpen(gateway) => self.gateways.connected(gateway),
                 Incoming::GatewayLost(gateway, reason) => {
                     self.gateways.disconnected(gateway);

@@ -37,6 +37,8 @@ const LEADERLESS: Duration = Duration::from_secs(5);
 /// probably is not.
 const SETTLE: Duration = Duration::from_millis(250);
 const SETTLE_EFFECT: Duration = Duration::from_millis(1000);
+/// How long after an own gateway's silence other sites' losses may be its effect.
+const AFTERMATH: Duration = Duration::from_secs(10);
 /// How long agents have to end their ranks (one second until SIGKILL, and the rest).
 const KILL: Duration = Duration::from_millis(2500);
 /// How long gateways have to confirm that nothing is left.
@@ -141,6 +143,8 @@ pub(super) struct Job {
     signal: i32,
     signals: u32,
     gateways: OwnGateways,
+    /// When an own gateway was heard again after a silence, and what is said of that.
+    silent: Option<(Instant, String)>,
     /// Own gateways that were ordered to close the job and have not confirmed that nothing is left of it.
     unclosed: BTreeSet<usize>,
     actions: VecDeque<Action>,
@@ -180,6 +184,7 @@ impl Job {
             signal: 15,
             signals: 0,
             gateways: OwnGateways::new(home),
+            silent: None,
             unclosed: BTreeSet::new(),
             actions: VecDeque::new(),
             input: Flow::new((0..roster.size()).filter(|rank| input.reaches(*rank))),
@@ -246,7 +251,23 @@ impl Job {
 
     /// Something that the running job needs is lost, or something that it needs to start is missing.
     fn lost(&mut self, failure: Failure, now: Instant) {
+        let failure = self.blamed(failure, now);
         self.fail_now(LOST, failure, self.lost_code(), now);
+    }
+
+    /// A loss elsewhere, with the own gateway's silence before it: what other sites have given up meanwhile is its
+    /// effect, and where there is another gateway it would have none.
+    fn blamed(&self, failure: Failure, now: Instant) -> Failure {
+        match &self.silent {
+            Some((since, reason))
+                if now - *since < AFTERMATH
+                    && self.gateways.len() == 1
+                    && failure.site.as_ref().is_some_and(|site| *site != self.home) =>
+            {
+                Failure::at_site(&self.home, format!("{reason}; meanwhile {failure}"))
+            }
+            _ => failure,
+        }
     }
 
     /// The exit code for a loss; before ranks run, it is that of a job that cannot be started.
@@ -419,6 +440,7 @@ impl Job {
             Incoming::Job(gateway, message) => self.gateway_says(gateway, message, now),
             Incoming::GatewayOpen(gateway) => self.gateways.connected(gateway),
             Incoming::GatewayLost(gateway, reason) => self.gateway_lost(gateway, &reason, now),
+            Incoming::GatewayBack(reason) => self.silent = Some((now, reason)),
             Incoming::Note(text) => self.actions.push_back(Action::Note(text)),
             Incoming::Up(agent, message) => match self.nodes.iter().position(|node| node.agent == agent) {
                 Some(node) => self.up(node, message, now),

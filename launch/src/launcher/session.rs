@@ -289,6 +289,8 @@ pub(crate) enum Incoming {
     GatewayOpen(usize),
     /// The gateway with this number is lost, for this reason; others are connected.
     GatewayLost(usize, String),
+    /// An own gateway was silent, as the text says, and is not any more. Other sites may have given it up meanwhile.
+    GatewayBack(String),
     /// A note for the user.
     Note(String),
     /// A message from an agent.
@@ -409,6 +411,10 @@ impl Session {
             News::Open => {
                 self.post.route_open(route);
                 Ok(vec![Incoming::GatewayOpen(gateway)])
+            }
+            News::Back(seconds) => {
+                let reason = format!("gateway {}: no sign of life for {seconds} s", self.name_of(gateway));
+                Ok(vec![Incoming::GatewayBack(reason)])
             }
             News::Failed(error) => {
                 let (site, gateway) = (&self.home, self.name_of(gateway));

@@ -296,6 +296,28 @@ fn a_site_that_an_own_gateway_reaches_again_is_not_lost() {
 }
 
 #[test]
+fn what_follows_an_own_gateways_silence_is_its_effect() {
+    let told = |others: bool, later: u64| {
+        let mut play = Play::running();
+        if others {
+            play.job.incoming(Incoming::GatewayOpen(1), play.now);
+            play.site_lost(1, "a");
+        }
+        play.job.incoming(Incoming::GatewayBack("gateway gw1: no sign of life for 7 s".into()), play.now);
+        play.now += Duration::from_secs(later);
+        play.site_lost(0, "a");
+        let summary = play.job.summary(1.0);
+        (summary.failure.unwrap().to_string(), summary.exit_code)
+    };
+    let (reason, code) = told(false, 1);
+    assert!(reason.starts_with("site a: gateway gw1: no sign of life for 7 s; meanwhile site b: "), "{reason}");
+    assert_eq!(code, 75);
+    for (others, later) in [(true, 1), (false, 11)] {
+        assert!(told(others, later).0.starts_with("site b: "), "{others} {later}");
+    }
+}
+
+#[test]
 fn what_another_site_cannot_reach_is_lost() {
     let mut play = Play::running();
     play.job.incoming(Incoming::GatewayOpen(1), play.now);
