@@ -32,6 +32,12 @@ impl Line {
         }
     }
 
+    /// Draws this at once.
+    fn show(&mut self, text: &str) {
+        self.drawn = None;
+        self.draw(|| text.to_owned());
+    }
+
     pub(crate) fn clear(&mut self) {
         if self.drawn.take().is_some() {
             crate::output::clear();
@@ -42,6 +48,21 @@ impl Line {
 impl Drop for Line {
     fn drop(&mut self) {
         self.clear();
+    }
+}
+
+/// Steps that are mostly quick: the current one, on a terminal alone.
+pub(crate) struct Current(Line);
+
+impl Current {
+    pub(crate) fn new() -> Current {
+        Current(Line::new())
+    }
+}
+
+impl Progress for Current {
+    fn step(&mut self, site: &str, text: &str) {
+        self.0.show(&format!("{site}: {text}"));
     }
 }
 

@@ -15,12 +15,12 @@ use types::untrusted::{indented, printable, visible};
 
 /// Standard output, for results.
 pub(crate) fn stdout() -> Visible<io::Stdout> {
-    Visible { to: io::stdout(), part: Vec::new() }
+    Visible { name: "standard output", to: io::stdout(), part: Vec::new() }
 }
 
 /// Standard error. For a message, see [`note`].
 pub(crate) fn stderr() -> Visible<io::Stderr> {
-    Visible { to: io::stderr(), part: Vec::new() }
+    Visible { name: "standard error", to: io::stderr(), part: Vec::new() }
 }
 
 /// Whether what ranks have written to standard output and error ends within a line.
@@ -106,9 +106,17 @@ pub(crate) fn clear_screen() {
 
 /// Escapes what acts on a terminal, except line breaks and tabs.
 pub(crate) struct Visible<W> {
+    /// Of the stream, for errors.
+    name: &'static str,
     to: W,
     /// The beginning of a character whose end has not been written yet.
     part: Vec<u8>,
+}
+
+impl<W> Visible<W> {
+    fn named(&self, error: &io::Error) -> io::Error {
+        io::Error::new(error.kind(), format!("{}: {error}", self.name))
+    }
 }
 
 impl<W: Write> Write for Visible<W> {
@@ -120,12 +128,13 @@ impl<W: Write> Write for Visible<W> {
             _ => all.len(),
         };
         self.part = all.split_off(whole);
-        self.to.write_all(visible(&String::from_utf8_lossy(&all)).as_bytes())?;
+        let shown = visible(&String::from_utf8_lossy(&all)).into_owned();
+        self.to.write_all(shown.as_bytes()).map_err(|error| self.named(&error))?;
         Ok(bytes.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.to.flush()
+        self.to.flush().map_err(|error| self.named(&error))
     }
 }
 
@@ -153,11 +162,11 @@ mod tests {
         let hostile = "a\u{1b}]52;c;aGk=\u{7}é\u{9b}2J\tb\r\n";
         let shown = "a\\u{1b}]52;c;aGk=\\u{7}é\\u{9b}2J\tb\\r\n";
         for piece in 1..hostile.len() {
-            let mut out = Visible { to: Vec::new(), part: Vec::new() };
+            let mut out = Visible { name: "", to: Vec::new(), part: Vec::new() };
             hostile.as_bytes().chunks(piece).for_each(|piece| assert!(out.write_all(piece).is_ok()));
             assert_eq!(String::from_utf8_lossy(&out.to), shown, "{piece}");
         }
-        let mut out = Visible { to: Vec::new(), part: Vec::new() };
+        let mut out = Visible { name: "", to: Vec::new(), part: Vec::new() };
         assert!(out.write_all(b"\xff\x9b\n").is_ok());
         assert_eq!(String::from_utf8_lossy(&out.to), "\u{fffd}\u{fffd}\n");
     }

@@ -2,7 +2,7 @@
 
 use std::io::Write;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Result, anyhow};
 use setup::tunnel::Tunnel;
 
 use crate::args::PageArgs;
@@ -35,7 +35,7 @@ pub(crate) fn page(args: &PageArgs) -> Result<i32> {
     runtime.block_on(async {
         let mut tunnel = Tunnel::open(site, there, args.port, asking()).await?;
         writeln!(out, "http://127.0.0.1:{}/", tunnel.port)?;
-        out.flush().context("standard output")?;
+        out.flush()?;
         let mut ends = carried::signals(&launch::signals::ENDING)?;
         tokio::select! {
             error = tunnel.ended() => Err(error.into()),

@@ -345,7 +345,7 @@ fn range(ranks: &[u32]) -> String {
 fn write_line(json: String, file: Option<&Path>) -> Result<()> {
     match file {
         Some(file) => std::fs::write(file, json + "\n").with_context(|| format!("summary {}", file.display())),
-        None => crate::output::line_of_its_own(&json).context("summary on standard output"),
+        None => crate::output::line_of_its_own(&json).context("the summary"),
     }
 }
 

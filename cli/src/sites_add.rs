@@ -4,12 +4,11 @@ use std::future::Future;
 use std::io::{IsTerminal, Write};
 
 use anyhow::{Context, Result, bail};
-use setup::Silent;
 use setup::add::{Outcome, Wish, prepare};
 use setup::book::Book;
 use tokio::io::BufReader;
 
-use crate::bar::Bar;
+use crate::bar::{Bar, Current};
 use crate::sites_args::{AddArgs, ListArgs, RemoveArgs};
 use crate::sites_check::table;
 use crate::{output, runtime, sites_file};
@@ -58,7 +57,7 @@ pub(crate) fn print(file: &str, outcome: &Outcome) -> Result<()> {
     for note in &outcome.notes {
         text += &format!("note: {note}\n");
     }
-    crate::output::stdout().write_all(text.as_bytes()).context("standard output")
+    Ok(crate::output::stdout().write_all(text.as_bytes())?)
 }
 
 async fn interruptible<T>(work: impl Future<Output = T>) -> Result<T> {
@@ -122,7 +121,7 @@ pub(crate) fn list(args: &ListArgs) -> Result<i32> {
 pub(crate) fn status(args: &ListArgs) -> Result<i32> {
     let path = sites_file::locate(&args.sites)?;
     let book = Book::open(&path)?;
-    let all = runtime()?.block_on(interruptible(setup::status::status(&book, asking(), &mut Silent)))??;
+    let all = runtime()?.block_on(interruptible(setup::status::status(&book, asking(), &mut Current::new())))??;
     let ok = all.iter().all(|site| site.ok);
     let mut out = crate::output::stdout();
     if args.json {

@@ -116,3 +116,16 @@ fn options_about_sites_and_a_file_that_was_named_are_errors() {
     assert!(done.code == Some(1) && done.err.contains("no sites file: `landbridge sites add"), "{done:?}");
     nothing_left(&stage);
 }
+
+#[test]
+fn output_that_has_nowhere_to_go_is_named() {
+    let stage = stage();
+    for words in [&["run", "-n", "2", "--dry-run", "true"][..], &["run", "-n", "1", "--json", "true"]] {
+        let full = File::options().write(true).open("/dev/full").unwrap();
+        let done = start(&stage, words, |command| {
+            command.stdout(full);
+        });
+        let done = done.finish(SOON);
+        assert!(done.code == Some(1) && done.err.contains("standard output: No space left"), "{done:?}");
+    }
+}

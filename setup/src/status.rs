@@ -54,6 +54,7 @@ pub async fn status(book: &Book, asking: bool, progress: &mut dyn Progress) -> R
             let Some(place) = &place else {
                 return Err(SetupError::site(&site.name, "joined by itself: type `landbridge sites status` there"));
             };
+            progress.step(&site.name, "asking its machine");
             let machine = company.reach(&site.name, place, site.folder.as_deref(), progress).await?;
             match machine.ask(&Request::Status { site: site.name.clone() }).await? {
                 Reply::Status(standing) => Ok((standing, company.read_sites(&site.name).await?)),
