@@ -30,7 +30,7 @@ pub enum News {
     Open,
     /// A frame arrived.
     Frame(Frame),
-    /// The gateway says something, after so many seconds of silence that gateways of other sites may have given it up.
+    /// The gateway says something, after this many seconds of silence: gateways of other sites may have given it up.
     Back(u64),
     /// The connection was up and is lost.
     Lost(ClientError),

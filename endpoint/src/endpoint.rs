@@ -414,8 +414,8 @@ impl Endpoint {
     }
 
     /// Why operations have failed although no process may have ended: the memory that ranks share is exhausted, or
-    /// there is no connection to a peer of this site, or the last gateway fell silent. Reported once, and only in jobs: a program started in another way
-    /// expects no output from us.
+    /// there is no connection to a peer of this site, or the last gateway fell silent. Reported once, and only in jobs:
+    /// a program started in another way expects no output from us.
     pub fn take_trouble(&mut self) -> Option<String> {
         let of_memory = self.memory.as_mut().and_then(MemoryLink::take_trouble).map(|error| error.to_string());
         let trouble = of_memory.or_else(|| {
