@@ -76,6 +76,7 @@ def test_fortran(workshop):
 
 @pytest.mark.parametrize(("what", "other"), [("export", "fetch"), ("fetch", "export")])
 @pytest.mark.parametrize("site", ["b", pytest.param("a", marks=MATRIX)], ids=["apart", "together"])
+@pytest.mark.one_mpi
 def test_couplings_with_python(workshop, mpi, what, other, site):
     coupled, program = Coupled(workshop), built(workshop, mpi, name="couple")
     environment = coupled.environment(mpi, "a")

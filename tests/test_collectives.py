@@ -40,7 +40,7 @@ def test_the_launcher_knows_what_the_layers_define():
         assert defined == both | {f"P{name}" for name in both}
 
 
-@pytest.mark.parametrize("sites", [2, 3])
+@pytest.mark.parametrize("sites", [pytest.param(2, marks=pytest.mark.matrix), 3])
 def test_broadcast_is_right_from_every_root(workshop, mpi, sites):
     most = (8 << 20) + 1 if sites == 2 else 1 << 20
     done = workshop.across(mpi, 2 * sites, [mpi.python, BROADCAST, most], sites=sites, nodes=1, limit=240).finish()
@@ -48,7 +48,7 @@ def test_broadcast_is_right_from_every_root(workshop, mpi, sites):
     assert "layer: True" in done.out and "checks good" in done.out, str(done)
 
 
-@pytest.mark.parametrize("sites", [2, 3])
+@pytest.mark.parametrize("sites", [pytest.param(2, marks=pytest.mark.matrix), 3])
 def test_kin_are_right(workshop, mpi, sites):
     # Open MPI's han, which gets what the layer leaves alone, misplaces blocks of interleaved ranks and of two datatypes
     # that differ, on several nodes of one site too.

@@ -12,7 +12,14 @@ REDUCTIONS = PROGRAMS / "reductions.py"
 BLOCKS = PROGRAMS / "blocks.py"
 CALLBACKS = PROGRAMS / "callbacks.py"
 RANDOMIZED = PROGRAMS / "randomized.py"
-UNLIKE = [((2, 2), 1), ((3, 1), 1), ((2, 1, 3), 1), ((4, 2), 2), ((1, 3, 2), 3)]
+MATRIX = pytest.mark.matrix
+UNLIKE = [
+    pytest.param((2, 2), 1, marks=MATRIX),
+    pytest.param((3, 1), 1, marks=MATRIX),
+    ((2, 1, 3), 1),
+    pytest.param((4, 2), 2, marks=pytest.mark.one_mpi),
+    pytest.param((1, 3, 2), 3, marks=pytest.mark.one_mpi),
+]
 
 
 def run(workshop, mpi, way, sites, *words, nodes=1, program=REDUCTIONS, plain=False):
@@ -48,14 +55,14 @@ def test_blocks_of_unlike_lengths(workshop, mpi, sites, nodes):
 
 @pytest.mark.parametrize("sites,nodes", [
     ((3, 3), 2),
-    pytest.param((2, 1, 3), 1, marks=pytest.mark.matrix),
-    pytest.param((4, 2), 1, marks=pytest.mark.matrix),
+    pytest.param((2, 1, 3), 1, marks=MATRIX),
+    pytest.param((4, 2), 1, marks=MATRIX),
 ])
 def test_what_is_covered_is_right_whatever_the_library_does(workshop, mpi, sites, nodes):
     """Intel MPI's MPI_Reduce is wrong for datatypes with gaps, for example."""
     seed = int(os.environ.get("LANDBRIDGE_SEED", random.randrange(1 << 32)))
     print(f"LANDBRIDGE_SEED={seed}")
-    cases = int(os.environ.get("LANDBRIDGE_ROUNDS", 150))
+    cases = int(os.environ.get("LANDBRIDGE_ROUNDS", 150 if "LANDBRIDGE_MATRIX" in os.environ else 50))
     done = run(workshop, mpi, "auto", sites, seed, cases, nodes=nodes, program=RANDOMIZED, plain=True)
     assert "layer: True" in done.out
 
@@ -70,6 +77,7 @@ def test_lengths_that_do_not_match_are_reported(workshop, mpi):
     assert "layer: True" in run(workshop, mpi, "auto", (2, 3), "mismatched", program=BLOCKS).out
 
 
+@pytest.mark.one_mpi
 def test_exact_sums_have_the_bits_of_the_mpi(workshop, mpi):
     """The digest is of sums of fractions, which depend on the order in which ranks' numbers are added."""
     done = {way: run(workshop, mpi, way, (2, 2, 2, 2), "fractions").out for way in ("native", "exact", "auto")}

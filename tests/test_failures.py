@@ -11,6 +11,7 @@ END_S = 5.0
 
 
 @pytest.mark.parametrize("how", ["segv", "kill", "9"])
+@pytest.mark.one_mpi
 def test_a_rank_that_crashes_is_named(workshop, mpi, how):
     done = workshop.across(mpi, 4, [mpi.python, PROGRAMS / "crash.py", 3, how], limit=30).finish()
     done.fails_naming("site b", "rank 3")

@@ -12,6 +12,7 @@ FAMILIES = ["6", "4,6", "both,6", "both"]
 
 
 @pytest.mark.parametrize("families", FAMILIES)
+@pytest.mark.one_mpi
 def test_a_job_runs_whatever_families_its_sites_have(workshop, mpi, isolated, families):
     """Every pair of ranks exchanges messages: inside a node, between nodes of a site, and across."""
     program = [mpi.python, PROGRAMS / "messages.py"]

@@ -62,7 +62,7 @@ PLACES = {"across-sites": (2, 2, 4), "in-a-node": (1, 1, 2), "between-nodes": (1
 
 
 @pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("what", ["fd", "auto", "sst", "mercury"])
+@pytest.mark.parametrize("what", ["fd", "auto", "sst", pytest.param("mercury", marks=pytest.mark.matrix)])
 def test_programs_that_sleep_while_they_wait(workshop, sleeper, what, place):
     sites, nodes, ranks = PLACES[place]
     run = [LANDBRIDGE, "run", "-n", ranks, "--mpi", "none", "--", sleeper, what]

@@ -363,6 +363,7 @@ def test_a_message_of_a_million_runs(workshop, mpich_only):
     assert done.out.count("all runs are right") == 2, str(done)
 
 
+@pytest.mark.one_mpi
 def test_messages_in_pieces(workshop, mpi):
     done = alone(workshop, mpi, 4, PROGRAMS / "pieces.py")
     assert done.out.count(": good") == 8, str(done)

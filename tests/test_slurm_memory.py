@@ -55,6 +55,7 @@ def test_the_movers_of_a_user_have_a_bound(workshop, people, slurm):
 
 
 @pytest.mark.slow
+@pytest.mark.matrix
 def test_blocks_of_the_largest_size_fit_into_a_movers_memory(workshop, people, slurm):
     anna, _ = people
     with (workshop.folder / "source").open("wb") as file:

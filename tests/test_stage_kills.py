@@ -40,7 +40,7 @@ def arrived_once(node, folder, source):
 
 
 @pytest.mark.parametrize(("blows", "gateways"), [
-    (6, 1), pytest.param(100, 1, marks=pytest.mark.matrix), pytest.param(100, 2, marks=pytest.mark.matrix),
+    (4, 1), pytest.param(100, 1, marks=pytest.mark.matrix), pytest.param(100, 2, marks=pytest.mark.matrix),
 ])
 def test_after_random_kills_all_arrives_once(workshop, people, slurm, blows, gateways):  # noqa: F811
     """Movers, the command, agents, gateways and node services. From a node of a site without a batch system to two
