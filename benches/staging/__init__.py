@@ -5,9 +5,9 @@ import sys
 
 from machine import LANDBRIDGE, Failed, Missing, describe, load, need, only
 
-from . import applications, chain, disk, figures, movers, overlap, phases, queues, sample, sites
+from . import applications, builds, chain, disk, figures, movers, overlap, phases, queues, sample, sites
 
-table, plot = figures.table, figures.plot
+table, plot, cases = figures.table, figures.plot, builds.cases
 # In this order, because the simulation takes what the others have measured.
 OTHERS = {"victim": disk.victim, **sites.CASES, "chain": chain.measure, "phases": phases.measure}
 # What --quick leaves out.

@@ -58,6 +58,14 @@ pub struct Stamp {
     pub attempt: u64,
 }
 
+/// The path of what is at `path` below `root`; empty: the root itself, which gets no slash at its end.
+pub(crate) fn below(root: &Path, path: &[u8]) -> PathBuf {
+    match path.is_empty() {
+        true => root.to_owned(),
+        false => root.join(OsStr::from_bytes(path)),
+    }
+}
+
 impl Entry {
     pub fn path(&self) -> &Path {
         Path::new(OsStr::from_bytes(&self.path))
@@ -65,10 +73,7 @@ impl Entry {
 
     /// Its path, below that of the root.
     pub fn below(&self, root: &Path) -> PathBuf {
-        match self.path.is_empty() {
-            true => root.to_owned(),
-            false => root.join(self.path()),
-        }
+        below(root, &self.path)
     }
 
     /// In bytes; 0 for what is no file.

@@ -33,6 +33,10 @@ pub enum Node {
 pub enum PlaceError {
     #[error("`{0}` names no path: a place is PATH, SITE:PATH or SITE/NODE:PATH")]
     NoPath(String),
+    #[error(
+        "`{0}`: `*` stands for all nodes of one site, SITE/*:PATH; a path that has a colon after it begins with / or ./"
+    )]
+    Star(String),
     #[error("`{0}` contains a zero byte")]
     Zero(String),
     #[error("`{0}` ends in `..`: name the folder itself")]
@@ -51,6 +55,9 @@ impl Place {
         let (machine, path) = match bytes.iter().position(|byte| *byte == b':') {
             Some(colon) => match Self::machine(&bytes[..colon]) {
                 Some(machine) => (machine, &bytes[colon + 1..]),
+                None if bytes[..colon].contains(&b'*') && !matches!(bytes[0], b'/' | b'.' | b'~') => {
+                    return Err(PlaceError::Star(shown()));
+                }
                 None => ((None, Node::Any), bytes),
             },
             None => ((None, Node::Any), bytes),
@@ -141,6 +148,12 @@ mod tests {
         assert!(refused("lyon:").contains("`lyon:` names no path"));
         assert!(refused("lyon:a/..").contains("ends in `..`"));
         assert!(refused("a\0b").contains("zero byte"));
+        for typed in ["*/*:/tmp/x", "*:/tmp/x", "lyon/n*:x"] {
+            assert!(refused(typed).contains("all nodes of one site"), "{typed}");
+        }
+        for path in ["./*:x", "/a*:b", "~/*:x"] {
+            assert_eq!(parsed(path), (None, Node::Any, path.into()));
+        }
     }
 
     #[test]

@@ -1,9 +1,8 @@
 //! The sending side: lists what is to be moved, then reads it block by block.
 
 use std::collections::HashMap;
-use std::ffi::{CStr, OsStr};
+use std::ffi::CStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
@@ -18,7 +17,7 @@ use crate::area;
 use crate::blocks::Piece;
 use crate::error::{At, StageError};
 use crate::journal::UNKNOWN;
-use crate::manifest::{Attributes, Entry, Kind, Manifest, Stamp};
+use crate::manifest::{Attributes, Entry, Kind, Manifest, Stamp, below};
 use crate::reader::Reader;
 use crate::relaid::{Layouts, Relaid};
 use crate::writers::{self, Unsteady};
@@ -323,7 +322,7 @@ impl<'a> Lister<'a> {
         self.entry(Vec::new(), Kind::Folder, found, attributes);
         let mut waiting = vec![Vec::new()];
         while let Some(folder) = waiting.pop() {
-            let shown = self.path.join(OsStr::from_bytes(&folder));
+            let shown = below(self.path, &folder);
             let flags = OFlags::RDONLY | OFlags::DIRECTORY;
             let fd = folders.open(&folder, flags, Mode::empty()).at("open", &shown)?;
             let mut names = Vec::new();
@@ -354,7 +353,7 @@ impl<'a> Lister<'a> {
 
     /// Lists what has this name in a folder. Returns whether it is a folder itself.
     fn within(&mut self, folder: &OwnedFd, name: &[u8], path: &[u8]) -> Result<bool, StageError> {
-        let shown = self.path.join(OsStr::from_bytes(path));
+        let shown = below(self.path, path);
         let found = rustix::fs::statat(folder, name, AtFlags::SYMLINK_NOFOLLOW).at("examine", &shown)?;
         let kind = FileType::from_raw_mode(found.st_mode);
         match kind {
@@ -394,7 +393,7 @@ impl<'a> Lister<'a> {
             }
         }
         let size = found.st_size as u64;
-        let shown = || self.path.join(OsStr::from_bytes(&path));
+        let shown = || below(self.path, &path);
         let attempt = self.attempt_of(found, &open).at("examine", shown())?;
         let data = match size {
             0 => {
