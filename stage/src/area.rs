@@ -79,7 +79,8 @@ impl Area {
         let (flags, mode) = if is_ours { (OFlags::CREATE, PRIVATE) } else { (OFlags::empty(), Mode::empty()) };
         let lock = match folder.beneath(LOCK.as_bytes(), OFlags::RDWR | flags, mode) {
             Err(Errno::NOENT) if is_ours || is_removed(&folder).at("examine", path)? => return Ok(None),
-            Err(Errno::NOENT) => return Err(foreign(path)),
+            // No link, and no folder, is a lock of ours.
+            Err(Errno::NOENT | Errno::LOOP | Errno::ISDIR) => return Err(foreign(path)),
             lock => held(&folder, lock.at("open", path.join(LOCK))?, path)?,
         };
         if !is_locked_by(&folder, &lock) || !folder.is_at(parent, name) {
