@@ -203,8 +203,7 @@ def test_a_user_cannot_have_anothers_files_read_written_or_removed(workshop, peo
     ).finish()
     done.check()
     assert "DONE" not in done.out and "UNTOUCHED" in done.out, str(done)
-    refusals = done.err.count("Permission denied") + done.err.count("this folder belongs to user id")
-    assert refusals >= len(refused), str(done)
+    assert len(re.findall("Permission denied|this folder belongs to user id", done.err)) >= len(refused), str(done)
     assert not [path for path in workshop.folder.glob("out*") if path.is_file()], str(done)
     [[(code, words)]] = answers(done)
     # A name in a sticky folder belongs to its owner: EPERM. In bob's folder he can rename what anna's path names.

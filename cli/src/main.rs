@@ -132,16 +132,9 @@ fn main() -> ExitCode {
 }
 
 /// What was typed is wrong, though not by its form alone, which is looked at first. The exit code is the same.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
 struct WrongOption(String);
-
-impl std::fmt::Display for WrongOption {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for WrongOption {}
 
 fn wrong(problem: impl std::fmt::Display) -> anyhow::Error {
     WrongOption(problem.to_string()).into()

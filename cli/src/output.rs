@@ -128,8 +128,8 @@ impl<W: Write> Write for Visible<W> {
             _ => all.len(),
         };
         self.part = all.split_off(whole);
-        let shown = visible(&String::from_utf8_lossy(&all)).into_owned();
-        self.to.write_all(shown.as_bytes()).map_err(|error| self.named(&error))?;
+        let written = self.to.write_all(visible(&String::from_utf8_lossy(&all)).as_bytes());
+        written.map_err(|error| self.named(&error))?;
         Ok(bytes.len())
     }
 

@@ -51,7 +51,7 @@ impl Fresh {
     /// # Errors
     /// The system's; `WouldBlock`: another process has taken the name meanwhile.
     pub fn place(mut self, name: &[u8]) -> io::Result<()> {
-        if self.folder.stat(&self.name).map(|found| identity_of(&found)) != Ok(self.identity) {
+        if !self.folder.has(&self.name, self.identity) {
             self.placed = true;
             return Err(Errno::WOULDBLOCK.into());
         }
@@ -63,8 +63,7 @@ impl Fresh {
 
 impl Drop for Fresh {
     fn drop(&mut self) {
-        let is_own = || self.folder.stat(&self.name).map(|found| identity_of(&found)) == Ok(self.identity);
-        if !self.placed && is_own() {
+        if !self.placed && self.folder.has(&self.name, self.identity) {
             let _ = rustix::fs::unlinkat(&self.folder, &self.name[..], AtFlags::empty());
         }
     }

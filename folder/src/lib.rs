@@ -107,6 +107,11 @@ impl Folder {
         rustix::fs::statat(&self.0, name, AtFlags::SYMLINK_NOFOLLOW)
     }
 
+    /// Whether this file or folder has this name here. No link is followed.
+    pub fn has(&self, name: &[u8], identity: Identity) -> bool {
+        self.stat(name).is_ok_and(|found| identity_of(&found) == identity)
+    }
+
     /// Makes a folder. Returns whether it is new.
     ///
     /// # Errors
@@ -150,8 +155,7 @@ impl Folder {
 
     /// Whether this is the folder that has this name in `parent`.
     pub fn is_at(&self, parent: &Folder, name: &[u8]) -> bool {
-        let there = parent.stat(name).map(|found| identity_of(&found));
-        self.identity().is_ok_and(|own| there == Ok(own))
+        self.identity().is_ok_and(|own| parent.has(name, own))
     }
 
     /// A descriptor for calls that list, change or write back the folder itself.

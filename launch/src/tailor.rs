@@ -142,7 +142,7 @@ fn push(site: &Site, path: &str) -> String {
     if site.ssh.is_none() {
         return String::new();
     }
-    let path = shell::path(std::path::Path::new(path));
+    let path = shell::path(path);
     format!(
         "\nTo copy it there: add `--push {path}` to this command, or type `landbridge sites push {path} --to {}`",
         site.name

@@ -12,11 +12,11 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::process::ExitStatus;
-use types::shell;
 
 use hooks::{StartError, Tunnel, TunnelOrder, Tunneller};
 use rustix::fs::{MemfdFlags, memfd_create};
 use tokio::process::{Child, Command};
+use types::shell;
 
 use crate::leash::LEASH;
 use crate::starter::process::last_words;
@@ -148,7 +148,7 @@ fn explain(status: io::Result<ExitStatus>, words: &str, order: &TunnelOrder, fol
                 Some(port) => format!("'[{}]:{port}'", login.host()),
                 None => login.host().to_owned(),
             },
-            shell::path(&known_hosts(folder))
+            shell::path(known_hosts(folder))
         )
     } else if words.contains("prohibited") {
         format!(

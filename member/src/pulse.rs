@@ -30,8 +30,6 @@ pub struct Pulse {
     heard_ns: u64,
     pinged_ns: u64,
     looked_ns: u64,
-    /// The silence at the last check.
-    silent_ns: u64,
 }
 
 /// What to do next.
@@ -48,25 +46,18 @@ pub enum Beat {
 impl Pulse {
     /// For a connection that has just opened, and is lost after `silence_s` seconds without a sign of life.
     pub fn new(silence_s: u64, now_ns: u64) -> Pulse {
-        Pulse {
-            silence_ns: silence_s * 1_000_000_000,
-            heard_ns: now_ns,
-            pinged_ns: now_ns,
-            looked_ns: now_ns,
-            silent_ns: 0,
-        }
+        Pulse { silence_ns: silence_s * 1_000_000_000, heard_ns: now_ns, pinged_ns: now_ns, looked_ns: now_ns }
     }
 
     /// Something arrived.
     pub fn heard(&mut self, at_ns: u64) {
         // A later report of an earlier time does not undo what is known about this end.
         self.heard_ns = self.heard_ns.max(at_ns);
-        self.silent_ns = 0;
     }
 
     /// Whole seconds for which the other end had been silent at the last check.
     pub fn silent_s(&self) -> u64 {
-        self.silent_ns / 1_000_000_000
+        self.looked_ns.saturating_sub(self.heard_ns) / 1_000_000_000
     }
 
     /// Checks. Time in which nobody checked does not count: an end that was itself stopped, waited for a core of a busy
@@ -81,7 +72,6 @@ impl Pulse {
         let pause_ns = now_ns.saturating_sub(std::mem::replace(&mut self.looked_ns, now_ns));
         self.heard_ns = (self.heard_ns + pause_ns.saturating_sub(COUNTS_NS)).min(now_ns);
         let silent_ns = now_ns.saturating_sub(self.heard_ns);
-        self.silent_ns = silent_ns;
         if silent_ns >= self.silence_ns {
             let limit = stretch(Duration::from_nanos(self.silence_ns));
             if u128::from(silent_ns) >= limit.as_nanos() {

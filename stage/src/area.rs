@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use folder::{Folder, identity_of};
-use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags};
+use rustix::fs::{FileType, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::error::{At, StageError};
@@ -221,11 +221,7 @@ fn read(folder: &Folder, name: &str) -> io::Result<Vec<u8>> {
 /// The system's.
 pub(crate) fn remove(folder: &Folder, parent: &Folder, name: &[u8]) -> io::Result<bool> {
     // First what says what the rest is: a process that is killed meanwhile must not leave half of what it says.
-    match rustix::fs::unlinkat(folder, JOURNAL, AtFlags::empty()) {
-        Ok(()) | Err(Errno::NOENT) => {}
-        Err(error) => return Err(error.into()),
-    }
-    folder.remove(TREE.as_bytes())?;
+    folder.remove(JOURNAL.as_bytes())?;
     // The name says whose the rest is, and while the lock is there nobody else writes here.
     for other in folder.names()? {
         if other != LOCK.as_bytes() && other != NAME.as_bytes() {
@@ -256,8 +252,7 @@ fn is_removed(folder: &Folder) -> rustix::io::Result<bool> {
 
 /// Whether this is the folder's lock: the process that held it before may have removed it.
 fn is_locked_by(folder: &Folder, lock: &OwnedFd) -> bool {
-    let there = folder.stat(LOCK.as_bytes()).map(|found| identity_of(&found));
-    rustix::fs::fstat(lock).is_ok_and(|own| there == Ok(identity_of(&own)))
+    rustix::fs::fstat(lock).is_ok_and(|own| folder.has(LOCK.as_bytes(), identity_of(&own)))
 }
 
 /// The lock, held by this process.

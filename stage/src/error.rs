@@ -27,8 +27,8 @@ pub enum StageError {
     NoRoom { path: PathBuf, needed: u64, free: u64, kept: u64 },
     #[error("{} has room for {free} more files and folders; {needed} are needed. Nothing was moved", shown(path))]
     NoFiles { path: PathBuf, needed: u64, free: u64 },
-    #[error("{} is being written by another transfer{}", shown(path), by(process))]
     /// `process` is empty if it has not said yet which it is.
+    #[error("{} is being written by another transfer{}", shown(path), by(process))]
     Busy { path: PathBuf, process: String },
     #[error("block {block} ({}) is not what its sender read: it was damaged on its way", shown(path))]
     Damaged { block: u32, path: PathBuf },

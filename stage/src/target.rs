@@ -139,12 +139,16 @@ impl Target {
         let (parent, name) = (named.folder, named.name);
         before::refuse_own_source(&parent, &name, path, source)?;
         let owners = Owners::new(options.other_owner);
-        before::look(&parent, &name, path, &manifest, owners)?;
+        let before = before::look(&parent, &name, path, &manifest, owners)?;
         room::for_data(&parent, path, &manifest, options.kept)?;
         let blocks = Blocks::cut(&manifest, options.block)?;
         let area = Area::open(&parent, shown, origin, &name)?;
-        // Once more: another transfer of the same may have ended before this one had the folder to itself.
-        let prepared = before::look(&parent, &name, path, &manifest, owners).and_then(|before| {
+        // Another transfer of the same may have put it there before this one had the area to itself.
+        let again = match before {
+            Before::Folder(_) => Ok(before),
+            Before::Nothing | Before::File => before::look(&parent, &name, path, &manifest, owners),
+        };
+        let prepared = again.and_then(|before| {
             let prepared = match is_copy(&before, &manifest) {
                 true => found_in_place(&area, &manifest, &blocks),
                 false => prepare(&area, (&parent, &name, &before), path, &manifest, &blocks),

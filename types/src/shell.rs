@@ -31,8 +31,8 @@ pub fn literal(text: &str) -> String {
 }
 
 /// A path as a user can type it: no program takes it for an option.
-pub fn path(path: &Path) -> String {
-    let path = path.to_string_lossy();
+pub fn path(path: impl AsRef<Path>) -> String {
+    let path = path.as_ref().to_string_lossy();
     quoted(&if path.starts_with('-') { format!("./{path}") } else { path.into_owned() })
 }
 
@@ -51,6 +51,6 @@ mod tests {
         assert_eq!(line(&["~/bin/landbridge".to_owned(), "agent".to_owned()]), "~/bin/landbridge agent");
         assert_eq!(quoted("~/my bin/x"), "~/'my bin/x'");
         assert_eq!(literal("~/my bin"), "'~/my bin'");
-        assert_eq!(["in put", "-x", "/tmp/x"].map(|typed| path(Path::new(typed))), ["'in put'", "./-x", "/tmp/x"]);
+        assert_eq!(["in put", "-x", "/tmp/x"].map(path), ["'in put'", "./-x", "/tmp/x"]);
     }
 }

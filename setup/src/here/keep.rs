@@ -7,9 +7,9 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
-use types::shell::literal;
 
 use launch::capture::{Captured, capture_blocking};
+use types::shell::literal;
 
 use super::error::HereError;
 use super::folders::{self, Folders};
