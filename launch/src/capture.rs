@@ -7,7 +7,7 @@ use std::io::{Read, Write};
 use std::process::{ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, mpsc};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncReadExt};
@@ -21,6 +21,8 @@ pub const MOST_OUTPUT: usize = 4 << 20;
 /// How many of the last bytes of standard error are kept.
 pub const MOST_WORDS: usize = 4 << 10;
 
+/// How often it is looked whether a program has ended that has closed its output.
+const LOOK: Duration = Duration::from_millis(1);
 /// How many of the last lines messages quote.
 const LINES: usize = 4;
 
@@ -106,6 +108,7 @@ pub fn capture_blocking(
     limit: Duration,
 ) -> Result<Captured, CaptureError> {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let until = Instant::now() + limit;
     let mut child = command.spawn()?;
     let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
     let (out, ended) = mpsc::channel();
@@ -132,7 +135,7 @@ pub fn capture_blocking(
         }
         let _ = words.send(kept);
     });
-    let stdout = match ended.recv_timeout(limit) {
+    let mut stdout = match ended.recv_timeout(limit) {
         Ok(Ok(stdout)) if stdout.len() > MOST_OUTPUT => Err(CaptureError::Endless),
         Ok(Ok(stdout)) => Ok(stdout),
         Ok(Err(error)) => Err(error.into()),
@@ -143,6 +146,14 @@ pub fn capture_blocking(
     }
     // Both pipes of a program close when it ends, unless another process has them.
     let words = said.recv_timeout(if stdout.is_ok() { limit } else { Duration::ZERO }).unwrap_or_default();
+    // It may go on without them.
+    while stdout.is_ok() && child.try_wait()?.is_none() {
+        if Instant::now() >= until {
+            let _ = child.kill();
+            stdout = Err(CaptureError::Silent(limit.as_secs()));
+        }
+        std::thread::sleep(LOOK);
+    }
     let status = child.wait()?;
     over.store(true, Relaxed);
     Ok(Captured { status, stdout: stdout?, stderr: words })
@@ -196,10 +207,12 @@ mod tests {
             assert!(matches!(error, CaptureError::Endless), "{endless}: {error}");
         }
         let short = Duration::from_millis(50);
-        let error = capture(&mut Command::from(script("exec sleep 60")), short).await.unwrap_err();
-        assert!(matches!(error, CaptureError::Silent(_)), "{error}");
-        let error = capture_blocking(&mut script("exec sleep 60"), b"", short).unwrap_err();
-        assert!(matches!(error, CaptureError::Silent(_)), "{error}");
+        for silent in ["exec sleep 60", "exec sleep 60 >&- 2>&-"] {
+            let error = capture(&mut Command::from(script(silent)), short).await.unwrap_err();
+            assert!(matches!(error, CaptureError::Silent(_)), "{silent}: {error}");
+            let error = capture_blocking(&mut script(silent), b"", short).unwrap_err();
+            assert!(matches!(error, CaptureError::Silent(_)), "{silent}: {error}");
+        }
     }
 
     #[tokio::test]
