@@ -7,10 +7,13 @@ import shutil
 from against import Case
 from machine import OUT, in_lab
 
-# On a LAN whose cards are not the limit, and over a WAN of a continent.
-NETWORKS = {"no delay": ["--delay", "0"], "10 ms, 1 Gbit/s": ["--delay", "10ms", "--wan-rate", "1gbit"]}
-# Bytes of the large file, and how many small files of how many bytes.
-LARGE, SMALL = 512 << 20, (5000, 4096)
+# Where nothing is shaped, so the disk or the processor is the limit, and over a WAN of a continent.
+NETWORKS = {
+    "unshaped": ["--delay", "0", "--wan-rate", "0", "--nic-rate", "0"],
+    "10 ms, 1 Gbit/s": ["--delay", "10ms", "--wan-rate", "1gbit", "--nic-rate", "0"],
+}
+# Bytes of the large file, which is made of pieces of as many, and how many small files of how many bytes.
+LARGE, PIECE, SMALL = 512 << 20, 16 << 20, (5000, 4096)
 
 
 def cases(arguments):
@@ -51,7 +54,9 @@ def _source(kind):
         make = random.Random(1)
         if kind == "file":
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(make.randbytes(LARGE))
+            with path.open("wb") as file:
+                for _ in range(LARGE // PIECE):
+                    file.write(make.randbytes(PIECE))
         else:
             path.mkdir(parents=True)
             count, length = SMALL
