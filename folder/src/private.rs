@@ -36,7 +36,7 @@ fn problem((owner, mode): (u32, u32), user: u32, path: &Path) -> Option<String> 
         ));
     }
     let mode = mode & 0o7777;
-    let path = path.display();
+    let path = types::shell::path(path);
     (mode & OTHERS_WRITE != 0).then(|| format!("others can write to it (mode {mode:o}): type `chmod go-w {path}`"))
 }
 
@@ -71,5 +71,11 @@ mod tests {
         assert_eq!(problem((0, 0o40755), 7, path), None, "root could do anything anyway");
         assert!(problem((8, 0o40700), 7, path).unwrap().contains("belongs to user 8, not to user 7"));
         assert!(problem((8, 0o40700), 0, path).is_some(), "root follows nobody");
+    }
+
+    #[test]
+    fn the_command_to_type_survives_a_shell() {
+        let found = problem((7, 0o40775), 7, Path::new("/home/ann/my files; ls")).unwrap();
+        assert!(found.ends_with("type `chmod go-w '/home/ann/my files; ls'`"), "{found}");
     }
 }
