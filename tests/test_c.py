@@ -32,17 +32,20 @@ def alone(workshop, mpi, ranks, *words):
     return workshop.run([*mpi.launcher, "-n", ranks, *words], environment=mpi.environment, limit=240).check()
 
 
+@pytest.mark.one_mpi
 @pytest.mark.parametrize("ranks", [pytest.param(1, marks=MATRIX), 4, pytest.param(7, marks=MATRIX)])
 def test_random_redistributions_are_right(workshop, mpi, ranks):
     done = alone(workshop, mpi, ranks, built(workshop, mpi), 300, 1000 * ranks, "alone")
     assert "300 redistributions are right" in done.out, str(done)
 
 
+@pytest.mark.one_mpi
 def test_what_cannot_be_is_refused_on_all_ranks_alike(workshop, mpi):
     done = alone(workshop, mpi, 3, built(workshop, mpi), "refuse")
     assert "all are refused" in done.out, str(done)
 
 
+@pytest.mark.one_mpi
 def test_across_sites(workshop, mpi):
     program = built(workshop, mpi)
     words = [LANDBRIDGE, "run", "-n", 6, "--mpi", mpi.name, "--", program, 40, 500]

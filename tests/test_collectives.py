@@ -40,6 +40,7 @@ def test_the_launcher_knows_what_the_layers_define():
         assert defined == both | {f"P{name}" for name in both}
 
 
+@pytest.mark.one_mpi
 @pytest.mark.parametrize("sites", [pytest.param(2, marks=pytest.mark.matrix), 3])
 def test_broadcast_is_right_from_every_root(workshop, mpi, sites):
     most = (8 << 20) + 1 if sites == 2 else 1 << 20
@@ -48,6 +49,7 @@ def test_broadcast_is_right_from_every_root(workshop, mpi, sites):
     assert "layer: True" in done.out and "checks good" in done.out, str(done)
 
 
+@pytest.mark.one_mpi
 @pytest.mark.parametrize("sites", [pytest.param(2, marks=pytest.mark.matrix), 3])
 def test_kin_are_right(workshop, mpi, sites):
     # Open MPI's han, which gets what the layer leaves alone, misplaces blocks of interleaved ranks and of two datatypes
@@ -79,11 +81,13 @@ def test_native_loads_no_layer(workshop, mpich_only, way):
     assert "layer: False" in done.out, str(done)
 
 
+@pytest.mark.one_mpi
 def test_a_job_of_one_site_loads_no_layer(workshop, mpi):
     done = workshop.across(mpi, 4, [mpi.python, BROADCAST, 100_003], sites=1).finish().check()
     assert "layer: False" in done.out, str(done)
 
 
+@pytest.mark.one_mpi
 def test_each_trunk_is_crossed_once(workshop, mpi):
     """8 MiB from rank 0 to three sites: two crossings, and little more."""
     size, times = 8 << 20, 4
@@ -99,6 +103,7 @@ def test_each_trunk_is_crossed_once(workshop, mpi):
     assert 2 <= crossed <= 2 * ONCE, crossed
 
 
+@pytest.mark.one_mpi
 def test_a_long_message_leaves_from_another_node(workshop, mpi):
     """More chunks than a rank awaits: the node that exports them gets several at a time, in any order."""
     code = (
@@ -111,6 +116,7 @@ def test_a_long_message_leaves_from_another_node(workshop, mpi):
     workshop.across(mpi, 6, program, sites=3, options=("--nic-rate", "1gbit"), limit=150).finish().check()
 
 
+@pytest.mark.one_mpi
 @pytest.mark.parametrize("room", ["64MiB", "64KiB"])
 def test_receivers_may_be_late(workshop, mpi, room):
     """A short broadcast does not wait for its receivers, and a long one only where they have no room."""
@@ -142,6 +148,7 @@ def test_a_profiling_tool_sees_every_call(workshop, mpi, mpich_only):
     assert done.out.count("tool: 3 calls") == 4, str(done)
 
 
+@pytest.mark.one_mpi
 def test_a_rank_without_the_layer_does_not_start(workshop, mpi):
     """Otherwise the others would wait for it in their first broadcast."""
     wrapper = workshop.folder / "wrapped"

@@ -72,6 +72,7 @@ def test_callbacks_use_a_communicator_that_is_being_freed(workshop, mpi):
     assert "layer: True" in run(workshop, mpi, "auto", (2, 2), program=CALLBACKS).out
 
 
+@pytest.mark.one_mpi
 def test_lengths_that_do_not_match_are_reported(workshop, mpi):
     """They are an error of the program; nobody waits forever."""
     assert "layer: True" in run(workshop, mpi, "auto", (2, 3), "mismatched", program=BLOCKS).out

@@ -101,6 +101,7 @@ print("copies: good", flush=True)
 """
 
 
+@pytest.mark.one_mpi
 @pytest.mark.parametrize("sites", ["ab", "aa"], ids=["apart", "together"])
 def test_copies_are_passed_on_from_process_to_process(workshop, mpi, sites):
     """Each of six processes has one of three copies of half of the array."""

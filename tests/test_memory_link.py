@@ -59,6 +59,7 @@ def test_one_sided_through_memory(workshop, mpi):
     assert all(items > 0 and site == 0 for items, _, site, _ in carried(workshop.folder / "provider.log"))
 
 
+@pytest.mark.one_mpi
 def test_memory_network_and_gateways_in_one_job(workshop, mpi):
     """Two ranks on each of four nodes at two sites: every pair uses the right link, and order is kept on all."""
     environment = through_provider(workshop, mpi)
@@ -75,6 +76,7 @@ def test_more_ranks_than_cores(workshop, mpi):
     workshop.across(mpi, 12, program, sites=1, nodes=1, environment=environment, limit=120).finish().check()
 
 
+@pytest.mark.one_mpi
 def test_a_pool_joins_the_nodes_of_a_site(workshop, mpi, isolated):
     """The pool is what two nodes without any other common file share: their ranks then do not need the network."""
     environment = through_provider(workshop, mpi)

@@ -33,6 +33,7 @@ def test_ringtest(workshop, mpi):
     assert "(4 processes, 100000 bytes)" in done.out, str(done)
 
 
+@pytest.mark.one_mpi
 def test_pingpong(workshop, mpi):
     done = workshop.across(mpi, 2, bench(mpi, "pingpong", "-n", "1048576", "-l", "5"), nodes=1).finish().check()
     sizes = [int(size) for size in re.findall(r"^ *(\d+) +[\d.]+ \|", done.out, re.MULTILINE)]
@@ -122,6 +123,7 @@ def test_intel_mpi_benchmarks(workshop, mpi, imb):
     assert "All processes entering MPI_Finalize" in done.out, str(done)
 
 
+@pytest.mark.one_mpi
 def test_two_jobs_at_once_through_the_same_gateways(workshop, mpi):
     run = f"{LANDBRIDGE} run -n 4 --mpi {mpi.name} -- {mpi.python} {PROGRAMS / 'messages.py'} 22"
     script = f"{run} 1 >one & first=$!; {run} 2 >two & second=$!; wait $first && wait $second && cat one two"
@@ -144,6 +146,7 @@ def test_poisson_gives_the_same_field_as_one_site(workshop, mpi, mpich_only):
         assert difference is None, f"{decompose}: {difference}"
 
 
+@pytest.mark.one_mpi
 def test_the_summary_tells_sites_ranks_and_bytes(workshop, mpi):
     program = [mpi.python, PROGRAMS / "large_message.py", 3_000_000]
     workshop.across(mpi, 4, program).finish().check()

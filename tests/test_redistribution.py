@@ -23,18 +23,21 @@ def alone(workshop, mpi, ranks, *words):
     return workshop.run(words, environment=environment(mpi), limit=240).check()
 
 
+@pytest.mark.one_mpi
 @pytest.mark.parametrize("ranks", [pytest.param(1, marks=MATRIX), 4, pytest.param(7, marks=MATRIX)])
 def test_random_redistributions_are_right(workshop, mpi, ranks):
     done = alone(workshop, mpi, ranks, RANDOM, 150, 1000 * ranks)
     assert "150 redistributions are right" in done.out, str(done)
 
 
+@pytest.mark.one_mpi
 def test_random_redistributions_across_sites_are_right(workshop, mpi):
     words = [LANDBRIDGE, "run", "-n", 6, "--mpi", mpi.name, "-x", "PYTHONPATH", "--", mpi.python, RANDOM, 60, 500]
     done = workshop.lab(words, sites=3, nodes=1, environment=environment(mpi), limit=240).finish().check()
     assert "60 redistributions are right" in done.out, str(done)
 
 
+@pytest.mark.one_mpi
 @pytest.mark.parametrize("ranks", [1, 5])
 def test_elements_that_are_anywhere_arrive(workshop, mpi, ranks):
     done = alone(workshop, mpi, ranks, RUNS, 60, 1000 * ranks)
@@ -48,6 +51,7 @@ def test_elements_that_are_anywhere_arrive_across_sites(workshop, mpich_only):
     assert "20 redistributions of runs are right" in done.out, str(done)
 
 
+@pytest.mark.one_mpi
 def test_what_cannot_be_is_refused_on_all_ranks_alike(workshop, mpi):
     done = alone(workshop, mpi, 3, WRONG)
     assert "all are refused" in done.out, str(done)
@@ -184,6 +188,7 @@ print("every run is right")
 """
 
 
+@pytest.mark.one_mpi
 @pytest.mark.parametrize("ranks", [1, 4])
 def test_a_plan_is_run_again_with_other_arrays(workshop, mpi, ranks):
     done = alone(workshop, mpi, ranks, "-c", AGAIN)
@@ -305,6 +310,7 @@ print("all that was started ended well")
 """
 
 
+@pytest.mark.one_mpi
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_runs_are_started_and_waited_for(workshop, mpi, ranks):
     done = alone(workshop, mpi, ranks, "-c", STARTED)

@@ -63,6 +63,7 @@ def through(workshop, **wanted):
     assert len({number for number, _ in found}) == 2, found
 
 
+@pytest.mark.one_mpi
 @pytest.mark.parametrize(
     "program, good",
     [

@@ -123,6 +123,7 @@ def test_all_components_of_a_heterogeneous_job_are_used(workshop, mpi, slurm):
     assert sorted(text.count(f" on a-n{node}") for node in (1, 2)) == [1, 2], text
 
 
+@pytest.mark.one_mpi
 def test_a_job_of_one_node_reaches_other_sites(workshop, mpi, slurm):
     """No MPI library takes the number of the batch job's nodes for that of the ranks' nodes."""
     run = [LANDBRIDGE, "run", "--mpi", mpi.name, "--site", "a=2", "--site", "b=2", "--", *hello(mpi)]
