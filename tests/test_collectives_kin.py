@@ -18,7 +18,7 @@ UNLIKE = [
     pytest.param((3, 1), 1, marks=MATRIX),
     ((2, 1, 3), 1),
     pytest.param((4, 2), 2, marks=pytest.mark.one_mpi),
-    pytest.param((1, 3, 2), 3, marks=pytest.mark.one_mpi),
+    pytest.param((1, 3, 2), 3, marks=MATRIX),
 ]
 
 
