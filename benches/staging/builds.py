@@ -7,7 +7,7 @@ import shutil
 from against import Case
 from machine import OUT, in_lab
 
-# Where nothing is shaped, so the disk or the processor is the limit, and over a WAN of a continent.
+# In the unshaped lab the disk or the processor is the limit. The other network is a WAN across a continent.
 NETWORKS = {
     "unshaped": ["--delay", "0", "--wan-rate", "0", "--nic-rate", "0"],
     "10 ms, 1 Gbit/s": ["--delay", "10ms", "--wan-rate", "1gbit", "--nic-rate", "0"],

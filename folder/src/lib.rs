@@ -107,7 +107,7 @@ impl Folder {
         rustix::fs::statat(&self.0, name, AtFlags::SYMLINK_NOFOLLOW)
     }
 
-    /// Whether this file or folder has this name here. No link is followed.
+    /// Compares what has this name in the folder with a file or folder known by its identity. It follows no link.
     pub fn has(&self, name: &[u8], identity: Identity) -> bool {
         self.stat(name).is_ok_and(|found| identity_of(&found) == identity)
     }

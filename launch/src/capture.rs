@@ -21,7 +21,7 @@ pub const MOST_OUTPUT: usize = 4 << 20;
 /// How many of the last bytes of standard error are kept.
 pub const MOST_WORDS: usize = 4 << 10;
 
-/// How often it is looked whether a program has ended that has closed its output.
+/// Time between two looks at a program that has closed its output and not yet ended.
 const LOOK: Duration = Duration::from_millis(1);
 /// How many of the last lines messages quote.
 const LINES: usize = 4;
