@@ -145,7 +145,8 @@ pub fn capture_blocking(
         let _ = child.kill();
     }
     // Both pipes of a program close when it ends, unless another process has them.
-    let words = said.recv_timeout(if stdout.is_ok() { limit } else { Duration::ZERO }).unwrap_or_default();
+    let left = if stdout.is_ok() { until.saturating_duration_since(Instant::now()) } else { Duration::ZERO };
+    let words = said.recv_timeout(left).unwrap_or_default();
     // It may go on without them.
     while stdout.is_ok() && child.try_wait()?.is_none() {
         if Instant::now() >= until {
