@@ -214,7 +214,7 @@ impl<M: Clone + PartialEq> Table<M> {
             if !job.askers.contains(&trunk) {
                 job.askers.push(trunk);
             }
-            self.is_here(id, trunk, false);
+            self.is_here(id, trunk, None);
             return Ok(());
         }
         self.enter(id, secret, roster, part, &Asker::Site(trunk)).map_err(|refused| refused.why)?;
@@ -222,7 +222,7 @@ impl<M: Clone + PartialEq> Table<M> {
         self.bound_opening(id, OPENING_ASKED);
         self.ask_again_whether_wanted(id);
         self.say_here(id);
-        self.is_here(id, trunk, false);
+        self.is_here(id, trunk, None);
         Ok(())
     }
 
@@ -301,8 +301,8 @@ impl<M: Clone + PartialEq> Table<M> {
         self.tell(trunk, JobMessage::Here { job: id, whole });
     }
 
-    /// A job is now also open at the other end of a trunk. `whole`: all ranks of that site are connected there.
-    pub(crate) fn is_here(&mut self, id: JobId, trunk: TrunkId, whole: bool) {
+    /// A job is open at the other end of a trunk. `whole`: all ranks of that site are connected there, if it says so.
+    pub(crate) fn is_here(&mut self, id: JobId, trunk: TrunkId, whole: Option<bool>) {
         let peer = &self.trunks[trunk.0].site;
         let Some(job) = self.jobs.get_mut(&id) else { return };
         let Some(at) = job.roster.sites().iter().position(|site| site.name == *peer) else { return };
@@ -313,9 +313,11 @@ impl<M: Clone + PartialEq> Table<M> {
         if is_new {
             routes.push(trunk);
         }
-        if whole {
+        let may_lack = whole == Some(false) || (whole.is_none() && is_new);
+        let falls_short = may_lack && at_work && !late.contains(&trunk);
+        if whole == Some(true) {
             late.retain(|other| *other != trunk);
-        } else if is_new && at_work {
+        } else if falls_short {
             late.push(trunk);
         }
         // Gateways of two sites pair off, so that none is everybody's first choice.
@@ -331,6 +333,10 @@ impl<M: Clone + PartialEq> Table<M> {
             self.tell_launcher(id, JobMessage::SiteFound { job: id, site });
         }
         if !is_new {
+            if falls_short && self.trunks[trunk.0].up {
+                // What went there may be lost.
+                self.tell_members(Some(id), trunk, |others| others.then_some(Passage::Broken));
+            }
             return;
         }
         self.tell_here(id, trunk);

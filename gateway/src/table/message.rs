@@ -37,7 +37,7 @@ impl<M: Clone + PartialEq> Table<M> {
             }
             JobMessage::Here { job, whole } => {
                 if self.jobs.contains_key(&job) {
-                    self.is_here(job, trunk, whole);
+                    self.is_here(job, trunk, Some(whole));
                 } else if self.ended.contains(&job) {
                     // If the job was requested from here, the other gateway has not heard of its end; for other jobs
                     // this message does no harm. Nothing is sent about a job that is not known yet: the launcher may be

@@ -17,6 +17,7 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::time::Duration;
 
 use hooks::AllocationOrder;
+use types::id::SlotKind;
 use types::{Identity, JobId, NodeId, SiteId, Slot};
 use wire::control::JobMessage;
 use wire::{Control, FrameHeader, Passage, Secret};
@@ -332,7 +333,12 @@ impl<M: Clone + PartialEq> Table<M> {
         let reason = match how {
             Leave::Goodbye if slot == Slot::LAUNCHER => return self.close(id, "the launcher has ended"),
             Leave::Goodbye => return,
-            Leave::Silent(reason) => reason,
+            Leave::Silent(reason) => {
+                if let SlotKind::Agent(node) = slot.kind() {
+                    self.out_of_reach(id, node);
+                }
+                reason
+            }
             // It is connected to other gateways of the site, and reconnects to this one.
             Leave::Lost(reason) if self.siblings && job.watches(slot) && !job.closing && !job.waits() => {
                 job.lost.insert(slot, reason);
@@ -346,6 +352,22 @@ impl<M: Clone + PartialEq> Table<M> {
             Leave::Lost(reason) => reason,
         };
         self.is_lost(id, slot, reason);
+    }
+
+    /// The agent of a node is silent here. The launcher ends the job if no gateway reaches it. But perhaps only this
+    /// gateway does not: then what it has for the node's ranks goes nowhere, although its trunks are up. So it drops
+    /// them, and gateways of other sites prefer those that reach all ranks. A rank that can dials again.
+    fn out_of_reach(&mut self, id: JobId, node: NodeId) {
+        let Some(job) = self.jobs.get_mut(&id).filter(|job| self.siblings && !job.closing) else { return };
+        let Some(own) = job.roster.site(job.own) else { return };
+        let before = own.nodes.iter().take(node.0 as usize).map(|node| node.ranks).sum::<u32>();
+        let first = job.ranks.0 + before;
+        let beyond = first + own.nodes.get(node.0 as usize).map_or(0, |node| node.ranks);
+        let there = |slot: &Slot, _: &mut M| matches!(slot.kind(), SlotKind::Rank(rank, _) if (first..beyond).contains(&rank.0));
+        let dropped = job.members.extract_if(there).map(|(_, member)| member);
+        let reason = "the agent of your node is silent at this gateway";
+        self.effects.extend(dropped.map(|member| Effect::Dismiss(member, reason.to_owned())));
+        self.say_here(id);
     }
 
     /// A member that the job needs does not come back.

@@ -10,7 +10,7 @@ pub(crate) struct SiteState {
     pub phase: SitePhase,
     /// The routes for frames: trunks to gateways of the site at which the job is open, preferred ones first.
     pub routes: Vec<TrunkId>,
-    /// Routes that were added while ranks were already running, and may not reach all ranks yet: the last choice.
+    /// Routes to gateways that do not reach all ranks, seen while ranks were already running: the last choice.
     pub late: Vec<TrunkId>,
     /// The trunk to the gateway there that this one pairs off with.
     pub partner: Option<TrunkId>,

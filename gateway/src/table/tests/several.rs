@@ -402,3 +402,52 @@ fn an_agent_that_only_a_relay_has_lost_is_reported_too() {
     let lost = JobMessage::MemberLost { job: JOB, member: agent, reason: "no sign of life".into() };
     assert_eq!(table.take_effects(), [Effect::ToTrunk(first, lost.into())]);
 }
+
+#[test]
+fn a_gateway_that_does_not_reach_a_node_drops_its_ranks_and_is_the_last_choice() {
+    // Here: it is the one that does not reach the node.
+    let (mut table, first, second) = second();
+    table.siblings = true;
+    let roster: Roster = "a:n1*2;b:n1*2,n2*1".parse().unwrap();
+    table.nodes.push("n2".into());
+    let open = JobMessage::Open { job: JOB, secret: secret(), roster, home: "a".into(), part: RELAYS };
+    [first, second].into_iter().for_each(|trunk| from_trunk(&mut table, trunk, open.clone()).unwrap());
+    let agent = Identity { site: SiteId(1), slot: Slot::agent(NodeId(0)).unwrap() };
+    let members = [(agent, 1), (rank(1, 2), 2), (rank(1, 3), 3), (rank(1, 4), 4)];
+    members.into_iter().for_each(|(who, member)| table.join(JOB, who, member).unwrap());
+    table.take_effects();
+    table.leave(JOB, agent.slot, &1, Leave::Silent("no sign of life".into()));
+    let effects = table.take_effects();
+    for member in [2, 3] {
+        assert!(effects.iter().any(|effect| matches!(effect, Effect::Dismiss(of, _) if *of == member)), "{effects:?}");
+        assert!(matches!(
+            table.route(Origin::Trunk(first), &frame(rank(0, 0), rank(1, member))),
+            Route::Nowhere { notice: Some(_) }
+        ));
+    }
+    assert!(matches!(table.route(Origin::Trunk(first), &frame(rank(0, 0), rank(1, 4))), Route::Member(4)));
+    let here = |whole| JobMessage::Here { job: JOB, whole };
+    for trunk in [first, second] {
+        assert!(effects.contains(&Effect::ToTrunk(trunk, Control::Job(here(false)))), "{effects:?}");
+    }
+    for (rank, member) in [(rank(1, 2), 5), (rank(1, 3), 6)] {
+        table.join(JOB, rank, member).unwrap();
+    }
+    assert!(
+        table.take_effects().contains(&Effect::ToTrunk(first, Control::Job(here(true)))),
+        "they have dialled again"
+    );
+
+    // There: what went over the partner's trunk may be lost, and the other is used from now on.
+    let there = frame(rank(1, 2), rank(0, 0));
+    [first, second].into_iter().for_each(|trunk| from_trunk(&mut table, trunk, here(true)).unwrap());
+    assert!(matches!(table.route(Origin::Member, &there), Route::Trunk(trunk) if trunk == second));
+    from_trunk(&mut table, second, here(false)).unwrap();
+    assert!(table.take_effects().contains(&Effect::Passage(5, SiteId(0), Passage::Broken)));
+    assert!(matches!(table.route(Origin::Member, &there), Route::Trunk(trunk) if trunk == first));
+    // That another gateway of the site asks for the job says nothing about the ranks there.
+    from_trunk(&mut table, first, open).unwrap();
+    assert!(matches!(table.route(Origin::Member, &there), Route::Trunk(trunk) if trunk == first));
+    from_trunk(&mut table, second, here(true)).unwrap();
+    assert!(matches!(table.route(Origin::Member, &there), Route::Trunk(trunk) if trunk == second));
+}

@@ -1,0 +1,56 @@
+"""A gateway that reaches the other sites and not its own nodes: of its two cards, only the inner one's cable is pulled.
+Its trunks stay up, so other sites see nothing wrong; the job goes on through the site's other gateways."""
+
+import pytest
+
+from conftest import mpich
+from harness import LANDBRIDGE
+
+MATRIX = pytest.mark.matrix
+PROGRAM = """
+import sys, time, zlib
+import numpy as np
+from mpi4py import MPI
+
+comm, seconds = MPI.COMM_WORLD, float(sys.argv[2])
+end, round = time.monotonic() + seconds, 0
+while comm.bcast(time.monotonic() < end, 0):
+    for size in (1, 5_000, 500_000):
+        sent = [np.random.default_rng((comm.rank, to, round, size)).bytes(size) for to in range(comm.size)]
+        got = [np.zeros(size, np.uint8) for _ in range(comm.size)]
+        requests = [comm.Irecv(place, source) for source, place in enumerate(got)]
+        requests += [comm.Isend(np.frombuffer(data, np.uint8), to) for to, data in enumerate(sent)]
+        MPI.Request.Waitall(requests)
+        for source, place in enumerate(got):
+            assert place.tobytes() == np.random.default_rng((source, comm.rank, round, size)).bytes(size), (source, round)
+    total = np.zeros(100)
+    comm.Allreduce(np.full(100, float(comm.rank)), total)
+    assert (total == sum(range(comm.size))).all()
+    round += 1
+    if comm.rank == 0 and round == 3:
+        open(sys.argv[1], "w").close()
+if comm.rank == 0:
+    print("exact, rounds:", round)
+"""
+# The leading gateway and another one, of the site where the job was started and of the other.
+CASES = [
+    (2, 2, "b-gw1"),
+    *(pytest.param(*case, marks=MATRIX) for case in [(2, 2, "b-gw2"), (2, 2, "a-gw1"), (2, 2, "a-gw2"), (2, 3, "b-gw1"), (3, 2, "c-gw1")]),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sites, gateways, host", CASES)
+def test_the_job_goes_on_through_the_others(workshop, isolated, sites, gateways, host):
+    mpi, started = mpich(), workshop.folder / "started"
+    (workshop.folder / "program.py").write_text(PROGRAM)
+    script = (
+        f"{LANDBRIDGE} run -n 6 -- {mpi.python} program.py {started} 6 & job=$!; "
+        f"until [ -e {started} ]; do kill -0 $job || exit 9; sleep 0.1; done; "
+        f"{LANDBRIDGE} lab enter {host} -- ip link set eth0 down; wait $job"
+    )
+    lab = workshop.lab(
+        ["bash", "-c", script], sites=sites, options=["--gateways", gateways], environment=mpi.environment, limit=90
+    )
+    done = lab.finish()
+    assert done.code == 0 and "exact, rounds:" in done.out, str(done)
