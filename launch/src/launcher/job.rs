@@ -145,6 +145,8 @@ pub(super) struct Job {
     gateways: OwnGateways,
     /// When an own gateway was heard again after a silence, and what is said of that.
     silent: Option<(Instant, String)>,
+    /// A gateway was lost before all sites had opened the job, so no rank was started.
+    unopened: Option<Failure>,
     /// Own gateways that were ordered to close the job and have not confirmed that nothing is left of it.
     unclosed: BTreeSet<usize>,
     actions: VecDeque<Action>,
@@ -185,6 +187,7 @@ impl Job {
             signals: 0,
             gateways: OwnGateways::new(home),
             silent: None,
+            unopened: None,
             unclosed: BTreeSet::new(),
             actions: VecDeque::new(),
             input: Flow::new((0..roster.size()).filter(|rank| input.reaches(*rank))),
@@ -255,6 +258,19 @@ impl Job {
         self.fail_now(LOST, failure, self.lost_code(), now);
     }
 
+    /// A gateway is lost. Before all sites have opened the job, another gateway may do what this one did not.
+    fn gateway_is_lost(&mut self, failure: Failure, now: Instant) {
+        if self.phase == Phase::Opening {
+            self.unopened.get_or_insert_with(|| failure.clone());
+        }
+        self.lost(failure, now);
+    }
+
+    /// Why the job was not opened, if a gateway was lost meanwhile and nothing else ended the job.
+    pub(super) fn unopened(&self) -> Option<&Failure> {
+        self.unopened.as_ref().filter(|_| self.signals == 0)
+    }
+
     /// A loss elsewhere, with the own gateway's silence before it: what other sites have given up meanwhile is its
     /// effect, and where there is another gateway it would have none.
     fn blamed(&self, failure: Failure, now: Instant) -> Failure {
@@ -277,6 +293,9 @@ impl Job {
 
     /// The launcher's own connection is lost, or the user has ended the job.
     pub(super) fn broken(&mut self, failure: Failure, code: Option<i32>) {
+        if self.phase == Phase::Opening && code.is_none() {
+            self.unopened.get_or_insert_with(|| failure.clone());
+        }
         let code = code.unwrap_or_else(|| self.lost_code());
         self.cause.add(LOST, failure, code);
     }
@@ -407,7 +426,7 @@ impl Job {
                     "did not open the job within {} s: is its gateway running and reachable? `landbridge sites check` shows it",
                     self.waited(now)
                 );
-                self.lost(Failure::at_site(&name, reason), now);
+                self.gateway_is_lost(Failure::at_site(&name, reason), now);
             }
             Phase::Preparing => {
                 let waited = self.waited(now);

@@ -83,26 +83,41 @@ pub async fn run(request: Request, input: Option<Box<dyn Read + Send>>, observer
         Err((failure, code)) => Summary::without_job(failure, code, began.elapsed().as_secs_f64()),
         Ok((roster, connection)) => {
             teller.placed(roster.clone());
-            let mut job = Job::new(roster.clone(), &request.home, programs(&request, &roster), request.timeout);
-            teller.progress(Some(format!("opening a job at {}", job.site_names())));
-            let failed = tokio::select! {
-                opened = open(&request, connection, &roster) => match opened {
-                    Err(error) => Some((Failure::new(error.to_string()), None)),
-                    Ok(session) => {
-                        drive(session, &mut job, &mut source, &mut teller, &mut interrupts, &request.home).await
-                    }
-                },
-                signal = interrupts.next() => Some((Failure::new("interrupted"), Some(128 + signal))),
-            };
-            if let Some((failure, code)) = failed {
-                job.broken(failure, code);
+            // Allocated nodes are given back with their job.
+            let mut may_repeat = connection.is_none();
+            let mut connection = connection;
+            loop {
+                let mut job = Job::new(roster.clone(), &request.home, programs(&request, &roster), request.timeout);
+                teller.progress(Some(format!("opening a job at {}", job.site_names())));
+                let failed = tokio::select! {
+                    opened = open(&request, connection.take(), &roster) => match opened {
+                        Err(error) => Some((Failure::new(error.to_string()), Some(1))),
+                        Ok(session) => {
+                            drive(session, &mut job, &mut source, &mut teller, &mut interrupts, &request.home).await
+                        }
+                    },
+                    signal = interrupts.next() => Some((Failure::new("interrupted"), Some(128 + signal))),
+                };
+                if let Some((failure, code)) = failed {
+                    job.broken(failure, code);
+                }
+                match job.unopened().filter(|failure| may_repeat && has_other_gateways(&request, failure)) {
+                    Some(failure) => teller.note(format!("{failure}; trying again, through other gateways")),
+                    None => break job.summary(began.elapsed().as_secs_f64()),
+                }
+                may_repeat = false;
             }
-            job.summary(began.elapsed().as_secs_f64())
         }
     };
     // Without a failure the observer has handled everything already.
     teller.finish(LAST_WORDS).await;
     summary
+}
+
+/// Whether the site of a failure, or the user's own, has gateways besides the one that was lost.
+fn has_other_gateways(request: &Request, failure: &Failure) -> bool {
+    let name = failure.site.as_ref().unwrap_or(&request.home);
+    request.sites.file.site(name).is_some_and(|(_, site)| site.gateways.len() > 1)
 }
 
 /// What each site of the roster runs.

@@ -9,8 +9,8 @@ use client::key::{self, KeyError};
 use client::{Client, ClientError, Connections, Entry, Frame, News, Receiver, Role, Sender};
 use serde::Serialize;
 use thiserror::Error;
-use tokio::time::Instant;
-use tokio::time::timeout;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, timeout};
 use types::id::SlotKind;
 use types::sites::{Gateway, Site};
 use types::{Identity, JobId, Roster, SiteId, SitesFile, Slot};
@@ -63,6 +63,9 @@ pub enum SessionError {
     NotInRoster(String),
 }
 
+/// How long one gateway of the own site may be silent before the next one is dialled too.
+const HEAD_START: Duration = Duration::from_secs(1);
+
 /// A sites file and its folder: paths of keys are relative to it.
 #[derive(Clone, Debug)]
 pub struct Sites {
@@ -106,22 +109,52 @@ impl Sites {
         Ok(key.client_secret())
     }
 
-    /// Connects to a gateway of the user's own site: the first that replies. Also returns its name.
+    /// Connects to a gateway of the user's own site: the first that replies, in their order but for those that are
+    /// silent. Also returns its name.
     ///
     /// # Errors
-    /// The error of the last gateway tried.
+    /// The error of the last gateway that failed.
     pub async fn connect(&self, site: &Site) -> Result<(Client, String), SessionError> {
+        self.reach(site).await.map(|(client, name, _)| (client, name))
+    }
+
+    /// The same; also returns the names of the gateways that have not answered by then.
+    async fn reach(&self, site: &Site) -> Result<(Client, String, Vec<String>), SessionError> {
         let role = Role::Client { secret: self.client_secret(site)? };
         let mut error = SessionError::Closed(site.name.clone());
-        for gateway in &site.gateways {
-            match Client::connect(&dialled(site, gateway), &role).await {
-                Ok(client) => return Ok((client, gateway.name.clone())),
-                Err(source) => {
-                    error = SessionError::Gateway { site: site.name.clone(), gateway: gateway.name.clone(), source };
+        let (mut waiting, mut silent) = (site.gateways.iter(), Vec::new());
+        // Dropping it ends the attempts that lost.
+        let mut attempts = JoinSet::new();
+        loop {
+            if let Some(gateway) = waiting.next() {
+                silent.push(gateway.name.clone());
+                let (gateway, role) = (dialled(site, gateway), role.clone());
+                attempts.spawn(async move {
+                    let connected = Client::connect(&gateway, &role).await;
+                    (gateway.name, connected)
+                });
+            }
+            let head_start = async {
+                match waiting.len() {
+                    0 => std::future::pending().await,
+                    _ => sleep(HEAD_START).await,
                 }
+            };
+            tokio::select! {
+                ended = attempts.join_next() => match ended {
+                    Some(Ok((name, Ok(client)))) => {
+                        silent.retain(|other| *other != name);
+                        return Ok((client, name, silent));
+                    }
+                    Some(Ok((gateway, Err(source)))) => {
+                        error = SessionError::Gateway { site: site.name.clone(), gateway, source };
+                    }
+                    Some(Err(_)) => {}
+                    None => return Err(error),
+                },
+                () = head_start => {}
             }
         }
-        Err(error)
     }
 }
 
@@ -139,6 +172,8 @@ pub(crate) struct Connection {
     gateway: client::Gateway,
     /// The site's other gateways.
     others: Vec<client::Gateway>,
+    /// Names of those that did not answer, although they were dialled earlier.
+    silent: Vec<String>,
     /// Names of the sites that have several gateways.
     several: BTreeSet<String>,
     role: Role,
@@ -155,7 +190,7 @@ impl Connection {
     /// Connects to a gateway of the user's own site.
     pub(crate) async fn new(sites: &Sites, home: &str) -> Result<Connection, SessionError> {
         let site = sites.site(home)?;
-        let (client, name) = sites.connect(site).await?;
+        let (client, name, silent) = sites.reach(site).await?;
         let others = site.gateways.iter().filter(|other| other.name != name).map(|other| dialled(site, other));
         let others = others.collect();
         let (address, keys) = (client.address().to_owned(), Some(site.keys()));
@@ -166,7 +201,8 @@ impl Connection {
         let home = home.to_owned();
         let several = sites.file.sites.iter().filter(|site| site.gateways.len() > 1);
         let several = several.map(|site| site.name.clone()).collect();
-        Ok(Connection { job, secret, home, gateway, others, several, role, receiver, sender, asked: Vec::new() })
+        let asked = Vec::new();
+        Ok(Connection { job, secret, home, gateway, others, silent, several, role, receiver, sender, asked })
     }
 
     /// Asks a site for nodes. Not cancel-safe.
@@ -214,7 +250,7 @@ impl Connection {
         self.control(open_message(self.job, &self.secret, roster, &self.home, part)).await?;
         let mut post = Post::new(self.job, me, self.sender.welcome().max_payload);
         post.route_open(LEAD);
-        let Connection { job, secret, home, gateway, others, several, role, receiver, sender, .. } = self;
+        let Connection { job, secret, home, gateway, others, silent, several, role, receiver, sender, .. } = self;
         let entry = Entry { gateway: gateway.clone(), role: role.clone(), opening: None };
         let gateway = gateway.name;
         let connections = Connections::new(me, Client::joined(receiver, sender), entry);
@@ -224,6 +260,8 @@ impl Connection {
             home,
             gateway,
             others,
+            untold: silent.clone(),
+            silent,
             several,
             roster: roster.clone(),
             role,
@@ -256,6 +294,10 @@ pub(crate) struct Session {
     gateway: String,
     /// The site's other gateways, until they are used.
     others: Vec<client::Gateway>,
+    /// Names of those that did not answer, although they were dialled earlier; and those of them that the user does not
+    /// know of yet.
+    silent: Vec<String>,
+    untold: Vec<String>,
     /// Names of the sites that have several gateways.
     several: BTreeSet<String>,
     roster: Roster,
@@ -398,6 +440,10 @@ impl Session {
 
     /// The next events. Cancel-safe.
     pub(crate) async fn next(&mut self) -> Result<Vec<Incoming>, SessionError> {
+        if let Some(gateway) = self.untold.pop() {
+            let text = format!("site {}: gateway {gateway} does not answer; the job runs without it", self.home);
+            return Ok(vec![Incoming::Note(text)]);
+        }
         let suspects = self.suspects.next();
         let (gateway, news) = tokio::select! {
             next = self.connections.next() => next,
@@ -416,6 +462,8 @@ impl Session {
                 let reason = format!("gateway {}: no sign of life for {seconds} s", self.name_of(gateway));
                 Ok(vec![Incoming::GatewayBack(reason)])
             }
+            // Named at the beginning.
+            News::Failed(_) if self.silent.iter().any(|name| name == self.name_of(gateway)) => Ok(Vec::new()),
             News::Failed(error) => {
                 let (site, gateway) = (&self.home, self.name_of(gateway));
                 Ok(vec![Incoming::Note(format!("site {site}: gateway {gateway} is not used: {error}"))])

@@ -28,7 +28,7 @@ impl Job {
             return self.check_closed();
         }
         if self.is_starting() && gateway == 0 {
-            return self.lost(Failure::new(reason.to_owned()), now);
+            return self.gateway_is_lost(Failure::new(reason.to_owned()), now);
         }
         if let Some(home) = self.site_index(&self.home).filter(|_| gateway == 0) {
             // The site's lead will never report.
@@ -48,7 +48,7 @@ impl Job {
         }
         let routes = if self.gateways.len() > 1 { "all routes to it were" } else { "its gateway was" };
         let reason = format!("{routes} lost: {reason}. {LOOK}");
-        self.lost(Failure::at_site(&name, reason), now);
+        self.gateway_is_lost(Failure::at_site(&name, reason), now);
         self.check_ended(now);
         self.check_closed();
     }
@@ -92,7 +92,7 @@ impl Job {
                     self.sites[at].closed = Some(None);
                     if self.sites[at].window.is_none() {
                         let reason = format!("its leading gateway was lost before it had opened the job: {reason}");
-                        return self.lost(Failure::at_site(&site, reason), now);
+                        return self.gateway_is_lost(Failure::at_site(&site, reason), now);
                     }
                     let (look, reason) = (now + LEADERLESS, reason.clone());
                     self.sites[at].leaderless = Some(Leaderless { since: now, reason, look });
