@@ -93,6 +93,7 @@ BY_PATH_ALLOWED = {
     ("stage/src/pressure.rs", "std::fs::"): "/proc: how long threads wait for a core",
     ("stage/src/sys.rs", "std::fs::"): "/proc/self",
     ("setup/src/here/folders.rs", "std::fs::"): "the account's own folders of mode 0700",
+    ("setup/src/here/folders.rs", "File::open("): "the account's own folders, or what the user names; reads only",
     ("setup/src/here/folders.rs", "is_file()"): "the account's own folders of mode 0700",
     ("setup/src/here/background.rs", "std::fs::"): "the account's own folder, which make_private has examined; /proc",
     ("setup/src/here/background.rs", "OpenOptions::"): "the account's own folder, which make_private has examined",

@@ -380,6 +380,24 @@ def test_a_site_that_does_not_work_is_undone(person):
     results[good].good()
 
 
+def test_two_commands_at_once_and_a_sites_file_that_cannot_be_written(person):
+    """One changes the sites file after the other, and both sites know each other; what cannot be written is noticed
+    before anything is done."""
+    person = person()
+    add = lambda name, host: f"{LANDBRIDGE} sites add {name} root@{person.wan(host)}:{PORT}"  # noqa: E731
+    both = person.types("sh", "-c", f"{add('lyon', 'a-gw1')} & first=$!; {add('kyoto', 'b-gw1')} && wait $first")
+    status = person.types("landbridge", "sites", "status", "--json")
+    person.types("sh", "-c", "mount -t tmpfs tmpfs /mnt && mount -o remount,ro /mnt")
+    unwritable = person.types("sh", "-c", f"XDG_CONFIG_HOME=/mnt {add('nancy', 'b-gw1')}")
+    results = person.run()
+    results[both].good()
+    assert "waiting for its end" in results[both].err, str(results[both])
+    sites = json.loads(results[status].good().out)
+    assert sites["ok"] and {site["site"] for site in sites["sites"]} == {"lyon", "kyoto"}, str(results[status])
+    results[unwritable].bad("sites file", "/mnt/landbridge/sites.toml", "Read-only file system")
+    assert not list(person.home("b-gw1").rglob("nancy*")), "something was begun there"
+
+
 # Accounts of Slurm's own need a database; this is the other way in which centres ask for one.
 ACCOUNT_NEEDED = """
 function slurm_job_submit(job, partitions, uid)

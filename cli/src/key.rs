@@ -31,7 +31,7 @@ pub(crate) struct KeyArgs {
 pub(crate) fn key(args: &KeyArgs) -> Result<i32> {
     let (path, made) = match (&args.out, &args.file) {
         (Some(out), _) => (out, true),
-        (None, Some(file)) => (file, !file.exists()),
+        (None, Some(file)) => (file, client::key::is_missing(file)),
         (None, None) => bail!("which file?"),
     };
     let key = if made { client::key::generate(path)? } else { client::key::load(path)? };

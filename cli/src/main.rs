@@ -126,7 +126,11 @@ fn main() -> ExitCode {
         Ok(code) => exit(code),
         Err(error) => {
             output::note(&whole(&error));
-            if error.is::<WrongOption>() { ExitCode::from(2) } else { ExitCode::FAILURE }
+            match () {
+                () if error.is::<WrongOption>() => ExitCode::from(2),
+                () if error.is::<Interrupted>() => ExitCode::from(130),
+                () => ExitCode::FAILURE,
+            }
         }
     }
 }
@@ -135,6 +139,11 @@ fn main() -> ExitCode {
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 struct WrongOption(String);
+
+/// The user has pressed Ctrl-C before anything was changed.
+#[derive(Debug, thiserror::Error)]
+#[error("interrupted: the sites file is as it was")]
+struct Interrupted;
 
 fn wrong(problem: impl std::fmt::Display) -> anyhow::Error {
     WrongOption(problem.to_string()).into()

@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::io::{IsTerminal, Write};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use setup::add::{Outcome, Wish, prepare};
 use setup::book::Book;
 use tokio::io::BufReader;
@@ -11,7 +11,7 @@ use tokio::io::BufReader;
 use crate::bar::{Bar, Current};
 use crate::sites_args::{AddArgs, ListArgs, RemoveArgs};
 use crate::sites_check::table;
-use crate::{output, runtime, sites_file};
+use crate::{Interrupted, output, runtime, sites_file};
 
 /// Whether somebody can be asked for a password.
 pub(crate) fn asking() -> bool {
@@ -21,7 +21,6 @@ pub(crate) fn asking() -> bool {
 /// Adds or repairs a site, and returns the exit code.
 pub(crate) fn add(args: AddArgs) -> Result<i32> {
     let path = sites_file::place(&args.sites)?;
-    let book = Book::open(&path)?;
     let wish = Wish {
         name: args.name,
         place: args.place,
@@ -40,7 +39,11 @@ pub(crate) fn add(args: AddArgs) -> Result<i32> {
     };
     let outcome = runtime()?.block_on(async {
         // Until something has changed, Ctrl-C ends this at once. After that it runs to its end, which takes seconds.
-        let prepared = interruptible(prepare(book, wish, &mut Bar::new())).await??;
+        let prepared = interruptible(async {
+            let book = Book::change(&path, &mut Bar::new()).await?;
+            prepare(book, wish, &mut Bar::new()).await
+        });
+        let prepared = prepared.await??;
         anyhow::Ok(prepared.commit(&mut Bar::new()).await?)
     })?;
     if args.json {
@@ -63,15 +66,17 @@ pub(crate) fn print(file: &str, outcome: &Outcome) -> Result<()> {
 async fn interruptible<T>(work: impl Future<Output = T>) -> Result<T> {
     tokio::select! {
         done = work => Ok(done),
-        _ = tokio::signal::ctrl_c() => bail!("interrupted; nothing was changed"),
+        _ = tokio::signal::ctrl_c() => Err(Interrupted.into()),
     }
 }
 
 /// Removes a site, and returns the exit code.
 pub(crate) fn remove(args: &RemoveArgs) -> Result<i32> {
-    let book = Book::open(&sites_file::place(&args.sites)?)?;
-    let removal =
-        runtime()?.block_on(setup::remove::remove(book, &args.name, args.force, asking(), &mut Bar::new()))?;
+    let path = sites_file::place(&args.sites)?;
+    let removal = runtime()?.block_on(async {
+        let book = Book::change(&path, &mut Bar::new()).await?;
+        setup::remove::remove(book, &args.name, args.force, asking(), &mut Bar::new()).await
+    })?;
     let mut out = crate::output::stdout();
     if args.json {
         writeln!(out, "{}", crate::json::object(&removal)?)?;

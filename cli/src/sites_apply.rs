@@ -13,8 +13,10 @@ use crate::{runtime, sites_file};
 /// Distributes the file, and returns the exit code.
 pub(crate) fn apply(args: &ApplyArgs) -> Result<i32> {
     let path = sites_file::locate(&args.sites)?;
-    let mut book = Book::open(&path)?;
-    let all = runtime()?.block_on(setup::apply::apply(&mut book, &args.newcomers.accept, asking(), &mut Bar::new()))?;
+    let all = runtime()?.block_on(async {
+        let mut book = Book::change(&path, &mut Bar::new()).await?;
+        setup::apply::apply(&mut book, &args.newcomers.accept, asking(), &mut Bar::new()).await
+    })?;
     let ok = all.iter().all(|applied| applied.problem.is_none());
     let mut out = crate::output::stdout();
     if args.json {

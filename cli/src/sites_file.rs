@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use launch::launcher::Sites;
-use setup::here::folders::Folders;
+use setup::here::folders::{Folders, read_sites};
 use types::SitesFile;
 
 use crate::args::SitesFileArgs;
@@ -48,7 +48,8 @@ pub(crate) fn place(args: &SitesFileArgs) -> Result<PathBuf> {
 /// Reads the sites file.
 pub(crate) fn read(path: &Path) -> Result<Sites> {
     let name = path.display().to_string();
-    let text = std::fs::read_to_string(path).with_context(|| format!("sites file {name}"))?;
+    let text = read_sites(path).map_err(|error| anyhow!("sites file {error}"))?;
+    let text = text.with_context(|| format!("sites file {name}: No such file or directory"))?;
     let file = SitesFile::parse(&text, &name)?;
     let folder = std::path::absolute(path)?.parent().unwrap_or(Path::new("/")).to_owned();
     Ok(Sites { file, folder, secret: None })

@@ -1,6 +1,6 @@
 //! A site's key: the site's identity. Peers know it by the fingerprint of its public half, as in ssh.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{File, OpenOptions, remove_file};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -39,7 +39,10 @@ pub enum KeyError {
         source: io::Error,
     },
     /// The file holds no key.
-    #[error("key {path}: not an Ed25519 private key in PKCS#8 PEM ({problem}); `landbridge key` makes one")]
+    #[error(
+        "key {path}: not an Ed25519 private key in PKCS#8 PEM ({problem}): remove it if no site uses it, and `landbridge key` \
+         makes one"
+    )]
     Format {
         /// The file.
         path: PathBuf,
@@ -62,16 +65,25 @@ pub enum KeyError {
     },
 }
 
+/// Whether no key is in this file: it does not exist, or is empty because the program that made it was killed.
+pub fn is_missing(path: &Path) -> bool {
+    path.symlink_metadata().map_or(!path.exists(), |found| found.is_file() && found.len() == 0)
+}
+
 /// Makes a key and writes it to a new file that only its owner can read.
 ///
 /// # Errors
-/// The file already exists or cannot be written.
+/// The file already exists, and is not empty; or it cannot be written.
 pub fn generate(path: &Path) -> Result<SiteKey, KeyError> {
     let key = SiteKey::random()?;
     let write = |path: &Path| {
+        if is_missing(path) && path.exists() {
+            remove_file(path)?;
+        }
         let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
-        file.write_all(key.pair.serialize_pem().as_bytes())?;
-        file.sync_all()
+        let written = file.write_all(key.pair.serialize_pem().as_bytes()).and_then(|()| file.sync_all());
+        // Half a key would stand in the way of the next attempt.
+        written.inspect_err(|_| drop(remove_file(path)))
     };
     write(path).map_err(|source| KeyError::Write { path: path.to_owned(), source })?;
     Ok(key)
@@ -150,6 +162,9 @@ mod tests {
         assert_eq!(read.client_secret(), made.client_secret());
         assert!(matches!(generate(&path), Err(KeyError::Write { .. })));
         assert_eq!(load(&path).unwrap().fingerprint(), made.fingerprint());
+        // An earlier attempt was killed before it wrote anything.
+        std::fs::write(&path, "").unwrap();
+        assert!(is_missing(&path) && generate(&path).is_ok() && !is_missing(&path) && load(&path).is_ok());
     }
 
     #[test]

@@ -15,6 +15,7 @@ mod beneath;
 mod fresh;
 mod private;
 mod removal;
+mod text;
 mod walk;
 
 use std::io;
@@ -26,6 +27,7 @@ use rustix::io::{Errno, Result};
 
 pub use beneath::{Folders, through};
 pub use fresh::Fresh;
+pub use text::text_of;
 pub use walk::Named;
 
 /// A file or folder of this machine, whatever its name is: device and inode.

@@ -334,7 +334,16 @@ impl Prepared {
             if let Some(change) = tried.last().map(|remedy| self.describe(*remedy)) {
                 self.notes.push(change);
             }
-            self.after.save()?;
+            if let Err(error) = self.after.save() {
+                if self.new {
+                    progress.step(&name, "the sites file cannot be written: undoing");
+                    self.undo(&attempt).await;
+                    self.notes.push(format!("the sites file is as it was; left there: {}", self.left));
+                }
+                let cause = std::error::Error::source(&error).map_or(String::new(), |cause| format!(": {cause}"));
+                let text = std::iter::once(format!("{error}{cause}")).chain(self.notes);
+                return Err(SetupError::Request(text.collect::<Vec<_>>().join("\n")));
+            }
             // The `[site.run]` that was kept is in the file again.
             let _ = std::fs::remove_file(self.after.kept_run(&name));
         }

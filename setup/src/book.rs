@@ -2,20 +2,24 @@
 //! is.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use toml_edit::{ArrayOfTables, DocumentMut, Item, Table, TableLike, Value, value};
 use types::SitesFile;
 use types::sites::{Fingerprint, Login};
 
-use crate::SetupError;
 use crate::here::folders;
 use crate::slurm::{self, SlurmSetting};
+use crate::turn::Turn;
+use crate::{Progress, SetupError};
 
 /// A sites file in memory and its path. The file may not exist yet, and may name no site yet.
 #[derive(Clone, Debug)]
 pub struct Book {
     path: PathBuf,
     document: DocumentMut,
+    /// No other command changes the file while this and its clones exist.
+    _turn: Option<Arc<Turn>>,
 }
 
 /// What is written about a new site.
@@ -51,8 +55,17 @@ impl Book {
     /// # Errors
     /// It cannot be read, or makes no sense.
     pub fn open(path: &Path) -> Result<Book, SetupError> {
-        let text = folders::read(path).map_err(|e| SetupError::SitesFile(Box::new(e)))?.unwrap_or_default();
+        let text = folders::read_sites(path).map_err(|e| SetupError::SitesFile(Box::new(e)))?.unwrap_or_default();
         Book::of(path, &text)
+    }
+
+    /// [`Book::open`] for a command that will write the file. First waits for other such commands.
+    ///
+    /// # Errors
+    /// As [`Book::open`]; the file cannot be replaced; another command takes too long.
+    pub async fn change(path: &Path, progress: &mut dyn Progress) -> Result<Book, SetupError> {
+        let turn = Some(Arc::new(Turn::take(path, progress).await?));
+        Ok(Book { _turn: turn, ..Book::open(path)? })
     }
 
     /// Parses the text of a sites file; `path` is its name in messages and where it will be saved.
@@ -60,11 +73,9 @@ impl Book {
     /// # Errors
     /// The text makes no sense.
     pub fn of(path: &Path, text: &str) -> Result<Book, SetupError> {
+        SitesFile::parse_begun(text, &path.display().to_string())?;
         let wrong = |e: toml_edit::TomlError| SetupError::Request(format!("{}: {e}", path.display()));
-        let document: DocumentMut = text.parse().map_err(wrong)?;
-        let book = Book { path: path.to_owned(), document };
-        book.sites()?;
-        Ok(book)
+        Ok(Book { path: path.to_owned(), document: text.parse().map_err(wrong)?, _turn: None })
     }
 
     pub fn path(&self) -> &Path {
@@ -80,11 +91,7 @@ impl Book {
     /// # Errors
     /// It is not a sites file.
     pub fn sites(&self) -> Result<SitesFile, SetupError> {
-        match self.document.get("site") {
-            None => Ok(SitesFile { sites: Vec::new() }),
-            Some(Item::ArrayOfTables(sites)) if sites.is_empty() => Ok(SitesFile { sites: Vec::new() }),
-            Some(_) => Ok(SitesFile::parse(&self.text(), &self.path.display().to_string())?),
-        }
+        Ok(SitesFile::parse_begun(&self.text(), &self.path.display().to_string())?)
     }
 
     /// Writes the file, or removes it if nothing is left in it.
@@ -233,12 +240,24 @@ impl Book {
         Ok(())
     }
 
-    /// Removes a site; returns whether it was in the file.
+    /// Removes a site; returns whether it was in the file. A comment goes with it only if it is next to it: what an
+    /// empty line separates from the site belongs to the file.
     pub(crate) fn remove(&mut self, name: &str) -> Result<bool, SetupError> {
         let tables = self.tables()?;
         let Some(at) = position(tables, name) else { return Ok(false) };
+        let before = |site: &Table| site.decor().prefix().and_then(|text| text.as_str()).unwrap_or_default().to_owned();
+        let above = tables.get(at).map(before).unwrap_or_default();
+        let kept = above.rfind("\n\n").map_or("", |end| &above[..end + 2]);
+        let kept = if kept.trim().is_empty() { "" } else { kept };
         tables.remove(at);
-        if tables.is_empty() {
+        if let Some(next) = tables.get_mut(at).filter(|_| !kept.is_empty()) {
+            let text = format!("{kept}{}", before(next).trim_start_matches('\n'));
+            next.decor_mut().set_prefix(text);
+        } else if !kept.is_empty() {
+            let text = format!("{kept}{}", self.document.trailing().as_str().unwrap_or_default());
+            self.document.set_trailing(text);
+        }
+        if self.tables()?.is_empty() {
             self.document.remove("site");
         }
         Ok(true)
@@ -436,6 +455,21 @@ mod tests {
         assert_eq!((lyon.key.as_deref(), lyon.ssh.as_deref()), (Some("lyon.key"), Some("me@login")));
         assert_eq!((lyon.nodes.len(), lyon.gateways[0].inside.as_str()), (2, "10.0.0.1:1"));
         assert!(book.text().starts_with("# my sites\n"));
+        let headed = |name: &str| {
+            let mut book =
+                Book::of(Path::new("x"), &format!("# OUR CENTRE\n\n# of lyon\n{}", &book.text()[11..])).unwrap();
+            book.remove(name).unwrap();
+            book.text()
+        };
+        let (first, last) = (headed("lyon"), headed("kyoto"));
+        assert!(
+            first.starts_with("# OUR CENTRE\n\n[[site]]\nname = \"kyoto\"") && !first.contains("of lyon"),
+            "{first}"
+        );
+        assert!(last.starts_with("# OUR CENTRE\n\n# of lyon\n[[site]]\nname = \"lyon\""), "{last}");
+        let mut both = Book::of(Path::new("x"), &last).unwrap();
+        both.remove("lyon").unwrap();
+        assert_eq!(both.text(), "# OUR CENTRE\n\n");
         assert!(book.remove("lyon").unwrap() && !book.remove("lyon").unwrap());
         assert_eq!(book.sites().unwrap().names(), "kyoto");
         book.remove("kyoto").unwrap();
@@ -520,6 +554,10 @@ mod tests {
 
     #[test]
     fn what_cannot_be_edited_is_named() {
+        for wrong in ["[[sit]]\n", "foo = \"x\"\n"] {
+            let error = Book::of(Path::new("x.toml"), wrong).unwrap_err().to_string();
+            assert!(error.contains("x.toml") && error.contains("unknown field"), "{error}");
+        }
         assert!(Book::of(Path::new("x.toml"), "[[site]\n").unwrap_err().to_string().contains("x.toml"));
         assert!(Book::of(Path::new("x.toml"), "[[site]]\nname = \"a\"\n").unwrap_err().to_string().contains("x.toml"));
         let text = format!(

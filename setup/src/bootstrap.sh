@@ -19,6 +19,10 @@ case $folder in
 /*) ;;
 *) fail "folder $folder: must begin with / or ~/" ;;
 esac
+case $folder in
+*'
+'*) fail "the path of the home folder, or of --folder, has a line break: choose another with --folder DIR" ;;
+esac
 base=$folder
 folder=$folder/$id
 for tool in head sha256sum mkdir chmod mv rm; do

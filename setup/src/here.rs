@@ -149,7 +149,7 @@ fn settle(folders: &Folders, site: &str, keep: bool) -> Reply {
 
 fn make_key(folders: &Folders, site: &str) -> Result<Reply, HereError> {
     let path = folders.key(site);
-    let made = !path.exists();
+    let made = key::is_missing(&path);
     let key = if made {
         folders::make(&folders.configuration)?;
         key::generate(&path)

@@ -59,7 +59,7 @@ pub async fn invite(
 pub async fn join(wish: Wish, ticket: &Ticket, progress: &mut dyn Progress) -> Result<Outcome, SetupError> {
     let name = wish.name.clone();
     let folders = Folders::of_user()?;
-    let here = Book::open(&folders.sites_file())?;
+    let here = Book::change(&folders.sites_file(), progress).await?;
     let known = here.sites()?.site(&name).map(|(_, site)| site.clone());
     let dial_out = wish.advertise.is_none() && known.is_none();
     let wish = Wish { place: None, dial_out, ..wish };

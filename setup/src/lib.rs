@@ -38,6 +38,7 @@ pub mod status;
 mod sums;
 pub mod ticket;
 pub mod tunnel;
+mod turn;
 
 pub use error::SetupError;
 

@@ -12,6 +12,7 @@ use thiserror::Error;
 use crate::id::SiteId;
 use crate::quantity::{parse_bytes, parse_duration};
 use crate::roster::is_name;
+use crate::untrusted::printable;
 
 mod approach;
 mod fabric;
@@ -34,6 +35,9 @@ pub use login::{Login, LoginError};
 pub use memory::Memory;
 pub use run::RunSettings;
 pub use starter::{PLACEHOLDERS, Slurm, Ssh, Starter, Template};
+
+/// Most bytes of a message about TOML's syntax, which quotes the line.
+const MOST_SHOWN: usize = 2000;
 
 /// The parsed and checked sites file. The order of sites is the order of ranks.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -210,13 +214,23 @@ impl SitesFile {
     /// # Errors
     /// [`SitesError`], naming the file, the entry and the value.
     pub fn parse(text: &str, origin: &str) -> Result<SitesFile, SitesError> {
+        let file = SitesFile::parse_begun(text, origin)?;
+        if file.sites.is_empty() {
+            let (place, message) = ("site".to_owned(), "a sites file needs at least one [[site]]".to_owned());
+            return Err(SitesError::Value { origin: origin.to_owned(), place, message });
+        }
+        Ok(file)
+    }
+
+    /// Parses and validates a sites file that may name no site yet.
+    ///
+    /// # Errors
+    /// As [`SitesFile::parse`].
+    pub fn parse_begun(text: &str, origin: &str) -> Result<SitesFile, SitesError> {
         let raw: raw::SitesFile = toml::from_str(text)
-            .map_err(|e| SitesError::Syntax { origin: origin.to_owned(), message: e.to_string().trim().to_owned() })?;
+            .map_err(|e| SitesError::Syntax { origin: origin.to_owned(), message: syntax_problem(text, &e) })?;
         let sites = raw.site.into_iter().map(raw::Site::check).collect::<Result<Vec<_>, Wrong>>();
         let checked = sites.and_then(|sites| {
-            if sites.is_empty() {
-                return Err(Wrong::new("site", "a sites file needs at least one [[site]]"));
-            }
             unique("site", sites.iter().map(|s| s.name.as_str()))?;
             Ok(SitesFile { sites })
         });
@@ -232,6 +246,17 @@ impl SitesFile {
     pub fn names(&self) -> String {
         self.sites.iter().map(|s| s.name.as_str()).collect::<Vec<_>>().join(", ")
     }
+}
+
+/// A problem of TOML's syntax, with the line; without its text if that is too long to be read.
+fn syntax_problem(text: &str, error: &toml::de::Error) -> String {
+    let whole = error.to_string();
+    if whole.len() <= MOST_SHOWN {
+        return whole.trim().to_owned();
+    }
+    let line =
+        error.span().map_or(0, |span| text.as_bytes()[..span.start.min(text.len())].split(|b| *b == b'\n').count());
+    format!("line {line}: {}", printable(error.message()))
 }
 
 struct Wrong {

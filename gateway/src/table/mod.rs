@@ -363,8 +363,11 @@ impl<M: Clone + PartialEq> Table<M> {
         let before = own.nodes.iter().take(node.0 as usize).map(|node| node.ranks).sum::<u32>();
         let first = job.ranks.0 + before;
         let beyond = first + own.nodes.get(node.0 as usize).map_or(0, |node| node.ranks);
-        let there = |slot: &Slot, _: &mut M| matches!(slot.kind(), SlotKind::Rank(rank, _) if (first..beyond).contains(&rank.0));
-        let dropped = job.members.extract_if(there).map(|(_, member)| member);
+        let is_there = |slot: &Slot, _: &mut M| match slot.kind() {
+            SlotKind::Rank(rank, _) => (first..beyond).contains(&rank.0),
+            _ => false,
+        };
+        let dropped = job.members.extract_if(is_there).map(|(_, member)| member);
         let reason = "the agent of your node is silent at this gateway";
         self.effects.extend(dropped.map(|member| Effect::Dismiss(member, reason.to_owned())));
         self.say_here(id);

@@ -1,8 +1,12 @@
 //! The ends of the logs of gateways, detached jobs and a rank.
 
-use std::fs::File;
-use std::io::{Read, Seek, SeekFrom};
+use std::fs::OpenOptions;
+use std::io::{Error, Read, Seek, SeekFrom};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+
+use rustix::fs::OFlags;
+use types::untrusted::visible;
 
 use super::{Question, Report};
 use crate::here::folders::Folders;
@@ -39,17 +43,22 @@ fn newest(paths: impl Iterator<Item = PathBuf>) -> Vec<PathBuf> {
     dated.into_iter().map(|(_, path)| path).take(MOST).collect()
 }
 
-/// The last lines of a file.
+/// The last lines of a file. What acts on a terminal is escaped: the report is for people to read.
 fn tail(path: &Path) -> std::io::Result<String> {
-    let mut file = File::open(path)?;
-    let length = file.metadata()?.len();
+    // A pipe that nobody writes to would be waited for.
+    let mut file = OpenOptions::new().read(true).custom_flags(OFlags::NONBLOCK.bits().cast_signed()).open(path)?;
+    let about = file.metadata()?;
+    if !about.is_file() {
+        return Err(Error::other("not a file"));
+    }
+    let length = about.len();
     let cut = length > TAIL_BYTES;
     file.seek(SeekFrom::Start(length.saturating_sub(TAIL_BYTES)))?;
     let mut bytes = Vec::new();
     file.take(TAIL_BYTES).read_to_end(&mut bytes)?;
     let text = String::from_utf8_lossy(&bytes);
     let text = text.split_once('\n').filter(|_| cut).map_or(&*text, |(_, rest)| rest);
-    Ok(text.to_owned())
+    Ok(visible(text).into_owned())
 }
 
 #[cfg(test)]
@@ -62,6 +71,11 @@ mod tests {
         let path = folder.path().join("a.log");
         std::fs::write(&path, "short\n").unwrap();
         assert_eq!(tail(&path).unwrap(), "short\n");
+        std::fs::write(&path, "a\x1b[2Jb\n").unwrap();
+        assert_eq!(tail(&path).unwrap(), "a\\u{1b}[2Jb\n");
+        let pipe = folder.path().join("pipe.log");
+        rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, rustix::fs::Mode::RUSR).unwrap();
+        assert_eq!(tail(&pipe).unwrap_err().to_string(), "not a file");
         let long: String = (0..10_000).map(|line| format!("line {line}\n")).collect();
         std::fs::write(&path, long).unwrap();
         let kept = tail(&path).unwrap();

@@ -12,7 +12,7 @@ use super::{Question, Report, Verdict};
 use crate::Silent;
 use crate::book::Book;
 use crate::company::whereabouts;
-use crate::here::nothing;
+use crate::here::{folders, nothing};
 use crate::remedy::remedy;
 use crate::status::status;
 
@@ -40,7 +40,8 @@ pub(super) async fn examine(question: &Question, report: &mut Report) {
     };
     let names: Vec<&str> = sites.file.sites.iter().map(|site| site.name.as_str()).collect();
     report.add("sites file", Verdict::Ok, format!("{path}: {}", names.join(", ")));
-    report.section(format!("sites file {path}"), &std::fs::read_to_string(&question.path).unwrap_or_default());
+    report
+        .section(format!("sites file {path}"), &folders::read_sites(&question.path).ok().flatten().unwrap_or_default());
     let logins: Vec<Login> = sites.file.sites.iter().filter_map(|site| site.ssh.as_deref()?.parse().ok()).collect();
     ssh(report, &logins).await;
     match &question.home {

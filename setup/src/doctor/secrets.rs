@@ -1,7 +1,22 @@
 //! Keeping secrets out of a text that is attached to a report.
 
 /// Words in a setting's name that mark its value as a secret.
-const SECRET: &[&str] = &["secret", "token", "passw", "credential", "apikey", "api_key", "private_key", "access_key"];
+const SECRET: &[&str] = &[
+    "secret",
+    "token",
+    "passw",
+    "credential",
+    "apikey",
+    "api_key",
+    "private_key",
+    "access_key",
+    "authorization",
+    "cookie",
+];
+/// Words of HTTP after which a secret follows.
+const SCHEMES: &[&str] = &["basic", "negotiate", "digest"];
+/// Options of well-known commands whose value is `USER:PASSWORD`.
+const LOGINS: &[&str] = &["-u", "--user", "--proxy-user"];
 /// The prefix of a ticket ([`crate::ticket`]).
 const TICKET: &str = "lb1/";
 const LEFT_OUT: &str = "[removed]";
@@ -39,6 +54,22 @@ enum Next {
     Sign,
     /// The value of a secret.
     Value,
+    /// `USER:PASSWORD`, or something else.
+    Login,
+}
+
+/// Whether a word says how a secret that follows is encoded: `Bearer` anywhere, others only after `Authorization:`.
+fn is_scheme(word: &str, next: Next) -> bool {
+    word.eq_ignore_ascii_case("bearer")
+        || next == Next::Value && SCHEMES.iter().any(|scheme| word.eq_ignore_ascii_case(scheme))
+}
+
+/// An address with a password in it, such as `https://me:secret@host/`, without both.
+fn without_user(word: &str) -> Option<String> {
+    let (scheme, rest) = word.split_once("://")?;
+    let host = &rest[..rest.find('/').unwrap_or(rest.len())];
+    let (user, _) = host.rsplit_once('@').filter(|(user, _)| user.contains(':'))?;
+    Some(format!("{scheme}://{LEFT_OUT}{}", &rest[user.len()..]))
 }
 
 fn clean(line: &str) -> String {
@@ -50,6 +81,18 @@ fn clean(line: &str) -> String {
         let (name, value) = bare.split_at(bare.find(['=', ':']).map_or(bare.len(), |at| at + 1));
         if bare.is_empty() {
             // More than one blank.
+        } else if is_scheme(bare, next) {
+            kept.push_str(bare);
+            next = Next::Value;
+        } else if LOGINS.contains(&bare) {
+            kept.push_str(bare);
+            next = Next::Login;
+        } else if next == Next::Login && bare.contains(':') {
+            kept.push_str(LEFT_OUT);
+            next = Next::Any;
+        } else if let Some(without) = without_user(bare) {
+            kept.push_str(&without);
+            next = Next::Any;
         } else if next == Next::Value || bare.contains(TICKET) {
             kept.push_str(LEFT_OUT);
             next = Next::Any;
@@ -81,12 +124,21 @@ mod tests {
     fn keys_tickets_and_values_of_secrets_are_left_out() {
         let text = "HF_TOKEN=hf_abc next\nenvironment = { API_KEY = \"k1\", OMP_NUM_THREADS = \"8\" }\n\
             -----BEGIN PRIVATE KEY-----\nMC4CAQ\n-----END PRIVATE KEY-----\nafter\npassword: hunter2\n\
-            landbridge sites join kyoto lb1/h:1/00ff/00000001/5ec7e7\n";
+            landbridge sites join kyoto lb1/h:1/00ff/00000001/5ec7e7\n\
+            Authorization: Bearer abcdef123\n> authorization: Basic bWU6cHc=\ncurl -u me:pw55 x\nsaw bearer abc456\n\
+            git clone https://me:pw66@host/r and https://host:8443/a@b\n";
         let kept = without(text);
-        for secret in ["hf_abc", "k1", "MC4CAQ", "hunter2", "5ec7e7"] {
+        for secret in ["hf_abc", "k1", "MC4CAQ", "hunter2", "5ec7e7", "abcdef123", "bWU6cHc", "pw55", "abc456", "pw66"]
+        {
             assert!(!kept.contains(secret), "{secret} is in {kept}");
         }
-        for harmless in ["HF_TOKEN=[removed] next", "OMP_NUM_THREADS = \"8\"", "\nafter\n", "join kyoto [removed]\n"] {
+        for harmless in [
+            "HF_TOKEN=[removed] next",
+            "OMP_NUM_THREADS = \"8\"",
+            "\nafter\n",
+            "join kyoto [removed]\n",
+            "https://[removed]@host/r and https://host:8443/a@b\n",
+        ] {
             assert!(kept.contains(harmless), "{harmless} is not in {kept}");
         }
     }

@@ -1,9 +1,11 @@
 //! Where a user's account keeps Landbridge's files, and writing them so that no file is ever half written.
 
-use std::io::{ErrorKind, Read, Write};
+use std::fs::File;
+use std::io::{Error, ErrorKind, Read, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use folder::{Folder, Fresh, Named};
+use folder::{Folder, Fresh, Named, text_of};
 use rustix::fs::Mode;
 
 use super::error::HereError;
@@ -19,6 +21,8 @@ pub struct Folders {
 }
 
 const SITES_FILE: &str = "sites.toml";
+/// Most bytes of a file that is read whole. A site of 10,000 named nodes has fewer than one million.
+const MOST_TEXT: u64 = 16 << 20;
 
 impl Folders {
     /// The folders of the user who runs this, as the XDG base directory specification places them.
@@ -82,7 +86,7 @@ impl Folders {
 
     /// The text of the sites file, or `None` if it does not exist.
     pub(crate) fn read_sites(&self) -> Result<Option<String>, HereError> {
-        read(&self.sites_file())
+        read_sites(&self.sites_file())
     }
 
     /// Replaces the sites file, or removes it. The previous one is kept beside it: a user may have edited it here.
@@ -119,10 +123,33 @@ pub(crate) fn key_name(site: &str) -> String {
 
 /// Reads a file, or returns `None` if it does not exist.
 pub(crate) fn read(path: &Path) -> Result<Option<String>, HereError> {
-    match std::fs::read_to_string(path) {
-        Ok(text) => Ok(Some(text)),
+    let text = File::open(path).and_then(|file| text_of(file, MOST_TEXT));
+    if_there(text).map_err(HereError::file(path))
+}
+
+/// Reads a sites file, or returns `None` if it does not exist.
+///
+/// # Errors
+/// It cannot be read; or everybody can write to it: it says which programs run as this user.
+pub fn read_sites(path: &Path) -> Result<Option<String>, HereError> {
+    let text = File::open(path).and_then(|file| {
+        let about = file.metadata()?;
+        if about.is_file() && about.permissions().mode() & 0o002 != 0 {
+            let problem = format!(
+                "everybody can write to it, and it decides which programs run as you: `chmod o-w {}`",
+                types::shell::path(path)
+            );
+            return Err(Error::new(ErrorKind::PermissionDenied, problem));
+        }
+        text_of(file, MOST_TEXT)
+    });
+    if_there(text).map_err(HereError::file(path))
+}
+
+fn if_there(text: std::io::Result<String>) -> std::io::Result<Option<String>> {
+    match text {
         Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
-        Err(e) => Err(HereError::file(path)(e)),
+        text => text.map(Some),
     }
 }
 
@@ -193,7 +220,7 @@ fn is_release_name(name: &str) -> bool {
 /// The kind of machine that a release is for, as its ELF header has it.
 fn machine_of(release: &Path) -> Option<[u8; 20]> {
     let mut header = [0; 20];
-    std::fs::File::open(release.join(COMMAND_FILE)).ok()?.read_exact(&mut header).ok().map(|()| header)
+    File::open(release.join(COMMAND_FILE)).ok()?.read_exact(&mut header).ok().map(|()| header)
 }
 
 #[cfg(test)]
@@ -218,6 +245,10 @@ mod tests {
         assert_eq!(std::fs::read_dir(&folders.configuration).unwrap().count(), 3, "nothing beside them");
         folders.write_sites(None).unwrap();
         folders.write_sites(None).unwrap();
+        std::fs::write(folders.sites_file(), "x").unwrap();
+        std::fs::set_permissions(folders.sites_file(), PermissionsExt::from_mode(0o666)).unwrap();
+        let error = folders.read_sites().unwrap_err().to_string();
+        assert!(error.contains("everybody can write to it") && error.contains("`chmod o-w /"), "{error}");
         let error = write(Path::new("/proc/no/sites.toml"), "x").unwrap_err().to_string();
         assert!(error.contains("/proc/no"), "{error}");
     }
@@ -236,7 +267,7 @@ mod tests {
             ("mine", 99, b'x'),
         ] {
             std::fs::create_dir_all(base.join(name)).unwrap();
-            let file = std::fs::File::create(base.join(name).join(COMMAND_FILE)).unwrap();
+            let file = File::create(base.join(name).join(COMMAND_FILE)).unwrap();
             (&file).write_all(&[machine; 64]).unwrap();
             file.set_modified(std::time::SystemTime::now() - std::time::Duration::from_secs(age)).unwrap();
         }

@@ -1,0 +1,114 @@
+//! One change of a sites file at a time: what a command read of it, nobody changes before the command has written it.
+
+use std::io::{ErrorKind, Write};
+use std::path::Path;
+use std::time::Duration;
+
+use folder::{Fresh, Named};
+use rustix::fs::Mode;
+use tokio::time::{Instant, sleep};
+use types::UntrustedText;
+
+use crate::here::HereError;
+use crate::here::folders;
+use crate::{Progress, SetupError};
+
+/// How long another command may take: it copies programs through a slow line, and asks for passwords.
+const LIMIT: Duration = Duration::from_secs(600);
+/// Time between two looks.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// The right to change a sites file, until it is dropped: a locked file beside it, which the system unlocks when this
+/// process ends in any way.
+#[derive(Debug)]
+pub(crate) struct Turn {
+    _lock: Fresh,
+}
+
+impl Turn {
+    /// Waits until no other process of this kind has the right.
+    ///
+    /// # Errors
+    /// No file can be made beside the sites file, which then cannot be replaced either; or the other process still has
+    /// the right after [`LIMIT`].
+    pub(crate) async fn take(path: &Path, progress: &mut dyn Progress) -> Result<Turn, SetupError> {
+        let wrong = |error| SetupError::SitesFile(Box::new(HereError::file(path)(error)));
+        let named = Named::resolve_or_make(path, Mode::from_raw_mode(0o700)).map_err(wrong)?;
+        let name = [b".", &named.name[..], b".lock"].concat();
+        let beside = path.with_file_name(format!(".{}.lock", String::from_utf8_lossy(&named.name)));
+        let holder = || {
+            let text = folders::read(&beside).ok().flatten().unwrap_or_default();
+            UntrustedText::from(text.trim()).to_string()
+        };
+        let mut until = None;
+        loop {
+            match Fresh::make(&named.folder, &name) {
+                Ok(mut lock) => {
+                    let process = std::process::id();
+                    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+                    writeln!(lock.file, "process {process} on {host}").map_err(wrong)?;
+                    return Ok(Turn { _lock: lock });
+                }
+                Err(error) if error.kind() != ErrorKind::WouldBlock => return Err(wrong(error)),
+                Err(_) => {}
+            }
+            match until {
+                None => {
+                    let text =
+                        format!("another command ({}) changes {}: waiting for its end", holder(), path.display());
+                    progress.step("sites", &text);
+                    until = Some(Instant::now() + LIMIT);
+                }
+                Some(until) if Instant::now() >= until => {
+                    return Err(SetupError::Request(format!(
+                        "another command ({}) has been changing {} for {} s: wait for its end, or end it",
+                        holder(),
+                        path.display(),
+                        LIMIT.as_secs()
+                    )));
+                }
+                Some(_) => {}
+            }
+            sleep(LOOK).await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Silent;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_second_command_waits_and_names_the_first() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("deep/sites.toml");
+        let turn = Turn::take(&path, &mut Silent).await.unwrap();
+        let error = Turn::take(&path, &mut Silent).await.unwrap_err().to_string();
+        assert!(error.contains(&format!("process {} on ", std::process::id())), "{error}");
+        assert!(error.contains(&path.display().to_string()) && error.contains("for 600 s"), "{error}");
+        let end = async {
+            sleep(LOOK * 10).await;
+            drop(turn);
+        };
+        let mut silent = Silent;
+        let (next, ()) = tokio::join!(Turn::take(&path, &mut silent), end);
+        drop(next.unwrap());
+        assert_eq!(std::fs::read_dir(path.parent().unwrap()).unwrap().count(), 0, "nothing is left");
+    }
+
+    #[tokio::test]
+    async fn what_a_killed_command_left_is_no_obstacle() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("sites.toml");
+        std::fs::write(folder.path().join(".sites.toml.lock"), "process 1 on h\n").unwrap();
+        Turn::take(&path, &mut Silent).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_folder_that_takes_no_file_is_named() {
+        let error = Turn::take(Path::new("/proc/sites.toml"), &mut Silent).await.unwrap_err();
+        let source = std::error::Error::source(&error).unwrap().to_string();
+        assert!(source.starts_with("/proc/sites.toml: "), "{source}");
+    }
+}
