@@ -31,3 +31,10 @@ def test_lines_of_other_ranks_stay_whole_while_one_asks(workshop):
             ], str(done)  # fmt: skip
         else:
             assert done.out.split("\n")[:-1] == lines, str(done)
+
+
+def test_a_command_whose_output_nobody_reads_ends_as_other_programs_do(workshop):
+    (workshop.folder / "empty").mkdir()
+    words = f"(sleep 0.3; HOME={workshop.folder}/empty {LANDBRIDGE} sites list) | true; exit ${{PIPESTATUS[0]}}"
+    done = workshop.run(["bash", "-c", words])
+    assert (done.code, done.err) == (141, ""), str(done)

@@ -181,11 +181,13 @@ def test_after_a_kill_the_same_command_continues(workshop, isolated, victim):
     (workshop.folder / "to").mkdir()
     target = workshop.folder / "to" / "target"
     move = f"b/n1:{source} a/n2:{target}"
+    # The same places in other words.
+    again = f"b/n1:{source.parent}//./{source.name} a/n2:{target}"
     running = in_lab(
         workshop,
         f"{MOVE} --rate 10MB/s --block 256KiB {move} && exit 1 || true",
         f"cd {workshop.folder}; touch stopped; while [ ! -e go ]; do sleep 0.05; done",
-        f"{MOVE} --json --block 256KiB {move}",
+        f"{MOVE} --json --block 256KiB {again}",
     )
     running.wait_for(lambda: arrived(target.parent) > 40, 30, "some blocks")
     assert not target.exists()

@@ -124,6 +124,8 @@ fn main() -> ExitCode {
     };
     match result {
         Ok(code) => exit(code),
+        // As a program without a handler of SIGPIPE ends.
+        Err(error) if output::is_closed(&error) => ExitCode::from(141),
         Err(error) => {
             output::note(&whole(&error));
             match () {

@@ -200,7 +200,10 @@ pub(crate) fn here(
     places: Vec<String>,
     title: String,
 ) -> Result<Job> {
-    let spot = |place: &Place| anyhow::Ok(Spot { rank: 0, path: absolute(place)?, typed: place.to_string() });
+    let spot = |place: &Place| {
+        let (node, path, typed) = (String::new(), absolute(place)?, place.to_string());
+        anyhow::Ok(Spot { rank: 0, node, path, typed })
+    };
     let task = |(from, to): &(Place, Place)| {
         Ok(Task { from: spot(from)?, to: vec![spot(to)?], into, optional: false, layouts: layouts.clone() })
     };

@@ -238,7 +238,7 @@ impl Settled {
     /// `at` has been added before.
     pub(crate) fn spot(&self, at: &At, path: Vec<u8>, typed: String) -> Result<Spot> {
         let rank = self.nodes.iter().position(|other| other == at).context("a node of the job")? as u32;
-        Ok(Spot { rank, path, typed })
+        Ok(Spot { rank, node: format!("{}/{}", at.site, at.node), path, typed })
     }
 
     /// The spot of a place on one of its nodes.

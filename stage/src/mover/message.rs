@@ -105,10 +105,20 @@ impl Task {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Spot {
     pub rank: u32,
+    /// The rank's site and node; empty where the job has one machine.
+    pub node: String,
     /// Raw bytes.
     pub path: Vec<u8>,
     /// How the user wrote the place.
     pub typed: String,
+}
+
+impl Spot {
+    /// What tells this source from others, however its path was typed: with `./`, or from another folder.
+    pub(crate) fn origin(&self) -> Vec<u8> {
+        let plain: PathBuf = Path::new(OsStr::from_bytes(&self.path)).components().collect();
+        [self.node.as_bytes(), b":", plain.as_os_str().as_bytes()].concat()
+    }
 }
 
 /// How it is moved.

@@ -81,6 +81,8 @@ pub enum MoverError {
     Address { rank: u32, text: String },
     #[error("{place} is lost: {failure}")]
     Lost { place: String, failure: endpoint::Failure },
+    #[error("{place} has ended its part before all was read, for a reason of its own")]
+    Ended { place: String },
     #[error("cannot begin to send or read: {0}")]
     Begin(endpoint::NotBegun),
     #[error("message of a mover: {0}")]

@@ -52,7 +52,7 @@ mod tests {
     use crate::mover::{Settings, Spot};
 
     fn order(ranks: &[u32]) -> Order {
-        let spot = |rank: &u32| Spot { rank: *rank, path: b"to".to_vec(), typed: String::new() };
+        let spot = |rank: &u32| Spot { rank: *rank, node: String::new(), path: b"to".to_vec(), typed: String::new() };
         let to = ranks.iter().map(spot).collect();
         let task = Task { from: spot(&0), to, into: false, optional: false, layouts: None };
         Order { tasks: vec![task], looks: Vec::new(), options: Settings::default() }

@@ -268,8 +268,11 @@ impl Peers {
                 Err(Failure::Cancelled) => continue,
                 Err(failure) => {
                     let from = from.or_else(|| self.lost(&failure));
-                    let place = from.map(|rank| self.shown(rank as u32));
-                    return Err(MoverError::Lost { place: place.unwrap_or_else(|| "a mover".to_owned()), failure });
+                    let place = from.map_or_else(|| "another mover".to_owned(), |rank| self.shown(rank as u32));
+                    return Err(match failure {
+                        Failure::Refused(_) => MoverError::Ended { place },
+                        failure => MoverError::Lost { place, failure },
+                    });
                 }
             }
             let length = completion.length as usize;

@@ -72,11 +72,10 @@ impl Receiving {
             return Err(MoverError::Message(format!("{} is moved to other nodes", task.from.typed)));
         };
         let spot = &task.to[target_number];
-        let from = task.from.typed.as_bytes();
         let path = task.target(&at_home(&spot.path), &origin.name)?;
         let source = HostId::own().shares_processes(HostId(origin.host)).then_some(origin.identity);
         let total = manifest.bytes();
-        let target = Target::open(&path, from, manifest, source, options.target())?;
+        let target = Target::open(&path, &task.from.origin(), manifest, source, options.target())?;
         let mode = options.mode_of(task);
         let fed = |other: &usize| *other != target_number && feeder(task, mode, *other, peers) == me;
         // Where the source is on this node too, it feeds the others.

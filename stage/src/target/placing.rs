@@ -2,7 +2,7 @@
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 
-use folder::Folders;
+use folder::{Folder, Folders, identity_of};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 use types::untrusted::printable;
@@ -49,6 +49,7 @@ impl Target {
         let (files, bytes) = (self.manifest.files() as u64, self.manifest.bytes());
         let (notes, path) = (self.dresser.notes(), self.writer.path());
         let mut report = Report { files, bytes, resumed: self.resumed, notes, path };
+        report.notes.extend(self.folder_that_moved());
         let hidden = self.area.path().to_owned();
         if !self.area.remove()? {
             let hidden = printable(&hidden.to_string_lossy());
@@ -57,6 +58,17 @@ impl Target {
                 .push(format!("somebody has renamed {hidden}, which is empty now: remove it where you find it"));
         }
         Ok(report)
+    }
+
+    /// Others may rename a folder while something is put into it.
+    fn folder_that_moved(&self) -> Option<String> {
+        let path = self.path.parent().filter(|path| !path.as_os_str().is_empty())?;
+        let held = identity_of(&self.parent.examine().ok()?);
+        let there = Folder::open(path).ok().and_then(|folder| folder.examine().ok()).map(|found| identity_of(&found));
+        (there != Some(held)).then(|| {
+            let shown = printable(&path.to_string_lossy());
+            format!("somebody has renamed or removed the folder {shown} meanwhile: what was moved is in it, wherever it is now")
+        })
     }
 
     /// Links, and what folders are given after the last thing was made in them.

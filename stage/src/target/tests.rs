@@ -342,6 +342,32 @@ fn a_flipped_bit_is_found_later_too() {
 
 /// A machine that went down may have lost blocks that its journal has.
 #[test]
+fn a_folder_that_others_rename_meanwhile_is_reported() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    std::fs::write(at("from"), noise(10_000, 7)).unwrap();
+    for replaced in [false, true] {
+        let parent = at(&format!("parent{replaced}"));
+        std::fs::create_dir(&parent).unwrap();
+        let to = parent.join("to");
+        let (mut source, mut target) = open(&at("from"), &to, 4096).unwrap();
+        let mut bytes = Pages::default();
+        for block in target.done().missing().collect::<Vec<u32>>() {
+            let hash = source.read(target.blocks().pieces(block), &mut bytes).unwrap();
+            target.write(block, &bytes, Check::Now(hash)).unwrap();
+        }
+        let elsewhere = at(&format!("elsewhere{replaced}"));
+        std::fs::rename(&parent, &elsewhere).unwrap();
+        if replaced {
+            std::fs::create_dir(&parent).unwrap();
+        }
+        let notes = target.place().unwrap().notes;
+        assert!(notes.iter().any(|note| note.contains(&parent.display().to_string())), "{notes:?}");
+        assert_eq!(names(&elsewhere), ["to"]);
+    }
+}
+
+#[test]
 fn after_another_boot_blocks_are_read_again() {
     let folder = tempfile::tempdir().unwrap();
     let (from, to) = (folder.path().join("from"), folder.path().join("to"));
