@@ -47,6 +47,7 @@ UPKEEP, ADD, HERE = "test_upkeep.py", "test_sites_add.py", "test_remedies.py"
 REMEDIES = {
     "chmod 600 {}": (HERE, "test_what_is_printed_about_a_site_that_joined"),
     "chmod 600 {typed}": (HERE, "test_a_key_that_others_can_read"),
+    "chmod o-w {}": (HERE, "test_a_sites_file_that_everybody_can_write"),
     "landbridge gateway --site {name}{sites}": (HERE, "test_a_gateway_made_by_hand"),
     "landbridge sites add {}": (HERE, "test_what_is_printed_about_a_gateway"),
     "landbridge sites add {name} --advertise HOST": (HERE, "test_what_is_printed_about_firewalls"),
@@ -326,6 +327,20 @@ def test_a_key_that_others_can_read(workshop):
     assert done.code == 1, str(done)
     subprocess.run(printed(done.out, "chmod 600 .*a.key"), shell=True, check=True)
     workshop.run(check, environment=environment, limit=20).check()
+
+
+def test_a_sites_file_that_everybody_can_write(workshop):
+    """It decides which programs run as its user: nothing obeys it."""
+    (workshop.folder / "a b").mkdir()
+    file = LoopbackSites(workshop).file
+    file = file.rename(workshop.folder / "a b" / file.name)
+    file.chmod(0o666)
+    environment = {"LANDBRIDGE_SITES": str(file)}
+    for words in (["sites", "list"], ["run", "-n", "1", "--", "true"], ["sites", "check"], ["gateway", "--site", "a"]):
+        done = workshop.run([LANDBRIDGE, *words], environment=environment)
+        assert done.code == 1 and "everybody can write to it" in done.err, str(done)
+    subprocess.run(printed(done.err, "chmod o-w .*"), shell=True, check=True)
+    workshop.run([LANDBRIDGE, "sites", "list"], environment=environment).check()
 
 
 def test_a_gateway_made_by_hand(workshop):
