@@ -57,10 +57,12 @@ def test_the_job_goes_on_through_the_others(workshop, isolated, sites, gateways,
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("host, said", [("a-gw1", "site a: gateway gw1 does not answer"), ("b-gw1", "trying again, through other gateways")])
-def test_a_run_right_after_a_leading_gateway_has_lost_its_machine(workshop, isolated, host, said):
+@pytest.mark.parametrize("host", ["a-gw1", "b-gw1"])
+def test_a_run_right_after_a_leading_gateway_has_lost_its_machine(workshop, isolated, host):
     """The other sites have not noticed yet, and its address does not answer: the job runs through the second one."""
-    script = f"{LANDBRIDGE} lab kill {host}; {LANDBRIDGE} run -n 2 --mpi none -- hostname"
+    run = f"{LANDBRIDGE} run -n 2 --mpi none -- hostname"
+    script = f"{run} > /dev/null; {LANDBRIDGE} lab unplug {host}; {run}"
     done = workshop.lab(["bash", "-c", script], options=["--gateways", 2]).finish()
     assert done.code == 0 and len(done.out.split()) == 2, str(done)
-    assert said in done.err, str(done)
+    # The other site is asked again, or has noticed.
+    assert host != "a-gw1" or "site a: gateway gw1 did not answer in time" in done.err, str(done)

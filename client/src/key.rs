@@ -67,7 +67,10 @@ pub enum KeyError {
 
 /// Whether no key is in this file: it does not exist, or is empty because the program that made it was killed.
 pub fn is_missing(path: &Path) -> bool {
-    path.symlink_metadata().map_or(!path.exists(), |found| found.is_file() && found.len() == 0)
+    match path.symlink_metadata() {
+        Ok(found) if found.is_file() => found.len() == 0,
+        _ => !path.exists(),
+    }
 }
 
 /// Makes a key and writes it to a new file that only its owner can read.

@@ -46,7 +46,8 @@ impl Turn {
                 Ok(mut lock) => {
                     let process = std::process::id();
                     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-                    writeln!(lock.file, "process {process} on {host}").map_err(wrong)?;
+                    // On a full disk nobody learns who has it.
+                    let _ = writeln!(lock.file, "process {process} on {host}");
                     return Ok(Turn { _lock: lock });
                 }
                 Err(error) if error.kind() != ErrorKind::WouldBlock => return Err(wrong(error)),

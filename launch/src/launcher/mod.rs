@@ -217,6 +217,7 @@ async fn drive(
                     Ok(())
                 }
                 Action::Close => {
+                    session.notes().into_iter().for_each(|text| teller.note(text));
                     session.flush();
                     job.closing_at(&session.close());
                     Ok(())

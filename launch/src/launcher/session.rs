@@ -64,7 +64,7 @@ pub enum SessionError {
 }
 
 /// How long one gateway of the own site may be silent before the next one is dialled too.
-const HEAD_START: Duration = Duration::from_secs(1);
+const HEAD_START: Duration = Duration::from_secs(2);
 
 /// A sites file and its folder: paths of keys are relative to it.
 #[derive(Clone, Debug)]
@@ -260,7 +260,6 @@ impl Connection {
             home,
             gateway,
             others,
-            untold: silent.clone(),
             silent,
             several,
             roster: roster.clone(),
@@ -294,10 +293,9 @@ pub(crate) struct Session {
     gateway: String,
     /// The site's other gateways, until they are used.
     others: Vec<client::Gateway>,
-    /// Names of those that did not answer, although they were dialled earlier; and those of them that the user does not
-    /// know of yet.
+    /// Names of those that were dialled before [`Session::gateway`] and have not answered, and that the user does not
+    /// know of.
     silent: Vec<String>,
-    untold: Vec<String>,
     /// Names of the sites that have several gateways.
     several: BTreeSet<String>,
     roster: Roster,
@@ -393,6 +391,12 @@ impl Session {
         self.unaware.is_empty()
     }
 
+    /// What the user should know of own gateways that have not answered.
+    pub(crate) fn notes(&mut self) -> Vec<String> {
+        let note = |name| format!("site {}: gateway {name} did not answer in time; the job ran without it", self.home);
+        self.silent.drain(..).map(note).collect()
+    }
+
     /// Orders the gateways to close the job; returns the numbers of those that will confirm it.
     pub(crate) fn close(&mut self) -> Vec<usize> {
         self.closing = true;
@@ -440,10 +444,6 @@ impl Session {
 
     /// The next events. Cancel-safe.
     pub(crate) async fn next(&mut self) -> Result<Vec<Incoming>, SessionError> {
-        if let Some(gateway) = self.untold.pop() {
-            let text = format!("site {}: gateway {gateway} does not answer; the job runs without it", self.home);
-            return Ok(vec![Incoming::Note(text)]);
-        }
         let suspects = self.suspects.next();
         let (gateway, news) = tokio::select! {
             next = self.connections.next() => next,
@@ -456,17 +456,19 @@ impl Session {
             News::Frame(frame) => self.frame(gateway, frame),
             News::Open => {
                 self.post.route_open(route);
+                let name = self.name_of(gateway).to_owned();
+                self.silent.retain(|silent| *silent != name);
                 Ok(vec![Incoming::GatewayOpen(gateway)])
             }
             News::Back(seconds) => {
                 let reason = format!("gateway {}: no sign of life for {seconds} s", self.name_of(gateway));
                 Ok(vec![Incoming::GatewayBack(reason)])
             }
-            // Named at the beginning.
-            News::Failed(_) if self.silent.iter().any(|name| name == self.name_of(gateway)) => Ok(Vec::new()),
             News::Failed(error) => {
-                let (site, gateway) = (&self.home, self.name_of(gateway));
-                Ok(vec![Incoming::Note(format!("site {site}: gateway {gateway} is not used: {error}"))])
+                let (site, gateway) = (&self.home, self.name_of(gateway).to_owned());
+                let text = format!("site {site}: gateway {gateway} is not used: {error}");
+                self.silent.retain(|silent| *silent != gateway);
+                Ok(vec![Incoming::Note(text)])
             }
             News::Lost(error) => {
                 self.post.route_lost(route);
