@@ -16,7 +16,7 @@ use launch::launcher::Sites;
 use rustix::fs::{FlockOperation, flock};
 use rustix::process::{Pid, Signal, kill_process};
 use serde::{Deserialize, Serialize};
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::here::error::HereError;
 use crate::here::folders::{self, Folders};
@@ -27,6 +27,8 @@ const START: Duration = Duration::from_secs(10);
 const END: Duration = Duration::from_secs(6);
 const LOCK: Duration = Duration::from_secs(1);
 const POLL: Duration = Duration::from_millis(20);
+/// How long a gateway may take to say how it is. The limit of `Request::Status` is longer.
+const ANSWER: Duration = Duration::from_secs(20);
 /// How much of a log is shown when a gateway does not start, in bytes.
 const TAIL: u64 = 1500;
 
@@ -228,9 +230,14 @@ impl<'a> Background<'a> {
         if let Err(error) = self.same_host(&note) {
             return Standing { problem: Some(error.to_string()), ..standing };
         }
-        match self.ask(false).await {
-            Ok(client::Standing { jobs, trunks, stale }) => Standing { jobs, trunks, unread: stale, ..standing },
-            Err(error) => Standing { problem: Some(error.to_string()), ..standing },
+        // On a busy machine its client is more patient than the one who asks here.
+        match timeout(ANSWER, self.ask(false)).await {
+            Ok(Ok(client::Standing { jobs, trunks, stale })) => Standing { jobs, trunks, unread: stale, ..standing },
+            Ok(Err(error)) => Standing { problem: Some(error.to_string()), ..standing },
+            Err(_) => {
+                let problem = format!("its gateway did not answer within {} s", ANSWER.as_secs());
+                Standing { problem: Some(problem), ..standing }
+            }
         }
     }
 
