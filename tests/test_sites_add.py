@@ -361,6 +361,9 @@ def test_a_site_that_does_not_work_is_undone(person):
     cannot = person.adds("kyoto", "b-gw1", "--folder", "/mnt/lb", must=False)
     person.types("sh", "-c", "umount /mnt && mount -t tmpfs -o size=1m tmpfs /mnt", on="b-gw1")
     full = person.adds("kyoto", "b-gw1", "--folder", "/mnt/lb", must=False)
+    broken = person.adds("kyoto", "b-gw1", "--folder", "/mnt/a\nb", must=False)
+    nobody = f"{LANDBRIDGE} sites add kyoto root@{wan('b-gw1').rsplit('.', 1)[0]}.250"
+    interrupted = person.types("timeout", "--preserve-status", "-s", "INT", "2", *nobody.split())
     other = person.adds("lyon", "b-gw1", must=False)
     after = person.types("cat", person.file(LAPTOP))
     there_after = person.types("sha256sum", person.file("a-gw1"))
@@ -373,6 +376,8 @@ def test_a_site_that_does_not_work_is_undone(person):
     results[taken].bad("port 7701", "--port", "kyoto")
     results[cannot].bad("noexec", "--folder", "/mnt/lb")
     results[full].bad("No space left", "--folder", "/mnt/lb")
+    results[broken].bad("has a line break", "--folder")
+    results[interrupted].bad("interrupted: the sites file is as it was", code=130)
     results[other].bad("the name lyon is taken", wan("a-gw1"))
     assert results[before].out == results[after].out, str(results[after])
     assert results[there].out == results[there_after].out, str(results[there_after])
