@@ -8,7 +8,7 @@ from harness import LANDBRIDGE
 
 MATRIX = pytest.mark.matrix
 PROGRAM = """
-import sys, time, zlib
+import sys, time
 import numpy as np
 from mpi4py import MPI
 

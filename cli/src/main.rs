@@ -128,10 +128,12 @@ fn main() -> ExitCode {
         Err(error) if output::is_closed(&error) => ExitCode::from(141),
         Err(error) => {
             output::note(&whole(&error));
-            match () {
-                () if error.is::<WrongOption>() => ExitCode::from(2),
-                () if error.is::<Interrupted>() => ExitCode::from(130),
-                () => ExitCode::FAILURE,
+            if error.is::<WrongOption>() {
+                ExitCode::from(2)
+            } else if error.is::<Interrupted>() {
+                ExitCode::from(130)
+            } else {
+                ExitCode::FAILURE
             }
         }
     }
@@ -142,14 +144,14 @@ fn main() -> ExitCode {
 #[error("{0}")]
 struct WrongOption(String);
 
+fn wrong(problem: impl std::fmt::Display) -> anyhow::Error {
+    WrongOption(problem.to_string()).into()
+}
+
 /// The user has pressed Ctrl-C before anything was changed.
 #[derive(Debug, thiserror::Error)]
 #[error("interrupted: the sites file is as it was")]
 struct Interrupted;
-
-fn wrong(problem: impl std::fmt::Display) -> anyhow::Error {
-    WrongOption(problem.to_string()).into()
-}
 
 /// The error and its causes in one line. Many errors have their cause in their own text already.
 fn whole(error: &anyhow::Error) -> String {

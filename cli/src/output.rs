@@ -13,14 +13,14 @@ use launch::message::Stream;
 use tokio::io::AsyncWrite;
 use types::untrusted::{indented, printable, visible};
 
-/// Whether an error is only that nobody reads standard output any more, as after `| head -1`.
+/// Standard output's name in errors.
+const STDOUT: &str = "standard output";
+
+/// Whether the reader of standard output has closed it, as `head -1` does, and nothing else is wrong.
 pub(crate) fn is_closed(error: &anyhow::Error) -> bool {
     let closed = |e: &io::Error| e.kind() == io::ErrorKind::BrokenPipe && e.to_string().starts_with(STDOUT);
     error.root_cause().downcast_ref::<io::Error>().is_some_and(closed)
 }
-
-/// The stream's name in errors.
-const STDOUT: &str = "standard output";
 
 /// Standard output, for results.
 pub(crate) fn stdout() -> Visible<io::Stdout> {

@@ -1,6 +1,6 @@
 //! `landbridge sites links`.
 
-use std::io::{ErrorKind, Write};
+use std::io::Write;
 use std::time::Duration;
 
 use anyhow::{Result, anyhow};
@@ -48,7 +48,7 @@ pub(crate) fn links(args: &LinksArgs) -> Result<i32> {
     });
     match shown {
         // The reader has closed the pipe.
-        Err(error) if error.downcast_ref().map(std::io::Error::kind) == Some(ErrorKind::BrokenPipe) => Ok(0),
+        Err(error) if crate::output::is_closed(&error) => Ok(0),
         shown => shown,
     }
 }

@@ -9,8 +9,8 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use tokio::net::{TcpStream, lookup_host};
-use tokio::task::JoinSet;
-use tokio::time::sleep;
+
+use crate::race::race;
 
 /// How long an address is dialled before the next one is too: the recommendation of RFC 8305, section 8.
 const HEAD_START: Duration = Duration::from_millis(250);
@@ -23,7 +23,7 @@ const MOST: usize = 16;
 /// The name has no address, or none accepts: the last one's error, but no lack of a route if another one failed
 /// otherwise.
 pub async fn dial(address: &str) -> io::Result<TcpStream> {
-    race(resolve(address).await?).await
+    first_of(resolve(address).await?).await
 }
 
 /// The addresses of `host:port`, in the order in which to dial them: the resolver's, but both families in turn.
@@ -48,32 +48,11 @@ fn in_turn(found: impl Iterator<Item = SocketAddr>) -> Vec<SocketAddr> {
     all
 }
 
-async fn race(addresses: Vec<SocketAddr>) -> io::Result<TcpStream> {
-    let mut waiting = addresses.into_iter();
-    // Dropping it ends the attempts that lost.
-    let mut attempts = JoinSet::new();
-    let mut failed: Option<io::Error> = None;
-    loop {
-        if let Some(address) = waiting.next() {
-            attempts.spawn(TcpStream::connect(address));
-        } else if attempts.is_empty() {
-            return Err(failed.unwrap_or_else(|| io::Error::other("the name has no address")));
-        }
-        let head_start = async {
-            match waiting.len() {
-                0 => std::future::pending().await,
-                _ => sleep(HEAD_START).await,
-            }
-        };
-        tokio::select! {
-            Some(ended) = attempts.join_next() => match ended.unwrap_or_else(|error| Err(io::Error::other(error))) {
-                Ok(stream) => return Ok(stream),
-                Err(error) if failed.is_none() || !is_unroutable(&error) => failed = Some(error),
-                Err(_) => {}
-            },
-            () = head_start => {}
-        }
-    }
+async fn first_of(addresses: Vec<SocketAddr>) -> io::Result<TcpStream> {
+    race(addresses.into_iter().map(TcpStream::connect), HEAD_START).await.map_err(|mut failed: Vec<io::Error>| {
+        let told = failed.iter().rposition(|error| !is_unroutable(error)).unwrap_or(0);
+        if failed.is_empty() { io::Error::other("the name has no address") } else { failed.swap_remove(told) }
+    })
 }
 
 /// Whether this machine has no way to the address at all, as to IPv6 on a machine with IPv4 alone.
@@ -109,7 +88,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let there = listener.local_addr().unwrap();
         let refusing = addresses(&["[::1]:1"])[0];
-        assert_eq!(race(vec![refusing, there]).await.unwrap().peer_addr().unwrap(), there);
+        assert_eq!(first_of(vec![refusing, there]).await.unwrap().peer_addr().unwrap(), there);
         // A listener whose queue is full answers nobody.
         let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let deaf = silent.local_addr().unwrap();
@@ -117,7 +96,7 @@ mod tests {
         let _fill: Vec<_> =
             (0..4).map(|_| std::net::TcpStream::connect_timeout(&deaf, Duration::from_millis(20))).collect();
         let since = Instant::now();
-        assert_eq!(race(vec![deaf, there]).await.unwrap().peer_addr().unwrap(), there);
+        assert_eq!(first_of(vec![deaf, there]).await.unwrap().peer_addr().unwrap(), there);
         assert!(since.elapsed() >= HEAD_START, "the first one had its head start");
     }
 
@@ -127,8 +106,8 @@ mod tests {
         // Reserved by RFC 4291 for no host: no route leads there.
         let unroutable = addresses(&["[::2]:1"])[0];
         for all in [vec![refused, unroutable], vec![unroutable, refused]] {
-            assert_eq!(race(all).await.unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
+            assert_eq!(first_of(all).await.unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
         }
-        assert!(race(Vec::new()).await.unwrap_err().to_string().contains("has no address"));
+        assert!(first_of(Vec::new()).await.unwrap_err().to_string().contains("has no address"));
     }
 }

@@ -16,6 +16,7 @@ mod join;
 pub mod key;
 pub mod patience;
 mod questions;
+mod race;
 pub mod tls;
 
 pub use client::{CONNECT_TIMEOUT, Client, Frame, Gateway, Receiver, Role, SEND_TIMEOUT, Sender};
@@ -23,3 +24,4 @@ pub use connections::{Connections, Entry, News};
 pub use error::ClientError;
 pub use join::{Invitation, join};
 pub use questions::Standing;
+pub use race::race;

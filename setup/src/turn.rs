@@ -9,8 +9,8 @@ use rustix::fs::Mode;
 use tokio::time::{Instant, sleep};
 use types::UntrustedText;
 
-use crate::here::HereError;
-use crate::here::folders;
+use crate::here::background::host_name;
+use crate::here::{HereError, folders};
 use crate::{Progress, SetupError};
 
 /// How long another command may take: it copies programs through a slow line, and asks for passwords.
@@ -45,9 +45,8 @@ impl Turn {
             match Fresh::make(&named.folder, &name) {
                 Ok(mut lock) => {
                     let process = std::process::id();
-                    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
                     // On a full disk nobody learns who has it.
-                    let _ = writeln!(lock.file, "process {process} on {host}");
+                    let _ = writeln!(lock.file, "process {process} on {}", host_name());
                     return Ok(Turn { _lock: lock });
                 }
                 Err(error) if error.kind() != ErrorKind::WouldBlock => return Err(wrong(error)),

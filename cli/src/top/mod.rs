@@ -6,7 +6,7 @@ mod history;
 mod screen;
 mod tables;
 
-use std::io::{ErrorKind, IsTerminal, Write};
+use std::io::{IsTerminal, Write};
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
@@ -44,7 +44,7 @@ pub(crate) fn top(args: &TopArgs) -> Result<i32> {
             Ok(last) if last.answered() => Ok(0),
             Ok(last) => Err(anyhow!("no gateway of site {home} answers: {}; {}", last.problems(), repair)),
             // The reader has closed the pipe, so there is nobody to print for.
-            Err(error) if error.downcast_ref().map(std::io::Error::kind) == Some(ErrorKind::BrokenPipe) => Ok(0),
+            Err(error) if crate::output::is_closed(&error) => Ok(0),
             Err(error) => Err(error),
         }
     })

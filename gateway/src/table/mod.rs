@@ -359,12 +359,11 @@ impl<M: Clone + PartialEq> Table<M> {
     /// them, and gateways of other sites prefer those that reach all ranks. A rank that can dials again.
     fn out_of_reach(&mut self, id: JobId, node: NodeId) {
         let Some(job) = self.jobs.get_mut(&id).filter(|job| self.siblings && !job.closing) else { return };
-        let Some(own) = job.roster.site(job.own) else { return };
-        let before = own.nodes.iter().take(node.0 as usize).map(|node| node.ranks).sum::<u32>();
-        let first = job.ranks.0 + before;
-        let beyond = first + own.nodes.get(node.0 as usize).map_or(0, |node| node.ranks);
+        let own = job.own;
+        let place = job.roster.nodes().find(|(site, at, ..)| (*site, *at) == (own, node));
+        let Some(there) = place.map(|(.., first, entry)| first.0..first.0 + entry.ranks) else { return };
         let is_there = |slot: &Slot, _: &mut M| match slot.kind() {
-            SlotKind::Rank(rank, _) => (first..beyond).contains(&rank.0),
+            SlotKind::Rank(rank, _) => there.contains(&rank.0),
             _ => false,
         };
         let dropped = job.members.extract_if(is_there).map(|(_, member)| member);

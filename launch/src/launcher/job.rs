@@ -258,19 +258,6 @@ impl Job {
         self.fail_now(LOST, failure, self.lost_code(), now);
     }
 
-    /// A gateway is lost. Before all sites have opened the job, another gateway may do what this one did not.
-    fn gateway_is_lost(&mut self, failure: Failure, now: Instant) {
-        if self.phase == Phase::Opening {
-            self.unopened.get_or_insert_with(|| failure.clone());
-        }
-        self.lost(failure, now);
-    }
-
-    /// Why the job was not opened, if a gateway was lost meanwhile and nothing else ended the job.
-    pub(super) fn unopened(&self) -> Option<&Failure> {
-        self.unopened.as_ref().filter(|_| self.signals == 0)
-    }
-
     /// A loss elsewhere, with the own gateway's silence before it: what other sites have given up meanwhile is its
     /// effect, and where there is another gateway it would have none.
     fn blamed(&self, failure: Failure, now: Instant) -> Failure {
@@ -293,8 +280,8 @@ impl Job {
 
     /// The launcher's own connection is lost, or the user has ended the job.
     pub(super) fn broken(&mut self, failure: Failure, code: Option<i32>) {
-        if self.phase == Phase::Opening && code.is_none() {
-            self.unopened.get_or_insert_with(|| failure.clone());
+        if code.is_none() {
+            self.note_unopened(&failure);
         }
         let code = code.unwrap_or_else(|| self.lost_code());
         self.cause.add(LOST, failure, code);

@@ -84,34 +84,43 @@ pub async fn run(request: Request, input: Option<Box<dyn Read + Send>>, observer
         Ok((roster, connection)) => {
             teller.placed(roster.clone());
             // Allocated nodes are given back with their job.
-            let mut may_repeat = connection.is_none();
-            let mut connection = connection;
-            loop {
-                let mut job = Job::new(roster.clone(), &request.home, programs(&request, &roster), request.timeout);
-                teller.progress(Some(format!("opening a job at {}", job.site_names())));
-                let failed = tokio::select! {
-                    opened = open(&request, connection.take(), &roster) => match opened {
-                        Err(error) => Some((Failure::new(error.to_string()), Some(1))),
-                        Ok(session) => {
-                            drive(session, &mut job, &mut source, &mut teller, &mut interrupts, &request.home).await
-                        }
-                    },
-                    signal = interrupts.next() => Some((Failure::new("interrupted"), Some(128 + signal))),
-                };
-                if let Some((failure, code)) = failed {
-                    job.broken(failure, code);
-                }
-                match job.unopened().filter(|failure| may_repeat && has_other_gateways(&request, failure)) {
-                    Some(failure) => teller.note(format!("{failure}; trying again, through other gateways")),
-                    None => break job.summary(began.elapsed().as_secs_f64()),
-                }
-                may_repeat = false;
+            let may_repeat = connection.is_none();
+            let mut job = attempt(&request, connection, &roster, &mut source, &mut teller, &mut interrupts).await;
+            if let Some(failure) = job.unopened().filter(|failure| may_repeat && has_other_gateways(&request, failure))
+            {
+                teller.note(format!("{failure}; trying again, through other gateways"));
+                job = attempt(&request, None, &roster, &mut source, &mut teller, &mut interrupts).await;
             }
+            job.summary(began.elapsed().as_secs_f64())
         }
     };
     // Without a failure the observer has handled everything already.
     teller.finish(LAST_WORDS).await;
     summary
+}
+
+/// Opens a job and runs it to its end.
+async fn attempt(
+    request: &Request,
+    connection: Option<Connection>,
+    roster: &Roster,
+    source: &mut Source,
+    teller: &mut Teller,
+    interrupts: &mut Signals,
+) -> Job {
+    let mut job = Job::new(roster.clone(), &request.home, programs(request, roster), request.timeout);
+    teller.progress(Some(format!("opening a job at {}", job.site_names())));
+    let failed = tokio::select! {
+        opened = open(request, connection, roster) => match opened {
+            Err(error) => Some((Failure::new(error.to_string()), Some(1))),
+            Ok(session) => drive(session, &mut job, source, teller, interrupts, &request.home).await,
+        },
+        signal = interrupts.next() => Some((Failure::new("interrupted"), Some(128 + signal))),
+    };
+    if let Some((failure, code)) = failed {
+        job.broken(failure, code);
+    }
+    job
 }
 
 /// Whether the site of a failure, or the user's own, has gateways besides the one that was lost.

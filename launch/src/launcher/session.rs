@@ -6,11 +6,10 @@ use std::time::Duration;
 
 use channel::Route;
 use client::key::{self, KeyError};
-use client::{Client, ClientError, Connections, Entry, Frame, News, Receiver, Role, Sender};
+use client::{Client, ClientError, Connections, Entry, Frame, News, Receiver, Role, Sender, race};
 use serde::Serialize;
 use thiserror::Error;
-use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, timeout};
 use types::id::SlotKind;
 use types::sites::{Gateway, Site};
 use types::{Identity, JobId, Roster, SiteId, SitesFile, Slot};
@@ -121,39 +120,23 @@ impl Sites {
     /// The same; also returns the names of the gateways that have not answered by then.
     async fn reach(&self, site: &Site) -> Result<(Client, String, Vec<String>), SessionError> {
         let role = Role::Client { secret: self.client_secret(site)? };
-        let mut error = SessionError::Closed(site.name.clone());
-        let (mut waiting, mut silent) = (site.gateways.iter(), Vec::new());
-        // Dropping it ends the attempts that lost.
-        let mut attempts = JoinSet::new();
-        loop {
-            if let Some(gateway) = waiting.next() {
-                silent.push(gateway.name.clone());
-                let (gateway, role) = (dialled(site, gateway), role.clone());
-                attempts.spawn(async move {
-                    let connected = Client::connect(&gateway, &role).await;
-                    (gateway.name, connected)
-                });
-            }
-            let head_start = async {
-                match waiting.len() {
-                    0 => std::future::pending().await,
-                    _ => sleep(HEAD_START).await,
+        let mut silent = Vec::new();
+        let attempts = site.gateways.iter().map(|gateway| {
+            silent.push(gateway.name.clone());
+            let (gateway, role) = (dialled(site, gateway), role.clone());
+            async move {
+                match Client::connect(&gateway, &role).await {
+                    Ok(client) => Ok((client, gateway.name)),
+                    Err(source) => Err(SessionError::Gateway { site: gateway.site, gateway: gateway.name, source }),
                 }
-            };
-            tokio::select! {
-                ended = attempts.join_next() => match ended {
-                    Some(Ok((name, Ok(client)))) => {
-                        silent.retain(|other| *other != name);
-                        return Ok((client, name, silent));
-                    }
-                    Some(Ok((gateway, Err(source)))) => {
-                        error = SessionError::Gateway { site: site.name.clone(), gateway, source };
-                    }
-                    Some(Err(_)) => {}
-                    None => return Err(error),
-                },
-                () = head_start => {}
             }
+        });
+        match race(attempts, HEAD_START).await {
+            Ok((client, name)) => {
+                silent.retain(|other| *other != name);
+                Ok((client, name, silent))
+            }
+            Err(mut failed) => Err(failed.pop().unwrap_or_else(|| SessionError::Closed(site.name.clone()))),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 
-use folder::{Folder, Folders, identity_of};
+use folder::{Folder, Folders};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 use types::untrusted::printable;
@@ -63,8 +63,8 @@ impl Target {
     /// Others may rename a folder while something is put into it.
     fn folder_that_moved(&self) -> Option<String> {
         let path = self.path.parent().filter(|path| !path.as_os_str().is_empty())?;
-        let held = identity_of(&self.parent.examine().ok()?);
-        let there = Folder::open(path).ok().and_then(|folder| folder.examine().ok()).map(|found| identity_of(&found));
+        let held = self.parent.identity().ok()?;
+        let there = Folder::open(path).ok().and_then(|folder| folder.identity().ok());
         (there != Some(held)).then(|| {
             let shown = printable(&path.to_string_lossy());
             format!("somebody has renamed or removed the folder {shown} meanwhile: what was moved is in it, wherever it is now")

@@ -38,6 +38,23 @@ impl Job {
         self.check_reached(reason, now);
     }
 
+    /// A gateway is lost. Before all sites have opened the job, another gateway may do what this one did not.
+    pub(super) fn gateway_is_lost(&mut self, failure: Failure, now: Instant) {
+        self.note_unopened(&failure);
+        self.lost(failure, now);
+    }
+
+    pub(super) fn note_unopened(&mut self, failure: &Failure) {
+        if self.phase == Phase::Opening {
+            self.unopened.get_or_insert_with(|| failure.clone());
+        }
+    }
+
+    /// Why the job was not opened, if a gateway was lost meanwhile and nothing else ended the job.
+    pub(in crate::launcher) fn unopened(&self) -> Option<&Failure> {
+        self.unopened.as_ref().filter(|_| self.signals == 0)
+    }
+
     /// A site that no own gateway reaches is lost.
     fn check_reached(&mut self, reason: &str, now: Instant) {
         let Some(name) = self.gateways.unreached().map(str::to_owned) else { return };
