@@ -286,6 +286,14 @@ impl Exchange {
             _ => {}
         }
         if self.failed.is_some() {
+            // The end may overtake what was said before it: what another process has taken, it has.
+            match message {
+                Message::Taken { ticket, sent: false } if !from.own => _ = self.given_back(from.process, ticket, false),
+                Message::Passed { name, version } if !from.own => {
+                    _ = self.passing.remove(&(name, version, from.process))
+                }
+                _ => {}
+            }
             return;
         }
         let (heard, whose) = match from.own {

@@ -417,6 +417,26 @@ fn a_process_that_leaves_alone_is_told_to_its_own_side_as_such() {
 }
 
 #[test]
+fn what_was_taken_before_the_end_is_taken_although_the_end_is_heard_first() {
+    let (mut world, ids) = begun([2, 2]);
+    let mut chance = Chance::new(5);
+    while world.deliver(&mut chance) {}
+    let reader = world.process((1, 1));
+    for arrived in reader.take(ids[1]).unwrap().0 {
+        assert!(matches!(arrived.source, Source::Beside { .. }));
+        reader.taken(&arrived);
+    }
+    world.act((1, 1));
+    let exporter = world.process((0, 1));
+    assert!(exporter.lends());
+    exporter.fail("the other side has left".into(), Some(Party::other(0)));
+    while world.deliver(&mut chance) {}
+    let exporter = world.process((0, 1));
+    assert_eq!((exporter.lends(), exporter.unfetched()), (false, Vec::new()));
+    assert!(exporter.check().is_err());
+}
+
+#[test]
 fn what_is_exported_after_the_end_is_never_fetched() {
     let mut exchange = Exchange::new(0, at_home(1, 1), ALONE);
     exchange.export("v", 1, exported(&whole(10)), Content::Part(vec![0; 80])).unwrap();
