@@ -8,7 +8,8 @@ use std::net::{Shutdown, SocketAddr, TcpStream, ToSocketAddrs};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::time::Duration;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use rustix::net::sockopt;
 use thiserror::Error;
@@ -21,6 +22,9 @@ use crate::stream::{LineError, Timed, keep_alive, line};
 /// How long a node may take to accept a connection, and to answer.
 const CONNECT: Duration = Duration::from_secs(10);
 const ANSWER: Duration = Duration::from_secs(30);
+/// How long a hook waits for the service of its own machine, which may be starting again, and how often it looks.
+const BACK: Duration = Duration::from_secs(20);
+const LOOK: Duration = Duration::from_millis(100);
 /// How long what was ordered may take. Connections to lost machines end by themselves.
 const WORK: Duration = Duration::from_secs(365 * 24 * 3600);
 /// Who makes a service's credentials and opens what callers make.
@@ -122,14 +126,30 @@ fn proven(address: &str, credentials: &dyn Credentials, nonce: &Nonce, line: &[u
     }
 }
 
-/// Has the service of this machine do a step of a hook's.
+/// Has the service of this machine do a step of a hook's. A service that is not there may be starting again: it is
+/// waited for, at most 20 s.
 ///
 /// # Errors
 /// [`CallError`].
 pub fn hook(socket: &Path, request: &HookRequest, input: impl Read + Send + 'static) -> Result<Ended, CallError> {
+    hook_within(BACK, socket, request, input)
+}
+
+pub(crate) fn hook_within(
+    back: Duration,
+    socket: &Path,
+    request: &HookRequest,
+    input: impl Read + Send + 'static,
+) -> Result<Ended, CallError> {
     let address = socket.display().to_string();
     let failed = |source| CallError::Connect { address: address.clone(), source };
-    let stream = UnixStream::connect(socket).map_err(failed)?;
+    let begun = Instant::now();
+    let stream = loop {
+        match UnixStream::connect(socket) {
+            Err(error) if is_absent(&error) && begun.elapsed() < back => sleep(LOOK),
+            connected => break connected.map_err(failed)?,
+        }
+    };
     let peer = sockopt::socket_peercred(stream.as_fd()).map_err(|e| failed(e.into()))?.uid;
     if !peer.is_root() && peer != rustix::process::geteuid() {
         let problem = format!("it runs as user id {}", peer.as_raw()).into();
@@ -144,6 +164,11 @@ pub fn hook(socket: &Path, request: &HookRequest, input: impl Read + Send + 'sta
         serde_json::from_slice(line).map_err(wrong)
     };
     converse(&address, stream, read, input, write, |write| drop(write.shutdown(Shutdown::Write)))
+}
+
+/// Nobody listens at a socket, or it has not been made yet.
+fn is_absent(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound)
 }
 
 fn converse<W: Write + Send + 'static>(

@@ -300,6 +300,25 @@ fn hooks_come_by_the_local_socket() {
 }
 
 #[test]
+fn a_hook_waits_for_a_service_that_starts_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("socket");
+    let request = HookRequest { landbridge_node_service: VERSION, user: 7, step: "step".into() };
+    let never = crate::client::hook_within(Duration::ZERO, &path, &request, std::io::empty()).unwrap_err();
+    assert!(never.to_string().contains("systemctl status"), "{never}");
+    // What a killed service leaves: a socket at which nobody listens.
+    drop(UnixListener::bind(&path).unwrap());
+    let (begins, place) = (service(), path.clone());
+    std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(300));
+        std::fs::remove_file(&place).unwrap();
+        std::thread::sleep(Duration::from_millis(300));
+        let _ = begins.serve_hooks(&UnixListener::bind(&place).unwrap());
+    });
+    assert_eq!(crate::client::hook(&path, &request, std::io::empty()).unwrap().code, 3);
+}
+
+#[test]
 fn a_caller_learns_what_answers_instead_of_a_service() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("socket");
