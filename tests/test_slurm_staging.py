@@ -363,7 +363,7 @@ def gone(name):
 
 
 def occupied(bob, node, minutes):
-    """Another user's job on a node, which Slurm expects to end after some minutes."""
+    """Another user's job on a node, which Slurm expects to end after some minutes. Slurm rounds: keep ends apart."""
     words = bob.words("sbatch", "-w", f"n{node}", "--exclusive", f"-t{minutes}", "-J", f"busy{node}", "-o", "/dev/null",
                       "--chdir=/", "--wrap", "exec sleep 1000")
     return f"{line(words)}; {until(f'squeue -h -t R -n busy{node} -o %i | grep -q .')}"
@@ -396,7 +396,7 @@ def test_input_comes_before_a_job_and_output_leaves_after_it(workshop, people, s
     meanwhile = f"squeue -h -t R -w n4 -n next -o %i | grep -q . && ls -A {workshop.folder}/to | grep -q landbridge-stage"
     done = begin(
         workshop, anna,
-        *(occupied(bob, node, 10 - node) for node in NODES),
+        *(occupied(bob, node, 50 - 10 * node) for node in NODES),
         f"anna: cd; sbatch -N1 -t1 {one}",
         staged("one", 4),
         f"test ! -e {anna.home}/ran; squeue -h -n one -o 'while it is %T'",
