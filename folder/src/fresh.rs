@@ -32,18 +32,27 @@ impl Fresh {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         for _ in 0..TRIES {
             match rustix::fs::openat(folder, name, flags, Mode::from_raw_mode(0o600)) {
-                Ok(file) => return Fresh::lock(folder, name, file),
+                Ok(file) => {
+                    if let Some(fresh) = Fresh::lock(folder, name, file)? {
+                        return Ok(fresh);
+                    }
+                }
                 Err(Errno::EXIST) => remove_left(folder, name)?,
                 Err(error) => return Err(error.into()),
             }
         }
-        Err(Errno::EXIST.into())
+        Err(Errno::WOULDBLOCK.into())
     }
 
-    fn lock(folder: &Folder, name: &[u8], file: OwnedFd) -> io::Result<Fresh> {
+    /// Locks a new file. `None`: before that, another process has taken it for an abandoned one and removed it.
+    fn lock(folder: &Folder, name: &[u8], file: OwnedFd) -> io::Result<Option<Fresh>> {
         flock(&file, FlockOperation::NonBlockingLockExclusive)?;
         let identity = identity_of(&rustix::fs::fstat(&file)?);
-        Ok(Fresh { folder: folder.try_clone()?, name: name.to_vec(), file: file.into(), identity, placed: false })
+        if !folder.has(name, identity) {
+            return Ok(None);
+        }
+        let (folder, name) = (folder.try_clone()?, name.to_vec());
+        Ok(Some(Fresh { folder, name, file: file.into(), identity, placed: false }))
     }
 
     /// Gives the file another name in its folder, in place of what has that.
@@ -75,11 +84,19 @@ fn remove_left(folder: &Folder, name: &[u8]) -> io::Result<()> {
         Err(Errno::NOENT) => return Ok(()),
         found => found?,
     };
+    // The lock is held until the name is gone: so a process that waits for it finds out that it has lost its file.
+    let mut _held = None;
     if FileType::from_raw_mode(found.st_mode) == FileType::RegularFile {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        // Not to be read: then it is not from here, and nobody here writes it.
+        // An unreadable file was not made here, and no process here writes it.
         if let Ok(file) = rustix::fs::openat(folder, name, flags, Mode::empty()) {
             flock(&file, FlockOperation::NonBlockingLockExclusive)?;
+            let opened = identity_of(&rustix::fs::fstat(&file)?);
+            if !folder.has(name, opened) {
+                // Another process removed it first, and the name may be a new file's.
+                return Ok(());
+            }
+            _held = Some(file);
         }
     }
     match rustix::fs::unlinkat(folder, name, AtFlags::empty()) {
@@ -94,6 +111,33 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     use super::*;
+
+    #[test]
+    fn one_process_at_a_time_has_the_file() {
+        use std::sync::atomic::{AtomicUsize, Ordering};
+        let folder = tempfile::tempdir().unwrap();
+        let (inside, turns) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let work = || {
+            let held = Folder::open(folder.path()).unwrap();
+            while turns.load(Ordering::SeqCst) < 2_000 {
+                match Fresh::make(&held, b"lock") {
+                    Ok(fresh) => {
+                        assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two have it");
+                        turns.fetch_add(1, Ordering::SeqCst);
+                        inside.fetch_sub(1, Ordering::SeqCst);
+                        // Some processes are killed.
+                        if turns.load(Ordering::SeqCst).is_multiple_of(20) {
+                            let Fresh { file, .. } = &fresh;
+                            flock(file, FlockOperation::Unlock).unwrap();
+                            std::mem::forget(fresh);
+                        }
+                    }
+                    Err(error) => assert_eq!(error.kind(), io::ErrorKind::WouldBlock, "{error}"),
+                }
+            }
+        };
+        std::thread::scope(|scope| (0..8).for_each(|_| _ = scope.spawn(work)));
+    }
 
     #[test]
     fn what_was_planted_is_not_written_to() {
