@@ -135,7 +135,9 @@ fn kept_input(path: &Path) -> Result<Stdio> {
 pub(crate) fn become_detached(folder: &Path, work: impl FnOnce() -> Result<i32>) -> Result<i32> {
     setsid().context("leaving the terminal")?;
     let lock = OpenOptions::new().create(true).truncate(false).write(true).open(folder.join("lock"))?;
-    flock(&lock, FlockOperation::NonBlockingLockExclusive).context("the job's lock")?;
+    if !setup::here::background::lock(&lock) {
+        bail!("{}: another process has locked it", folder.join("lock").display());
+    }
     replace(&folder.join("pid"), &std::process::id().to_string())?;
     let result = work();
     let code = match &result {

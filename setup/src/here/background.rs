@@ -65,18 +65,26 @@ pub fn enter(site: &str) -> Result<Presence, HereError> {
     let wrong = HereError::file(&path);
     let options = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(&path);
     let mut file = options.map_err(&wrong)?;
-    // A process that checks whether a gateway runs holds the lock for a moment.
-    let end = std::time::Instant::now() + LOCK;
-    while flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
-        if std::time::Instant::now() > end {
-            return Err(HereError::RunsAlready { site: site.to_owned(), path: path.clone() });
-        }
-        std::thread::sleep(Duration::from_millis(5));
+    if !lock(&file) {
+        return Err(HereError::RunsAlready { site: site.to_owned(), path: path.clone() });
     }
     let note = Note { process: std::process::id() as i32, host: host_name(), release: release_folder() };
     let text = serde_json::to_string(&note).map_err(|e| wrong(e.into()))?;
     file.set_len(0).and_then(|()| file.rewind()).and_then(|()| file.write_all(text.as_bytes())).map_err(wrong)?;
     Ok(Presence(file))
+}
+
+/// Locks a file that shows that a process lives. Another process that checks this holds the lock for a moment, so a
+/// lock that is taken is tried again for a second. Returns false if it stays taken.
+pub fn lock(file: &File) -> bool {
+    let end = std::time::Instant::now() + LOCK;
+    while flock(file, FlockOperation::NonBlockingLockExclusive).is_err() {
+        if std::time::Instant::now() > end {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    true
 }
 
 /// Whether a site's gateway belongs on this machine: its key is in this account, and no gateway's note says that it
@@ -378,4 +386,24 @@ fn release_folder() -> String {
 /// This machine's name.
 pub(crate) fn host_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_that_looks_keeps_nobody_from_the_lock() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let opened = || File::open(file.path()).unwrap();
+        let (looks, wants) = (opened(), opened());
+        flock(&looks, FlockOperation::NonBlockingLockShared).unwrap();
+        let end = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(100));
+            drop(looks);
+        });
+        assert!(lock(&wants));
+        end.join().unwrap();
+        assert!(!lock(&opened()), "it is taken for good");
+    }
 }
