@@ -1,7 +1,7 @@
 """Broadcast trees through simulated networks: figures 7a (members) and 7b (message size) of Lee and Han, "A Two-Phase
 Scheduling Algorithm for Efficient Collective Communications of MPICH-G2", in five regimes, and long messages.
 
-`simulation/examples/broadcast.rs` simulates; here are the regimes, the statistics and the drawing."""
+`testing/simulation/examples/broadcast.rs` simulates; here are the regimes, the statistics and the drawing."""
 
 import math
 import random

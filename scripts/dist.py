@@ -45,7 +45,7 @@ FILES = {
     "liblandbridge.so": "lib/liblandbridge.so",
 }
 # Sources that programs are compiled with: folders, and where they are installed.
-SOURCES = {"c/include": "include", "c/fortran": "share/landbridge/fortran"}
+SOURCES = {"arrays/c/include": "include", "arrays/c/fortran": "share/landbridge/fortran"}
 
 # The compiled part of the Python package, which is in the wheel alone.
 MODULE, MODULE_IN_WHEEL = "liblandbridge_python.so", "landbridge/_core.abi3.so"
@@ -169,10 +169,10 @@ def archive(folder, name, time):
 
 
 def wheel(machine, folder, module, version, time):
-    """The wheel, made by hatchling from python/, the compiled module and the folder."""
+    """The wheel, made by hatchling from arrays/python/, the compiled module and the folder."""
     sources = STAGES / f"{machine}-wheel"
     shutil.rmtree(sources, ignore_errors=True)
-    shutil.copytree(ROOT / "python", sources, ignore=shutil.ignore_patterns("__pycache__", "src", "Cargo.toml", "*.so"))
+    shutil.copytree(ROOT / "arrays" / "python", sources, ignore=shutil.ignore_patterns("__pycache__", "src", "Cargo.toml", "*.so"))
     shutil.copytree(folder, sources / "built")
     glibc = ".".join(map(str, check_symbols(module)))
     print(f"dist: {machine}: {MODULE_IN_WHEEL}: {module.stat().st_size / 1e6:.1f} MB, glibc {glibc}")
@@ -192,7 +192,7 @@ def wheel(machine, folder, module, version, time):
     wanted = [
         f"{data}/scripts/landbridge",
         *(f"{data}/data/{place}" for place in FILES.values() if place.startswith("lib/")),
-        *(f"{data}/data/include/{header.name}" for header in (ROOT / "c" / "include").glob("*.h")),
+        *(f"{data}/data/include/{header.name}" for header in (ROOT / "arrays" / "c" / "include").glob("*.h")),
         f"{data}/data/share/landbridge/fortran/landbridge.f90",
         f"{data}/data/share/man/man1/landbridge-run.1",
         f"{data}/data/share/bash-completion/completions/landbridge",

@@ -137,7 +137,7 @@ def messages_page():
     count = 0
     for crate, about in MESSAGES.items():
         found = []
-        for path in tracked(f"{crate}/src/*.rs"):
+        for path in tracked(f"*/{crate}/src/*.rs"):
             for error in ERROR.findall((ROOT / path).read_text()):
                 text = "".join(re.findall(r'"((?:[^"\\]|\\.)*)"', error, re.DOTALL))
                 text = re.sub(r"\\\n\s*", "", text).replace('\\"', '"').replace("\\n", " ")

@@ -10,54 +10,54 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 
-# From the top of ARCHITECTURE.md's table to its bottom: a crate may use only those that come after it.
-ORDER = [
-    "c",
-    "python",
-    "cli",
-    "lab",
-    "setup",
-    "node-service",
-    "launch",
-    "gateway",
-    "hooks",
-    "client",
-    "pmix",
-    "layer-large",
-    "layer",
-    "provider",
-    "collectives",
-    "simulation",
-    "stage",
-    "folder",
-    "couple",
-    "endpoint",
-    "libfabric",
-    "pool",
-    "tcp",
-    "memory",
-    "tls",
-    "member",
-    "channel",
-    "plan",
-    "wire",
-    "types",
-]
+
+
+def code_map():
+    """Crates and their rooms, from the top of ARCHITECTURE.md's tables down: each may use only those below it."""
+    section = (ROOT / "ARCHITECTURE.md").read_text().split("\n## Code map\n")[1].split("\n## ")[0]
+    room, found = None, {}
+    for line in section.splitlines():
+        if heading := re.fullmatch(r"### `([\w-]+)/`", line):
+            room = heading[1]
+        elif cell := re.match(r"\| ((?:`[\w-]+`(?:, )?)+) \|", line):
+            found |= {crate: room for crate in re.findall(r"`([\w-]+)`", cell[1])}
+    return found
+
+
+ROOM = code_map()
+ORDER = list(ROOM)
+
+
+def crates_in(*rooms):
+    return [crate for crate, room in ROOM.items() if room in rooms]
+
+
+def folder_of(crate):
+    return crate if crate == ROOM[crate] else f"{ROOM[crate]}/{crate}"
+
+
+def crate_of(path):
+    """The crate that a file of the checkout is in, or None."""
+    name = path.relative_to(ROOT).as_posix()
+    return next((crate for crate in ORDER if name.startswith(f"{folder_of(crate)}/")), None)
+
 
 # These must not depend on the gateway although they are above it: a gateway reaches them through hooks, they reach it
 # through client.
 WITHOUT_GATEWAY = ["launch", "setup"]
 
-# Crates that are pure computation: no socket, no thread, no clock.
-PURE = ["types", "wire", "plan", "channel", "member", "memory", "pool", "tls", "simulation"]
+# Crates that are computation only: no socket, no thread, no clock.
+PURE = [*crates_in("core"), "memory", "pool", "simulation"]
+# A core crate that holds files open.
+HOLDS_FILES = {"folder"}
 IMPURE = re.compile(
     r"\bstd::(net::(?!\{?(Ip|Socket|V4|V6)|IpAddr|Ipv[46]Addr|SocketAddr)|thread\b|os::fd|io::std)"
     r"|\b(TcpStream|TcpListener|UdpSocket|UnixStream)\b"
     r"|\b(Instant|SystemTime)\b|\btokio\b|\brustix::(net|event|thread|time)\b|\bthread::(sleep|spawn)\b"
 )
 
-# What must never be loaded into a user's rank.
-IN_RANK = ["layer-large", "layer", "provider", "collectives", "endpoint", "libfabric", "tcp"]
+# What must never be loaded into a rank, or into another process of a user's.
+IN_RANK = crates_in("rank", "arrays")
 NOT_IN_RANK = {
     "tokio",
     "signal-hook",
@@ -70,12 +70,12 @@ NOT_IN_RANK = {
 }
 
 # Where `unsafe` is allowed: whole crates, and single files that contain only system calls.
-UNSAFE_CRATES = {"c", "collectives", "couple", "layer", "layer-large", "libfabric", "memory", "pmix", "pool", "provider", "python", "tcp"}
-UNSAFE_FILES = {"lab/src/sys.rs", "stage/src/mover/lent.rs", "stage/src/sys.rs", "launch/src/agent/spawn.rs"}
+UNSAFE_CRATES = {*crates_in("rank", "arrays"), "pmix"} - {"endpoint"}
+UNSAFE_FILES = {"testing/lab/src/sys.rs", "stage/src/mover/lent.rs", "stage/src/sys.rs", "user/launch/src/agent/spawn.rs"}
 
 # Code that handles paths below folders that others can write: there a path means something else from one system call to
 # the next, so everything goes through the crate `folder`, or relative to a descriptor.
-BENEATH = ("stage/src/", "setup/src/here/", "cli/src/slurm_install.rs", "cli/src/slurm_service.rs", "cli/src/stage_control.rs", "node-service/src/record.rs", "folder/src/")
+BENEATH = ("stage/src/", "user/setup/src/here/", "user/cli/src/slurm_install.rs", "user/cli/src/slurm_service.rs", "user/cli/src/stage_control.rs", "site/node-service/src/record.rs", "core/folder/src/")
 BY_PATH = re.compile(
     r"\bstd::fs::(?!File::from\b|(File|Permissions|Metadata|FileType)\b(?!::))\w+|\b(File|OpenOptions)::(open|create|new)\b"
     r"|\brustix::fs::(open|stat|lstat|mkdir|rename|unlink|rmdir|link|symlink|readlink|chmod|access|statfs|statvfs)\("
@@ -83,52 +83,52 @@ BY_PATH = re.compile(
 )
 # Lines of it that use a path all the same: what they contain, and why that is no way for others.
 BY_PATH_ALLOWED = {
-    ("folder/src/walk.rs", "CWD"): "the beginning of a path: the root, or the working directory",
-    ("folder/src/removal.rs", "through("): "the descriptor itself, by its entry in /proc",
-    ("folder/src/beneath.rs", "through("): "its definition",
-    ("setup/src/here/stage.rs", "through("): "the descriptor itself, by its entry in /proc",
+    ("core/folder/src/walk.rs", "CWD"): "the beginning of a path: the root, or the working directory",
+    ("core/folder/src/removal.rs", "through("): "the descriptor itself, by its entry in /proc",
+    ("core/folder/src/beneath.rs", "through("): "its definition",
+    ("user/setup/src/here/stage.rs", "through("): "the descriptor itself, by its entry in /proc",
     ("stage/src/source.rs", "through("): "attributes of a name in an open folder: no call takes both",
     ("stage/src/mover/message.rs", "canonicalize"): "names a source for messages and the hidden folder; opens nothing",
     ("stage/src/journal.rs", "read_to_string"): "/proc/sys: which boot it is",
     ("stage/src/pressure.rs", "std::fs::"): "/proc: how long threads wait for a core",
     ("stage/src/sys.rs", "std::fs::"): "/proc/self",
-    ("setup/src/here/folders.rs", "std::fs::"): "the account's own folders of mode 0700",
-    ("setup/src/here/folders.rs", "File::open("): "the account's own folders, or what the user names; reads only",
-    ("setup/src/here/folders.rs", "is_file()"): "the account's own folders of mode 0700",
-    ("setup/src/here/background.rs", "std::fs::"): "the account's own folder, which make_private has examined; /proc",
-    ("setup/src/here/background.rs", "OpenOptions::"): "the account's own folder, which make_private has examined",
-    ("setup/src/here/background.rs", "File::open(log)"): "the account's own folder, which make_private has examined",
-    ("setup/src/here/background.rs", ".exists()"): "the account's own folder, which make_private has examined",
-    ("setup/src/here/background.rs", "is_file()"): "the account's own folder, which make_private has examined",
-    ("setup/src/here/link.rs", "fs::"): "~/.local/bin: who can write there can give the account any command",
-    ("setup/src/here/access.rs", ".exists()"): "the account's own folder, which make_private has examined",
-    ("setup/src/here/carried.rs", "is_dir()"): "reports what is there; opens nothing",
-    ("setup/src/here/keep.rs", "is_file()"): "where systemd and cron keep what is the account's own",
-    ("setup/src/here/revive.rs", "is_file()"): "whether the account has a key",
-    ("setup/src/here/survey.rs", "is_file()"): "reports what is there; opens nothing",
-    ("setup/src/here/survey.rs", "statfs("): "reports the kind of a file system; opens nothing",
-    ("setup/src/here/survey.rs", "canonicalize"): "reports a program's place; opens nothing",
-    ("cli/src/slurm_service.rs", "std::fs::"): "root's own folder, which make_private has examined",
-    ("cli/src/stage_control.rs", "std::fs::"): "the account's own folder, which make_private has examined",
-    ("cli/src/stage_control.rs", ".exists()"): "/proc",
-    ("node-service/src/record.rs", "std::fs::"): "the hooks' own folder, which make_private has examined",
-    ("cli/src/slurm_install.rs", "is_dir()"): "/run/systemd/system: whether systemd runs here",
-    ("cli/src/slurm_install.rs", "std::fs::read_to_string"): "shown to the administrator, and compared; not written to",
+    ("user/setup/src/here/folders.rs", "std::fs::"): "the account's own folders of mode 0700",
+    ("user/setup/src/here/folders.rs", "File::open("): "the account's own folders, or what the user names; reads only",
+    ("user/setup/src/here/folders.rs", "is_file()"): "the account's own folders of mode 0700",
+    ("user/setup/src/here/background.rs", "std::fs::"): "the account's own folder, which make_private has examined; /proc",
+    ("user/setup/src/here/background.rs", "OpenOptions::"): "the account's own folder, which make_private has examined",
+    ("user/setup/src/here/background.rs", "File::open(log)"): "the account's own folder, which make_private has examined",
+    ("user/setup/src/here/background.rs", ".exists()"): "the account's own folder, which make_private has examined",
+    ("user/setup/src/here/background.rs", "is_file()"): "the account's own folder, which make_private has examined",
+    ("user/setup/src/here/link.rs", "fs::"): "~/.local/bin: who can write there can give the account any command",
+    ("user/setup/src/here/access.rs", ".exists()"): "the account's own folder, which make_private has examined",
+    ("user/setup/src/here/carried.rs", "is_dir()"): "reports what is there; opens nothing",
+    ("user/setup/src/here/keep.rs", "is_file()"): "where systemd and cron keep what is the account's own",
+    ("user/setup/src/here/revive.rs", "is_file()"): "whether the account has a key",
+    ("user/setup/src/here/survey.rs", "is_file()"): "reports what is there; opens nothing",
+    ("user/setup/src/here/survey.rs", "statfs("): "reports the kind of a file system; opens nothing",
+    ("user/setup/src/here/survey.rs", "canonicalize"): "reports a program's place; opens nothing",
+    ("user/cli/src/slurm_service.rs", "std::fs::"): "root's own folder, which make_private has examined",
+    ("user/cli/src/stage_control.rs", "std::fs::"): "the account's own folder, which make_private has examined",
+    ("user/cli/src/stage_control.rs", ".exists()"): "/proc",
+    ("site/node-service/src/record.rs", "std::fs::"): "the hooks' own folder, which make_private has examined",
+    ("user/cli/src/slurm_install.rs", "is_dir()"): "/run/systemd/system: whether systemd runs here",
+    ("user/cli/src/slurm_install.rs", "std::fs::read_to_string"): "shown to the administrator, and compared; not written to",
 }
 
-# The command line's output goes through cli/src/output.rs, which lets nothing act on a terminal. These files pass
+# The command line's output goes through user/cli/src/output.rs, which lets nothing act on a terminal. These files pass
 # on what ranks, forwarded connections and the other end of a conversation write.
-OUTPUT_FILE = "cli/src/output.rs"
+OUTPUT_FILE = "user/cli/src/output.rs"
 RAW_OUTPUT_FILES = {
-    "cli/src/carried.rs", "cli/src/forward.rs", "cli/src/jobs.rs", "cli/src/sites_add.rs", "cli/src/stage.rs", "cli/src/terminal.rs",
+    "user/cli/src/carried.rs", "user/cli/src/forward.rs", "user/cli/src/jobs.rs", "user/cli/src/sites_add.rs", "user/cli/src/stage.rs", "user/cli/src/terminal.rs",
 }
-LOG_FILE = "cli/src/log.rs"
+LOG_FILE = "user/cli/src/log.rs"
 STREAM = r"\bio::std(out|err)\(\)(?!\.is_terminal\(\)|\)\.map_or)|\be?print(ln)?!"
 
 # Programs whose output is read: by launch::capture, which bounds it. One compresses a file of our own.
 CAPTURING = {"setup", "launch", "cli"}
 UNBOUNDED = r"\.(output|wait_with_output)\(\)"
-UNBOUNDED_FILES = {"setup/src/release.rs"}
+UNBOUNDED_FILES = {"user/setup/src/release.rs"}
 # An argument is made, and dropped, even where it is not wanted: what a drop does then happens without a holder.
 EAGER = r"\.(?:then_some|unwrap_or|or|map_or|ok_or)\(\s*(?:Some\(|Ok\()?\s*(\w+)\s*(?:\(|\{|::)"
 DROPS = r"\bimpl(?:<[^>]*>)?\s+Drop\s+for\s+(\w+)"
@@ -187,12 +187,17 @@ def dependency_direction():
     for package in metadata["packages"]:
         crate = package["name"].removeprefix("landbridge-")
         if crate not in ORDER:
-            yield f"crate {crate} is not in ARCHITECTURE.md's table (scripts/invariants.py: ORDER)"
+            yield f"crate {crate} is not in ARCHITECTURE.md's tables"
             continue
+        place = Path(package["manifest_path"]).parent.relative_to(ROOT).as_posix()
+        if place != folder_of(crate):
+            yield f"{place}: ARCHITECTURE.md has {crate} in the room {ROOM[crate]}"
         for dependency in package["dependencies"]:
             other = dependency["name"].removeprefix("landbridge-")
             if dependency["kind"] is None and other in ORDER and ORDER.index(other) <= ORDER.index(crate):
-                yield f"{crate} uses {other}: dependencies point down ARCHITECTURE.md's table only"
+                yield f"{crate} uses {other}: dependencies point down ARCHITECTURE.md's tables only"
+            if dependency["kind"] is None and ROOM.get(other) == "testing" != ROOM[crate] and not dependency["optional"]:
+                yield f"{crate} uses {other}: what is in testing/ is never a part of a job"
             if dependency["kind"] is None and crate in WITHOUT_GATEWAY and other == "gateway":
                 yield f"{crate} uses gateway: it talks to one by client, and does for one what hooks says"
 
@@ -209,7 +214,7 @@ def by_path(name, code):
 def eager_drops():
     """Arguments with a drop of their own, made before it is known whether they are wanted."""
     codes = {path: production(path) for path in tracked("*.rs")}
-    crate = {path: path.relative_to(ROOT).parts[0] for path in codes}
+    crate = {path: crate_of(path) for path in codes}
     drop = {(crate[path], name) for path, code in codes.items() for name in re.findall(DROPS, code)}
     for path, code in codes.items():
         # A type of the same name in this file, without a drop, is another.
@@ -228,13 +233,15 @@ def breaches():
             yield f"{crate} brings {name} into a user's rank"
 
     for path in tracked("*.rs"):
-        crate = path.relative_to(ROOT).parts[0]
+        crate = crate_of(path)
         name = str(path.relative_to(ROOT))
-        if crate not in ORDER or "src" not in path.parts:
+        if crate is None or "src" not in path.parts:
             continue
         code = production(path)
         if crate in PURE and not is_test(path):
             for place in places(IMPURE, code, path):
+                if crate in HOLDS_FILES and "`std::os::fd`" in place:
+                    continue
                 yield f"{place} in {crate}, which knows no socket, thread or clock"
         if crate not in UNSAFE_CRATES and name not in UNSAFE_FILES:
             for place in places(r"\bunsafe\b(?!_code)", code, path):

@@ -9,7 +9,7 @@ from conftest import mpich
 from coupled import Coupled
 from harness import BUILT, LANDBRIDGE, PROGRAMS, ROOT
 
-C = ROOT / "c"
+C = ROOT / "arrays" / "c"
 FLAGS = ["-Wall", "-Wextra", "-Wpedantic", "-Werror", f"-I{C / 'include'}"]
 MATRIX = pytest.mark.matrix
 LINK = [f"-L{BUILT}", "-llandbridge", f"-Wl,-rpath,{BUILT}"]

@@ -13,7 +13,7 @@ from test_sites_add import LAPTOP, person  # noqa: F401
 # Tested in test_forward.py: it prints its object and goes on.
 ELSEWHERE = {("forward",)}
 
-INSTANCE = ROOT / "plan" / "tests" / "vectors" / "v08_gw4_1048576.json"
+INSTANCE = ROOT / "core" / "plan" / "tests" / "vectors" / "v08_gw4_1048576.json"
 
 
 def help_of(path):

@@ -27,7 +27,7 @@ def test_spacks_recipe_names_what_there_is():
         return [ast.literal_eval(call.args[0]) for call in calls if getattr(call.func, "id", "") == name]
 
     assert recipe.name == "Landbridge" and named("version") == [VERSION]
-    manifest = tomllib.loads((ROOT / "cli" / "Cargo.toml").read_text())
+    manifest = tomllib.loads((ROOT / "user" / "cli" / "Cargo.toml").read_text())
     assert set(named("variant")) | {"share"} == set(manifest["features"]["default"]), "a variant for each feature"
     floor = tomllib.loads((ROOT / "Cargo.toml").read_text())["workspace"]["package"]["rust-version"]
     assert f"rust@{floor}:" in named("depends_on")

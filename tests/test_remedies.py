@@ -19,8 +19,8 @@ needs_sshd = pytest.mark.skipif(not Path("/usr/sbin/sshd").exists(), reason="no 
 needs_iptables = pytest.mark.skipif(not Path("/usr/sbin/iptables").exists(), reason="no iptables: apt install iptables")
 
 SOURCES = (
-    "setup/src", "launch/src/check", "launch/src/check.rs", "launch/src/tunnel.rs", "launch/src/starter",
-    "cli/src/gateway_again.rs", "cli/src/page.rs", "cli/src/carried.rs", "cli/src/sites_*.rs", "gateway/src/services/join.rs",
+    "user/setup/src", "user/launch/src/check", "user/launch/src/check.rs", "user/launch/src/tunnel.rs", "user/launch/src/starter",
+    "user/cli/src/gateway_again.rs", "user/cli/src/page.rs", "user/cli/src/carried.rs", "user/cli/src/sites_*.rs", "site/gateway/src/services/join.rs",
 )  # fmt: skip
 
 # Commands that a message names without telling anybody to type them as they stand.

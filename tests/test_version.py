@@ -14,12 +14,12 @@ FORMAT = "$Format:%h$\n"
 @pytest.fixture(scope="module")
 def build_script(tmp_path_factory):
     program = tmp_path_factory.mktemp("version") / "build-script"
-    subprocess.run(["rustc", "--edition=2024", "-o", program, ROOT / "cli" / "build.rs"], check=True)
+    subprocess.run(["rustc", "--edition=2024", "-o", program, ROOT / "user" / "cli" / "build.rs"], check=True)
     return program
 
 
 def version(build_script, tree, features=("lab", "share", "top"), **more):
-    variables = {"PATH": os.environ["PATH"], "HOME": str(tree), "CARGO_MANIFEST_DIR": str(tree / "cli"), "CARGO_PKG_VERSION": "1.2.3"}
+    variables = {"PATH": os.environ["PATH"], "HOME": str(tree), "CARGO_MANIFEST_DIR": str(tree / "user" / "cli"), "CARGO_PKG_VERSION": "1.2.3"}
     variables |= {f"CARGO_FEATURE_{name.upper()}": "1" for name in features}
     done = subprocess.run([build_script], env=variables | more, stdout=subprocess.PIPE, text=True, check=True)
     (line,) = [line for line in done.stdout.splitlines() if line.startswith("cargo:rustc-env=LANDBRIDGE_VERSION_TEXT=")]
@@ -30,7 +30,7 @@ def version(build_script, tree, features=("lab", "share", "top"), **more):
 def tree(tmp_path):
     """Sources as they are committed, below a folder that may become somebody's repository."""
     tree = tmp_path / "around" / "landbridge"
-    (tree / "cli").mkdir(parents=True)
+    (tree / "user" / "cli").mkdir(parents=True)
     (tree / "packaging").mkdir()
     (tree / "packaging" / "commit").write_text(FORMAT)
     return tree

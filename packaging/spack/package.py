@@ -42,8 +42,8 @@ class Landbridge(Package):
             built = f"target/release/liblandbridge_{package.replace('-', '_')}.so"
             install(built, join_path(prefix.lib.landbridge, f"liblandbridge-{name}.so"))
         install("target/release/liblandbridge.so", prefix.lib)
-        install_tree("c/include", prefix.include)
-        install_tree("c/fortran", join_path(prefix.share, "landbridge", "fortran"))
+        install_tree("arrays/c/include", prefix.include)
+        install_tree("arrays/c/fortran", join_path(prefix.share, "landbridge", "fortran"))
         Executable(prefix.bin.landbridge)("share", prefix.share)
 
     @run_after("install")

@@ -1,0 +1,369 @@
+//! A member's connections to the gateways of its site: what arrives on any of them, and which are up.
+//!
+//! Each has its own task, which reconnects when the connection is lost. The first is the one by which the member
+//! connected to its job.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use member::pulse::{GATEWAY_SILENCE_S, LINK_SILENCE_S, LOOK_NS, Nod};
+use member::{Beat, Pulse};
+use tcp_info::Machine;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval, sleep, timeout};
+use types::patience::CoreTime;
+use types::{Identity, JobId, Slot};
+use wire::{Control, FrameHeader, FrameKind};
+
+use crate::patience::{core_time, slowness_since};
+use crate::{Client, ClientError, Frame, Gateway, Receiver, Role, Sender};
+
+/// When a gateway is dialled again: after its connection broke, and after it could not be reached.
+const SOON: Duration = Duration::from_millis(100);
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// What happened to a connection, or arrived on it.
+#[derive(Debug)]
+pub enum News {
+    /// The connection is up.
+    Open,
+    /// A frame arrived.
+    Frame(Frame),
+    /// The gateway says something, after this many seconds of silence: gateways of other sites may have given it up.
+    Back(u64),
+    /// The connection was up and is lost.
+    Lost(ClientError),
+    /// The gateway could not be reached. Reported once; the task keeps trying.
+    Failed(ClientError),
+}
+
+/// A gateway to connect to.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    pub gateway: Gateway,
+    /// The role in which to connect.
+    pub role: Role,
+    /// The first message to send to it.
+    pub opening: Option<Control>,
+}
+
+/// Orders for a task. Windows limit how many are queued.
+#[derive(Debug)]
+enum Errand {
+    Frame(FrameHeader, Vec<u8>),
+    Control(Control),
+    Opening(Control),
+    Goodbye(JobId),
+}
+
+#[derive(Debug)]
+struct Connection {
+    errands: UnboundedSender<Errand>,
+    open: bool,
+}
+
+/// See the module docs. Dropping it ends all connections.
+#[derive(Debug)]
+pub struct Connections {
+    me: Identity,
+    news: UnboundedReceiver<(usize, News)>,
+    sink: UnboundedSender<(usize, News)>,
+    connections: Vec<Connection>,
+    tasks: tokio::task::JoinSet<()>,
+    standing_by: Arc<AtomicBool>,
+}
+
+impl Connections {
+    /// Continues with the connection by which this member connected.
+    pub fn new(me: Identity, first: Client, entry: Entry) -> Connections {
+        let (sink, news) = unbounded_channel();
+        let (connections, tasks, standing_by) = (Vec::new(), tokio::task::JoinSet::new(), Arc::default());
+        let mut all = Connections { me, news, sink, connections, tasks, standing_by };
+        all.begin(Some(first), entry);
+        all.connections[0].open = true;
+        all
+    }
+
+    /// Adds a connection; returns its number.
+    pub fn add(&mut self, entry: Entry) -> usize {
+        self.begin(None, entry)
+    }
+
+    fn begin(&mut self, client: Option<Client>, entry: Entry) -> usize {
+        let number = self.connections.len();
+        let (errands, list) = unbounded_channel();
+        let (news, standing_by) = (self.sink.clone(), self.standing_by.clone());
+        let task = Task { number, entry, me: self.me, errands: list, news, told: false, standing_by };
+        self.tasks.spawn(task.run(client));
+        self.connections.push(Connection { errands, open: false });
+        number
+    }
+
+    /// The next news, and the number of its connection. Cancel-safe.
+    pub async fn next(&mut self) -> (usize, News) {
+        // The channel does not end, because we hold its other end ourselves.
+        let Some((number, news)) = self.news.recv().await else { return std::future::pending().await };
+        match news {
+            News::Open => self.connections[number].open = true,
+            News::Lost(_) => self.connections[number].open = false,
+            _ => {}
+        }
+        (number, news)
+    }
+
+    /// Numbers of the connections that are up.
+    pub fn open(&self) -> impl Iterator<Item = usize> {
+        self.connections.iter().enumerate().filter(|(_, connection)| connection.open).map(|(number, _)| number)
+    }
+
+    /// Sends a frame over one of them; if the connection is lost, so is the frame.
+    pub fn send(&self, number: usize, header: FrameHeader, payload: Vec<u8>) {
+        self.give(number, Errand::Frame(header, payload));
+    }
+
+    /// Sends a control message to a gateway.
+    pub fn control(&self, number: usize, message: impl Into<Control>) {
+        self.give(number, Errand::Control(message.into()));
+    }
+
+    /// Sets the first message for a gateway when it is dialled again.
+    pub fn reopen_with(&self, number: usize, opening: impl Into<Control>) {
+        self.give(number, Errand::Opening(opening.into()));
+    }
+
+    /// Whether gateways on this machine may be stopped, and are then silent. The system closes the connection to one
+    /// that has ended.
+    pub fn stand_by(&self, stopped: bool) {
+        self.standing_by.store(stopped, Ordering::Relaxed);
+    }
+
+    fn give(&self, number: usize, errand: Errand) {
+        // A task ends only when it is told to.
+        let _ = self.connections[number].errands.send(errand);
+    }
+
+    /// Says goodbye on all connections and waits until they have closed, at most `limit`.
+    pub async fn goodbye(mut self, job: JobId, limit: Duration) {
+        for number in 0..self.connections.len() {
+            self.give(number, Errand::Goodbye(job));
+        }
+        let all = async { while self.tasks.join_next().await.is_some() {} };
+        // A gateway that takes longer sees the connection close.
+        let _ = timeout(limit, all).await;
+    }
+}
+
+struct Task {
+    number: usize,
+    entry: Entry,
+    me: Identity,
+    errands: UnboundedReceiver<Errand>,
+    news: UnboundedSender<(usize, News)>,
+    told: bool,
+    standing_by: Arc<AtomicBool>,
+}
+
+/// Heartbeats in both directions.
+struct Vigil {
+    began: Instant,
+    looks: Interval,
+    pulse: Pulse,
+    nod: Nod,
+    heard_ns: u64,
+    asked: bool,
+    /// The gateway's machine.
+    machine: Machine,
+    /// The time on a core when it began.
+    before: CoreTime,
+}
+
+impl Vigil {
+    fn new() -> Vigil {
+        let mut looks = interval(Duration::from_nanos(LOOK_NS));
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let (pulse, nod) = (Pulse::new(GATEWAY_SILENCE_S, 0), Nod::new(0));
+        let (machine, before) = (Machine::default(), core_time());
+        Vigil { began: Instant::now(), looks, pulse, nod, heard_ns: 0, asked: false, machine, before }
+    }
+
+    fn now_ns(&self) -> u64 {
+        self.began.elapsed().as_nanos() as u64
+    }
+
+    /// A frame of this kind arrived.
+    fn heard(&mut self, kind: FrameKind) {
+        self.heard_ns = self.now_ns();
+        self.pulse.heard(self.heard_ns);
+        self.asked |= kind == FrameKind::Ping;
+    }
+
+    /// Waits until the next check is due. Cancel-safe.
+    async fn due(&mut self) {
+        self.looks.tick().await;
+    }
+
+    /// What to do at a check. A gateway whose machine answers is given longer on a busy machine, which may be the same.
+    /// `stopped`: a gateway on this machine may be stopped.
+    fn beat(&mut self, receiver: &Receiver, stopped: bool) -> Beat {
+        let now_ns = self.now_ns();
+        if stopped && receiver.is_on_this_machine() {
+            self.pulse.heard(now_ns);
+        }
+        let answers = self.machine.answers(receiver.arrived(), now_ns);
+        let before = self.before;
+        let stretch = |limit| if answers { slowness_since(before).stretch(limit) } else { limit };
+        self.pulse.look_patiently(now_ns, stretch)
+    }
+
+    /// Whether the gateway asked for a sign of life, or is due one. True once per occasion.
+    fn owes_a_word(&mut self) -> bool {
+        let now_ns = self.now_ns();
+        let due = self.nod.is_due(self.heard_ns, now_ns);
+        std::mem::take(&mut self.asked) || due
+    }
+}
+
+impl Task {
+    async fn run(mut self, mut client: Option<Client>) {
+        loop {
+            let mut again = AGAIN;
+            let connected = match client.take() {
+                Some(client) => Ok(client),
+                None => Client::connect(&self.entry.gateway, &self.entry.role).await,
+            };
+            match connected {
+                Ok(client) => {
+                    self.tell(News::Open);
+                    let (mut receiver, mut sender) = client.split();
+                    match self.serve(&mut receiver, &mut sender).await {
+                        Err(error) => {
+                            // A single reset does not mean that the gateway is down.
+                            again = SOON;
+                            self.tell(News::Lost(error));
+                        }
+                        Ok(()) => return,
+                    }
+                }
+                Err(error) if !std::mem::replace(&mut self.told, true) => self.tell(News::Failed(error)),
+                Err(_) => {}
+            }
+            if self.pause(again).await.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Waits before the next attempt; an error when there is to be none.
+    async fn pause(&mut self, again: Duration) -> Result<(), ()> {
+        let until = sleep(again);
+        tokio::pin!(until);
+        loop {
+            tokio::select! {
+                () = &mut until => return Ok(()),
+                errand = self.errands.recv() => match errand {
+                    None | Some(Errand::Goodbye(_)) => return Err(()),
+                    Some(Errand::Opening(opening)) => self.entry.opening = Some(opening),
+                    // Frames for the previous connection are useless now: the component that keeps them retransmits
+                    // them.
+                    Some(Errand::Frame(..) | Errand::Control(_)) => {}
+                },
+            }
+        }
+    }
+
+    /// Serves a connection until this member is done, or the connection is lost.
+    async fn serve(&mut self, receiver: &mut Receiver, sender: &mut Sender) -> Result<(), ClientError> {
+        if let Some(opening) = &self.entry.opening {
+            sender.send_control(self.me, opening.clone()).await?;
+        }
+        let mut vigil = Vigil::new();
+        loop {
+            let mut word = None;
+            tokio::select! {
+                frame = receiver.receive() => self.heard(frame, &mut vigil)?,
+                () = vigil.due() => match vigil.beat(receiver, self.may_be_stopped()) {
+                    Beat::Quiet => {}
+                    Beat::Ping => word = Some(FrameKind::Ping),
+                    Beat::Lost(seconds) => return Err(self.silent(seconds)),
+                },
+                errand = self.errands.recv() => match errand {
+                    Some(Errand::Frame(header, payload)) => {
+                        self.while_listening(sender.send(header, &payload), receiver, &mut vigil).await?;
+                    }
+                    Some(Errand::Opening(opening)) => self.entry.opening = Some(opening),
+                    Some(Errand::Control(message)) => {
+                        self.while_listening(sender.send_control(self.me, message), receiver, &mut vigil).await?;
+                    }
+                    Some(Errand::Goodbye(job)) => {
+                        if sender.goodbye(job, self.me).await.is_ok() {
+                            while let Ok(Some(_)) = receiver.receive().await {}
+                        }
+                        return Ok(());
+                    }
+                    None => return Ok(()),
+                },
+            }
+            if let Some(kind) = word.or_else(|| vigil.owes_a_word().then_some(FrameKind::Pong)) {
+                let sending = sender.send(self.about_life(kind), &[]);
+                self.while_listening(sending, receiver, &mut vigil).await?;
+            }
+        }
+    }
+
+    /// Waits until something is sent, and listens meanwhile: a live gateway sends signs of life even while it does not
+    /// read, and one that hangs does neither.
+    async fn while_listening(
+        &self,
+        sending: impl Future<Output = Result<(), ClientError>>,
+        receiver: &mut Receiver,
+        vigil: &mut Vigil,
+    ) -> Result<(), ClientError> {
+        tokio::pin!(sending);
+        loop {
+            tokio::select! {
+                done = &mut sending => return done,
+                frame = receiver.receive() => self.heard(frame, vigil)?,
+                () = vigil.due() => if let Beat::Lost(seconds) = vigil.beat(receiver, self.may_be_stopped()) {
+                    return Err(self.silent(seconds));
+                },
+            }
+        }
+    }
+
+    /// A frame arrived, or none will.
+    fn heard(&self, frame: Result<Option<Frame>, ClientError>, vigil: &mut Vigil) -> Result<(), ClientError> {
+        let Some(frame) = frame? else { return Err(self.closed()) };
+        let silent_s = vigil.pulse.silent_s();
+        vigil.heard(frame.header.kind);
+        if silent_s >= LINK_SILENCE_S {
+            self.tell(News::Back(silent_s));
+        }
+        if !matches!(frame.header.kind, FrameKind::Ping | FrameKind::Pong) {
+            self.tell(News::Frame(frame));
+        }
+        Ok(())
+    }
+
+    fn may_be_stopped(&self) -> bool {
+        self.standing_by.load(Ordering::Relaxed)
+    }
+
+    fn silent(&self, seconds: u64) -> ClientError {
+        ClientError::Silent { address: self.entry.gateway.address.clone(), seconds }
+    }
+
+    fn about_life(&self, kind: FrameKind) -> FrameHeader {
+        let to = Identity { site: self.me.site, slot: Slot::GATEWAY };
+        FrameHeader::plain(kind, JobId::default(), self.me, to)
+    }
+
+    fn closed(&self) -> ClientError {
+        ClientError::Left { address: self.entry.gateway.address.clone() }
+    }
+
+    fn tell(&self, news: News) {
+        // The receiver may be gone.
+        let _ = self.news.send((self.number, news));
+    }
+}

@@ -1,0 +1,651 @@
+//! The life of a job at one gateway: opening, agents, closing. Part of [`Table`].
+
+use std::collections::{BTreeSet, HashMap};
+use std::time::Duration;
+
+use gateway_hooks::StartError;
+use types::id::SlotKind;
+use types::{Identity, JobId, NodeId, Roster, SiteId, Slot};
+use wire::control::{JobMessage, Part, Traffic};
+use wire::{Passage, Secret};
+
+use crate::log::short;
+use crate::quantity;
+use crate::table::allocation::Asker;
+use crate::table::error::{JobError, Refused, Violation};
+use crate::table::site::{SitePhase, SiteState};
+use crate::table::window::Grant;
+use crate::table::{Effect, FAREWELL, GRACE, OPENING, OPENING_ASKED, Table, Timer, TrunkId, TrunkInfo, WANTED};
+
+/// A job as one gateway knows it.
+pub(crate) struct Job<M> {
+    pub secret: Secret,
+    pub roster: Roster,
+    /// Index of this gateway's site in the roster.
+    pub own: SiteId,
+    /// Index of the launcher's site in the roster.
+    pub home: SiteId,
+    /// This gateway's part in the job.
+    pub part: Part,
+    /// Trunks over which this gateway was asked to open the job; it reports to the first. Empty at home.
+    pub askers: Vec<TrunkId>,
+    /// At home: the window for gateways that do not lead the job, once it is known.
+    pub window: Option<u32>,
+    /// At home: trunks over which gateways that do not lead the job were asked to open it and have not yet closed it.
+    pub unclosed: Vec<TrunkId>,
+    /// One per site, in the roster's order.
+    pub sites: Vec<SiteState>,
+    pub members: HashMap<Slot, M>,
+    /// Members whose connection broke and that may reconnect, and why it broke.
+    pub lost: HashMap<Slot, String>,
+    /// Nodes with a running agent.
+    pub agents: BTreeSet<NodeId>,
+    pub grant: Grant,
+    pub traffic: Traffic,
+    pub closing: bool,
+    /// Refused after it was entered: its end is not reported.
+    pub refused: bool,
+    /// Agents were requested.
+    pub started: bool,
+    /// Tells this job from others with the same number, for timers; later jobs have higher epochs.
+    pub epoch: u64,
+    /// Ranks of this site: first, and one past the last.
+    pub ranks: (u32, u32),
+    /// The same for every site.
+    pub spans: Vec<(u32, u32)>,
+}
+
+/// Whether a member is a rank, rather than an agent or the launcher.
+pub(crate) fn is_rank(slot: Slot) -> bool {
+    slot.0 >> 8 <= Slot::MAX_RANK
+}
+
+impl<M> Job<M> {
+    /// Checks that a member with this identity belongs to this site.
+    pub(crate) fn may_join(&self, identity: Identity, site: &str) -> Result<(), JobError> {
+        let site = || site.to_owned();
+        if identity.site != self.own {
+            return Err(JobError::OtherSite { identity, site: site(), number: self.own.0 });
+        }
+        let nodes = self.roster.site(self.own).map_or(0, |own| own.nodes.len());
+        match identity.slot.kind() {
+            SlotKind::Rank(rank, _) if (self.ranks.0..self.ranks.1).contains(&rank.0) => Ok(()),
+            SlotKind::Rank(rank, _) => {
+                let (first, beyond) = self.ranks;
+                Err(JobError::RankElsewhere { rank: rank.0, site: site(), first, beyond })
+            }
+            SlotKind::Agent(node) if (node.0 as usize) < nodes => Ok(()),
+            SlotKind::Agent(node) => Err(JobError::NoSuchNode { site: site(), node: node.0, nodes }),
+            SlotKind::Service(service) => Err(JobError::NoSuchService(service.0)),
+            SlotKind::Launcher => Err(JobError::Launcher),
+            SlotKind::Gateway => Err(JobError::Gateway),
+        }
+    }
+
+    /// Whether trunks are still missing.
+    pub(crate) fn waits(&self) -> bool {
+        !self.closing && self.sites.iter().any(|site| site.phase == SitePhase::Waiting)
+    }
+
+    /// Name of the launcher's site.
+    pub(crate) fn home_name(&self) -> &str {
+        self.roster.site(self.home).map_or("", |site| site.name.as_str())
+    }
+
+    /// Whether all ranks of this site are connected here.
+    pub(crate) fn is_whole(&self) -> bool {
+        // A rank may have several endpoints, each of which is a member.
+        let ranks: BTreeSet<u32> = self.members.keys().filter(|slot| is_rank(**slot)).map(|slot| slot.0 >> 8).collect();
+        ranks.len() == (self.ranks.1 - self.ranks.0) as usize
+    }
+
+    pub(crate) fn leads(&self) -> bool {
+        self.part.leads()
+    }
+
+    /// Whether this is an agent that this gateway has started and that has not ended.
+    pub(crate) fn has_agent(&self, slot: Slot) -> bool {
+        matches!(slot.kind(), SlotKind::Agent(node) if self.agents.contains(&node))
+    }
+
+    /// Whether gateways look after this member. Where there are agents, those look after the ranks, which are heard
+    /// only while their programs call MPI.
+    pub(crate) fn watches(&self, slot: Slot) -> bool {
+        !is_rank(slot) || !self.part.has_agents()
+    }
+}
+
+/// First rank of a site, and one past its last.
+pub(crate) fn ranks_of(roster: &Roster, site: SiteId) -> (u32, u32) {
+    let sizes = roster.sites().iter().map(|s| s.size());
+    let first: u32 = sizes.clone().take(usize::from(site.0)).sum();
+    (first, first + sizes.skip(usize::from(site.0)).take(1).sum::<u32>())
+}
+
+/// The same for every site.
+pub(crate) fn spans_of(roster: &Roster) -> Vec<(u32, u32)> {
+    let mut first = 0;
+    let span = |site: &types::SiteRoster| {
+        let beyond = first + site.size();
+        (std::mem::replace(&mut first, beyond), beyond)
+    };
+    roster.sites().iter().map(span).collect()
+}
+
+/// Number of ranks and agents of a site, plus the launcher at the home site.
+pub(crate) fn members_of(roster: &Roster, site: SiteId, home: SiteId) -> u64 {
+    let own = roster.site(site).map_or(0, |s| u64::from(s.size()) + s.nodes.len() as u64);
+    own + u64::from(site == home)
+}
+
+/// The trunks to a site's gateways, in the order of the sites file.
+pub(crate) fn trunks_to<'a>(trunks: &'a [TrunkInfo], site: &'a str) -> impl Iterator<Item = TrunkId> + 'a {
+    trunks.iter().enumerate().filter(move |(_, trunk)| trunk.site == site && !trunk.retired).map(|(at, _)| TrunkId(at))
+}
+
+/// What members are sent when a route is lost, depending on whether there are others.
+pub(crate) fn passage_without(others: bool, reason: &str) -> Passage {
+    if others { Passage::Broken } else { Passage::Away(reason.to_owned()) }
+}
+
+impl<M: Clone + PartialEq> Table<M> {
+    /// The launcher, at its own site, asks to open a job. On success it is a member, and its identity is returned.
+    ///
+    /// # Errors
+    /// Which site refuses, and why, for [`JobMessage::Refused`].
+    pub(crate) fn open(
+        &mut self,
+        id: JobId,
+        secret: Secret,
+        roster: Roster,
+        home: &str,
+        part: Part,
+        launcher: M,
+    ) -> Result<Identity, Refused> {
+        if home != self.site {
+            let (home, site) = (home.to_owned(), self.site.clone());
+            return Err(Refused { site: site.clone(), why: JobError::WrongHome { home, site } });
+        }
+        if !part.leads()
+            && let Some(job) = self.jobs.get_mut(&id).filter(|job| !job.closing && job.secret == secret)
+            && job.own == job.home
+        {
+            // The launcher was here before: its connection broke, or this gateway's machine stood still.
+            let identity = Identity { site: job.own, slot: Slot::LAUNCHER };
+            job.lost.remove(&Slot::LAUNCHER);
+            if let Some(before) = job.members.insert(Slot::LAUNCHER, launcher.clone()) {
+                self.effects.push(Effect::Dismiss(before, "the launcher has reconnected".to_owned()));
+            }
+            self.tell_what_is_away(id, &launcher);
+            self.open_relays(id);
+            return Ok(identity);
+        }
+        let own = self.enter(id, secret, roster, part, &Asker::Launcher(launcher.clone()))?;
+        let launcher_identity = Identity { site: own, slot: Slot::LAUNCHER };
+        if let Some(job) = self.jobs.get_mut(&id) {
+            job.members.insert(Slot::LAUNCHER, launcher.clone());
+        }
+        self.tell_what_is_away(id, &launcher);
+        if part.leads() {
+            self.advance(id);
+        } else {
+            self.open_relays(id);
+        }
+        self.bound_opening(id, OPENING);
+        self.say_here(id);
+        Ok(launcher_identity)
+    }
+
+    /// The launcher's gateway asks to open a job.
+    pub(crate) fn open_asked(
+        &mut self,
+        trunk: TrunkId,
+        id: JobId,
+        secret: Secret,
+        roster: Roster,
+        part: Part,
+    ) -> Result<(), JobError> {
+        if let Some(job) = self.jobs.get_mut(&id)
+            && !part.leads()
+            && job.secret == secret
+            && self.trunks[trunk.0].site == job.home_name()
+        {
+            // Another gateway of the launcher's site asks for the same job.
+            if !job.askers.contains(&trunk) {
+                job.askers.push(trunk);
+            }
+            self.is_here(id, trunk, None);
+            return Ok(());
+        }
+        self.enter(id, secret, roster, part, &Asker::Site(trunk)).map_err(|refused| refused.why)?;
+        self.advance(id);
+        self.bound_opening(id, OPENING_ASKED);
+        self.ask_again_whether_wanted(id);
+        self.say_here(id);
+        self.is_here(id, trunk, None);
+        Ok(())
+    }
+
+    fn ask_again_whether_wanted(&mut self, id: JobId) {
+        let epoch = self.jobs.get(&id).map(|job| job.epoch);
+        self.effects.extend(epoch.map(|epoch| Effect::Timer(id, epoch, Timer::Wanted, WANTED)));
+    }
+
+    /// The gateways that asked for a job may have ended it, or restarted, without this gateway hearing of it. So while
+    /// nobody is connected to a job they are asked whether it is still wanted; otherwise it might be kept forever.
+    fn ask_whether_wanted(&mut self, id: JobId) {
+        let Some(job) = self.jobs.get(&id).filter(|job| !job.closing) else { return };
+        if job.members.is_empty() && job.agents.is_empty() {
+            let asks = job.askers.iter().map(|trunk| Effect::ToTrunk(*trunk, JobMessage::Wanted { job: id }.into()));
+            self.effects.extend(asks);
+        }
+        self.ask_again_whether_wanted(id);
+    }
+
+    /// Limits how long a job waits for trunks.
+    fn bound_opening(&mut self, id: JobId, limit: Duration) {
+        if let Some(job) = self.jobs.get(&id).filter(|job| job.waits()) {
+            self.effects.push(Effect::Timer(id, job.epoch, Timer::Opening, limit));
+        }
+    }
+
+    /// Asks all gateways of the other sites that do not lead the job to open it.
+    pub(crate) fn open_relays(&mut self, id: JobId) {
+        self.trunks_of(id).into_iter().for_each(|trunk| self.open_relay(id, trunk));
+    }
+
+    /// Trunks to gateways of the job's other sites that are up.
+    fn trunks_of(&self, id: JobId) -> Vec<TrunkId> {
+        let Some(job) = self.jobs.get(&id) else { return Vec::new() };
+        let others = job.roster.sites().iter().filter(|site| site.name != self.site);
+        let trunks = others.flat_map(|site| trunks_to(&self.trunks, &site.name));
+        trunks.filter(|trunk| self.trunks[trunk.0].up).collect()
+    }
+
+    pub(crate) fn open_relay(&mut self, id: JobId, trunk: TrunkId) {
+        let Some(job) = self.jobs.get_mut(&id) else { return };
+        let Some(window) = job.window.filter(|_| job.own == job.home) else { return };
+        let leads_there = job.leads() && job.sites.iter().any(|site| site.trunk == Some(trunk) && site.phase.is_led());
+        if leads_there || job.unclosed.contains(&trunk) {
+            return;
+        }
+        job.unclosed.push(trunk);
+        let open = JobMessage::Open {
+            job: id,
+            secret: job.secret.clone(),
+            roster: job.roster.clone(),
+            home: self.site.clone(),
+            part: job.part.relay(window),
+        };
+        self.tell(trunk, open);
+    }
+
+    /// A trunk is up: tells its gateway which jobs it may serve.
+    pub(crate) fn say_what_is_here(&mut self, trunk: TrunkId) {
+        let peer = &self.trunks[trunk.0].site;
+        let spans = |job: &Job<M>| !job.closing && job.roster.sites().iter().any(|site| site.name == *peer);
+        let ids: Vec<JobId> = self.jobs.iter().filter(|(_, job)| spans(job)).map(|(id, _)| *id).collect();
+        for id in ids {
+            self.open_relay(id, trunk);
+            self.tell_here(id, trunk);
+        }
+    }
+
+    /// Tells all gateways of the job's other sites that it is open here.
+    pub(crate) fn say_here(&mut self, id: JobId) {
+        self.trunks_of(id).into_iter().for_each(|trunk| self.tell_here(id, trunk));
+    }
+
+    fn tell_here(&mut self, id: JobId, trunk: TrunkId) {
+        let whole = self.jobs.get(&id).is_some_and(Job::is_whole);
+        self.tell(trunk, JobMessage::Here { job: id, whole });
+    }
+
+    /// A job is open at the other end of a trunk. `whole`: all ranks of that site are connected there, if it says so.
+    pub(crate) fn is_here(&mut self, id: JobId, trunk: TrunkId, whole: Option<bool>) {
+        let peer = &self.trunks[trunk.0].site;
+        let Some(job) = self.jobs.get_mut(&id) else { return };
+        let Some(at) = job.roster.sites().iter().position(|site| site.name == *peer) else { return };
+        let at_work = job.members.keys().any(|slot| is_rank(*slot));
+        let SiteState { routes, late, partner, told_lost, .. } = &mut job.sites[at];
+        let is_found = std::mem::take(told_lost);
+        let is_new = !routes.contains(&trunk);
+        if is_new {
+            routes.push(trunk);
+        }
+        let may_lack = whole == Some(false) || (whole.is_none() && is_new);
+        let falls_short = may_lack && at_work && !late.contains(&trunk);
+        if whole == Some(true) {
+            late.retain(|other| *other != trunk);
+        } else if falls_short {
+            late.push(trunk);
+        }
+        // Gateways of two sites pair off, so that none is everybody's first choice.
+        let order: Vec<TrunkId> = trunks_to(&self.trunks, peer).collect();
+        *partner = order.get(self.number).copied();
+        let preference = |route: &TrunkId| {
+            let place = order.iter().position(|other| other == route).unwrap_or(0);
+            (late.contains(route), (place + order.len() - self.number % order.len()) % order.len())
+        };
+        routes.sort_by_key(preference);
+        if is_found {
+            let site = peer.clone();
+            self.tell_launcher(id, JobMessage::SiteFound { job: id, site });
+        }
+        if !is_new {
+            if falls_short && self.trunks[trunk.0].up {
+                // What went there may be lost.
+                self.tell_members(Some(id), trunk, |others| others.then_some(Passage::Broken));
+            }
+            return;
+        }
+        self.tell_here(id, trunk);
+        if self.trunks[trunk.0].up {
+            self.tell_members(Some(id), trunk, |others| (!others).then_some(Passage::Open));
+        }
+    }
+
+    /// A job is no longer open at the other end of a trunk.
+    pub(crate) fn is_gone(&mut self, id: JobId, trunk: TrunkId, reason: &str) {
+        if self.trunks[trunk.0].up {
+            self.tell_members(Some(id), trunk, |others| Some(passage_without(others, reason)));
+        }
+        let Some(job) = self.jobs.get_mut(&id) else { return };
+        for site in &mut job.sites {
+            site.routes.retain(|route| *route != trunk);
+            site.late.retain(|route| *route != trunk);
+        }
+        job.unclosed.retain(|other| *other != trunk);
+        job.askers.retain(|other| *other != trunk);
+        if job.own != job.home {
+            let name = job.home_name();
+            match job.askers.first() {
+                // From now on we report to another gateway of that site.
+                Some(asker) => job.sites[usize::from(job.home.0)].trunk = Some(*asker),
+                None => {
+                    let text = format!("the trunk to site {name}, where the job was started, is lost: {reason}");
+                    self.cut_off(id, &text);
+                }
+            }
+        }
+        self.finish(id);
+    }
+
+    /// Asks sites whose trunks are up, and starts the agents here once nothing they need is missing.
+    pub(crate) fn advance(&mut self, id: JobId) {
+        let Some(job) = self.jobs.get_mut(&id).filter(|job| !job.closing) else { return };
+        let at_home = job.own == job.home;
+        for site in job.sites.iter_mut().filter(|site| site.phase == SitePhase::Waiting) {
+            if let Some(trunk) = site.trunk.filter(|trunk| self.trunks[trunk.0].up) {
+                site.phase = SitePhase::Asked;
+                if at_home {
+                    let open = JobMessage::Open {
+                        job: id,
+                        secret: job.secret.clone(),
+                        roster: job.roster.clone(),
+                        home: self.site.clone(),
+                        part: job.part,
+                    };
+                    self.effects.push(Effect::ToTrunk(trunk, open.into()));
+                }
+            }
+        }
+        if !job.started && !job.waits() {
+            job.started = true;
+            let own = job.roster.site(job.own).filter(|_| job.part == Part::Lead);
+            let nodes = own.map(|own| own.nodes.iter()).unwrap_or_default();
+            let nodes: Vec<_> = nodes.enumerate().map(|(at, node)| (NodeId(at as u32), node.name.clone())).collect();
+            // Entered before they run, so that the first to end does not look like the last.
+            job.agents.extend(nodes.iter().map(|(node, _)| *node));
+            self.effects.push(Effect::StartAgents(id, nodes));
+        }
+    }
+
+    /// The agents were started, or starting failed at a node: neither its agent nor any later one runs.
+    pub(crate) fn agents_started(&mut self, id: JobId, result: Result<(), (NodeId, StartError)>) {
+        let Some(job) = self.jobs.get_mut(&id) else { return };
+        let site = self.site.clone();
+        match result {
+            Ok(()) => {
+                job.sites[usize::from(job.own.0)].phase = SitePhase::Open;
+                let window = job.grant.window;
+                let agents = job.agents.len();
+                if let Some(suppressed) = self.may_log_of(id) {
+                    tracing::info!(suppressed, job = %id, agents, window = %quantity(window.into()), "job open");
+                }
+                self.tell_launcher(id, JobMessage::Opened { job: id, site, window });
+            }
+            Err((failed, error)) => {
+                let node = job.roster.site(job.own).and_then(|own| own.nodes.get(failed.0 as usize));
+                let node = node.map_or("", |node| node.name.as_str());
+                let reason = format!("cannot start the agent of node {node}: {error}");
+                job.agents.retain(|node| *node < failed);
+                self.refuse(id, reason);
+            }
+        }
+    }
+
+    /// This site cannot take part after all.
+    pub(crate) fn refuse(&mut self, id: JobId, reason: String) {
+        let site = self.site.clone();
+        if let Some(suppressed) = self.may_log_of(id) {
+            tracing::warn!(suppressed, job = %id, reason = short(&reason), "job refused");
+        }
+        self.tell_launcher(id, JobMessage::Refused { job: id, site, reason });
+        if let Some(job) = self.jobs.get_mut(&id) {
+            job.refused = true;
+            job.sites[usize::from(job.own.0)].phase = SitePhase::Refused;
+            // At home the launcher decides how the job continues.
+            if job.own != job.home {
+                self.close(id, "the site refused the job");
+            }
+        }
+    }
+
+    /// An agent has ended.
+    pub(crate) fn agent_exited(&mut self, id: JobId, node: NodeId, status: String) {
+        let Some(job) = self.jobs.get_mut(&id) else { return };
+        job.agents.remove(&node);
+        job.lost.retain(|slot, _| Slot::agent(node) != Some(*slot));
+        if job.closing {
+            self.finish(id);
+            return;
+        }
+        let name = job.roster.site(job.own).and_then(|own| own.nodes.get(node.0 as usize));
+        let (node, site) = (name.map_or(String::new(), |node| node.name.clone()), self.site.clone());
+        let reason = status + &self.perhaps_cancelled(id);
+        self.tell_launcher(id, JobMessage::AgentLost { job: id, site, node, reason });
+    }
+
+    /// The launcher sent a message about its job.
+    ///
+    /// # Errors
+    /// The launcher may not send it: close its connection.
+    pub(crate) fn job_from_launcher(&mut self, id: JobId, message: &JobMessage) -> Result<(), Violation> {
+        match message {
+            JobMessage::Close { job, .. } if *job == id => {
+                self.close(id, "the launcher closed the job");
+                Ok(())
+            }
+            JobMessage::Open { job, part, .. } if *job == id && !part.leads() => {
+                if let Some(job) = self.jobs.get_mut(&id) {
+                    job.window = part.window();
+                }
+                self.open_relays(id);
+                Ok(())
+            }
+            JobMessage::Close { job, .. } => {
+                Err(Violation(format!("the launcher of job {id} may not close job {job}")))
+            }
+            JobMessage::Open { .. }
+            | JobMessage::Here { .. }
+            | JobMessage::Wanted { .. }
+            | JobMessage::Opened { .. }
+            | JobMessage::Refused { .. }
+            | JobMessage::AgentLost { .. }
+            | JobMessage::MemberLost { .. }
+            | JobMessage::LeadLost { .. }
+            | JobMessage::SiteLost { .. }
+            | JobMessage::SiteFound { .. }
+            | JobMessage::Stopped { .. }
+            | JobMessage::Closed { .. } => Err("a launcher may only open and close its job".into()),
+        }
+    }
+
+    /// This gateway has lost the launcher or the launcher's site. The site's other gateways may not have: only its own
+    /// cable may be pulled. So it does as if it had been killed, and leaves agents and nodes to them. An agent without
+    /// any gateway ends by itself.
+    pub(crate) fn cut_off(&mut self, id: JobId, reason: &str) {
+        // Until its agents run, no other gateway has the job, and nobody else gives its nodes back.
+        let runs =
+            |job: &Job<M>| !job.closing && (!job.leads() || job.sites[usize::from(job.own.0)].phase == SitePhase::Open);
+        if !self.siblings || !self.jobs.get(&id).is_some_and(runs) {
+            return self.close(id, reason);
+        }
+        let may_log = self.may_log_of(id);
+        let Some(mut job) = self.jobs.remove(&id) else { return };
+        if let Some(suppressed) = may_log {
+            tracing::warn!(suppressed, job = %id, reason = short(reason), "job left to the site's other gateways");
+        }
+        let others = job.sites.iter().flat_map(|site| site.routes.iter().chain(&site.trunk));
+        let others: BTreeSet<TrunkId> = others.chain(&job.askers).chain(&job.unclosed).copied().collect();
+        others.into_iter().for_each(|trunk| self.tell(trunk, JobMessage::left(id)));
+        let dismiss = |(_, member)| Effect::Dismiss(member, format!("this gateway left job {id}: {reason}"));
+        self.effects.extend(job.members.drain().map(dismiss));
+        self.effects.push(Effect::Leave(id));
+        self.allocations.remove(&id);
+        self.grants.release(job.grant);
+        self.has_ended(id);
+    }
+
+    /// Starts ending a job here, and everywhere if it started here.
+    pub(crate) fn close(&mut self, id: JobId, reason: &str) {
+        if self.jobs.get(&id).is_none_or(|job| job.closing) {
+            return;
+        }
+        let may_log = self.may_log_of(id);
+        let Some(job) = self.jobs.get_mut(&id) else { return };
+        job.closing = true;
+        if let Some(suppressed) = may_log {
+            tracing::info!(suppressed, job = %id, reason = short(reason), "job closing");
+        }
+        if job.own == job.home {
+            let closing = job.unclosed.iter().map(|trunk| Effect::ToTrunk(*trunk, JobMessage::close(id).into()));
+            self.effects.extend(closing);
+        }
+        if job.own == job.home && !job.leads() {
+            self.effects.push(Effect::Timer(id, job.epoch, Timer::Farewell, FAREWELL));
+        } else if job.own == job.home {
+            for site in &mut job.sites {
+                match site.phase {
+                    SitePhase::Asked | SitePhase::Open => {
+                        if let Some(trunk) = site.trunk {
+                            self.effects.push(Effect::ToTrunk(trunk, JobMessage::close(id).into()));
+                        }
+                    }
+                    SitePhase::Waiting => site.phase = SitePhase::Closed,
+                    _ => {}
+                }
+            }
+            self.effects.push(Effect::Timer(id, job.epoch, Timer::Farewell, FAREWELL));
+            self.close_allocations(id);
+        }
+        let Some(job) = self.jobs.get_mut(&id) else { return };
+        let members = job.members.extract_if(|slot, _| *slot != Slot::LAUNCHER).map(|(_, member)| member);
+        self.effects.extend(members.map(|member| Effect::Dismiss(member, format!("job {id} is closed: {reason}"))));
+        if !job.agents.is_empty() {
+            self.effects.push(Effect::Timer(id, job.epoch, Timer::Grace, GRACE));
+        }
+        self.finish(id);
+    }
+
+    /// Ends a closing job once nothing of it is left.
+    pub(crate) fn finish(&mut self, id: JobId) {
+        if self.jobs.get(&id).is_none_or(|job| !job.closing || !job.agents.is_empty()) || self.release(id) {
+            return;
+        }
+        let may_log = self.may_log_of(id);
+        let Some(job) = self.jobs.get_mut(&id) else { return };
+        let own = &mut job.sites[usize::from(job.own.0)];
+        if own.phase != SitePhase::Closed {
+            own.phase = SitePhase::Closed;
+            let traffic = job.traffic;
+            if let Some(suppressed) = may_log {
+                let Traffic { sent, received, local } = traffic;
+                tracing::info!(suppressed, job = %id, sent, received, local, "job closed");
+            }
+            if !job.refused || job.own == job.home {
+                let site = self.site.clone();
+                let led = job.leads();
+                self.tell_launcher(id, JobMessage::Closed { job: id, site, traffic, led });
+            }
+        }
+        let Some(job) = self.jobs.get(&id) else { return };
+        let led = job.leads() && job.sites.iter().any(|site| site.phase.is_led());
+        let others = led || !job.unclosed.is_empty();
+        if job.own == job.home && others {
+            return;
+        }
+        if let Some(mut job) = self.jobs.remove(&id) {
+            self.allocations.remove(&id);
+            self.grants.release(job.grant);
+            self.has_ended(id);
+            if let Some(launcher) = job.members.remove(&Slot::LAUNCHER) {
+                self.effects.push(Effect::Dismiss(launcher, String::new()));
+            }
+        }
+    }
+
+    /// A timer set by an effect has expired.
+    pub(crate) fn timer(&mut self, id: JobId, epoch: u64, timer: Timer) {
+        let Some(job) = self.jobs.get_mut(&id).filter(|job| job.epoch == epoch) else { return };
+        match timer {
+            Timer::Return(slot) => {
+                if let Some(reason) = job.lost.remove(&slot) {
+                    self.is_lost(id, slot, reason);
+                }
+            }
+            Timer::Wanted => self.ask_whether_wanted(id),
+            Timer::Opening if job.waits() => self.give_up_waiting(id),
+            Timer::Opening => {}
+            Timer::Grace if job.agents.is_empty() => {}
+            Timer::Grace => self.effects.push(Effect::KillAgents(id)),
+            Timer::Farewell => {
+                job.unclosed.clear();
+                let own = usize::from(job.own.0);
+                for (at, site) in job.sites.iter_mut().enumerate().filter(|(_, site)| site.phase.reachable()) {
+                    if at != own {
+                        tracing::warn!(job = %id, site = job.roster.sites()[at].name, "site did not close the job \
+                            in time");
+                        site.phase = SitePhase::Lost;
+                    }
+                }
+                self.finish(id);
+            }
+        }
+    }
+
+    /// Trunks did not come up in time.
+    fn give_up_waiting(&mut self, id: JobId) {
+        let Some(job) = self.jobs.get_mut(&id) else { return };
+        let at_home = job.own == job.home;
+        let mut missing = Vec::new();
+        for (at, site) in job.sites.iter_mut().enumerate().filter(|(_, site)| site.phase == SitePhase::Waiting) {
+            let problem = site.trunk.map_or(String::new(), |trunk| self.trunks[trunk.0].problem.clone());
+            missing.push((job.roster.sites()[at].name.clone(), problem));
+            if at_home {
+                site.phase = SitePhase::Refused;
+            }
+        }
+        if at_home {
+            for (site, reason) in missing {
+                tracing::warn!(job = %id, site, reason, "job refused: no trunk");
+                self.tell_launcher(id, JobMessage::Refused { job: id, site, reason });
+            }
+        } else {
+            let list: Vec<_> =
+                missing.iter().map(|(site, problem)| format!("no trunk to site {site}: {problem}")).collect();
+            self.refuse(id, list.join("; "));
+        }
+    }
+}

@@ -1,0 +1,586 @@
+//! The identity table and the jobs: who is admitted, where a frame goes, whom to notify when something is lost.
+//!
+//! No sockets, no clock, no tasks: events arrive as method calls, and resulting actions are queued as [`Effect`]s,
+//! which the I/O code takes and carries out. `M` is the I/O code's handle on a member's connection. Start reading at
+//! [`Table::route`] for the path of a frame, at [`Table::open`] for the life of a job (`job`).
+
+pub(crate) mod allocation;
+pub(crate) mod entry;
+pub(crate) mod error;
+pub(crate) mod job;
+pub(crate) mod message;
+pub(crate) mod site;
+pub(crate) mod spread;
+pub(crate) mod window;
+
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::time::Duration;
+
+use gateway_hooks::AllocationOrder;
+use types::id::SlotKind;
+use types::{Identity, JobId, NodeId, SiteId, Slot};
+use wire::control::JobMessage;
+use wire::{Control, FrameHeader, Passage, Secret};
+
+use crate::log::{self, Suppressed};
+use crate::table::allocation::Allocation;
+use crate::table::error::JobError;
+use crate::table::job::{Job, is_rank, passage_without, trunks_to};
+use crate::table::site::{SitePhase, SiteState};
+use crate::table::window::Grants;
+
+/// Index of a trunk: a pair of this gateway and one other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct TrunkId(pub usize);
+
+/// How long a job waits for trunks that are down before it is refused.
+pub(crate) const OPENING: Duration = Duration::from_millis(3000);
+/// The same at a site that was asked over a trunk: shorter, so that its answer still arrives in time.
+pub(crate) const OPENING_ASKED: Duration = Duration::from_millis(2200);
+/// Time that agents have to end by themselves.
+pub(crate) const GRACE: Duration = Duration::from_secs(2);
+/// Time that a launcher or an agent whose connection broke has to reconnect, if the site has other gateways.
+pub(crate) const RETURN: Duration = Duration::from_secs(2);
+/// How long after its connection the end of an agent's process may be reported.
+pub(crate) const CAUSE: Duration = Duration::from_millis(500);
+/// How long the home site waits for the other sites' last messages.
+pub(crate) const FAREWELL: Duration = Duration::from_secs(4);
+
+/// Interval at which a gateway asks whether a job that nobody is connected to is still wanted.
+pub(crate) const WANTED: Duration = Duration::from_secs(2);
+
+/// Number of ended jobs that are remembered.
+const ENDED: usize = 256;
+
+/// An action for the I/O code.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Effect<M> {
+    /// Send a message to a local launcher.
+    ToMember(M, Control),
+    /// Send a message over a trunk.
+    ToTrunk(TrunkId, Control),
+    /// Start the agents of these nodes, then report by [`Table::agents_started`].
+    StartAgents(JobId, Vec<(NodeId, String)>),
+    /// Leave a job's agents and nodes to the site's other gateways.
+    Leave(JobId),
+    /// Kill all agents of a job that still run; each is then reported through [`Table::agent_exited`] as usual.
+    KillAgents(JobId),
+    /// Ask for nodes, and report through [`Table::allocation_news`].
+    Allocate(AllocationOrder),
+    /// Give the nodes back.
+    Release(JobId),
+    /// Say goodbye with a reason and close the connection.
+    Dismiss(M, String),
+    /// Notify a member of a change in the route to a site.
+    Passage(M, SiteId, Passage),
+    /// Call [`Table::timer`] after this long.
+    Timer(JobId, u64, Timer, Duration),
+    /// Call [`Table::patience_over`] after this long.
+    Patience(TrunkId, u64, Duration),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Timer {
+    /// Trunks should be up by now.
+    Opening,
+    /// Agents should have ended by now.
+    Grace,
+    /// Other sites should have sent their last message by now.
+    Farewell,
+    /// A launcher or an agent whose connection broke should have reconnected by now.
+    Return(Slot),
+    /// A member should be connected by now.
+    Wanted,
+}
+
+/// Where a frame came from.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Origin {
+    /// A member of this site, with the identity that the frame states.
+    Member,
+    Trunk(TrunkId),
+}
+
+/// Where a frame goes.
+#[derive(Debug)]
+pub(crate) enum Route<'a, M> {
+    /// To a member of this site.
+    Member(&'a M),
+    /// Over a trunk.
+    Trunk(TrunkId),
+    /// Nowhere. `notice`: notify the sender of the reason.
+    Nowhere {
+        /// The reason, if the sender is to be notified.
+        notice: Option<String>,
+    },
+    /// The peer breaks the rules: close its connection.
+    Violation(String),
+}
+
+/// A trunk as the table knows it.
+#[derive(Clone, Debug)]
+pub(crate) struct TrunkInfo {
+    /// The site at its other end.
+    pub site: String,
+    /// True while a link of it is up.
+    pub up: bool,
+    /// The last problem, as text for the user.
+    pub problem: String,
+    /// Its gateway is no longer in the sites file.
+    pub retired: bool,
+    /// How often it came up or went down, so that a timer can tell whether its occasion is still current.
+    pub changes: u64,
+}
+
+impl TrunkInfo {
+    /// A trunk that is not up yet.
+    pub(crate) fn new(site: String) -> TrunkInfo {
+        TrunkInfo { site, up: false, problem: String::new(), retired: false, changes: 0 }
+    }
+}
+
+/// How a member left.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Leave {
+    /// With a goodbye.
+    Goodbye,
+    /// Without a goodbye: its connection broke. Its machine may be fine.
+    Lost(String),
+    /// Without a goodbye: it is silent.
+    Silent(String),
+}
+
+pub(crate) struct Table<M> {
+    /// Name of this gateway's site.
+    pub(crate) site: String,
+    /// Number of this gateway within its site, from 0.
+    pub(crate) number: usize,
+    /// The site has other gateways, to which its members are connected too.
+    pub(crate) siblings: bool,
+    /// Names of the site's nodes in the sites file, and [`types::roster::FORWARDER`] if ports are forwarded.
+    pub(crate) nodes: Vec<String>,
+    pub(crate) trunks: Vec<TrunkInfo>,
+    pub(crate) jobs: HashMap<JobId, Job<M>>,
+    pub(crate) allocations: HashMap<JobId, Allocation<M>>,
+    pub(crate) grants: Grants,
+    /// How long jobs wait for a trunk that was up and is down.
+    patience: Duration,
+    pub(crate) effects: Vec<Effect<M>>,
+    pub(crate) epoch: u64,
+    /// Jobs that ended recently, the last one at the end.
+    pub(crate) ended: VecDeque<JobId>,
+}
+
+impl<M: Clone + PartialEq> Table<M> {
+    /// The table of gateway number `number` of this site.
+    pub(crate) fn new(
+        (site, number): (String, usize),
+        nodes: Vec<String>,
+        trunks: Vec<TrunkInfo>,
+        memory: u64,
+        patience: Duration,
+    ) -> Table<M> {
+        let grants = Grants::new(memory);
+        let (jobs, allocations) = (HashMap::new(), HashMap::new());
+        Table {
+            site,
+            number,
+            siblings: false,
+            nodes,
+            trunks,
+            jobs,
+            allocations,
+            grants,
+            patience,
+            effects: Vec::new(),
+            epoch: 0,
+            ended: VecDeque::new(),
+        }
+    }
+
+    /// Takes the effects queued since the last call.
+    pub(crate) fn take_effects(&mut self) -> Vec<Effect<M>> {
+        std::mem::take(&mut self.effects)
+    }
+
+    /// Decides where a frame goes and counts it.
+    pub(crate) fn route(&mut self, origin: Origin, header: &FrameHeader) -> Route<'_, M> {
+        let bytes = u64::from(header.length) + wire::frame::HEADER_LEN as u64;
+        let Some(job) = self.jobs.get_mut(&header.job) else {
+            // The job may have been closed while the frame was in flight.
+            return Route::Nowhere { notice: None };
+        };
+        let of_rank = is_rank(header.from.slot);
+        if let Origin::Trunk(trunk) = origin {
+            let peer = &self.trunks[trunk.0].site;
+            if job.roster.site(header.from.site).is_none_or(|sender| sender.name != *peer) {
+                return Route::Violation(format!(
+                    "a frame of job {} from {} came from site {peer}",
+                    header.job, header.from
+                ));
+            }
+            if header.to.site != job.own {
+                let text = format!("a frame of job {} for {} arrived at site {}", header.job, header.to, self.site);
+                return Route::Violation(text);
+            }
+            if of_rank {
+                job.traffic.received += bytes;
+            }
+        }
+        if header.to.site == job.own {
+            if matches!(origin, Origin::Member) && of_rank {
+                job.traffic.local += bytes;
+            }
+            // Looked up twice because of the borrow checker: the first reference cannot be returned.
+            if job.members.contains_key(&header.to.slot) {
+                return Route::Member(&job.members[&header.to.slot]);
+            }
+            let notice = format!("{} is not connected to the gateway of site {}", header.to.slot, self.site);
+            return Route::Nowhere { notice: Some(notice) };
+        }
+        let Some(site) = job.sites.get_mut(usize::from(header.to.site.0)) else {
+            return Route::Violation(format!("job {} has no site #{}", header.job, header.to.site.0));
+        };
+        if let Some(trunk) = site.route(|route| self.trunks[route.0].up) {
+            if of_rank {
+                job.traffic.sent += bytes;
+            }
+            return Route::Trunk(trunk);
+        }
+        // Members have been notified and will retransmit once there is a route, unless there never will be one.
+        let name = job.roster.site(header.to.site).map_or("", |s| s.name.as_str());
+        let notice = (!site.phase.reachable()).then(|| format!("site {name} cannot be reached"));
+        Route::Nowhere { notice }
+    }
+
+    /// The secret that members of a job prove.
+    ///
+    /// # Errors
+    /// The job is not open here.
+    pub(crate) fn secret(&self, job: JobId) -> Result<Secret, JobError> {
+        match self.jobs.get(&job) {
+            Some(open) if !open.closing => Ok(open.secret.clone()),
+            Some(_) => Err(JobError::Closing { job, site: self.site.clone() }),
+            None => Err(JobError::NotOpen { job, site: self.site.clone() }),
+        }
+    }
+
+    /// Whether a job that is not open here may still be opened: it has not ended recently.
+    pub(crate) fn may_come(&self, job: JobId) -> bool {
+        job != JobId::default() && !self.jobs.contains_key(&job) && !self.ended.contains(&job)
+    }
+
+    /// Notes that a job has ended.
+    pub(crate) fn has_ended(&mut self, job: JobId) {
+        if self.ended.len() >= ENDED {
+            self.ended.pop_front();
+        }
+        self.ended.push_back(job);
+    }
+
+    /// Admits a member that has proved the job's secret.
+    ///
+    /// # Errors
+    /// Why it is not admitted.
+    pub(crate) fn join(&mut self, id: JobId, identity: Identity, member: M) -> Result<(), JobError> {
+        self.may_join(id, identity)?;
+        if let Some(job) = self.jobs.get_mut(&id) {
+            job.members.insert(identity.slot, member.clone());
+            job.lost.remove(&identity.slot);
+            let is_last = is_rank(identity.slot) && job.is_whole();
+            self.tell_what_is_away(id, &member);
+            if is_last {
+                self.say_here(id);
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells a new member which sites cannot be reached now.
+    pub(crate) fn tell_what_is_away(&mut self, id: JobId, member: &M) {
+        let Some(job) = self.jobs.get(&id) else { return };
+        for (at, site) in job.sites.iter().enumerate().filter(|(at, _)| *at != usize::from(job.own.0)) {
+            if !site.routes().iter().any(|route| self.trunks[route.0].up) {
+                let known = site.routes().first().map(|route| self.trunks[route.0].problem.clone());
+                let reason = known.unwrap_or_else(|| "the job is not open there yet".to_owned());
+                self.effects.push(Effect::Passage(member.clone(), SiteId(at as u16), Passage::Away(reason)));
+            }
+        }
+    }
+
+    /// Whether a member may join; returns the bytes that it may have in flight initially.
+    ///
+    /// # Errors
+    /// Why it may not join.
+    pub(crate) fn may_join(&self, id: JobId, identity: Identity) -> Result<u32, JobError> {
+        self.secret(id)?;
+        let open = self.jobs.get(&id);
+        let job = open.ok_or_else(|| JobError::NotOpen { job: id, site: self.site.clone() })?;
+        job.may_join(identity, &self.site)?;
+        if job.members.contains_key(&identity.slot) {
+            return Err(JobError::Connected { job: id, slot: identity.slot });
+        }
+        Ok(job.grant.window)
+    }
+
+    /// A member's connection ended.
+    pub(crate) fn leave(&mut self, id: JobId, slot: Slot, member: &M, how: Leave) {
+        let Some(job) = self.jobs.get_mut(&id) else { return };
+        if job.members.get(&slot) != Some(member) {
+            return;
+        }
+        job.members.remove(&slot);
+        let reason = match how {
+            Leave::Goodbye if slot == Slot::LAUNCHER => return self.close(id, "the launcher has ended"),
+            Leave::Goodbye => return,
+            Leave::Silent(reason) => {
+                if let SlotKind::Agent(node) = slot.kind() {
+                    self.out_of_reach(id, node);
+                }
+                reason
+            }
+            // It is connected to other gateways of the site, and reconnects to this one.
+            Leave::Lost(reason) if self.siblings && job.watches(slot) && !job.closing && !job.waits() => {
+                job.lost.insert(slot, reason);
+                return self.effects.push(Effect::Timer(id, job.epoch, Timer::Return(slot), RETURN));
+            }
+            // Its starter reports its end, and why, a moment later.
+            Leave::Lost(reason) if job.has_agent(slot) && !job.closing => {
+                job.lost.insert(slot, reason);
+                return self.effects.push(Effect::Timer(id, job.epoch, Timer::Return(slot), CAUSE));
+            }
+            Leave::Lost(reason) => reason,
+        };
+        self.is_lost(id, slot, reason);
+    }
+
+    /// The agent of a node is silent here. The launcher ends the job if no gateway reaches it. But perhaps only this
+    /// gateway does not: then what it has for the node's ranks goes nowhere, although its trunks are up. So it drops
+    /// them, and gateways of other sites prefer those that reach all ranks. A rank that can dials again.
+    fn out_of_reach(&mut self, id: JobId, node: NodeId) {
+        let Some(job) = self.jobs.get_mut(&id).filter(|job| self.siblings && !job.closing) else { return };
+        let own = job.own;
+        let place = job.roster.nodes().find(|(site, at, ..)| (*site, *at) == (own, node));
+        let Some(there) = place.map(|(.., first, entry)| first.0..first.0 + entry.ranks) else { return };
+        let is_there = |slot: &Slot, _: &mut M| match slot.kind() {
+            SlotKind::Rank(rank, _) => there.contains(&rank.0),
+            _ => false,
+        };
+        let dropped = job.members.extract_if(is_there).map(|(_, member)| member);
+        let reason = "the agent of your node is silent at this gateway";
+        self.effects.extend(dropped.map(|member| Effect::Dismiss(member, reason.to_owned())));
+        self.say_here(id);
+    }
+
+    /// A member that the job needs does not come back.
+    pub(crate) fn is_lost(&mut self, id: JobId, slot: Slot, reason: String) {
+        let Some(job) = self.jobs.get(&id) else { return };
+        let identity = Identity { site: job.own, slot };
+        if slot == Slot::LAUNCHER {
+            self.cut_off(id, &format!("the launcher is gone: {reason}"));
+        } else if !job.closing {
+            let reason = reason + &self.perhaps_cancelled(id);
+            self.tell_launcher(id, JobMessage::MemberLost { job: id, member: identity, reason });
+        }
+    }
+
+    /// Takes a member's identity from a connection that is no longer used.
+    pub(crate) fn displace(&mut self, id: JobId, slot: Slot, which: impl FnOnce(&M) -> bool) -> Option<M> {
+        let members = &mut self.jobs.get_mut(&id)?.members;
+        if members.get(&slot).is_some_and(which) { members.remove(&slot) } else { None }
+    }
+
+    /// The first link of a trunk is up.
+    pub(crate) fn trunk_up(&mut self, trunk: TrunkId) {
+        let info = &mut self.trunks[trunk.0];
+        info.up = true;
+        info.changes += 1;
+        self.tell_members(None, trunk, |others| (!others).then_some(Passage::Open));
+        let waiting: Vec<JobId> = self.jobs.iter().filter(|(_, job)| job.waits()).map(|(id, _)| *id).collect();
+        for id in waiting {
+            self.advance(id);
+        }
+        self.say_what_is_here(trunk);
+    }
+
+    /// A trunk failed, or still cannot be established.
+    pub(crate) fn trunk_problem(&mut self, trunk: TrunkId, problem: String) {
+        self.trunks[trunk.0].problem = problem;
+    }
+
+    /// A link of a trunk is lost, with what was in flight on it; another link is up.
+    pub(crate) fn trunk_broken(&mut self, trunk: TrunkId) {
+        self.tell_members(None, trunk, |_| Some(Passage::Broken));
+    }
+
+    /// The last link of a trunk is lost, with everything in flight. Jobs wait for it to come back as long as this
+    /// gateway's patience lasts.
+    pub(crate) fn trunk_away(&mut self, trunk: TrunkId, reason: &str) {
+        let info = &mut self.trunks[trunk.0];
+        info.up = false;
+        info.problem = reason.to_owned();
+        info.changes += 1;
+        let changes = info.changes;
+        self.tell_members(None, trunk, |others| Some(passage_without(others, reason)));
+        self.effects.push(Effect::Patience(trunk, changes, self.patience));
+    }
+
+    /// Patience with a trunk has run out, unless the trunk has changed since.
+    pub(crate) fn patience_over(&mut self, trunk: TrunkId, changes: u64) {
+        let info = &self.trunks[trunk.0];
+        if info.changes == changes && !info.up {
+            let waited = self.patience.as_secs_f64();
+            let reason = format!("{} (and it did not come back within {waited} s)", info.problem);
+            self.trunk_lost(trunk, &reason);
+        }
+    }
+
+    /// Notifies members of jobs (all jobs, or the `only` one) of a change in a trunk that is one of their routes.
+    /// `passage` makes the message, given whether there are other routes.
+    pub(crate) fn tell_members(
+        &mut self,
+        only: Option<JobId>,
+        trunk: TrunkId,
+        passage: impl Fn(bool) -> Option<Passage>,
+    ) {
+        for (_, job) in self.jobs.iter().filter(|(id, job)| !job.closing && only.is_none_or(|only| only == **id)) {
+            for (at, site) in job.sites.iter().enumerate().filter(|(_, site)| site.routes().contains(&trunk)) {
+                let others = site.routes().iter().any(|route| *route != trunk && self.trunks[route.0].up);
+                let Some(passage) = passage(others) else { continue };
+                let told = |member: &M| Effect::Passage(member.clone(), SiteId(at as u16), passage.clone());
+                self.effects.extend(job.members.values().map(told));
+            }
+        }
+    }
+
+    /// What a trunk carried is lost for good.
+    pub(crate) fn trunk_lost(&mut self, trunk: TrunkId, reason: &str) {
+        let all: Vec<JobId> = self.jobs.keys().copied().collect();
+        all.into_iter().for_each(|id| self.lost_over(id, trunk, reason));
+        self.allocations_without(trunk, reason);
+    }
+
+    /// What a trunk carried of a job is lost for good.
+    pub(crate) fn lost_over(&mut self, id: JobId, trunk: TrunkId, reason: &str) {
+        let Some(job) = self.jobs.get_mut(&id) else { return };
+        let theirs = |site: &SiteState| site.trunk == Some(trunk) || site.routes.contains(&trunk);
+        let asked = || job.askers.contains(&trunk).then_some(usize::from(job.home.0));
+        let Some(at) = job.sites.iter().position(theirs).or_else(asked) else { return };
+        let site = &mut job.sites[at];
+        // A site that has not been asked yet may still be asked when the trunk comes back.
+        if site.phase == SitePhase::Waiting {
+            return;
+        }
+        let led = job.part.leads() && site.trunk == Some(trunk) && site.phase.is_led();
+        if led {
+            site.phase = SitePhase::Leaderless;
+        }
+        let routes = site.routes.iter().filter(|route| **route != trunk).count();
+        let (at_home, closing) = (job.own == job.home, job.closing);
+        // Without this trunk nothing of the job can continue here, so its loss is not reported separately.
+        self.is_gone(id, trunk, reason);
+        if closing || self.jobs.get(&id).is_none_or(|job| job.closing) {
+            return;
+        }
+        let (job, site, reason) = (id, self.trunks[trunk.0].site.clone(), reason.to_owned());
+        if routes == 0 {
+            if let Some(job) = self.jobs.get_mut(&id).filter(|_| at_home) {
+                job.sites[at].told_lost = true;
+            }
+            let seen_from = self.site.clone();
+            self.tell_launcher(id, JobMessage::SiteLost { job, site, seen_from, reason });
+        } else if led && at_home {
+            self.tell_launcher(id, JobMessage::LeadLost { job, site, reason });
+        }
+    }
+
+    /// Closes everything at the end of the program. With `siblings` (other gateways of the site), jobs that these can
+    /// continue are spared and returned; they get no message, as if the program had been killed.
+    pub(crate) fn close_all(&mut self, reason: &str, siblings: bool) -> BTreeSet<JobId> {
+        let is_left = |(_, job): &(&JobId, &Job<M>)| siblings && !job.closing;
+        let left: BTreeSet<JobId> = self.jobs.iter().filter(is_left).map(|(id, _)| *id).collect();
+        let closed: Vec<JobId> = self.jobs.keys().copied().filter(|id| !left.contains(id)).collect();
+        for id in closed {
+            if let Some(launcher) = self.jobs.get_mut(&id).and_then(|job| job.members.remove(&Slot::LAUNCHER)) {
+                self.effects.push(Effect::Dismiss(launcher, reason.to_owned()));
+            }
+            self.close(id, reason);
+        }
+        let unopened: Vec<JobId> = self.allocations.keys().filter(|id| !self.jobs.contains_key(id)).copied().collect();
+        unopened.into_iter().for_each(|id| self.abandon(id));
+        left
+    }
+
+    /// Sends a message to the launcher of a job, wherever it is.
+    pub(crate) fn tell_launcher(&mut self, id: JobId, message: JobMessage) {
+        let Some(job) = self.jobs.get(&id) else { return };
+        let at_home = job.own == job.home;
+        let of_each = match &message {
+            JobMessage::Closed { .. } | JobMessage::Refused { .. } => true,
+            // The lead may be lost itself. The launcher asks an agent before it believes any of them.
+            JobMessage::MemberLost { member, .. } => !is_rank(member.slot),
+            _ => false,
+        };
+        if !job.leads() && !at_home && !of_each {
+            // The lead notifies it.
+            return;
+        }
+        let effect = match job.sites[usize::from(job.home.0)].trunk {
+            Some(trunk) => Effect::ToTrunk(trunk, message.into()),
+            None => match job.members.get(&Slot::LAUNCHER) {
+                Some(launcher) => Effect::ToMember(launcher.clone(), message.into()),
+                None => return,
+            },
+        };
+        self.effects.push(effect);
+    }
+
+    /// Sends a message over a trunk.
+    pub(crate) fn tell(&mut self, trunk: TrunkId, message: impl Into<Control>) {
+        self.effects.push(Effect::ToTrunk(trunk, message.into()));
+    }
+
+    /// Whether a line about a request at this site may be logged: without limit for the own site.
+    pub(crate) fn may_log(&self, home: &str) -> Option<Suppressed> {
+        if home == self.site { Some(None) } else { log::may(home) }
+    }
+
+    /// The same for a job, or for what is to become one.
+    pub(crate) fn may_log_of(&self, id: JobId) -> Option<Suppressed> {
+        match self.jobs.get(&id) {
+            Some(job) => self.may_log(job.home_name()),
+            None => self.may_log(self.asker_site(id)),
+        }
+    }
+
+    /// Adds a trunk to a new site; returns its id.
+    pub(crate) fn add_trunk(&mut self, trunk: TrunkInfo) -> TrunkId {
+        self.trunks.push(trunk);
+        TrunkId(self.trunks.len() - 1)
+    }
+
+    /// A gateway is in the sites file again.
+    pub(crate) fn take_back_trunk(&mut self, trunk: TrunkId) {
+        self.trunks[trunk.0].retired = false;
+    }
+
+    /// A gateway is no longer in the sites file: jobs do without it.
+    pub(crate) fn retire_trunk(&mut self, trunk: TrunkId, reason: &str) {
+        self.trunks[trunk.0].retired = true;
+        self.trunk_lost(trunk, reason);
+    }
+
+    /// The trunk to the gateway of a site that leads jobs started from here: the first reachable one.
+    pub(crate) fn lead_trunk(&self, site: &str) -> Option<TrunkId> {
+        let up = trunks_to(&self.trunks, site).find(|trunk| self.trunks[trunk.0].up);
+        up.or_else(|| trunks_to(&self.trunks, site).next())
+    }
+
+    /// This site's id in a job's roster, for messages.
+    pub(crate) fn own_id(&self, roster: &types::Roster) -> Option<SiteId> {
+        roster.sites().iter().position(|site| site.name == self.site).map(|at| SiteId(at as u16))
+    }
+}
+
+#[cfg(test)]
+mod tests;

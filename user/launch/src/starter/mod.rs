@@ -1,0 +1,58 @@
+//! Starters: how a gateway starts the agents of its site, one file for each kind of starter in the sites file.
+//!
+//! Every starter runs one program per node that passes its standard input on to the node's agent. That input is the
+//! agent's order and then its lifeline: it ends with the gateway, however the gateway ends, and the agent ends with it.
+
+mod choices;
+mod held;
+mod local;
+mod pbs;
+pub(crate) mod process;
+mod queue;
+pub(crate) mod salloc;
+mod slurm;
+mod ssh;
+mod template;
+mod trial;
+
+use std::path::Path;
+
+use gateway_hooks::{AgentHandle, AgentOrder, AgentStarter, StartError};
+use types::sites::Starter;
+
+use crate::order::Order;
+
+/// The starter of a site. `folder`: the sites file's folder.
+pub fn starter(site: &Starter, folder: &Path) -> Box<dyn AgentStarter> {
+    match site {
+        Starter::Local => Box::new(local::LocalStarter),
+        Starter::Ssh(ssh) => Box::new(ssh::SshStarter::new(ssh, folder)),
+        Starter::Template(template) => Box::new(template::TemplateStarter::new(template)),
+        Starter::Slurm(slurm) => Box::new(slurm::SlurmStarter::new(slurm)),
+        Starter::Pbs(ssh) => Box::new(pbs::PbsStarter::new(ssh, folder)),
+    }
+}
+
+/// The starter of the agents that run beside a gateway and forward ports.
+pub fn beside() -> Box<dyn AgentStarter> {
+    Box::new(local::LocalStarter)
+}
+
+type Started = Result<Box<dyn AgentHandle>, StartError>;
+
+/// The line that gives an agent its order.
+fn order_line(order: AgentOrder) -> Result<Vec<u8>, StartError> {
+    Order(order).line().map_err(|e| StartError(e.to_string()))
+}
+
+/// The command of an agent on a node: `landbridge` as set in the sites file, else this very program.
+fn agent_words(landbridge: Option<&str>) -> Result<Vec<String>, StartError> {
+    let own = || {
+        let path = std::env::current_exe()
+            .map_err(|e| StartError(format!("cannot find the landbridge command itself: {e}")))?;
+        let text = path.into_os_string().into_string();
+        text.map_err(|path| StartError(format!("the path of landbridge, {path:?}, is not UTF-8: set `landbridge`")))
+    };
+    let program = landbridge.map_or_else(own, |path| Ok(path.to_owned()))?;
+    Ok(vec![program, "agent".to_owned()])
+}

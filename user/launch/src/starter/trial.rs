@@ -1,0 +1,85 @@
+//! A trial instead of an allocation: would the batch system grant nodes?
+
+use std::collections::VecDeque;
+use std::future::Future;
+use std::pin::Pin;
+use std::time::Duration;
+
+use gateway_hooks::{AllocationHandle, AllocationNews};
+use tokio::time::timeout;
+
+use super::salloc::Salloc;
+
+/// Time limit for the batch system's reply.
+const LIMIT: Duration = Duration::from_secs(8);
+
+pub(super) struct Trial {
+    /// A job that is held in the queue, and so never starts, for asking Slurm.
+    salloc: Option<Salloc>,
+    answered: bool,
+    news: VecDeque<AllocationNews>,
+}
+
+impl Trial {
+    /// A trial by a job that `salloc --hold` puts into the queue. It is cancelled when the trial is released.
+    ///
+    /// It asks as a run's own job does, not by `sbatch --test-only`, because a site may treat batch and interactive
+    /// jobs differently.
+    pub(super) fn held(salloc: Salloc) -> Trial {
+        Trial { salloc: Some(salloc), answered: false, news: VecDeque::new() }
+    }
+
+    /// A trial whose answer is known already.
+    pub(super) fn known(answer: &str) -> Trial {
+        Trial { salloc: None, answered: true, news: granted(answer.to_owned()) }
+    }
+
+    async fn next(&mut self) -> AllocationNews {
+        loop {
+            if let Some(news) = self.news.pop_front() {
+                return news;
+            }
+            // Without a job there is nothing to wait for: the end comes with the release.
+            let Some(salloc) = &mut self.salloc else { return std::future::pending().await };
+            let next = match self.answered {
+                true => salloc.news().await,
+                false => timeout(LIMIT, salloc.news())
+                    .await
+                    .unwrap_or_else(|_| ended(&format!("Slurm did not answer within {} s", LIMIT.as_secs()))),
+            };
+            match next {
+                AllocationNews::Ended(_) => return next,
+                // Slurm refuses at once or not at all, so a job in the queue is the answer.
+                AllocationNews::Waiting(_) | AllocationNews::Granted { .. } if !self.answered => {
+                    self.answered = true;
+                    let partition = salloc.partition().await;
+                    let partition = partition.map_or(String::new(), |name| format!(" in partition {name}"));
+                    self.news = granted(format!("Slurm accepts jobs{partition}, as a held job showed"));
+                }
+                AllocationNews::Waiting(_) | AllocationNews::Granted { .. } => {}
+            }
+        }
+    }
+}
+
+fn granted(state: String) -> VecDeque<AllocationNews> {
+    [AllocationNews::Waiting(state), AllocationNews::Granted { id: "none".to_owned(), nodes: Vec::new() }].into()
+}
+
+fn ended(reason: &str) -> AllocationNews {
+    AllocationNews::Ended(reason.to_owned())
+}
+
+impl AllocationHandle for Trial {
+    fn news(&mut self) -> Pin<Box<dyn Future<Output = AllocationNews> + '_>> {
+        Box::pin(self.next())
+    }
+
+    fn release(&mut self) {
+        self.news.clear();
+        match &mut self.salloc {
+            Some(salloc) => salloc.release(),
+            None => self.news.push_back(ended("nothing was made")),
+        }
+    }
+}
