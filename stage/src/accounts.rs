@@ -1,17 +1,17 @@
-//! Names and ids of this machine's users and groups, by `getent`: so accounts may be in files, LDAP or whatever the
-//! machine knows.
+//! Names and ids of this machine's users and groups. They come from `getent`, so accounts may live in files, in LDAP or
+//! in any other source the machine is configured for.
 
 use std::process::{Command, Stdio};
 
-/// The name of a group, or else of a user. `None`: there is no such account.
+/// The name of a group or of a user. `None`: there is no such account.
 pub(crate) fn name(group: bool, id: u32) -> Option<String> {
     let (name, found) = ask(group, &id.to_string())?;
     (found == id).then_some(name)
 }
 
-/// The id of a group, or else of a user. `None`: there is no such account.
+/// The id of a group or of a user. `None`: there is no such account.
 pub(crate) fn id(group: bool, name: &str) -> Option<u32> {
-    // A number would be taken for an id.
+    // `getent` would take a number for an id.
     if name.bytes().all(|byte| byte.is_ascii_digit()) {
         return None;
     }

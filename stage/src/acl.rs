@@ -1,5 +1,6 @@
-//! Access control lists by names. An id is a number of one machine: at another it is somebody else, or nobody. So a
-//! list travels as text, with the names of users and groups, and what has no name there is left out.
+//! Access control lists by name. An id is valid on one machine only: on another it names a different account or none.
+//! So a list travels as text with the names of users and groups; entries whose name has no account at the target are
+//! dropped.
 
 use std::collections::HashMap;
 
@@ -14,7 +15,7 @@ struct Entry {
     bits: u16,
 }
 
-/// In the order in which the kernel wants them.
+/// Kinds of entries, in the order the kernel requires.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Tag {
     Owner,
@@ -25,38 +26,38 @@ enum Tag {
     Other,
 }
 
-/// A name, or `#` and the number of one that has none.
+/// The name of an account, or `#` and its number if it has no name.
 type Who = String;
 
 /// Version of the attribute's format.
 const VERSION: u32 = 2;
-/// The id of an entry that has none.
+/// The id field of an entry without an id.
 const NO_ID: u32 = u32::MAX;
 const ENTRY: usize = 8;
 
-/// The attributes in which lists travel, and what they are at a file.
+/// Pairs of attribute names: the name in transit, and the name on a file.
 const TRAVELLING: [(&[u8], &[u8]); 2] =
     [(b"landbridge.acl_access", b"system.posix_acl_access"), (b"landbridge.acl_default", b"system.posix_acl_default")];
 
-/// How a list's attribute is called while it travels. `None`: this attribute is no list.
+/// The name in transit of a list's attribute. `None`: this attribute is not a list.
 pub(crate) fn travelling(name: &[u8]) -> Option<&'static [u8]> {
     TRAVELLING.iter().find(|(_, at_file)| *at_file == name).map(|(travelling, _)| *travelling)
 }
 
-/// How the attribute that travels is called at a file.
+/// The name on a file of an attribute in transit.
 pub(crate) fn at_file(name: &[u8]) -> Option<&'static [u8]> {
     TRAVELLING.iter().find(|(travelling, _)| *travelling == name).map(|(_, at_file)| *at_file)
 }
 
-/// Whether it is the list that counts for the file itself, not for what is made in a folder.
+/// Returns true for the list of the file itself, false for a folder's default list.
 pub(crate) fn is_access(name: &[u8]) -> bool {
     name == TRAVELLING[0].0
 }
 
-/// The most accounts that are asked for: each costs a process, and the names come from elsewhere.
+/// Limit on account lookups: each costs a process, and the names come from another machine.
 const MOST_ASKED: usize = 1000;
 
-/// Users and groups of this machine. What was asked once is remembered.
+/// Users and groups of this machine. Lookups are cached.
 #[derive(Debug)]
 pub(crate) struct People {
     names: HashMap<(bool, u32), Option<String>>,
@@ -64,10 +65,10 @@ pub(crate) struct People {
     lookup: Lookup,
 }
 
-/// The machine's accounts.
+/// Functions that look up the machine's accounts.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Lookup {
-    /// The name of a group, or else of a user.
+    /// The name of a group or of a user.
     pub(crate) name: fn(bool, u32) -> Option<String>,
     pub(crate) id: fn(bool, &str) -> Option<u32>,
 }
@@ -86,7 +87,7 @@ impl People {
     fn name(&mut self, group: bool, id: u32) -> Who {
         let find = self.lookup.name;
         let found = self.names.entry((group, id)).or_insert_with(|| find(group, id));
-        // A name that could not be told from the text around it counts as none.
+        // A name that the text format cannot delimit counts as none.
         let plain = |name: &&String| !name.is_empty() && !name.contains([':', '\n', '#']);
         found.as_ref().filter(plain).cloned().unwrap_or_else(|| format!("#{id}"))
     }
@@ -105,7 +106,7 @@ impl People {
 }
 
 impl Acl {
-    /// Reads the attribute of a file. `None`: it is not of the known format.
+    /// Parses the attribute of a file. `None`: its format is unknown.
     pub(crate) fn of_file(value: &[u8], people: &mut People) -> Option<Acl> {
         let (version, entries) = value.split_first_chunk()?;
         if u32::from_le_bytes(*version) != VERSION || entries.len() % ENTRY != 0 {
@@ -129,7 +130,7 @@ impl Acl {
         Some(Acl(found))
     }
 
-    /// The attribute for a file of this machine. Adds those to `absent` that have no account here.
+    /// The attribute for a file of this machine. Adds names without an account here to `absent`.
     pub(crate) fn for_file(&self, people: &mut People, absent: &mut Vec<Who>) -> Vec<u8> {
         let mut entries: Vec<(u16, u32, u16)> = Vec::new();
         for Entry { tag, bits } in &self.0 {
@@ -178,7 +179,7 @@ impl Acl {
         self.0.iter().map(line).collect::<String>().into_bytes()
     }
 
-    /// Reads such a text. `None`: it is none.
+    /// Parses the text format. `None`: the text is malformed.
     pub(crate) fn of_text(text: &[u8]) -> Option<Acl> {
         let mut found = Vec::new();
         for line in std::str::from_utf8(text).ok()?.lines() {
@@ -202,8 +203,8 @@ impl Acl {
         Some(Acl(found))
     }
 
-    /// The owning group's permissions without the list. With it, these bits of a file's mode are those of the mask,
-    /// which may be more.
+    /// The owning group's permissions without the list. On a file with a list, the mode's group bits hold the mask,
+    /// which may grant more.
     pub(crate) fn group_bits(&self) -> Option<u32> {
         let bits = |tag: &Tag| self.0.iter().find(|entry| entry.tag == *tag).map(|entry| u32::from(entry.bits));
         bits(&Tag::OwningGroup).map(|group| group & bits(&Tag::Mask).unwrap_or(7))
@@ -215,7 +216,7 @@ mod tests {
     use super::*;
 
     fn machine(names: &'static str) -> People {
-        // Ids are places in a list of names.
+        // An id is a position in a list of names.
         const LYON: &str = "anna bob carol";
         fn name_in(names: &str, id: u32) -> Option<String> {
             names.split(' ').nth(id as usize).map(str::to_owned)

@@ -1,7 +1,7 @@
 //! The hidden folder beside a target in which its contents grow.
 //!
-//! Another user who can write to the folder around it can rename it, and give its name to another folder there. So it
-//! is opened once and used by its descriptor, and it is a transfer's only if its contents say so.
+//! Another user who can write to the parent folder can rename it and give its name to another folder. So the area is
+//! opened once and used by its descriptor, and its contents must identify it as a transfer's folder.
 
 use std::ffi::OsString;
 use std::io::{self, Read};
@@ -18,41 +18,41 @@ use crate::error::{At, StageError};
 
 const PREFIX: &[u8] = b".landbridge-stage-";
 
-/// New contents, until they are put in place.
+/// New contents, before they are put in place.
 pub(crate) const TREE: &str = "tree";
 pub(crate) const JOURNAL: &str = "journal";
 const LOCK: &str = "lock";
-/// The target's name, by which what is left of its transfers is found.
+/// The target's name. It identifies the leftovers of the target's transfers.
 const NAME: &str = "name";
 const PRIVATE: Mode = Mode::from_raw_mode(0o600);
 
-/// Whether a name is of such a folder. None is ever moved.
+/// Returns true for the name of a transfer's hidden folder. Such folders are never moved.
 pub(crate) fn is_area(name: &[u8]) -> bool {
     name.starts_with(PREFIX)
 }
 
-/// The folder, for as long as this process writes there.
+/// The area, while this process writes there.
 #[derive(Debug)]
 pub(crate) struct Area {
     path: PathBuf,
-    /// The folder that it is in, and its name there: what `path` means may change.
+    /// The parent folder, and the area's name in it: `path` may come to mean another folder.
     parent: Folder,
     name: Vec<u8>,
     folder: Folder,
-    /// Whether there was none before.
+    /// True if this process created the folder.
     fresh: bool,
-    /// Its lock ends with this process, however that ends.
+    /// The kernel releases the lock when this process ends for any reason.
     lock: OwnedFd,
 }
 
 impl Area {
-    /// Makes the folder, or finds the one that an earlier transfer of the same name left. What the transfer is called
-    /// follows from what it moves and to where, so that the same command continues it.
+    /// Creates the folder, or reopens the one that an earlier transfer of the same name left. The name is derived from
+    /// the source and the target, so the same command continues its transfer.
     ///
     /// # Errors
-    /// [`StageError::Busy`] if another process is at it; [`StageError::Conflict`] if it is no transfer's.
+    /// [`StageError::Busy`] if another process holds it; [`StageError::Conflict`] if it is not a transfer's folder.
     pub(crate) fn open(parent: &Folder, shown: &Path, origin: &[u8], target: &[u8]) -> Result<Area, StageError> {
-        /// How often it is tried while other processes make it and remove it.
+        /// Number of attempts while other processes create and remove the folder.
         const ATTEMPTS: u32 = 50;
         const PAUSE: Duration = Duration::from_millis(10);
         let name = called(origin, target);
@@ -74,12 +74,13 @@ impl Area {
             folder => folder.at("open", path)?,
         };
         private(&folder, path)?;
-        // Nothing is made in a folder that is not a transfer's; one whose lock is held may only look as if it were not.
+        // Create nothing in a folder that is not a transfer's. A folder whose lock is held may only look foreign for a
+        // moment.
         let is_ours = is_of(&folder, target).at("list", path)?;
         let (flags, mode) = if is_ours { (OFlags::CREATE, PRIVATE) } else { (OFlags::empty(), Mode::empty()) };
         let lock = match folder.beneath(LOCK.as_bytes(), OFlags::RDWR | flags, mode) {
             Err(Errno::NOENT) if is_ours || is_removed(&folder).at("examine", path)? => return Ok(None),
-            // No link, and no folder, is a lock of ours.
+            // Our lock is never a link or a folder.
             Err(Errno::NOENT | Errno::LOOP | Errno::ISDIR) => return Err(foreign(path)),
             lock => held(&folder, lock.at("open", path.join(LOCK))?, path)?,
         };
@@ -94,7 +95,7 @@ impl Area {
         match area.sign(target) {
             Ok(()) => Ok(Some(area)),
             Err(error) => {
-                // Nothing is in it yet.
+                // The new folder is still empty.
                 if fresh {
                     let _ = area.remove();
                 }
@@ -103,7 +104,7 @@ impl Area {
         }
     }
 
-    /// Writes who has locked it, and for which target.
+    /// Records the process that holds the lock, and the target.
     fn sign(&self, target: &[u8]) -> Result<(), StageError> {
         let process = format!("{} of {}\n", std::process::id(), rustix::system::uname().nodename().to_string_lossy());
         rustix::fs::ftruncate(&self.lock, 0).at("write", self.path.join(LOCK))?;
@@ -113,11 +114,11 @@ impl Area {
         rustix::io::pwrite(&named, target, 0).at("write", self.path.join(NAME)).map(drop)
     }
 
-    /// What a transfer to this target has left under this name, by this user, and its lock if it has one. `None`: the
-    /// name is of something else.
+    /// Finds the leftovers of this user's transfer to this target under this name, and takes their lock if they have
+    /// one. `None`: the name belongs to something else.
     ///
     /// # Errors
-    /// [`StageError::Busy`]: a process is at it.
+    /// [`StageError::Busy`]: a process is using it.
     pub(crate) fn left(
         parent: &Folder,
         shown: &Path,
@@ -143,29 +144,29 @@ impl Area {
         &self.path
     }
 
-    /// Whether there was none before.
+    /// Returns true if this process created the folder.
     pub(crate) fn is_fresh(&self) -> bool {
         self.fresh
     }
 
-    /// Removes it with all that is in it. Returns whether it is gone: somebody may have renamed it, and then it is
-    /// empty.
+    /// Removes the area with its contents. Returns true if it is gone, false if somebody has renamed it; its contents
+    /// are removed in both cases.
     ///
     /// # Errors
-    /// The system's.
+    /// System errors.
     pub(crate) fn remove(self) -> Result<bool, StageError> {
         remove(&self.folder, &self.parent, &self.name).at("remove", &self.path)
     }
 
-    /// Removes the contents that it has so far.
+    /// Removes the contents written so far.
     ///
     /// # Errors
-    /// The system's.
+    /// System errors.
     pub(crate) fn clear(&self) -> Result<(), StageError> {
         self.folder.remove(TREE.as_bytes()).at("remove", self.path.join(TREE))
     }
 
-    /// Lets this user change all folders of the contents: they may have permissions by which nobody can.
+    /// Makes all folders of the contents writable for this user: their permissions may deny it.
     pub(crate) fn unseal(&self) {
         if let Ok(tree) = self.folder.enter(TREE.as_bytes()) {
             unseal(&tree);
@@ -173,7 +174,7 @@ impl Area {
     }
 }
 
-/// What the folder of a transfer is called.
+/// The name of a transfer's folder.
 fn called(origin: &[u8], target: &[u8]) -> Vec<u8> {
     let mut hasher = blake3::Hasher::new();
     for part in [origin, target] {
@@ -182,7 +183,7 @@ fn called(origin: &[u8], target: &[u8]) -> Vec<u8> {
     [PREFIX, &hasher.finalize().to_hex().as_bytes()[..16]].concat()
 }
 
-/// Nobody else may write there.
+/// Checks that the folder is this user's and closed to all others.
 fn private(folder: &Folder, path: &Path) -> Result<(), StageError> {
     let found = folder.examine().at("examine", path)?;
     if found.st_uid != rustix::process::geteuid().as_raw() || found.st_mode & 0o077 != 0 {
@@ -192,8 +193,8 @@ fn private(folder: &Folder, path: &Path) -> Result<(), StageError> {
     Ok(())
 }
 
-/// Whether a folder is of transfers to this target. A process that was killed at its beginning may not have written all
-/// of what says so, and nothing else then.
+/// Returns true if a folder belongs to transfers to this target. A process killed during setup may have written only
+/// part of the target's name, and then the folder holds nothing but the lock and the name.
 fn is_of(folder: &Folder, target: &[u8]) -> rustix::io::Result<bool> {
     let name = match read(folder, NAME) {
         Ok(name) if name == target => return Ok(true),
@@ -206,7 +207,7 @@ fn is_of(folder: &Folder, target: &[u8]) -> rustix::io::Result<bool> {
 }
 
 fn read(folder: &Folder, name: &str) -> io::Result<Vec<u8>> {
-    /// Longer than a name can be.
+    /// Longer than any file name.
     const MOST: u64 = 4096;
     let file = folder.beneath(name.as_bytes(), OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty())?;
     let mut bytes = Vec::new();
@@ -214,15 +215,15 @@ fn read(folder: &Folder, name: &str) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Removes the folder of a transfer with all that is in it. The caller holds its lock, or it has none. Returns whether
-/// it is gone: somebody may have renamed it, and then it is empty.
+/// Removes a transfer's folder with its contents. The caller holds its lock, or the folder has none. Returns true if it
+/// is gone, false if somebody has renamed it; its contents are removed in both cases.
 ///
 /// # Errors
-/// The system's.
+/// System errors.
 pub(crate) fn remove(folder: &Folder, parent: &Folder, name: &[u8]) -> io::Result<bool> {
-    // First what says what the rest is: a process that is killed meanwhile must not leave half of what it says.
+    // Remove the journal first: if this process is killed halfway, the journal must not list contents that are gone.
     folder.remove(JOURNAL.as_bytes())?;
-    // The name says whose the rest is, and while the lock is there nobody else writes here.
+    // The name marks the rest as ours, and the lock keeps other transfers out until the end.
     for other in folder.names()? {
         if other != LOCK.as_bytes() && other != NAME.as_bytes() {
             folder.remove(&other)?;
@@ -250,12 +251,12 @@ fn is_removed(folder: &Folder) -> rustix::io::Result<bool> {
     folder.examine().map(|found| found.st_nlink == 0)
 }
 
-/// Whether this is the folder's lock: the process that held it before may have removed it.
+/// Returns true if this is the folder's current lock: an earlier holder may have removed it.
 fn is_locked_by(folder: &Folder, lock: &OwnedFd) -> bool {
     rustix::fs::fstat(lock).is_ok_and(|own| folder.has(LOCK.as_bytes(), identity_of(&own)))
 }
 
-/// The lock, held by this process.
+/// Takes the lock for this process.
 fn held(folder: &Folder, lock: OwnedFd, path: &Path) -> Result<OwnedFd, StageError> {
     match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(lock),
@@ -267,7 +268,7 @@ fn held(folder: &Folder, lock: OwnedFd, path: &Path) -> Result<OwnedFd, StageErr
     }
 }
 
-/// Best effort: what follows says what could not be changed.
+/// Best effort: the removal that follows reports folders that could not be changed.
 fn unseal(folder: &Folder) {
     let _ = folder.unseal();
     for name in folder.names().unwrap_or_default() {
@@ -279,7 +280,7 @@ fn unseal(folder: &Folder) {
     }
 }
 
-/// Whether a name can be a target's.
+/// The name of a target at this path. Rejects names that a target cannot have.
 pub(crate) fn name_of_target(path: &Path) -> Result<&[u8], StageError> {
     let refused = |problem: &str| StageError::Conflict { path: path.to_owned(), problem: problem.to_owned() };
     let name = path.file_name().ok_or_else(|| refused("a target needs a name of its own"))?.as_bytes();
@@ -295,7 +296,7 @@ mod tests {
 
     use super::*;
 
-    /// Another user who can write to the folder around can give any folder in it the name that a transfer will use.
+    /// Another user who can write to the parent folder can give any folder in it the name of a future transfer's area.
     #[test]
     fn a_folder_with_a_transfers_name_that_is_none_stays_as_it_is() {
         let folder = tempfile::tempdir().unwrap();
@@ -328,7 +329,7 @@ mod tests {
         assert_eq!(std::fs::read_dir(aside).unwrap().count(), 0, "what was the transfer's is gone");
     }
 
-    /// A process finds the folder of another that is making, using or removing it.
+    /// A process may find the folder while another creates, uses or removes it.
     #[test]
     fn processes_that_meet_at_it_take_turns() {
         let folder = tempfile::tempdir().unwrap();

@@ -10,13 +10,13 @@ use crate::manifest::{Kind, Manifest};
 pub struct Piece {
     /// The file's number in the manifest.
     pub entry: u32,
-    /// In the file, in bytes.
+    /// Offset in the file, in bytes.
     pub offset: u64,
-    /// In bytes.
+    /// Length in bytes.
     pub length: u32,
 }
 
-/// A manifest's data, cut. Both ends cut the same manifest, and get the same blocks.
+/// A manifest's data, cut into blocks. Both ends cut the same manifest and get the same blocks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Blocks {
     pieces: Vec<Piece>,
@@ -25,22 +25,22 @@ pub struct Blocks {
     size: u32,
 }
 
-/// The sizes that a block may have, in bytes.
+/// Permitted block sizes, in bytes.
 pub const SIZES: RangeInclusive<u32> = 4 << 10..=1 << 30;
 
-/// The most blocks: their numbers, and what is remembered of each, must fit. A petabyte in blocks of 4 MiB.
+/// Maximum number of blocks, so that block numbers and per-block state fit. Enough for a petabyte in blocks of 4 MiB.
 const MOST: u64 = 1 << 28;
-/// The largest block where other users compute: a mover has several in memory.
+/// The largest block on a node where other users compute: a mover keeps several blocks in memory.
 pub(crate) const MOST_BESIDE: u32 = 64 << 20;
 
-/// Most files in a block: each costs the receiver a file to create, whatever its length.
+/// Maximum number of files in a block: the receiver creates each file, whatever its length.
 const MOST_PIECES: usize = 4096;
 
 impl Blocks {
-    /// Cuts all data into blocks of at most `size` bytes, which is not 0.
+    /// Cuts all data into blocks of at most `size` bytes. `size` must not be 0.
     ///
     /// # Errors
-    /// [`StageError::Manifest`]: there would be more than 2^28 blocks.
+    /// [`StageError::Manifest`] if this takes more than 2^28 blocks.
     pub fn cut(manifest: &Manifest, size: u32) -> Result<Blocks, StageError> {
         if manifest.bytes() / u64::from(size) > MOST {
             let problem = format!("{} bytes in blocks of {size} are too many blocks", manifest.bytes());
@@ -80,12 +80,12 @@ impl Blocks {
         self.firsts.len() as u32
     }
 
-    /// Bytes of the largest block that is allowed.
+    /// Maximum size of a block, in bytes.
     pub fn size(&self) -> u32 {
         self.size
     }
 
-    /// The pieces of a block, in their order. Empty for a block that there is not.
+    /// The pieces of a block, in order. Empty if there is no such block.
     pub fn pieces(&self, block: u32) -> &[Piece] {
         let at = block as usize;
         match self.firsts.get(at) {
@@ -103,7 +103,7 @@ impl Blocks {
     }
 }
 
-/// Which blocks have arrived.
+/// The set of blocks that have arrived.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bitmap {
     words: Vec<u64>,
@@ -112,12 +112,12 @@ pub struct Bitmap {
 }
 
 impl Bitmap {
-    /// None of `count` blocks.
+    /// An empty set for `count` blocks.
     pub fn new(count: u32) -> Bitmap {
         Bitmap { words: vec![0; count.div_ceil(64) as usize], count, set: 0 }
     }
 
-    /// Returns whether it is new. A block that there is not is ignored.
+    /// Adds a block. Returns true if it is new. Ignores a number beyond the last block.
     pub fn insert(&mut self, block: u32) -> bool {
         if block >= self.count || self.contains(block) {
             return false;
@@ -127,7 +127,7 @@ impl Bitmap {
         true
     }
 
-    /// Takes a block back.
+    /// Removes a block from the set.
     pub fn remove(&mut self, block: u32) {
         if self.contains(block) {
             self.words[(block / 64) as usize] &= !(1 << (block % 64));
@@ -139,7 +139,7 @@ impl Bitmap {
         self.words.get((block / 64) as usize).is_some_and(|word| word >> (block % 64) & 1 == 1)
     }
 
-    /// Those that have not arrived, ascending.
+    /// Blocks that have not arrived, in ascending order.
     pub fn missing(&self) -> impl Iterator<Item = u32> + '_ {
         (0..self.count).filter(|block| !self.contains(*block))
     }
@@ -177,7 +177,7 @@ mod tests {
     }
 
     proptest! {
-        /// Blocks hold each byte once, in order, and no block is longer than allowed or without need shorter.
+        /// Blocks hold each byte once and in order; no block is longer than allowed or shorter than necessary.
         #[test]
         fn blocks_cover_all_data_once(files in prop::collection::vec(extents(), 0..40), size in 1u32..2000) {
             let manifest = Manifest { entries: files.iter().cloned().map(file).collect() };
@@ -202,7 +202,7 @@ mod tests {
             }
             prop_assert!(touched.iter().all(|touched| *touched));
             for (ranges, data) in covered.iter().zip(&files) {
-                // Extents without a gap between them are one range.
+                // Merge adjacent extents.
                 let mut merged: Vec<(u64, u64)> = Vec::new();
                 for (offset, length) in data {
                     match merged.last_mut() {

@@ -1,46 +1,46 @@
-//! How fast to move, and with what right to a core, so that the application beside it is not slowed down more than the
-//! user accepts. Pure; time and measurements are arguments.
+//! Controls the transfer rate and the scheduling priority of the moving thread, so that an application on the same node
+//! is slowed down no more than the user accepts. Pure; time and measurements are arguments.
 //!
-//! The pressure on the application is the share of time that its threads could have run and did not. Its base is what
-//! there is without us; what exceeds it is ours. Above the accepted harm the rate falls by a quarter, below it rises by
-//! a part of the goal (additive increase, multiplicative decrease). A deadline is a goal that cannot be undercut: as it
-//! comes nearer, the rate that it needs is kept whatever the harm, and where a thread of low priority does not get
-//! that, one of a higher priority does the work.
+//! The pressure on the application is the share of time that its threads were runnable but did not run. The base is the
+//! pressure without the transfer; the excess is harm. Above the accepted harm the rate falls by a quarter, below it the
+//! rate rises by a part of the goal (additive increase, multiplicative decrease). A deadline overrides the harm: the
+//! closer it comes, the more the rate it requires prevails, and if a thread of low priority does not reach that rate,
+//! its priority is raised.
 
 use std::time::Duration;
 
-/// What the user wants.
+/// The user's limits for a transfer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Aim {
-    /// Bytes per second that are not exceeded.
+    /// Upper limit in bytes per second.
     pub rate: Option<u64>,
-    /// When all should be there, from the beginning.
+    /// Deadline for the whole transfer, measured from its start.
     pub deadline: Option<Duration>,
-    /// The share of its time that an application may lose.
+    /// The accepted loss of an application, as a share of its time.
     pub harm: f64,
 }
 
 impl Aim {
-    /// What to begin with. A thread that has given up its rights and starves cannot even hand its work over.
+    /// The initial level. A starved thread at the idle level cannot even hand its work over.
     fn first(&self) -> Level {
         if self.waits() { Level::Idle } else { Level::Low }
     }
 
-    /// Whether only what is left over is taken, however long it takes.
+    /// Returns true if the transfer uses idle cores only, however long it takes.
     pub(crate) fn waits(&self) -> bool {
         self.deadline.is_none() && self.harm <= NO_HARM
     }
 }
 
-/// A thread's right to a core.
+/// Scheduling priority of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum Level {
-    /// Only when nothing else wants to run.
+    /// Runs only on idle cores.
     Idle = 0,
-    /// Less than others.
+    /// Below other threads.
     Low = 1,
-    /// As others.
+    /// Equal to other threads.
     Normal = 2,
 }
 
@@ -62,70 +62,70 @@ impl Level {
     }
 }
 
-/// What was measured since the last time.
+/// Measurements since the previous sample.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sample {
-    /// Since the beginning.
+    /// Time since the start.
     pub now: Duration,
-    /// Bytes that have arrived, and all; 0: not known yet.
+    /// Bytes arrived so far, and bytes in total; 0: not known yet.
     pub arrived: u64,
     pub total: u64,
-    /// Share of its time that the application was kept from running; `None`: there is no application.
+    /// The share of its time that the application was kept from running; `None`: there is no application.
     pub pressure: Option<f64>,
-    /// The same of the moving thread.
+    /// The same share for the moving thread.
     pub held_up: f64,
-    /// Whether there is something to do.
+    /// True if there is work to do.
     pub busy: bool,
 }
 
-/// What to do until the next time.
+/// Settings until the next sample.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Decision {
-    /// Bytes per second; `None`: as fast as it goes.
+    /// Bytes per second; `None`: no limit.
     pub rate: Option<u64>,
     pub level: Level,
 }
 
-/// Without a limit the rate is found from here, in bytes per second.
+/// Initial rate if there is no limit, in bytes per second.
 const FIRST: f64 = 64e6;
-/// A rate is not lowered below this part of its goal: less would never end, and harm no less.
+/// Floor of the rate, as a part of its goal: below it a transfer would never end, and would do no less harm.
 const LEAST: f64 = 0.05;
-/// Up to this harm only what others leave idle is used, and the rate may fall below that part.
+/// Up to this harm, the transfer uses idle cores only, and its rate may fall below the floor.
 const NO_HARM: f64 = 0.01;
-/// A deadline is aimed at with this much to spare.
+/// Safety margin for a deadline.
 const SPARE: f64 = 1.08;
-/// Below this share of the goal it is too slow.
+/// Below this share of the goal, the transfer is too slow.
 const SLOW: f64 = 0.93;
-/// Above this share of its time a thread is held up by others, and more rights would help.
+/// A thread held up for more than this share of its time would gain from a higher level.
 const HELD_UP: f64 = 0.15;
-/// Up to this share of its time a thread that is held up would not notice if it had less rights.
+/// A thread held up for less than this share of its time would not notice a lower level.
 const LEFT_ALONE: f64 = 0.06;
-/// How long it is too slow, before it gets more rights; and how long it has more than it needs before it gets less.
+/// Time below the goal before the level rises, and time above it before the level falls.
 const PATIENCE: Duration = Duration::from_millis(200);
 const EASE: Duration = Duration::from_secs(2);
-/// Averages are over about this time.
+/// Averaging time of the measurements, in seconds.
 const MEMORY: f64 = 0.5;
 
-/// See the module docs.
+/// Chooses rate and level; see the module docs.
 #[derive(Clone, Debug)]
 pub struct Controller {
     aim: Aim,
-    /// Pressure without us.
+    /// Pressure without the transfer.
     base: Option<f64>,
-    /// Pressure of late; `None`: none has been measured yet.
+    /// Smoothed pressure; `None`: not measured yet.
     recent: Option<f64>,
-    /// Bytes per second, of late.
+    /// Smoothed speed in bytes per second.
     speed: f64,
     allowed: f64,
     level: Level,
     last: Option<Sample>,
     slow_since: Option<Duration>,
     easy_since: Option<Duration>,
-    /// How long it is left alone after a lower level turned out to be too low; doubles each time.
+    /// Delay before the next lower level is tried; doubles each time a lower level proves too low.
     ease: Duration,
-    /// Whether the last change was to a lower level.
+    /// True if the last change was to a lower level.
     lowered: bool,
-    /// Sums for the report: pressure above the base, and its weight.
+    /// Sums for the report: pressure above the base times its duration, and the duration.
     caused: (f64, f64),
 }
 
@@ -147,18 +147,18 @@ impl Controller {
         }
     }
 
-    /// Changes the limit while it goes on.
+    /// Changes the rate limit of a running transfer.
     pub fn set_rate(&mut self, rate: Option<u64>) {
         self.aim.rate = rate;
         self.allowed = rate.map_or(self.allowed, |rate| rate as f64);
     }
 
-    /// The share of its time that the application lost to us, on average. `None`: there was none.
+    /// The average share of its time that the application lost to the transfer. `None`: there was no application.
     pub fn harm(&self) -> Option<f64> {
         (self.caused.1 > 0.0).then(|| self.caused.0 / self.caused.1)
     }
 
-    /// Takes a measurement, some ten times a second. The first one is from before anything is moved.
+    /// Processes a sample, about ten times a second. The first sample must precede the first moved byte.
     pub fn sample(&mut self, sample: Sample) -> Decision {
         let Some(last) = self.last.replace(sample) else {
             (self.recent, self.base) = (sample.pressure, sample.pressure);
@@ -175,7 +175,7 @@ impl Controller {
         if let Some(pressure) = sample.pressure {
             let before = self.recent.unwrap_or(pressure);
             let recent = before + (pressure - before) * weight;
-            // Work of the application comes and goes: its base is never above what there is now.
+            // The application's load varies: its base is never above the present pressure.
             let base = self.base.map_or(recent, |base| base.min(recent));
             (self.recent, self.base) = (Some(recent), Some(base));
             let harm = recent - base;
@@ -201,7 +201,7 @@ impl Controller {
         self.decision(sample)
     }
 
-    /// The rate that the deadline needs from now on. To learn how much there is takes a core too.
+    /// The rate the deadline requires from now on. Infinite while the total is unknown: finding it takes a core too.
     fn needed(&self, sample: Sample) -> f64 {
         let Some(deadline) = self.aim.deadline else { return 0.0 };
         if sample.total == 0 {
@@ -212,8 +212,8 @@ impl Controller {
         left / time * SPARE
     }
 
-    /// What it should be at: what the deadline needs, else what the accepted harm allows. Where that is next to none,
-    /// it takes what is left over.
+    /// The target rate: the deadline's rate, or else the rate that the accepted harm allows. If almost no harm is
+    /// accepted, the target is 0 and the transfer uses idle cores.
     fn goal(&self, needed: f64) -> f64 {
         match self.aim.deadline {
             Some(_) => needed,
@@ -224,7 +224,7 @@ impl Controller {
 
     fn choose_level(&mut self, sample: Sample, needed: f64) {
         if !sample.busy {
-            // What is left to do can wait.
+            // The remaining work is not urgent.
             self.level = if sample.total == 0 { self.aim.first() } else { Level::Idle };
             (self.slow_since, self.easy_since, self.lowered) = (None, None, false);
             return;
@@ -234,7 +234,6 @@ impl Controller {
         if slow {
             self.easy_since = None;
             let since = *self.slow_since.get_or_insert(sample.now);
-            // A lower level that was tried and is too low is left at once.
             let patience = if self.lowered { PATIENCE / 2 } else { PATIENCE };
             if sample.now >= since + patience && self.level < Level::Normal {
                 if std::mem::take(&mut self.lowered) {
@@ -250,7 +249,8 @@ impl Controller {
             return;
         }
         if sample.held_up > LEFT_ALONE {
-            // Others want the same cores: with less rights it would starve, and take long to say so.
+            // Other threads want the same cores: at a lower level this one would starve, and the controller would
+            // notice late.
             self.easy_since = None;
             return;
         }
@@ -287,7 +287,7 @@ impl Controller {
 mod tests {
     use super::*;
 
-    /// A node on which an application computes: what a mover gets and what it costs, by its level and its rate.
+    /// A node on which an application computes: a mover's speed and its cost to the application, by level and rate.
     struct Node {
         /// Bytes per second that each level gets at most.
         gets: [f64; 3],
@@ -296,7 +296,7 @@ mod tests {
         base: f64,
     }
 
-    /// Both cores busy: a thread of idle class starves, and what runs is taken from the application.
+    /// Both cores busy: a thread of idle class starves, and a higher class takes its time from the application.
     const BUSY: Node = Node { gets: [5e6, 60e6, 1e9], costs: [1e-11, 3e-10, 5e-10], base: 0.01 };
     /// A core is idle.
     const HALF: Node = Node { gets: [800e6, 900e6, 1e9], costs: [1e-11, 1e-11, 1e-11], base: 0.0 };

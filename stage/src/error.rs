@@ -1,11 +1,12 @@
-//! Why something was not moved.
+//! Errors of a transfer.
 
 use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 use types::untrusted::printable;
 
-/// See the module docs. Each names the place; what was moved before is kept, unless it says otherwise.
+/// Reasons why something was not moved. Each names the path. Data moved before stays, unless the message states
+/// otherwise.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum StageError {
@@ -27,7 +28,7 @@ pub enum StageError {
     NoRoom { path: PathBuf, needed: u64, free: u64, kept: u64 },
     #[error("{} has room for {free} more files and folders; {needed} are needed. Nothing was moved", shown(path))]
     NoFiles { path: PathBuf, needed: u64, free: u64 },
-    /// `process` is empty if it has not said yet which it is.
+    /// `process` is empty if the other process has not recorded its name yet.
     #[error("{} is being written by another transfer{}", shown(path), by(process))]
     Busy { path: PathBuf, process: String },
     #[error("block {block} ({}) is not what its sender read: it was damaged on its way", shown(path))]
@@ -40,7 +41,7 @@ pub enum StageError {
     BlockSize(u64),
 }
 
-/// A path for a message: names of files are text by others.
+/// A path for a message: file names are untrusted text.
 fn shown(path: &Path) -> String {
     printable(&path.to_string_lossy())
 }
@@ -49,7 +50,7 @@ fn by(process: &str) -> String {
     if process.is_empty() { String::new() } else { format!(", process {process}") }
 }
 
-/// Turns an error of the system into one that says what was tried, and where.
+/// Adds the attempted action and the path to a system error.
 pub(crate) trait At<T> {
     fn at(self, doing: &'static str, path: impl Into<PathBuf>) -> Result<T, StageError>;
 }

@@ -1,4 +1,4 @@
-//! Removing what was moved to a place, complete or not.
+//! Removes the result of a transfer, complete or not.
 
 use std::ffi::OsStr;
 use std::io::ErrorKind;
@@ -12,16 +12,16 @@ use rustix::io::Errno;
 use crate::area::{self, Area, name_of_target};
 use crate::error::{At, StageError};
 
-/// How often it is looked whether a transfer that is being ended has ended.
+/// Polling interval while a running transfer ends.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// Removes a target, and what transfers to it have left beside it. A transfer that is still writing there has
-/// `patience` to end. What is not there is not missed, and no link is followed.
+/// Removes a target, and the leftovers of transfers to it beside it. A transfer that is still writing there gets
+/// `patience` to end. A missing target is not an error, and links are not followed.
 ///
-/// The path names what is removed, so nobody else may be able to put something of this user's there.
+/// The path alone selects the files to remove, so only this user may be able to put something of this user's there.
 ///
 /// # Errors
-/// The system's, or [`StageError::Busy`]; another user can rename something on the way to the target.
+/// System errors, or [`StageError::Busy`]; another user can rename something on the way to the target.
 pub fn evict(target: &Path, patience: Duration) -> Result<(), StageError> {
     name_of_target(target)?;
     let named = match Folder::of_unshared(target) {
@@ -31,9 +31,9 @@ pub fn evict(target: &Path, patience: Duration) -> Result<(), StageError> {
     let (folder, name) = (named.folder, named.name);
     let shown = target.parent().unwrap_or(Path::new("."));
     let deadline = Instant::now() + patience;
-    // What is still growing may be put in place meanwhile, so the target goes last.
+    // A transfer may still put its contents in place, so the target is removed last.
     let names = match folder.names() {
-        // In a folder that may be written and not listed, no transfer has been: its own folder could not be found.
+        // No transfer ran in a folder that is writable but cannot be listed: it could not have found its own area.
         Err(Errno::ACCESS) => Vec::new(),
         names => names.at("list", shown)?,
     };

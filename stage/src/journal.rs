@@ -1,8 +1,8 @@
-//! What a target remembers while it is not complete: the manifest, and each block that it has.
+//! The journal of an incomplete target: the manifest, and the blocks that have arrived.
 //!
-//! A file that grows: a header, then a record for each block. A record is written after its block, so a process that
-//! is killed loses at most the block that it was writing. A machine that crashes may lose blocks whose records it has:
-//! therefore the header names the boot of the machine, and after another boot each block is read and its hash compared.
+//! The file is append-only: a header, then a record for each block. A record is written after its block, so a killed
+//! process loses at most the block it was writing. A machine crash may lose blocks whose records survive. So the header
+//! names the machine's boot, and after another boot each block is read and its hash compared.
 
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
@@ -21,7 +21,7 @@ const MAGIC: &[u8; 8] = b"LBSTAGE3";
 const NEW: &str = "journal.new";
 /// Set in the number of a block that has not been compared with its hash yet.
 const UNCHECKED: u32 = 1 << 31;
-/// The number of a record that says: all has arrived and is being put in place.
+/// The record number that marks all blocks as arrived and being put in place.
 const PLACING: u32 = u32::MAX;
 /// Number, hash, and a checksum of both.
 const RECORD: usize = 4 + size_of::<Hash>() + 4;
@@ -33,15 +33,15 @@ struct Header {
     manifest: Manifest,
 }
 
-/// What an earlier process left.
+/// The journal that an earlier process left.
 #[derive(Debug)]
 pub(crate) struct Left {
-    /// Whether the machine has been up ever since.
+    /// True if the machine has not rebooted since.
     pub(crate) same_boot: bool,
-    /// Bytes of a block.
+    /// Block size in bytes.
     pub(crate) block: u32,
     pub(crate) manifest: Manifest,
-    /// In the order in which they were written. One that was compared later is there twice.
+    /// Written blocks, in order. A block that was verified later occurs twice.
     pub(crate) blocks: Vec<Block>,
     pub(crate) placing: bool,
 }
@@ -50,13 +50,13 @@ pub(crate) struct Left {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Block {
     pub(crate) number: u32,
-    /// What its bytes should be; all zeros: unknown.
+    /// The expected hash of its bytes; all zeros: unknown.
     pub(crate) hash: Hash,
-    /// Whether they were compared with it.
+    /// True if the bytes were compared with the hash.
     pub(crate) checked: bool,
 }
 
-/// The hash of a block that nobody has computed.
+/// The hash of a block whose hash was not computed.
 pub(crate) const UNKNOWN: Hash = [0; 32];
 
 impl Block {
@@ -69,7 +69,7 @@ impl Block {
     }
 }
 
-/// A record with its checksum.
+/// Adds the checksum to a record.
 fn sealed(mut record: [u8; RECORD]) -> [u8; RECORD] {
     let (contents, checksum) = record.split_at_mut(RECORD - 4);
     checksum.copy_from_slice(&blake3::hash(contents).as_bytes()[..4]);
@@ -82,16 +82,16 @@ pub(crate) struct Journal {
     path: PathBuf,
 }
 
-/// Names the time since this machine was started.
+/// Identifies the current boot of this machine.
 fn boot() -> String {
     std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned()
 }
 
 impl Journal {
-    /// Begins one that knows these blocks, in place of any that there is, with room for `count` of them.
+    /// Starts a journal with these blocks and room for `count` in total, and replaces an earlier journal.
     ///
     /// # Errors
-    /// The system's.
+    /// System errors.
     pub(crate) fn create(
         area: &Area,
         (block, count): (u32, u32),
@@ -110,7 +110,7 @@ impl Journal {
             file.write_all(blake3::hash(&header).as_bytes())?;
             file.write_all(&header)?;
             file.write_all(&known.iter().flat_map(Block::record).collect::<Vec<u8>>())?;
-            // One that is compared later has two. The last one is that all is put in place.
+            // A block that is verified later has two records. The last record marks the move into place.
             let records = (2 * u64::from(count) + 1) * RECORD as u64;
             let whole = header.len() as u64 + 64 + records;
             match rustix::fs::fallocate(&file, FallocateFlags::KEEP_SIZE, 0, whole) {
@@ -124,10 +124,10 @@ impl Journal {
         Ok(Journal { file: file.into(), path })
     }
 
-    /// Reads what is there. `None`: nothing, or nothing that can be used; then all is moved again.
+    /// Reads the journal. `None`: there is none or it is unusable; then everything is moved again.
     ///
     /// # Errors
-    /// The system's.
+    /// System errors.
     pub(crate) fn read(area: &Area) -> Result<Option<Left>, StageError> {
         let path = area.path().join(JOURNAL);
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -155,11 +155,11 @@ impl Journal {
         }
         let same_boot = then == boot() && !then.is_empty();
         let mut left = Left { same_boot, block, manifest, blocks: Vec::new(), placing: false };
-        // The last one may be incomplete.
+        // The last record may be incomplete.
         for record in records.chunks_exact(RECORD) {
             let (contents, checksum) = record.split_at(RECORD - 4);
             if blake3::hash(contents).as_bytes()[..4] != *checksum {
-                // Damaged: what it was of counts as not there.
+                // Damaged: its block counts as missing.
                 continue;
             }
             let (number, hash) = contents.split_at(4);
@@ -175,18 +175,18 @@ impl Journal {
         Some(left)
     }
 
-    /// Remembers a block, which has been written.
+    /// Records a block that has been written.
     ///
     /// # Errors
-    /// The system's.
+    /// System errors.
     pub(crate) fn add(&mut self, block: Block) -> Result<(), StageError> {
         self.append(&block.record())
     }
 
-    /// Remembers that all is there, and on the disk, and is about to be put in place.
+    /// Records that all contents are on the disk and are about to be put in place.
     ///
     /// # Errors
-    /// The system's.
+    /// System errors.
     pub(crate) fn place(&mut self) -> Result<(), StageError> {
         let mut record = [0; RECORD];
         record[..4].copy_from_slice(&PLACING.to_le_bytes());
@@ -194,7 +194,7 @@ impl Journal {
         rustix::fs::fdatasync(self.file.as_fd()).at("write", &self.path)
     }
 
-    /// A record is written by one call, so that the next one begins at a multiple of its length.
+    /// One write call for each record, so that the next record starts at a multiple of the record length.
     fn append(&mut self, record: &[u8]) -> Result<(), StageError> {
         match rustix::io::write(&self.file, record) {
             Ok(count) if count == record.len() => Ok(()),

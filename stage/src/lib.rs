@@ -1,8 +1,8 @@
-//! Staging: files and folders go to where the next job needs them, while another job computes there.
+//! Staging: copies files and folders to the nodes of the next job while another job computes there.
 //!
-//! A [`Source`] lists what is to be moved in a [`Manifest`] and reads it; [`Blocks`] cuts it into blocks, the unit of
-//! transfer; a [`Target`] writes blocks into a hidden area beside the target, remembers which it has, and puts all in
-//! place at once. [`transfer`] connects a source and a target of one machine, [`mover`] those of several.
+//! A [`Source`] lists its files in a [`Manifest`] and reads them; [`Blocks`] cuts the data into blocks, the unit of
+//! transfer; a [`Target`] writes blocks into a hidden area beside the target, records them in a journal, and puts
+//! everything in place at once. [`transfer`] connects a source and a target of one machine, [`mover`] those of several.
 //!
 //! After Reid and Stumm, "Overlapping Data Transfer With Application Execution on Clusters".
 

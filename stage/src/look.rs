@@ -1,5 +1,5 @@
-//! The ends of a transfer before it begins: whether a source is there, and whether a target can be made. Nothing is
-//! changed.
+//! Checks the ends of a transfer before it begins: the source must exist, and the target must be possible. Changes
+//! nothing.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::{At, StageError};
 use crate::target::{means_into, resolve};
 
-/// Which end of a transfer a place shall be.
+/// The end of a transfer that a place is meant for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Role {
@@ -20,15 +20,15 @@ pub enum Role {
     Target,
 }
 
-/// What a look has found.
+/// Result of a check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Found {
-    /// A transfer can begin, as far as can be seen before it.
+    /// A transfer can begin, as far as can be seen beforehand.
     Usable,
-    /// None can, and why.
+    /// No transfer can begin, for this reason.
     Unusable(String),
-    /// The system could not tell, and why: a file system that does not answer, for instance.
+    /// The system gave no answer, for this reason: a file system that does not respond, for instance.
     Unknown(String),
 }
 
@@ -41,7 +41,7 @@ impl Found {
         }
     }
 
-    /// The same with at most this many characters of the reason.
+    /// Truncates the reason to this many characters.
     pub(crate) fn cut(self, most: usize) -> Found {
         let cut = |text: String| text.chars().take(most).collect();
         match self {
@@ -52,7 +52,7 @@ impl Found {
     }
 }
 
-/// Looks at a place as this process's user.
+/// Checks a place as this process's user.
 pub fn look(path: &Path, role: Role) -> Found {
     Found::of(match role {
         Role::Source => source(path),
@@ -60,7 +60,7 @@ pub fn look(path: &Path, role: Role) -> Found {
     })
 }
 
-/// A file or folder that can be read; a link at its end is followed.
+/// The source must be a readable file or folder; a link at its end is followed.
 fn source(path: &Path) -> Result<(), StageError> {
     let named = Named::resolve(path).at("find", path)?;
     let found = named.stat().at("find", path)?;
@@ -72,8 +72,8 @@ fn source(path: &Path) -> Result<(), StageError> {
     named.open(flags, Mode::empty()).map(drop).at("read", path)
 }
 
-/// A folder to go into, or a name in a folder that is there. The folder must be writable either way: what arrives is
-/// hidden in it first.
+/// The target must be an existing folder, or a name in one. The folder must be writable either way: the hidden area is
+/// created in it.
 fn target(path: &Path) -> Result<(), StageError> {
     let (folder, shown) = match means_into(path) {
         true => {
@@ -99,7 +99,7 @@ fn missing(folder: &Path, error: std::io::Error) -> StageError {
     }
 }
 
-/// Whether a transfer would find the same, and not only a system that does not answer at this moment.
+/// Returns true if a transfer would fail in the same way, false if the system may only be unavailable for now.
 fn is_certain(error: &StageError) -> bool {
     let StageError::System { source, .. } = error else { return true };
     const CERTAIN: [Errno; 8] = [
@@ -149,7 +149,7 @@ mod tests {
     #[test]
     fn a_target_needs_a_folder_that_can_be_written() {
         if rustix::process::geteuid().is_root() {
-            // Root may write everywhere but where nobody may.
+            // Root may write everywhere except in places like /proc.
             assert!(matches!(look(Path::new("/proc/self/new"), Role::Target), Found::Unusable(_)));
             return;
         }

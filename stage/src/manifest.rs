@@ -1,4 +1,4 @@
-//! What is moved: every file, folder and link, with all that makes it what it is.
+//! The manifest of a transfer: every file, folder and link with its metadata.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -7,19 +7,19 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use types::untrusted::printable;
 
-/// The contents of a source at one moment. A folder precedes what is in it.
+/// The contents of a source at one moment. A folder precedes its contents.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Manifest {
     pub entries: Vec<Entry>,
 }
 
-/// Names and values of extended attributes, those of access control lists among them.
+/// Names and values of extended attributes, including access control lists.
 pub type Attributes = Vec<(Vec<u8>, Vec<u8>)>;
 
 /// A file, a folder or a link.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
-    /// Below the root, as raw bytes; empty: the root itself.
+    /// Path below the root, as raw bytes; empty: the root itself.
     pub path: Vec<u8>,
     pub kind: Kind,
     /// Permission bits.
@@ -34,31 +34,31 @@ pub enum Kind {
     Folder,
     File {
         stamp: Stamp,
-        /// Where it has data: offsets and lengths, ascending. The rest are holes.
+        /// Offsets and lengths of the data, ascending. The rest are holes.
         data: Vec<(u64, u64)>,
     },
-    /// A symbolic link, and what it names.
+    /// A symbolic link and its target.
     Link(Vec<u8>),
-    /// Another name of a file: the number of its first entry.
+    /// A hard link: the number of the file's first entry.
     Same(u32),
 }
 
-/// Tells whether a file is still the one that was listed.
+/// Detects changes of a listed file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stamp {
     pub inode: u64,
-    /// In bytes, holes included.
+    /// Size in bytes, including holes.
     pub size: u64,
-    /// When its contents last changed, in nanoseconds since 1970.
+    /// Time of the last change of the contents, in nanoseconds since 1970.
     pub modified: i128,
-    /// When anything about it last changed.
+    /// Time of the last change of contents or metadata, in nanoseconds since 1970.
     pub changed: i128,
-    /// 0; where none of the others tells, because the file is open for writing on a file system in memory, the number
-    /// of this attempt: what an earlier attempt has read of it may be out of date.
+    /// Normally 0. For a file that is open for writing on a file system in memory, the other fields may not show a
+    /// change; then it is the number of this attempt, because data from an earlier attempt may be out of date.
     pub attempt: u64,
 }
 
-/// The path of what is at `path` below `root`; empty: the root itself, which gets no slash at its end.
+/// Joins `path` to `root`. An empty path is the root itself and gets no trailing slash.
 pub(crate) fn below(root: &Path, path: &[u8]) -> PathBuf {
     match path.is_empty() {
         true => root.to_owned(),
@@ -71,12 +71,12 @@ impl Entry {
         Path::new(OsStr::from_bytes(&self.path))
     }
 
-    /// Its path, below that of the root.
+    /// The entry's path below `root`.
     pub fn below(&self, root: &Path) -> PathBuf {
         below(root, &self.path)
     }
 
-    /// In bytes; 0 for what is no file.
+    /// Size in bytes; 0 for folders and links.
     pub fn size(&self) -> u64 {
         match &self.kind {
             Kind::File { stamp, .. } => stamp.size,
@@ -86,7 +86,7 @@ impl Entry {
 }
 
 impl Manifest {
-    /// Bytes of data, without holes. A list that came from elsewhere may have more than can be counted.
+    /// Bytes of data, without holes. Saturates: an untrusted manifest may state any lengths.
     pub fn bytes(&self) -> u64 {
         self.entries.iter().flat_map(Entry::data).fold(0, |all, (_, length)| all.saturating_add(length))
     }
@@ -95,8 +95,8 @@ impl Manifest {
         self.entries.iter().filter(|entry| matches!(entry.kind, Kind::File { .. })).count()
     }
 
-    /// What is wrong with a manifest that came from elsewhere: a path that leaves the root, an order in which a folder
-    /// follows its contents, data beyond the end of a file, a name for a file that is none.
+    /// Finds a fault in an untrusted manifest: a path that leaves the root, a folder after its contents, data beyond
+    /// the end of a file, a hard link to an entry that is not a file.
     pub fn fault(&self) -> Option<String> {
         let mut folders = std::collections::HashSet::new();
         for (at, entry) in self.entries.iter().enumerate() {
@@ -144,7 +144,7 @@ impl Manifest {
 }
 
 impl Entry {
-    /// Offsets and lengths of its data.
+    /// Offsets and lengths of the data.
     pub fn data(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         let data = match &self.kind {
             Kind::File { data, .. } => &data[..],

@@ -1,11 +1,11 @@
-//! When the next block may begin, for a rate.
+//! Start time of the next block at a given rate.
 
 use std::time::Duration;
 
-/// A rate that is kept over a block: after each one, the next waits as long as this one should have taken.
+/// Limits the rate block by block: the next block waits for the time that this one should have taken.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Pace {
-    /// Bytes per second; `None`: as fast as it goes.
+    /// Bytes per second; `None`: no limit.
     rate: Option<u64>,
     free: Duration,
 }
@@ -15,7 +15,7 @@ impl Pace {
         Pace { rate, free: Duration::ZERO }
     }
 
-    /// Another rate from `now` on. What is waited for now is waited for at a higher rate, but not at a lower one.
+    /// Changes the rate from `now` on. A higher rate shortens the present wait; a lower rate does not lengthen it.
     pub fn set(&mut self, now: Duration, rate: Option<u64>) {
         let before = std::mem::replace(&mut self.rate, rate);
         if before == rate || self.free <= now {
@@ -30,17 +30,17 @@ impl Pace {
         self.free = now + Duration::try_from_secs_f64(wait).unwrap_or(Duration::MAX / 4);
     }
 
-    /// Bytes per second; `None`: as fast as it goes.
+    /// Bytes per second; `None`: no limit.
     pub fn rate(&self) -> Option<u64> {
         self.rate
     }
 
-    /// The time from which the next block may begin.
+    /// The earliest start of the next block.
     pub fn free(&self) -> Duration {
         self.free
     }
 
-    /// A block of `bytes` begins at this time. What was not used before is not made up for.
+    /// Records the start of a block of `bytes`. Unused time earns no credit beyond this block.
     pub fn begins(&mut self, now: Duration, bytes: u64) {
         if let Some(rate) = self.rate {
             let takes = Duration::from_secs_f64(bytes as f64 / rate.max(1) as f64);

@@ -1,4 +1,4 @@
-//! Where files are: `[SITE[/NODE,…]:]PATH`.
+//! The place of files: `[SITE[/NODE,…]:]PATH`.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
-/// A path, and the machine that it is on.
+/// A path and its machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
     /// `None`: this machine.
@@ -19,15 +19,15 @@ pub struct Place {
 /// A machine of a site.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Node {
-    /// Any that can reach the path, such as the gateway's.
+    /// Any machine that can reach the path, such as the gateway's.
     Any,
-    /// One, or several with commas between.
+    /// One node, or several separated by commas.
     Named(String),
     /// `*`: every node of the site.
     All,
 }
 
-/// Why a text is no place.
+/// Reasons why a text is not a place.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum PlaceError {
@@ -44,7 +44,7 @@ pub enum PlaceError {
 }
 
 impl Place {
-    /// Reads a place. What precedes the first colon is a site, and perhaps a node, if it has only letters, digits and
+    /// Parses a place. Text before the first colon is a site, and perhaps a node, if it has only letters, digits and
     /// `-_.*`; a path with a colon therefore begins with `/` or `./`.
     ///
     /// # Errors
@@ -75,7 +75,7 @@ impl Place {
         Ok(Place { site, node, path: PathBuf::from(OsString::from(OsStr::from_bytes(path))) })
     }
 
-    /// Whether it may be on several nodes.
+    /// Returns true if the place may be on several nodes.
     pub fn is_several(&self) -> bool {
         match &self.node {
             Node::Any => false,
@@ -84,7 +84,7 @@ impl Place {
         }
     }
 
-    /// `SITE` or `SITE/NODE`, with several nodes `SITE/NODE,NODE`.
+    /// Parses `SITE`, `SITE/NODE` or `SITE/NODE,NODE`.
     fn machine(bytes: &[u8]) -> Option<(Option<String>, Node)> {
         let text = std::str::from_utf8(bytes).ok()?;
         let is_name = |name: &str| {

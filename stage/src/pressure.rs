@@ -1,4 +1,4 @@
-//! How much an application on this node is held up: the time that its threads wait for a core, from
+//! Measures the pressure on applications of this node: the time that their threads wait for a core, from
 //! `/proc/PID/task/TID/schedstat`.
 
 use std::collections::HashMap;
@@ -9,16 +9,16 @@ use types::MOST_HARM;
 
 use crate::control::Aim;
 
-/// How often processes are looked for.
+/// Interval between searches for processes.
 const LOOK: Duration = Duration::from_secs(1);
-/// A thread with less than this share of a core is none of an application that computes.
+/// A thread that uses less than this share of a core does not count as computing.
 const COMPUTES: f64 = 0.1;
 
-/// Nanoseconds since a thread's beginning.
+/// Nanoseconds since the start of a thread.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Times {
     ran: u64,
-    /// Could have run, and waited for a core.
+    /// Time runnable but waiting for a core.
     waited: u64,
 }
 
@@ -28,8 +28,8 @@ fn times(task: &Path) -> Option<Times> {
     Some(Times { ran: words.next()?.ok()?, waited: words.next()?.ok()? })
 }
 
-/// The thread with this id of this process: the time that it has run and waited, in nanoseconds, and whether it wants
-/// to run now. A thread that waits is not charged with it before it runs again.
+/// Nanoseconds that a thread of this process has run and waited, and whether it wants to run now. The kernel accounts a
+/// wait only once the thread runs again.
 pub(crate) fn of_thread(thread: u32) -> Option<(u64, u64, bool)> {
     let folder = format!("/proc/self/task/{thread}");
     let stat = std::fs::read_to_string(format!("{folder}/stat")).ok()?;
@@ -37,27 +37,28 @@ pub(crate) fn of_thread(thread: u32) -> Option<(u64, u64, bool)> {
     times(Path::new(&folder)).map(|times| (times.ran, times.waited, runnable))
 }
 
-/// Whose applications are watched: those of the mover's user, or everybody's, where it works behind others' jobs.
+/// Users whose applications are watched: the mover's own, or all users where it works behind other users' jobs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Whose {
     Users,
-    /// With the share of their time that they may lose, whatever the user wants.
+    /// `most`: the share of their time that they may lose at most, whatever the mover's user asks for.
     Everybodys {
         most: f64,
     },
 }
 
 impl Whose {
-    /// As the environment says.
+    /// Reads the setting from the environment.
     pub(crate) fn of(lookup: impl Fn(&str) -> Option<String>) -> Whose {
         match lookup(MOST_HARM) {
             None => Whose::Users,
-            // What cannot be read allows nothing.
+            // An unreadable limit allows no harm.
             Some(text) => Whose::Everybodys { most: text.parse().map_or(0.0, |percent: f64| percent / 100.0) },
         }
     }
 
-    /// What the user may have. A deadline would be kept whatever the harm, so it is not for others' applications.
+    /// Restricts the user's limits. A deadline overrides the harm, so it is not allowed beside other users'
+    /// applications.
     pub(crate) fn allows(self, aim: Aim) -> Aim {
         match self {
             Whose::Users => aim,
@@ -66,16 +67,16 @@ impl Whose {
     }
 }
 
-/// The applications on this node: all of these users' processes that compute and are not ours.
+/// The applications on this node: all computing processes of the watched users, except ours.
 #[derive(Debug)]
 pub(crate) struct Applications {
-    /// `None`: everybody but root, whose processes are the system's.
+    /// `None`: all users except root, whose processes are the system's.
     user: Option<u32>,
     looked: Option<Duration>,
     looks: u64,
-    /// All threads, by process and thread.
+    /// All threads, keyed by process and thread.
     seen: HashMap<(u32, u32), Times>,
-    /// Those that compute, with their times at the last sample.
+    /// Computing threads, with their times at the last sample.
     computing: HashMap<(u32, u32), Times>,
     sampled: Option<Duration>,
 }
@@ -86,10 +87,10 @@ impl Applications {
         Applications { user, looked: None, looks: 0, seen: HashMap::new(), computing: HashMap::new(), sampled: None }
     }
 
-    /// The time since the last call for which threads of applications were kept from running, as a share. `None`:
-    /// nothing computes here.
+    /// The share of the time since the last call that threads of applications waited for a core. `None`: nothing
+    /// computes here.
     pub(crate) fn sample(&mut self, now: Duration) -> Option<f64> {
-        // Of what computes already at the beginning, the second call knows the first share.
+        // A second search soon after the first finds threads that have been computing from the start.
         let soon = self.looks == 1;
         if soon || self.looked.is_none_or(|looked| now >= looked + LOOK) {
             self.look(now, soon);
@@ -103,12 +104,12 @@ impl Applications {
             true
         });
         let passed = passed.filter(|passed| *passed > 0.0)?;
-        // Threads of a parallel program wait for each other: what one of them loses, all do. So their times are summed,
-        // which is too much for programs whose threads have nothing to do with each other.
+        // Threads of a parallel program wait for each other, so a delay of one delays all: sum their waiting times.
+        // This overestimates the harm to programs with independent threads.
         (!self.computing.is_empty()).then(|| (waited as f64 / passed).min(1.0))
     }
 
-    /// Finds the threads that have computed since it last looked. `soon`: its first look was at the last sample.
+    /// Finds threads that computed since the last search. `soon`: the first search was at the previous sample.
     fn look(&mut self, now: Duration, soon: bool) {
         self.looks += 1;
         let passed = self.looked.replace(now).map(|before| now.saturating_sub(before).as_nanos() as f64);
@@ -171,7 +172,7 @@ mod tests {
         }
     }
 
-    /// Twice as many busy processes as cores wait for half of their time.
+    /// With twice as many busy processes as cores, each process waits half of its time.
     #[test]
     fn processes_that_share_a_core_are_held_up() {
         let spin = || Command::new("sh").args(["-c", "while :; do :; done"]).stdin(Stdio::null()).spawn().unwrap();

@@ -1,14 +1,14 @@
-//! Reading without leaving the file in the page cache, which belongs to the running application.
+//! Reads files without leaving them in the page cache, which belongs to the running application.
 
 use std::io::IoSliceMut;
 use std::os::fd::AsFd;
 
 use rustix::io::{Errno, ReadWriteFlags, Result};
 
-/// Reads or writes that leave nothing in the page cache (`RWF_DONTCACHE`, Linux 6.14).
+/// Flag for reads and writes that leave nothing in the page cache (`RWF_DONTCACHE`, Linux 6.14).
 pub(crate) const DONTCACHE: ReadWriteFlags = ReadWriteFlags::from_bits_retain(0x80);
 
-/// Reads by [`DONTCACHE`], until the kernel or the file system refuses it.
+/// Reads with [`DONTCACHE`] until the kernel or the file system refuses it.
 #[derive(Debug)]
 pub(crate) struct Reader {
     uncached: bool,
@@ -21,10 +21,10 @@ impl Default for Reader {
 }
 
 impl Reader {
-    /// Fills `part` from `offset` of a file. Returns the number of bytes: fewer if the file ends before.
+    /// Fills `part` from `offset` of a file. Returns the number of bytes: fewer at the end of the file.
     ///
     /// # Errors
-    /// The system's.
+    /// System errors.
     pub(crate) fn read(&mut self, file: impl AsFd, part: &mut [u8], offset: u64) -> Result<usize> {
         let mut done = 0;
         while done < part.len() {

@@ -1,4 +1,5 @@
-//! Files that each hold one process's part of an array, as a source whose files are those of another layout.
+//! A source whose files are computed: the input files hold the parts of an array in one layout, and the source presents
+//! them in another layout.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -18,26 +19,26 @@ use crate::error::{At, StageError};
 use crate::manifest::{Entry, Kind, Manifest, Stamp};
 use crate::source::{difference, stamp_of};
 
-/// What stands for a process's number in a file's name.
+/// Placeholder for a process's number in a file name.
 pub const PROCESS: &[u8] = b"%r";
-/// Files that are open at once.
+/// Maximum number of open files.
 const OPEN: usize = 256;
 
-/// Files in one layout that become files in another.
+/// Files in one layout to be presented in another.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Layouts {
-    /// As [`text::parse`] reads them.
+    /// In the syntax of [`text::parse`].
     pub from: String,
     pub to: String,
-    /// The names of the new files, with [`PROCESS`] in them.
+    /// The names of the new files; contains [`PROCESS`].
     pub name: Vec<u8>,
 }
 
 impl Layouts {
-    /// The array's two layouts, and the bytes of its elements.
+    /// The array's two layouts, and the size of an element in bytes.
     ///
     /// # Errors
-    /// What is wrong with the texts.
+    /// A description of the fault in the texts.
     pub fn read(&self) -> Result<(Files, u64), String> {
         let parse = |text: &str| text::parse(text).map_err(|error| format!("layout {text}: {error}"));
         let ((from, bytes), (to, other)) = (parse(&self.from)?, parse(&self.to)?);
@@ -49,10 +50,10 @@ impl Layouts {
     }
 }
 
-/// A path's folder, and the name with [`PROCESS`] in it.
+/// Splits a path into its folder and a name with [`PROCESS`] in it.
 ///
 /// # Errors
-/// It has none, or one elsewhere.
+/// The name lacks [`PROCESS`], or the folder contains it.
 pub fn split_pattern(path: &Path) -> Result<(PathBuf, Vec<u8>), String> {
     let shown = path.display();
     let missing = || format!("{shown}: the name of the files needs %r, which is a process's number");
@@ -71,7 +72,7 @@ fn has_process(bytes: &[u8]) -> bool {
     bytes.windows(PROCESS.len()).any(|two| two == PROCESS)
 }
 
-/// A name with a process's number.
+/// Inserts a process's number into a name.
 fn numbered(name: &[u8], process: u32) -> Vec<u8> {
     let (mut out, mut rest) = (Vec::new(), name);
     while let Some(at) = rest.windows(PROCESS.len()).position(|two| two == PROCESS) {
@@ -89,17 +90,17 @@ pub(crate) struct Relaid {
     root: Folder,
     name: Vec<u8>,
     files: Arc<Files>,
-    /// Bytes of an element.
+    /// Size of an element in bytes.
     element: u64,
     stamps: Vec<Stamp>,
     open: HashMap<u32, OwnedFd>,
 }
 
 impl Relaid {
-    /// Finds the files of the source, and lists those of the target.
+    /// Finds the input files, and lists the files to present.
     ///
     /// # Errors
-    /// [`StageError`]: one is missing, or has another size than its layout says.
+    /// [`StageError`] if an input file is missing or its size does not match its layout.
     pub(crate) fn open(pattern: &Path, layouts: &Layouts) -> Result<(Relaid, Manifest), StageError> {
         let conflict = |problem: String| StageError::Conflict { path: pattern.to_owned(), problem };
         let (folder, name) = split_pattern(pattern).map_err(conflict)?;
@@ -129,7 +130,7 @@ impl Relaid {
             modified: (found.st_mtime, found.st_mtime_nsec as u32),
             attributes: Vec::new(),
         };
-        // Any change of a source's file makes other files of all of the target's.
+        // A change of any input file counts as a change of all presented files.
         let all = postcard::to_stdvec(&(&stamps, &layouts.from, &layouts.to)).map_err(|e| conflict(e.to_string()))?;
         let hash = *blake3::hash(&all).as_bytes();
         let inode = hash.iter().take(8).fold(0, |number, byte| number << 8 | u64::from(*byte));
@@ -150,14 +151,14 @@ impl Relaid {
         &self.root
     }
 
-    /// Reads bytes of a target's file. Its entry is the number of its process, and 1 for the folder.
+    /// Reads bytes of a presented file. Its entry is the number of its process plus 1; entry 0 is the folder.
     ///
     /// # Errors
     /// [`StageError`].
     pub(crate) fn read(&mut self, entry: u32, offset: u64, mut part: &mut [u8]) -> Result<(), StageError> {
         let process = entry.saturating_sub(1);
         let ended = || StageError::Manifest(format!("file {process} ends before {offset}"));
-        // The borrow of the layouts must not hold up the files that are opened.
+        // A clone ends the borrow of `self`, which opening files needs.
         let files = self.files.clone();
         let file = files.file(process);
         let mut at = offset;
@@ -210,7 +211,7 @@ impl Relaid {
         Ok(())
     }
 
-    /// Whether every file of the source is still the one that was found.
+    /// Checks that every input file is unchanged since it was listed.
     ///
     /// # Errors
     /// [`StageError::Changed`].

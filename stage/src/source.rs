@@ -1,4 +1,4 @@
-//! The sending side: lists what is to be moved, then reads it block by block.
+//! The sending side: lists files and folders, then reads them block by block.
 
 use std::collections::HashMap;
 use std::ffi::CStr;
@@ -22,18 +22,18 @@ use crate::reader::Reader;
 use crate::relaid::{Layouts, Relaid};
 use crate::writers::{self, Unsteady};
 
-/// Attributes that travel beside access control lists. `security.` and `trusted.` belong to the machine.
+/// Prefix of attributes that are moved, besides access control lists. `security.` and `trusted.` belong to the machine.
 const TRAVELLING: &[u8] = b"user.";
-/// The number that `statfs` has for file systems that a process makes.
+/// The `statfs` type of file systems in user space.
 const FUSE: u32 = 0x6573_5546;
 
-/// A file, or a folder with all that is in it.
+/// A file, or a folder with its contents.
 #[derive(Debug)]
 pub struct Source {
     path: PathBuf,
     root: Root,
     manifest: Manifest,
-    /// The file that was read last.
+    /// The file read last, left open.
     open: Option<(u32, OwnedFd)>,
     reader: Reader,
     unsteady: Unsteady,
@@ -47,10 +47,10 @@ enum Root {
 }
 
 impl Source {
-    /// Lists a file or folder; `path` itself may be a symbolic link to one, and none below it is followed.
+    /// Lists a file or folder. `path` itself may be a symbolic link to one; links below it are not followed.
     ///
     /// # Errors
-    /// [`StageError`]: it cannot be read, or contains something that cannot be moved.
+    /// [`StageError`] if it cannot be read, or contains something that cannot be moved.
     pub fn open(path: &Path) -> Result<Source, StageError> {
         // Without NONBLOCK, opening a pipe waits for a writer.
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
@@ -74,11 +74,10 @@ impl Source {
         Ok(Source::new(path, root, manifest))
     }
 
-    /// Files of an array's processes, as the files of another layout. `pattern`: its name has
-    /// [`crate::relaid::PROCESS`] in it.
+    /// The files of an array's processes, presented in another layout. `pattern` contains [`crate::relaid::PROCESS`].
     ///
     /// # Errors
-    /// [`StageError`]: one is missing, or has another size than its layout says.
+    /// [`StageError`] if a file is missing or its size does not match its layout.
     pub fn relaid(pattern: &Path, layouts: &Layouts) -> Result<Source, StageError> {
         let (relaid, manifest) = Relaid::open(pattern, layouts)?;
         let root = Root::Relaid(Box::new(relaid));
@@ -94,7 +93,7 @@ impl Source {
         &self.manifest
     }
 
-    /// Device and inode of the root, which tell a target that is its own source.
+    /// Device and inode of the root. A target uses them to detect that it is its own source.
     ///
     /// # Errors
     /// [`StageError`].
@@ -108,16 +107,16 @@ impl Source {
         Ok((found.st_dev, found.st_ino))
     }
 
-    /// Reads the pieces of a block into `block`, whose contents are replaced.
+    /// Reads the pieces of a block into `block`, replacing its contents.
     ///
     /// # Errors
-    /// [`StageError::Changed`] if a file is not the listed one any more.
+    /// [`StageError::Changed`] if a file has changed since it was listed.
     pub fn read(&mut self, pieces: &[Piece], block: &mut Pages) -> Result<Hash, StageError> {
         self.fill(pieces, block)?;
         Ok(*blake3::hash(block).as_bytes())
     }
 
-    /// The same, and no hash unless it is wanted.
+    /// Like [`Source::read`], but computes the hash only if it is wanted.
     ///
     /// # Errors
     /// As [`Source::read`].
@@ -191,8 +190,8 @@ impl Source {
         }
     }
 
-    /// Whether every file is still the listed one. Called before anything is put in place, it makes all of it one
-    /// version.
+    /// Checks that every file is unchanged since it was listed. A check before anything is put in place ensures that
+    /// all contents are of one version.
     ///
     /// # Errors
     /// [`StageError::Changed`].
@@ -223,7 +222,7 @@ impl Source {
         self.read_again()
     }
 
-    /// Compares what cannot be told by times.
+    /// Reads those parts again whose changes the times do not show.
     fn read_again(&mut self) -> Result<(), StageError> {
         let mut part = Vec::new();
         for piece in self.unsteady.again() {
@@ -270,7 +269,7 @@ fn name_of(kind: FileType) -> &'static str {
     }
 }
 
-/// What attributes are read of.
+/// The object whose attributes are read.
 enum Of<'a> {
     Open(BorrowedFd<'a>),
     /// A folder, and a name in it that may be a link.
@@ -293,18 +292,18 @@ impl Of<'_> {
     }
 }
 
-/// Walks a source.
+/// Walks a source and lists it.
 struct Lister<'a> {
     path: &'a Path,
     entries: Vec<Entry>,
-    /// First entries of files with several names, by device and inode.
+    /// First entries of files with several hard links, by device and inode.
     names: HashMap<(u64, u64), u32>,
-    /// Whether the file system has attributes.
+    /// False once the file system has refused attributes.
     attributes: bool,
     people: People,
-    /// By device: whether a file's size there may be less than what it contains.
+    /// By device: true if a file there may have contents although its size is 0.
     sizeless: HashMap<u64, bool>,
-    /// By device: whether a mapping of a file there changes no times.
+    /// By device: true if writes through a mapping change no times there.
     timeless: HashMap<u64, bool>,
     attempt: u64,
 }
@@ -333,7 +332,7 @@ impl<'a> Lister<'a> {
                     names.push(name.to_bytes().to_vec());
                 }
             }
-            // In an order that does not depend on the file system.
+            // Sort, so that the order does not depend on the file system.
             names.sort_unstable();
             let mut inner = Vec::new();
             for name in names {
@@ -351,7 +350,7 @@ impl<'a> Lister<'a> {
         Ok(())
     }
 
-    /// Lists what has this name in a folder. Returns whether it is a folder itself.
+    /// Lists the entry of this name in a folder. Returns true if it is a folder.
     fn within(&mut self, folder: &OwnedFd, name: &[u8], path: &[u8]) -> Result<bool, StageError> {
         let shown = below(self.path, path);
         let found = rustix::fs::statat(folder, name, AtFlags::SYMLINK_NOFOLLOW).at("examine", &shown)?;
@@ -408,19 +407,19 @@ impl<'a> Lister<'a> {
         Ok(())
     }
 
-    /// See [`Stamp::attempt`].
+    /// The value of [`Stamp::attempt`] for a file.
     fn attempt_of(&mut self, found: &Stat, open: impl Fn() -> rustix::io::Result<OwnedFd>) -> rustix::io::Result<u64> {
         if found.st_size == 0 || self.timeless.get(&found.st_dev) == Some(&false) {
             return Ok(0);
         }
-        // One that may not be read is refused when it is.
+        // An unreadable file is refused later, when it is read.
         let Ok(file) = open() else { return Ok(0) };
         let timeless = writers::is_in_memory(&file)?;
         self.timeless.insert(found.st_dev, timeless);
         Ok(if timeless && writers::has_writer(&file) { self.attempt } else { 0 })
     }
 
-    /// Files that a kernel or a process makes up when they are read have 0 bytes until then.
+    /// Refuses files that the kernel or a process generates on reading: their size is 0 although they have contents.
     fn refuse_sizeless(
         &mut self,
         found: &Stat,
@@ -430,7 +429,7 @@ impl<'a> Lister<'a> {
         if self.sizeless.get(&found.st_dev) == Some(&false) {
             return Ok(());
         }
-        // One that may not be read is as empty as it says.
+        // An unreadable file counts as empty.
         let Ok(file) = open() else { return Ok(()) };
         let system = rustix::fs::fstatfs(&file).at("examine the file system of", shown)?;
         let sizeless = system.f_blocks == 0 || system.f_type as u32 == FUSE;
@@ -469,7 +468,7 @@ impl<'a> Lister<'a> {
             match acl::travelling(name) {
                 None => found.push((name.to_vec(), value)),
                 Some(travelling) => {
-                    // A format of the future cannot be read, and means nothing elsewhere.
+                    // An unknown format cannot be translated into names, and its ids mean nothing elsewhere.
                     let list = Acl::of_file(&value, &mut self.people);
                     found.extend(list.map(|list| (travelling.to_vec(), list.to_text())));
                 }
@@ -480,7 +479,7 @@ impl<'a> Lister<'a> {
     }
 }
 
-/// Calls with a buffer that is long enough.
+/// Calls with a small buffer, then with one of the maximum size if needed.
 fn grown(mut call: impl FnMut(&mut [u8]) -> rustix::io::Result<usize>) -> rustix::io::Result<Vec<u8>> {
     let mut buffer = [0u8; 512];
     match call(&mut buffer) {
@@ -488,14 +487,14 @@ fn grown(mut call: impl FnMut(&mut [u8]) -> rustix::io::Result<usize>) -> rustix
         Err(Errno::RANGE) => {}
         Err(error) => return Err(error),
     }
-    // The kernel's limit for a value and for all names.
+    // The kernel's limit for a value and for the list of names.
     let mut buffer = vec![0u8; 64 << 10];
     let length = call(&mut buffer)?;
     buffer.truncate(length);
     Ok(buffer)
 }
 
-/// Where a file has data.
+/// Finds the data extents of a file.
 fn extents(fd: &OwnedFd, size: u64) -> rustix::io::Result<Vec<(u64, u64)>> {
     let mut found: Vec<(u64, u64)> = Vec::new();
     let mut at = 0;
@@ -503,7 +502,7 @@ fn extents(fd: &OwnedFd, size: u64) -> rustix::io::Result<Vec<(u64, u64)>> {
         let begin = match rustix::fs::seek(fd, SeekFrom::Data(at)) {
             Ok(begin) if begin < size => begin,
             Ok(_) | Err(Errno::NXIO) => break,
-            // A file system without holes.
+            // The file system does not support holes.
             Err(Errno::INVAL) => return Ok(vec![(0, size)]),
             Err(error) => return Err(error),
         };

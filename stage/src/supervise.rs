@@ -1,7 +1,8 @@
-//! Moving beside an application: one thread works, at the level that the [`Controller`] chooses, and this one measures.
+//! Moves data beside an application: one thread works, at the level that the [`Controller`] chooses, and this one
+//! measures.
 //!
-//! A thread that has given up its right to a core gets it back only with privileges, so each change of level is a
-//! change of threads: the work is handed over after a block.
+//! An unprivileged thread cannot raise its priority again after lowering it. So each change of level is a change of
+//! threads: after a block, the old thread hands the work to a new one.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -11,38 +12,38 @@ use crate::control::{Aim, Controller, Level, Sample};
 use crate::pressure::{Applications, Whose, of_thread};
 use crate::sys;
 
-/// How often it is measured.
+/// Interval between measurements.
 const EVERY: Duration = Duration::from_millis(100);
-/// From this share of its time on, a thread that was held up says that nothing was left over for it.
+/// A thread held up for more than this share of its time counts as starved.
 const STARVED: f64 = 0.5;
-/// A shorter transfer than this, in seconds, says nothing about it.
+/// Shorter transfers, in seconds, are never reported as starved.
 const NOTICED: f64 = 2.0;
 
-/// Something that is done in small steps.
+/// Work that is done in small steps.
 pub(crate) trait Work: Send {
     type Error: Send;
 
-    /// Does a step, or waits for a while. Returns whether it goes on.
+    /// Does a step, or waits for a while. Returns true while work remains.
     fn turn(&mut self, shared: &Shared) -> Result<bool, Self::Error>;
 }
 
-/// What the working thread and the measuring one know of each other.
+/// State shared by the working and the measuring thread.
 #[derive(Debug, Default)]
 pub(crate) struct Shared {
     level: AtomicU8,
-    /// Bytes per second; 0: as fast as it goes.
+    /// Bytes per second; 0: no limit.
     rate: AtomicU64,
     arrived: AtomicU64,
     total: AtomicU64,
     busy: AtomicBool,
     thread: AtomicU32,
-    /// The user's limit of late, and whether it is new.
+    /// The user's latest limit, and whether it is new.
     limit: AtomicU64,
     limited: AtomicBool,
-    /// Parts of a million of its time that an application has lost to us; [`NONE`]: there was none.
+    /// Harm to the application in millionths of its time; [`NONE`]: there was no application.
     harm: AtomicU32,
     starved: AtomicBool,
-    /// Nothing computes beside it.
+    /// True while no application computes on this node.
     alone: AtomicBool,
 }
 
@@ -55,30 +56,31 @@ impl Shared {
         shared
     }
 
-    /// Bytes per second that all together may arrive with; `None`: as fast as it goes.
+    /// Total rate limit in bytes per second; `None`: no limit.
     pub(crate) fn rate(&self) -> Option<u64> {
         Some(self.rate.load(Ordering::Relaxed)).filter(|rate| *rate > 0)
     }
 
-    /// Whether cores are idle: then what can wait need not.
+    /// Returns true if optional work costs an application nothing: this thread runs on idle cores only, or nothing
+    /// computes.
     pub(crate) fn has_time(&self) -> bool {
         self.level() == Level::Idle || self.alone.load(Ordering::Relaxed)
     }
 
-    /// Bytes that have arrived so far, bytes in all, and whether there is something to do.
+    /// Publishes the bytes arrived so far, the bytes in total, and whether there is work to do.
     pub(crate) fn tell(&self, arrived: u64, total: u64, busy: bool) {
         self.arrived.store(arrived, Ordering::Relaxed);
         self.total.store(total, Ordering::Relaxed);
         self.busy.store(busy, Ordering::Relaxed);
     }
 
-    /// The user has another limit.
+    /// Sets a new limit by the user.
     pub(crate) fn limit(&self, rate: Option<u64>) {
         self.limit.store(rate.unwrap_or(0), Ordering::Relaxed);
         self.limited.store(true, Ordering::Release);
     }
 
-    /// What moving was to the application, up to now.
+    /// The effect of the transfer on the application so far.
     pub(crate) fn overlap(&self) -> Overlap {
         let harm = Some(self.harm.load(Ordering::Relaxed)).filter(|harm| *harm != NONE);
         Overlap { harm: harm.map(|harm| f64::from(harm) / 1e6), starved: self.starved.load(Ordering::Relaxed) }
@@ -89,32 +91,32 @@ impl Shared {
     }
 }
 
-/// What moving was to the application beside it.
+/// The effect of a transfer on the application beside it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Overlap {
-    /// The share of its time that it lost, above what it lost without us; `None`: there was none.
+    /// The share of its time that it lost to the transfer, above its base; `None`: there was no application.
     pub harm: Option<f64>,
-    /// Nothing was left over for us, and we took nothing.
+    /// The transfer found no idle core time, and took none from the application.
     pub starved: bool,
 }
 
-/// A first look at what runs beside the work, from before there is any: what an application loses without us.
+/// A measurement from before the work starts: the pressure on applications without the transfer.
 pub(crate) struct Before {
     began: Instant,
     applications: Applications,
-    /// The pressure on them, once it is known; `None` in it: nothing computes.
+    /// The pressure, once it is known; the inner `None`: nothing computes.
     pressure: Option<Option<f64>>,
 }
 
 impl Before {
-    /// `whose`: who must not notice.
+    /// `whose`: the users whose applications are watched.
     pub(crate) fn look(whose: Whose) -> Before {
         let mut applications = Applications::new(whose);
         applications.sample(Duration::ZERO);
         Before { began: Instant::now(), applications, pressure: None }
     }
 
-    /// Whether an application computes here, as soon as that can be known.
+    /// Returns true if an application computes here. `None`: not known yet.
     pub(crate) fn is_busy(&mut self) -> Option<bool> {
         let now = self.began.elapsed();
         (now >= EVERY).then(|| self.measured(now).is_some())
@@ -125,7 +127,7 @@ impl Before {
     }
 }
 
-/// Does all of the work. `alone`: all processes of this session belong to the work.
+/// Does all of the work. `alone`: this process's session contains no other work.
 pub(crate) fn supervise<W: Work>(
     work: &mut W,
     shared: &Shared,
@@ -148,7 +150,7 @@ pub(crate) fn supervise<W: Work>(
             let (tell, told) = channel();
             let work = &mut *work;
             let worker = scope.spawn(move || {
-                // First, because with less rights it may not run for long.
+                // Must come first: at a low level the thread may not run again for a long time.
                 shared.thread.store(rustix::thread::gettid().as_raw_nonzero().get() as u32, Ordering::Relaxed);
                 sys::take_level(level);
                 let result = loop {
@@ -158,13 +160,13 @@ pub(crate) fn supervise<W: Work>(
                         Err(error) => break Err(error),
                     }
                 };
-                // The other end is gone only if it has panicked.
+                // The receiver is gone only if it has panicked.
                 let _ = tell.send(());
                 result
             });
             while told.recv_timeout(EVERY) == Err(RecvTimeoutError::Timeout) {
                 sensor.measure(began.elapsed(), shared);
-                // A thread that starves would take long to come to the end of its block.
+                // A starved thread would take long to finish its block.
                 if alone && shared.level() > level {
                     sys::lower_session(shared.level(), waits);
                 }
@@ -183,7 +185,7 @@ struct Sensor {
     /// The working thread, and its times at the last measurement.
     thread: Option<(u32, u64, u64)>,
     measured: Duration,
-    /// Seconds in which there was something to do, and those of them in which the thread was held up.
+    /// Seconds with work to do, and the part of them in which the thread was held up.
     held_up: (f64, f64),
     lowest: bool,
 }

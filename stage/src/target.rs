@@ -1,4 +1,5 @@
-//! The receiving side: blocks go into a hidden area beside the target, which takes its name when it is complete.
+//! The receiving side: writes blocks into a hidden area beside the target, and renames it to the target when it is
+//! complete.
 
 mod before;
 mod dress;
@@ -27,27 +28,27 @@ use crate::writer::{self, Writer};
 use before::{Before, Owners};
 use dress::Dresser;
 
-/// What is known of a block's bytes when it is written.
+/// Verification of a written block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Check {
-    /// Their hash, with which they are compared.
+    /// Compare its bytes with this hash now.
     Now(Hash),
-    /// Their hash; they are compared when there is time ([`Target::check_one`]).
+    /// Compare its bytes with this hash when there is time ([`Target::check_one`]).
     Later(Hash),
-    /// Nothing: they have been in this process's memory alone, or the user wants no checksums.
+    /// Do not compare: the bytes have never left this process's memory, or the user wants no checksums.
     Needless,
 }
 
-/// How a target is written.
+/// Options for writing a target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Bytes of a block. Default 4 MiB.
+    /// Block size in bytes. Default: 4 MiB.
     pub block: u32,
-    /// Bytes of the file system that are left to others. Default: a hundredth of it, at most 4 GiB.
+    /// Bytes of the file system that stay free for others. Default: a hundredth of its size, at most 4 GiB.
     pub kept: Option<u64>,
-    /// Whether folders of other users may be added to. Default: no.
+    /// Permit a target in a folder of another user. Default: no.
     pub other_owner: bool,
-    /// Whether extended attributes and access control lists are left out. Default: no.
+    /// Drop extended attributes and access control lists. Default: no.
     pub no_xattrs: bool,
 }
 
@@ -57,21 +58,21 @@ impl Default for Options {
     }
 }
 
-/// What was moved.
+/// Result of a transfer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
     pub files: u64,
-    /// Of data, without holes.
+    /// Bytes of data, without holes.
     pub bytes: u64,
-    /// Of these, what an earlier transfer had brought.
+    /// The part of `bytes` that an earlier transfer had brought.
     pub resumed: u64,
-    /// What could not be kept, for the user.
+    /// Notes for the user about metadata that could not be kept.
     pub notes: Vec<String>,
-    /// How it was written.
+    /// The method of writing.
     pub path: writer::Path,
 }
 
-/// A target that is being written. Dropping it leaves what has arrived, for a later one to continue.
+/// A target that is being written. Dropping it keeps the blocks that have arrived, for a later transfer to continue.
 #[derive(Debug)]
 pub struct Target {
     path: PathBuf,
@@ -85,35 +86,35 @@ pub struct Target {
     blocks: Blocks,
     done: Bitmap,
     resumed: u64,
-    /// All has arrived, and an earlier process had begun to put it in place.
+    /// All blocks have arrived, and an earlier process had begun to put them in place.
     placing: bool,
     journal: Journal,
-    /// Pieces of each entry that have not arrived.
+    /// Missing pieces of each entry.
     missing: Vec<u32>,
-    /// The file that was written last.
+    /// The file written last, left open.
     open: Option<(u32, OwnedFd)>,
     reader: Reader,
     writer: Writer,
-    /// Memory for reading a block.
+    /// Buffer for reading a block.
     spare: Pages,
     /// Blocks whose bytes have not been compared with their hashes.
     unchecked: Vec<(u32, Hash)>,
     dresser: Dresser,
 }
 
-/// The new contents.
+/// The new contents in the hidden area.
 #[derive(Debug)]
 enum Tree {
     File,
     Folder(Folders),
-    /// An earlier process has put it in place as a whole.
+    /// An earlier process has put the tree in place as a whole.
     Placed,
 }
 
 impl Target {
-    /// Prepares a target at `path`, whose folder exists: finds what an earlier transfer from `origin` left, refuses
-    /// what cannot be, and reserves the space. A copy of the manifest's folder that is there already is complete.
-    /// `source`: device and inode of the source, if it is on this machine.
+    /// Prepares a target at `path`, whose folder must exist: finds the leftovers of an earlier transfer from `origin`,
+    /// refuses impossible targets, and reserves the space. An existing copy of the manifest's folder counts as
+    /// complete. `source`: device and inode of the source, if it is on this machine.
     ///
     /// # Errors
     /// [`StageError`]; nothing has been moved then.
@@ -143,7 +144,7 @@ impl Target {
         room::for_data(&parent, path, &manifest, options.kept)?;
         let blocks = Blocks::cut(&manifest, options.block)?;
         let area = Area::open(&parent, shown, origin, &name)?;
-        // Another transfer of the same may have put it there before this one had the area to itself.
+        // Another transfer of the same files may have put them in place before this one locked the area.
         let again = match before {
             Before::Folder(_) => Ok(before),
             Before::Nothing | Before::File => before::look(&parent, &name, path, &manifest, owners),
@@ -158,7 +159,7 @@ impl Target {
         let (before, (left, tree, journal)) = match prepared {
             Ok(prepared) => prepared,
             Err(error) => {
-                // There is nothing to continue.
+                // The area is new and empty.
                 if area.is_fresh() {
                     area.remove()?;
                 }
@@ -203,7 +204,7 @@ impl Target {
         if target.placing {
             target.journal.place()?;
         } else if let Err(error) = target.reserve(options.kept) {
-            // What others need is given back, unless there is something to continue.
+            // Free the reserved space, unless an earlier transfer left blocks to continue.
             if target.resumed == 0 {
                 target.area.remove()?;
             }
@@ -216,7 +217,7 @@ impl Target {
         &self.blocks
     }
 
-    /// Which blocks have arrived.
+    /// The blocks that have arrived.
     pub fn done(&self) -> &Bitmap {
         &self.done
     }
@@ -229,8 +230,8 @@ impl Target {
     /// Writes a block.
     ///
     /// # Errors
-    /// [`StageError::Damaged`]: the bytes are others; it may be asked for again. After any other error the target is of
-    /// no more use.
+    /// [`StageError::Damaged`] if the bytes do not match; the block may be requested again. After any other error the
+    /// target is unusable.
     pub fn write(&mut self, block: u32, bytes: &[u8], check: Check) -> Result<(), StageError> {
         let pieces = self.blocks.pieces(block).to_vec();
         let damaged = match check {
@@ -254,7 +255,7 @@ impl Target {
             self.missing[piece.entry as usize] -= 1;
             if self.missing[piece.entry as usize] == 0 {
                 let size = self.manifest.entries[piece.entry as usize].size();
-                // A hole at its end, and blocks come in any order.
+                // The file may end with a hole, and blocks arrive in any order.
                 if u64::from(piece.length) < size {
                     rustix::fs::ftruncate(file, size).at("write", &path)?;
                 }
@@ -274,15 +275,15 @@ impl Target {
         self.journal.add(Block { number: block, hash, checked })
     }
 
-    /// Number of blocks that have been written and not compared.
+    /// Number of blocks not yet compared with their hashes.
     pub fn unchecked(&self) -> usize {
         self.unchecked.len()
     }
 
-    /// Reads one of them and compares it. Returns its number if it is damaged: then it has not arrived.
+    /// Reads an unverified block and compares it. Returns its number if it is damaged; it then counts as missing.
     ///
     /// # Errors
-    /// The system's.
+    /// System errors.
     pub fn check_one(&mut self) -> Result<Option<u32>, StageError> {
         let Some((block, hash)) = self.unchecked.pop() else { return Ok(None) };
         let mut bytes = std::mem::take(&mut self.spare);
@@ -300,10 +301,10 @@ impl Target {
         Ok(Some(block))
     }
 
-    /// Reads a block that has arrived, for another node. Returns its hash.
+    /// Reads an arrived block to pass it on to another node. Returns its hash.
     ///
     /// # Errors
-    /// [`StageError::Damaged`] if it had not been compared yet, and is not what its sender read.
+    /// [`StageError::Damaged`] if the block was unverified and does not match its sender's hash.
     pub fn read(&mut self, block: u32, bytes: &mut Pages) -> Result<Hash, StageError> {
         self.fill(block, bytes)?;
         let hash = *blake3::hash(bytes).as_bytes();
@@ -313,7 +314,7 @@ impl Target {
         }
     }
 
-    /// The same, and no hash unless it is wanted.
+    /// Like [`Target::read`], but computes the hash only if it is wanted.
     ///
     /// # Errors
     /// As [`Target::read`].
@@ -344,10 +345,10 @@ impl Target {
         Ok(())
     }
 
-    /// Gives up: removes what has arrived.
+    /// Gives the target up: removes the blocks that have arrived.
     ///
     /// # Errors
-    /// The system's.
+    /// System errors.
     pub fn evict(self) -> Result<(), StageError> {
         self.area.remove().map(drop)
     }
@@ -359,7 +360,7 @@ impl Target {
         }
     }
 
-    /// Opens a file of what an earlier process has put in place.
+    /// Opens a file that an earlier process has put in place.
     fn open_in_place(&self, path: &[u8], flags: OFlags) -> rustix::io::Result<OwnedFd> {
         match self.before.folder().filter(|_| !path.is_empty()) {
             Some(folder) => folder.beneath(path, flags, Mode::empty()),
@@ -367,7 +368,7 @@ impl Target {
         }
     }
 
-    /// Opens a file of the tree for writing, and makes it if it is not there.
+    /// Opens a file of the tree for writing; creates it if it is missing.
     fn open_entry(&mut self, entry: u32) -> Result<(), StageError> {
         if self.open.as_ref().is_some_and(|(open, _)| *open == entry) {
             return Ok(());
@@ -377,7 +378,8 @@ impl Target {
         let mode = Mode::from_raw_mode(0o600);
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let opened = match self.tree.open_file(&self.area, path, flags, mode) {
-            // An earlier process had finished it, with its final permissions, and was ended before it remembered that.
+            // An earlier process had set the file's final permissions, and was killed before it recorded the last
+            // block.
             Err(Errno::ACCESS) => self
                 .tree
                 .make_writable(&self.area, path, mode)
@@ -389,7 +391,7 @@ impl Target {
         Ok(())
     }
 
-    /// Gives the open file its permissions, attributes and times.
+    /// Sets the permissions, attributes and times of the open file.
     fn finish(&mut self, number: u32) -> Result<(), StageError> {
         let path = self.path_of(number);
         let Some((_, file)) = &self.open else { return Ok(()) };
@@ -397,7 +399,7 @@ impl Target {
     }
 }
 
-/// What is there of an earlier transfer, where new contents grow, and what remembers them.
+/// Opens the leftovers of an earlier transfer, the tree of new contents and the journal.
 fn prepare(
     area: &Area,
     (parent, name, before): (&Folder, &[u8], &Before),
@@ -411,7 +413,7 @@ fn prepare(
     let mut left = resume::left(area, manifest, blocks)?;
     let mut tree = Tree::open(area, manifest, left.placing)?;
     if left.placing && !tree.is_whole(parent, name, before, manifest) {
-        // It was put in place, and is not there any more.
+        // It was put in place, and has been removed since.
         area.clear()?;
         left = resume::Left::default();
         tree = Tree::open(area, manifest, false)?;
@@ -420,7 +422,7 @@ fn prepare(
     Ok((left, tree, journal))
 }
 
-/// The same where an earlier transfer has put all of it in place, and has removed what remembered that.
+/// The same for a target that an earlier transfer has put in place completely, and whose journal is gone.
 fn found_in_place(
     area: &Area,
     manifest: &Manifest,
@@ -433,7 +435,7 @@ fn found_in_place(
     Ok((left, Tree::Placed, journal))
 }
 
-/// Whether the folder that is there is a copy of the manifest's: the same files, sizes, times and root.
+/// Returns true if the existing folder is a copy of the manifest's: the same files, sizes, times and root.
 fn is_copy(before: &Before, manifest: &Manifest) -> bool {
     let (Some(folder), root) = (before.folder(), &manifest.entries[0]) else { return false };
     let same = |found: rustix::fs::Stat| {
@@ -444,7 +446,7 @@ fn is_copy(before: &Before, manifest: &Manifest) -> bool {
 }
 
 impl Tree {
-    /// `placing`: it may have been put in place already.
+    /// `placing`: the tree may be in place already.
     fn open(area: &Area, manifest: &Manifest, placing: bool) -> Result<Tree, StageError> {
         let there = rustix::fs::statat(area.folder(), TREE, AtFlags::SYMLINK_NOFOLLOW);
         if placing && matches!(there, Err(Errno::NOENT)) {
@@ -472,7 +474,7 @@ impl Tree {
         Ok(Tree::Folder(folders))
     }
 
-    /// Whether each file is here, or in place already.
+    /// Returns true if each file is in the tree or already in place.
     fn is_whole(&mut self, parent: &Folder, name: &[u8], before: &Before, manifest: &Manifest) -> bool {
         let root = &manifest.entries[0];
         if root.kind != Kind::Folder {
@@ -489,7 +491,7 @@ impl Tree {
         }
     }
 
-    /// Whether each file is in a folder, or else here.
+    /// Returns true if each entry is in the folder `placed` or in the tree `here`.
     fn is_in(placed: &Folder, mut here: Option<&mut Folders>, manifest: &Manifest) -> bool {
         let Ok(placed) = placed.try_clone() else { return false };
         let mut placed = Folders::new(placed.into());
@@ -517,14 +519,14 @@ impl Tree {
     }
 }
 
-/// Whether an entry is among these folders.
+/// Returns true if these folders contain an entry.
 fn has(folders: &mut Folders, entry: &Entry) -> bool {
     let found = folders.parent(&entry.path);
     let found = found.and_then(|(folder, name)| rustix::fs::statat(folder, name, AtFlags::SYMLINK_NOFOLLOW));
     found.is_ok_and(|found| is_same(entry, &found))
 }
 
-/// Whether this can be the entry's file: the same size and time.
+/// Returns true if a file may be the entry's: it has the same size and time.
 fn is_same(entry: &Entry, found: &rustix::fs::Stat) -> bool {
     let is_of = |kind| FileType::from_raw_mode(found.st_mode) == kind;
     match entry.kind {

@@ -1,4 +1,4 @@
-//! Moving between places of one machine, without a job.
+//! Moves files between places of one machine, without a job.
 
 use std::collections::VecDeque;
 use std::ffi::OsStr;
@@ -19,22 +19,22 @@ use crate::source::Source;
 use crate::supervise::{Before, Overlap, Shared, Work, supervise};
 use crate::target::{Check, Report, Target};
 
-/// Called again and again with the bytes that have arrived, those of earlier transfers among them, and all. Returns
-/// what the user wants from now on.
+/// Called repeatedly with the bytes that have arrived, including those of earlier transfers, and the total. Returns the
+/// user's new controls.
 pub(crate) type Steer<'a> = &'a mut (dyn FnMut(u64, u64) -> Vec<Control> + Send);
 
-/// The longest time without a look at what the measurements say.
+/// Longest sleep between two looks at the measurements.
 const NAP: Duration = Duration::from_millis(50);
 
-/// Carries out an [`Order`] whose places are all on this machine. It comes first from `input`, then [`Control`]s, each
-/// a line of JSON; [`Event`]s go to `output`. The process has a session of its own.
+/// Executes an [`Order`] whose places are all on this machine. `input` carries the order, then [`Control`]s, one line
+/// of JSON each; [`Event`]s go to `output`. The process must have a session of its own.
 ///
 /// # Errors
-/// What is wrong with `input` and `output`; what else goes wrong is an event.
+/// Faults of `input` and `output`; all other failures are events.
 pub fn here(input: BorrowedFd<'_>, output: &mut (dyn Write + Send)) -> Result<(), MoverError> {
     let mut console = Console::new(input, output);
     let mut lines = VecDeque::from(console.wait()?);
-    // Nothing comes from a command that has ended meanwhile.
+    // The command has ended before it sent an order.
     let Some(line) = lines.pop_front() else { return Ok(()) };
     let order: Order = serde_json::from_str(&line).map_err(|error| MoverError::Order(error.to_string()))?;
     check(&order, 1).map_err(MoverError::Order)?;
@@ -76,7 +76,7 @@ pub fn here(input: BorrowedFd<'_>, output: &mut (dyn Write + Send)) -> Result<()
     Ok(())
 }
 
-/// `None`: cancelled.
+/// Moves one task to one target. `None`: cancelled.
 fn one(task: &Task, spot: &Spot, options: &Settings, steer: Steer<'_>) -> Result<Option<Placed>, StageError> {
     let before = Before::look(Whose::Users);
     let from = Path::new(OsStr::from_bytes(&task.from.path));
@@ -89,11 +89,11 @@ fn one(task: &Task, spot: &Spot, options: &Settings, steer: Steer<'_>) -> Result
     Ok(done.map(|(report, overlap)| Placed::new(&path, report, &overlap)))
 }
 
-/// Reads and writes what is missing, then puts all in place. `alone`: this process's session has no other. `None`:
-/// cancelled, and nothing is left of it.
+/// Moves the missing blocks, then puts everything in place. `alone`: this process's session contains no other transfer.
+/// `None`: cancelled, and its leftovers are removed.
 ///
 /// # Errors
-/// [`StageError`]; what has arrived is kept.
+/// [`StageError`]; blocks that have arrived are kept.
 pub(crate) fn local(
     source: &mut Source,
     target: Target,
@@ -137,7 +137,7 @@ pub(crate) fn local(
 struct Moving<'a> {
     source: &'a mut Source,
     target: Target,
-    /// The next one is the last.
+    /// In reverse order: the next block is the last of the list.
     missing: Vec<u32>,
     pace: Pace,
     began: Instant,
@@ -179,7 +179,7 @@ impl Work for Moving<'_> {
         }
         let Some(block) = self.missing.pop() else { return Ok(false) };
         self.pace.begins(now, self.target.blocks().bytes(block));
-        // Hashes are for a crash of the machine. What they cost must not be paid by an application.
+        // Hashes protect against a crash of the machine. An application must not pay for them.
         let pieces = self.target.blocks().pieces(block);
         let hashed = self.checks && shared.has_time();
         let hash = self.source.block(pieces, &mut self.bytes, hashed)?;

@@ -1,8 +1,9 @@
-//! Writing without leaving the file in the page cache, which belongs to the running application.
+//! Writes files without leaving them in the page cache, which belongs to the running application.
 //!
-//! Which way the kernel and the file system have is found by trying: `RWF_DONTCACHE`; else each part is written back
-//! and dropped while the next one is written; else the plain way. Beside it `O_DIRECT` is tried for some parts. It
-//! copies nothing, but waits for the disk, so it is taken if it costs less of a core and the disk has time.
+//! The method depends on the kernel and the file system, and is found by trying: `RWF_DONTCACHE`; else each part is
+//! written back and dropped while the next one is written; else plain writes. `O_DIRECT` is tried for some parts as
+//! well. It copies nothing but waits for the disk, so it is chosen if it needs less of a core and the disk is idle
+//! enough.
 
 use std::io::IoSlice;
 use std::os::fd::BorrowedFd;
@@ -16,48 +17,48 @@ use rustix::time::{ClockId, clock_gettime};
 use crate::reader::DONTCACHE;
 use crate::sys;
 
-/// Shorter writes go the plain way: the disk's turn for each would cost more than their pages.
+/// Shorter writes are plain: a disk request for each would cost more than their pages.
 const SHORT: usize = 64 << 10;
-/// Shorter writes do not go past the page cache.
+/// Shorter writes never use `O_DIRECT`.
 const LONG: usize = 256 << 10;
-/// Written directly at once, so that the disk has few requests of ours beside those of others.
+/// Bytes per direct write, so that the disk has few of our requests queued beside those of others.
 const AT_ONCE: usize = 512 << 10;
-/// How often each way is tried.
+/// Trials of each method.
 const TRIES: u32 = 4;
-/// Another way is taken if it costs at most this share of the processor time.
+/// Direct writes are chosen if they cost at most this share of the processor time of the other method,
 const CHEAPER: f64 = 0.9;
-/// And if its waiting for the disk takes at most this share of the time.
+/// and if their waiting for the disk takes at most this share of the time.
 const WAITING: f64 = 0.5;
 
-/// How bytes are written.
+/// Method of writing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Path {
-    /// By `RWF_DONTCACHE`.
+    /// With `RWF_DONTCACHE`.
     #[default]
     Uncached,
-    /// By `sync_file_range`, then `POSIX_FADV_DONTNEED`.
+    /// With `sync_file_range`, then `POSIX_FADV_DONTNEED`.
     WrittenBack,
     /// Through the page cache.
     Cached,
-    /// By `O_DIRECT`.
+    /// With `O_DIRECT`.
     Direct,
 }
 
 #[derive(Debug)]
 pub(crate) struct Writer {
-    /// The way for all that is not written directly.
+    /// The method for all parts that are not written directly.
     path: Path,
     direct: Direct,
-    /// The part that is being written back: which file, where and how long.
+    /// The part being written back: file number, offset and length.
     behind: Option<(u32, u64, u64)>,
 }
 
-/// Whether long parts are written directly.
+/// Use of `O_DIRECT` for long parts.
 #[derive(Debug)]
 enum Direct {
     No,
     Yes,
-    /// It is being tried, in turns.
+    /// Not decided: trials alternate with the other method.
     Tried {
         since: Option<Instant>,
         directly: Cost,
@@ -65,7 +66,7 @@ enum Direct {
     },
 }
 
-/// Of some writes.
+/// Cost of some writes.
 #[derive(Clone, Copy, Debug, Default)]
 struct Cost {
     writes: u32,
@@ -75,7 +76,7 @@ struct Cost {
 }
 
 impl Cost {
-    /// Seconds of a core for a byte.
+    /// Processor seconds per byte.
     fn each(&self) -> f64 {
         self.processor.as_secs_f64() / self.bytes.max(1) as f64
     }
@@ -101,12 +102,12 @@ impl Writer {
         if matches!(self.direct, Direct::Yes) { Path::Direct } else { self.path }
     }
 
-    /// Writes all of `bytes` at `offset` of the file that has this number.
+    /// Writes all of `bytes` at `offset` of the file with this number.
     ///
     /// # Errors
-    /// The system's.
+    /// System errors.
     pub(crate) fn write(&mut self, file: BorrowedFd<'_>, number: u32, bytes: &[u8], offset: u64) -> Result<()> {
-        // The end of a file, and what is not at the place that a disk needs.
+        // `O_DIRECT` takes whole pages at page offsets; the rest is written by the other method.
         let whole = bytes.len() - bytes.len() % PAGE;
         let fits = bytes.as_ptr().addr().is_multiple_of(PAGE) && offset.is_multiple_of(PAGE as u64) && whole >= LONG;
         let directly = fits && self.is_due_directly();
@@ -136,7 +137,7 @@ impl Writer {
         }
     }
 
-    /// What a write cost; after some of both ways, one is chosen.
+    /// Records the cost of a write. After enough trials of both methods, chooses one.
     fn learn(&mut self, direct: bool, bytes: u64, began: Instant, processor: Duration) {
         let Direct::Tried { since, directly, otherwise } = &mut self.direct else { return };
         let since = *since.get_or_insert(began);
@@ -181,7 +182,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Starts the disk on this part; waits for the one before, whose pages then go.
+    /// Starts writing this part to the disk. Waits for the previous part and drops its pages.
     fn write_back(&mut self, file: BorrowedFd<'_>, number: u32, offset: u64, length: u64) -> Result<()> {
         sys::write_back(file, offset, length, false)?;
         let behind = self.behind.replace((number, offset, length));
@@ -194,10 +195,10 @@ impl Writer {
         Ok(())
     }
 
-    /// Called when a file is complete: the pages of its last part go as well.
+    /// Completes a file: drops the pages of its last part too.
     ///
     /// # Errors
-    /// The system's.
+    /// System errors.
     pub(crate) fn finish(&mut self, file: BorrowedFd<'_>, number: u32) -> Result<()> {
         match self.behind.take() {
             Some((before, offset, length)) if before == number => {
@@ -209,7 +210,7 @@ impl Writer {
     }
 }
 
-/// Writes past the page cache. Returns how much of it, a multiple of what a disk needs.
+/// Writes with `O_DIRECT`. Returns the number of bytes written, a multiple of the page size.
 fn write_directly(file: BorrowedFd<'_>, bytes: &[u8], offset: u64) -> Result<usize> {
     let flags = fcntl_getfl(file)?;
     fcntl_setfl(file, flags | OFlags::DIRECT)?;
@@ -217,7 +218,7 @@ fn write_directly(file: BorrowedFd<'_>, bytes: &[u8], offset: u64) -> Result<usi
     let result = loop {
         let end = bytes.len().min(done + AT_ONCE);
         match rustix::io::pwrite(file, &bytes[done..end], offset + done as u64) {
-            // The rest is written, or refused, otherwise.
+            // The other method writes the rest, or reports the error.
             Ok(count) if count == 0 || !count.is_multiple_of(PAGE) => break Ok(done),
             Ok(count) => done += count,
             Err(Errno::INTR) => {}
@@ -231,7 +232,7 @@ fn write_directly(file: BorrowedFd<'_>, bytes: &[u8], offset: u64) -> Result<usi
     result
 }
 
-/// Of this thread.
+/// Processor time of this thread.
 fn processor_time() -> Duration {
     let now = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec as u32)
@@ -259,7 +260,7 @@ mod tests {
                 let (mut writer, bytes) = (Writer::by(path), noise(length));
                 for at in (0..length).step_by(step) {
                     let end = length.min(at + step);
-                    // As a block does, each part begins at a page of its own.
+                    // Each part starts on a page of its own, as a block does.
                     let mut part = Pages::new(end - at);
                     part.copy_from_slice(&bytes[at..end]);
                     writer.write(file.as_fd(), 1, &part, at as u64).unwrap();

@@ -1,4 +1,4 @@
-//! Composes the text of `--version`: the package's version, the commit, the features that were left out.
+//! Composes the text of `--version`: the package's version, the commit, and the omitted features.
 //!
 //! The commit comes from `LANDBRIDGE_COMMIT` (set by `make dist`), else from this git repository, else from
 //! `packaging/commit`, which `git archive` fills in. Without any of these, the version has no commit.
@@ -26,13 +26,13 @@ fn main() {
     println!("cargo:rustc-env=LANDBRIDGE_VERSION_TEXT={text}");
 }
 
-/// What git knows, if this is its repository and not only inside one that belongs to something else.
+/// The commit according to git, if this is the root of its repository and not a folder inside another one.
 fn of_repository(root: &Path) -> Option<String> {
     let top = git(root, &["rev-parse", "--show-toplevel"])?;
     if fs::canonicalize(top).ok()? != fs::canonicalize(root).ok()? {
         return None;
     }
-    // A commit changes the file of the branch, a checkout HEAD; packing moves the former away.
+    // A commit changes the branch's file, a checkout changes HEAD; `git pack-refs` moves branches into `packed-refs`.
     let branch = git(root, &["symbolic-ref", "--quiet", "HEAD"]);
     for name in ["HEAD", "packed-refs"].into_iter().chain(branch.as_deref()) {
         let file = git(root, &["rev-parse", "--git-path", name]).map(|file| root.join(file));
@@ -43,7 +43,7 @@ fn of_repository(root: &Path) -> Option<String> {
     git(root, &["rev-parse", "--short=12", "HEAD"])
 }
 
-/// What `git archive` put in place of `$Format:%h$`.
+/// The commit that `git archive` put in place of `$Format:%h$`.
 fn of_archive(root: &Path) -> Option<String> {
     let file = root.join("packaging/commit");
     println!("cargo:rerun-if-changed={}", file.display());

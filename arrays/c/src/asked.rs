@@ -1,4 +1,5 @@
-//! Redistributions where no layout says who has what, and ranks ask each other: see [`couple::directory`].
+//! Redistributions without a common layout, in which ranks ask each other for their messages: see
+//! [`couple::directory`].
 
 use std::ffi::{c_int, c_void};
 
@@ -12,7 +13,7 @@ use crate::layout::LayoutOf;
 use crate::pointers::{natural32, slice};
 use crate::transfer::{Bound, Moves};
 
-/// A layout of which this process knows its own part alone.
+/// A layout of which each process knows only its own part.
 #[derive(Clone, Debug)]
 pub(crate) struct Own {
     pub(crate) shape: Vec<u64>,
@@ -21,7 +22,7 @@ pub(crate) struct Own {
 }
 
 impl Own {
-    /// `runs`: first elements and counts.
+    /// `runs`: pairs of first element and count.
     pub(crate) fn new(shape: Vec<u64>, size: u32, runs: impl Iterator<Item = (u64, u64)>) -> Result<Own, Problem> {
         let mut local = 0;
         let segment = |(start, length): (u64, u64)| {
@@ -35,15 +36,15 @@ impl Own {
     }
 }
 
-/// What is known of such a redistribution.
+/// The state of such a redistribution.
 pub(crate) struct Asked {
-    /// Of the source, and of the target.
+    /// The layouts of the source and of the target.
     layouts: [LayoutOf; 2],
-    /// Once this rank asks.
+    /// `None` until this rank asks.
     directory: Option<Directory>,
 }
 
-/// The processes at the other end of messages, how these are packed, and the array's shape and strides.
+/// The peers of messages with the packings of these messages, then the array's shape and strides.
 type Messages = (Vec<(u32, Packing)>, Vec<u64>, Vec<i64>);
 
 impl Asked {
@@ -65,8 +66,8 @@ impl Asked {
         Ok(())
     }
 
-    /// The messages of this rank, process `process`, for an array of these strides (by default it is dense), in the
-    /// order in which they are sent. `None`: one has more bytes than memory can.
+    /// The messages of this rank, process `process`, for an array of these strides (dense by default), in the order of
+    /// sending. `None`: a message has more bytes than memory can have.
     pub(crate) fn messages(
         &self,
         sends: bool,
@@ -84,7 +85,7 @@ impl Asked {
         Some((directory.messages(sends).map(|(peer, _)| peer).zip(packings).collect(), shape, strides))
     }
 
-    /// How many axes this rank's array has.
+    /// Number of axes of this rank's array.
     pub(crate) fn axes(&self, sends: bool) -> usize {
         match &self.layouts[usize::from(!sends)] {
             LayoutOf::Known(layout) => layout.axes(),
@@ -93,7 +94,7 @@ impl Asked {
     }
 }
 
-/// Layouts that differ in no more than what only their own process knows are the same here.
+/// A summary that is the same on all processes: it leaves out the parts that only one process knows.
 pub(crate) fn summary(layout: &LayoutOf) -> (Option<Description>, Vec<u64>, u32) {
     match layout {
         LayoutOf::Known(layout) => (Some(Description::of(layout)), layout.shape().to_vec(), layout.processes()),
@@ -109,7 +110,7 @@ fn asked(bound: Option<&mut Bound>) -> Option<&mut Asked> {
 }
 
 /// # Safety
-/// As `landbridge.h` says.
+/// The caller keeps the contract in `landbridge.h`.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn lb_transfer_asks(transfer: *const Bound) -> i32 {
     // SAFETY: the caller's promise.
@@ -118,7 +119,7 @@ pub(crate) unsafe extern "C" fn lb_transfer_asks(transfer: *const Bound) -> i32 
 }
 
 /// # Safety
-/// As `landbridge.h` says.
+/// The caller keeps the contract in `landbridge.h`.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn lb_transfer_ask(transfer: *mut Bound, rank: i32) -> c_int {
     at_border(|| {
@@ -133,7 +134,7 @@ pub(crate) unsafe extern "C" fn lb_transfer_ask(transfer: *mut Bound, rank: i32)
 }
 
 /// # Safety
-/// As `landbridge.h` says.
+/// The caller keeps the contract in `landbridge.h`.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn lb_transfer_letter(transfer: *const Bound, to: i32, letter: *mut *const c_void) -> i64 {
     // SAFETY: the caller's promise.
@@ -146,7 +147,7 @@ pub(crate) unsafe extern "C" fn lb_transfer_letter(transfer: *const Bound, to: i
 }
 
 /// # Safety
-/// As `landbridge.h` says.
+/// The caller keeps the contract in `landbridge.h`.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn lb_transfer_read(
     transfer: *mut Bound,

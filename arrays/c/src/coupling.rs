@@ -1,4 +1,4 @@
-//! A rank's part in a coupling: `lb_side`, and what it fetches: `lb_side_fetch`.
+//! A rank's part in a coupling: `lb_side`, and its fetches: `lb_side_fetch`.
 
 use std::ffi::{CStr, CString, OsStr, c_char, c_int, c_void};
 use std::os::unix::ffi::OsStrExt;
@@ -50,7 +50,7 @@ pub(crate) struct Fetch {
 impl RanksOf {
     fn bytes(&mut self, bytes: &mut [u8]) -> Result<(), RanksError> {
         let call = self.broadcast.ok_or_else(|| RanksError("ranks: broadcast is NULL".to_owned()))?;
-        // SAFETY: the caller's function, with as many bytes.
+        // SAFETY: the caller's function; the buffer has as many bytes as the argument states.
         let code = unsafe { call(self.context, bytes.as_mut_ptr().cast(), bytes.len() as i64) };
         checked(code)
     }
@@ -58,7 +58,8 @@ impl RanksOf {
     fn all(&mut self, own: &[u8]) -> Result<Vec<u8>, RanksError> {
         let call = self.gather.ok_or_else(|| RanksError("ranks: gather is NULL".to_owned()))?;
         let mut all = vec![0; own.len() * self.size as usize];
-        // SAFETY: the caller's function, with as many bytes of each rank.
+        // SAFETY: the caller's function; `own` has as many bytes as the argument states, and `all` has room for as many
+        // from each rank.
         let code = unsafe { call(self.context, own.as_ptr().cast(), own.len() as i64, all.as_mut_ptr().cast()) };
         checked(code)?;
         Ok(all)
@@ -72,7 +73,7 @@ fn checked(code: c_int) -> Result<(), RanksError> {
     }
 }
 
-/// Lengths go first.
+/// Each operation exchanges the lengths first, then the bytes.
 impl Ranks for RanksOf {
     fn rank(&self) -> u32 {
         self.rank as u32
@@ -97,7 +98,7 @@ impl Ranks for RanksOf {
     }
 }
 
-/// The command `landbridge`: beside this library, or in the PATH.
+/// The path of the command `landbridge`: beside this library, or in the PATH.
 fn command() -> Result<PathBuf, String> {
     let own = library();
     let beside = own.as_deref().and_then(Path::parent).into_iter();
@@ -111,11 +112,11 @@ fn command() -> Result<PathBuf, String> {
     })
 }
 
-/// The file of this library.
+/// The path of this library's file.
 fn library() -> Option<PathBuf> {
-    // SAFETY: all zeros are a value of it.
+    // SAFETY: all zeros are a valid value of this type.
     let mut found: libc::Dl_info = unsafe { std::mem::zeroed() };
-    // SAFETY: the address of a function of ours, and room for the answer.
+    // SAFETY: the arguments are the address of a function of this library and room for the answer.
     if unsafe { libc::dladdr(lb_side_join as *const c_void, &raw mut found) } == 0 || found.dli_fname.is_null() {
         return None;
     }
@@ -124,7 +125,7 @@ fn library() -> Option<PathBuf> {
     Some(PathBuf::from(OsStr::from_bytes(name.to_bytes())))
 }
 
-/// Calls `work` with the patience that this many seconds are; negative: endless.
+/// Calls `work` with a time limit of this many seconds; negative: no limit.
 fn patient<T>(timeout: f64, work: impl FnOnce(&mut Patience<'_>) -> Result<T, Problem>) -> Result<T, Problem> {
     let limit = match timeout < 0.0 {
         true => None,
@@ -148,7 +149,7 @@ impl From<CallError> for Problem {
 }
 
 /// # Safety
-/// As `landbridge.h` says.
+/// The caller keeps the contract in `landbridge.h`.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn lb_side_join(
     ranks: *const RanksOf,
@@ -184,7 +185,7 @@ pub(crate) unsafe extern "C" fn lb_side_join(
 }
 
 /// # Safety
-/// As `landbridge.h` says.
+/// The caller keeps the contract in `landbridge.h`.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn lb_side_other(side: *const SideOf) -> *const c_char {
     // SAFETY: the caller's promise.
@@ -192,7 +193,7 @@ pub(crate) unsafe extern "C" fn lb_side_other(side: *const SideOf) -> *const c_c
 }
 
 impl SideOf {
-    /// Whether this rank is a process of the layout.
+    /// Returns true if this rank is a process of the layout.
     fn has_part(&self, layout: &Layout) -> Result<bool, Problem> {
         let (processes, size) = (layout.processes(), self.size);
         if processes > size {
@@ -202,7 +203,8 @@ impl SideOf {
         Ok(self.rank < processes)
     }
 
-    /// Compares an array's address with what this rank must have of a layout.
+    /// Checks that an array's address is null if this rank has no part of the layout, and not null if it has a part
+    /// with elements. Returns true if it has a part.
     fn check(&self, name: &str, layout: &Layout, array: *const c_void) -> Result<bool, Problem> {
         let has_part = self.has_part(layout)?;
         if !has_part && !array.is_null() {
@@ -217,7 +219,7 @@ impl SideOf {
     }
 
     /// # Safety
-    /// `strides` is null, or has one for each axis.
+    /// `strides` is null, or points to one stride for each axis.
     unsafe fn strides(&self, layout: &Layout, strides: *const i64, element: usize) -> Result<Vec<i64>, Problem> {
         match (self.has_part(layout)?, strides.is_null()) {
             (false, _) => Ok(vec![0; layout.axes()]),
@@ -229,7 +231,7 @@ impl SideOf {
 }
 
 /// # Safety
-/// As `landbridge.h` says.
+/// The caller keeps the contract in `landbridge.h`.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn lb_side_room(
     side: *const SideOf,
@@ -254,7 +256,7 @@ pub(crate) unsafe extern "C" fn lb_side_room(
 }
 
 /// # Safety
-/// As `landbridge.h` says.
+/// The caller keeps the contract in `landbridge.h`.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn lb_side_export(
     side: *const SideOf,
@@ -279,7 +281,7 @@ pub(crate) unsafe extern "C" fn lb_side_export(
 }
 
 /// # Safety
-/// As `landbridge.h` says.
+/// The caller keeps the contract in `landbridge.h`.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn lb_side_variable(
     side: *const SideOf,
@@ -307,7 +309,7 @@ pub(crate) unsafe extern "C" fn lb_side_variable(
 }
 
 /// # Safety
-/// As `landbridge.h` says.
+/// The caller keeps the contract in `landbridge.h`.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn lb_side_fetch_create(
     side: *const SideOf,
@@ -330,8 +332,9 @@ pub(crate) unsafe extern "C" fn lb_side_fetch_create(
         let coupling = &side.side.coupling;
         let has_part = side.check("into", layout, into)?;
         if select.is_none() {
-            // Most likely the arrays have the same shape. Then it is packed for this when it is exported.
-            // SAFETY: there are no pointers.
+            // Most likely both arrays have the same shape. This early wish lets the other side pack the variable for
+            // this fetch when it exports it.
+            // SAFETY: no pointers are passed.
             coupling.wish(name, layout, &unsafe { mapping(None, layout, layout) }?);
         }
         let found = patient(timeout, |patience| Ok(coupling.variable(name, patience)?))?;
@@ -364,7 +367,7 @@ pub(crate) unsafe extern "C" fn lb_side_fetch_create(
 }
 
 /// # Safety
-/// As `landbridge.h` says.
+/// The caller keeps the contract in `landbridge.h`.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn lb_side_fetch_hash(fetch: *const Fetch) -> u64 {
     // SAFETY: the caller's promise.
@@ -373,7 +376,7 @@ pub(crate) unsafe extern "C" fn lb_side_fetch_hash(fetch: *const Fetch) -> u64 {
 }
 
 /// # Safety
-/// As `landbridge.h` says.
+/// The caller keeps the contract in `landbridge.h`.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn lb_export_hash(
     name: *const c_char,
@@ -395,7 +398,7 @@ pub(crate) unsafe extern "C" fn lb_export_hash(
 }
 
 /// # Safety
-/// As `landbridge.h` says.
+/// The caller keeps the contract in `landbridge.h`.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn lb_side_fetch_begin(side: *const SideOf, fetch: *mut Fetch) -> c_int {
     at_border(|| {
@@ -410,7 +413,7 @@ pub(crate) unsafe extern "C" fn lb_side_fetch_begin(side: *const SideOf, fetch: 
 }
 
 /// # Safety
-/// As `landbridge.h` says.
+/// The caller keeps the contract in `landbridge.h`.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn lb_side_fetch_take(side: *const SideOf, fetch: *mut Fetch, timeout: f64) -> c_int {
     at_border(|| {
@@ -422,7 +425,7 @@ pub(crate) unsafe extern "C" fn lb_side_fetch_take(side: *const SideOf, fetch: *
             while !fetch.has_arrived {
                 let arrived = side.side.coupling.next(id, patience)?;
                 fetch.has_arrived = arrived.is_empty();
-                // SAFETY: the caller's promise: the array is as it was said to be when the fetch was made.
+                // SAFETY: the caller's promise: the array is the one that the fetch was created for.
                 unsafe { side.side.coupling.unpack(arrived.iter(), fetch.into.cast()) };
             }
             Ok(())
@@ -431,7 +434,7 @@ pub(crate) unsafe extern "C" fn lb_side_fetch_take(side: *const SideOf, fetch: *
 }
 
 /// # Safety
-/// As `landbridge.h` says.
+/// The caller keeps the contract in `landbridge.h`.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn lb_side_fetch_free(fetch: *mut *mut Fetch) {
     // SAFETY: the caller's promise.
@@ -439,7 +442,7 @@ pub(crate) unsafe extern "C" fn lb_side_fetch_free(fetch: *mut *mut Fetch) {
 }
 
 /// # Safety
-/// As `landbridge.h` says.
+/// The caller keeps the contract in `landbridge.h`.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn lb_side_finish(side: *const SideOf, timeout: f64) -> c_int {
     at_border(|| {
@@ -450,7 +453,7 @@ pub(crate) unsafe extern "C" fn lb_side_finish(side: *const SideOf, timeout: f64
 }
 
 /// # Safety
-/// As `landbridge.h` says.
+/// The caller keeps the contract in `landbridge.h`.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn lb_side_end(side: *mut *mut SideOf, reason: *const c_char, failed: i32) {
     // SAFETY: the caller's promise.
@@ -466,8 +469,8 @@ pub(crate) unsafe extern "C" fn lb_side_end(side: *mut *mut SideOf, reason: *con
     }
 }
 
-/// Sleeps for this many microseconds, or lets others run: for `landbridge_mpi.h`, in which MPI libraries would use the
-/// core.
+/// Sleeps for this many microseconds, or lets other threads run: for `landbridge_mpi.h`, where a waiting MPI library
+/// would occupy the core.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn lb_nap(microseconds: i64) {
     match u64::try_from(microseconds) {

@@ -1,23 +1,23 @@
-//! Types of elements, as NumPy writes them.
+//! Types of elements, in NumPy's notation.
 
 use crate::error::Problem;
 
 /// A type of elements.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Dtype {
-    /// As NumPy's `dtype.str`, such as `<f8`.
+    /// The notation of NumPy's `dtype.str`, such as `<f8`.
     pub text: String,
-    /// In bytes.
+    /// Size of an element in bytes.
     pub size: usize,
 }
 
 impl Dtype {
-    /// As both sides of a coupling tell each other.
+    /// The notation that both sides of a coupling exchange.
     pub(crate) fn described(&self) -> String {
         format!("'{}'", self.text)
     }
 
-    /// Reads `f8`, `<i4`, `c16`, `V24`; without a byte order it is that of this machine.
+    /// Reads `f8`, `<i4`, `c16`, `V24`; the default byte order is this machine's.
     pub(crate) fn read(text: &str) -> Result<Dtype, Problem> {
         let invalid = |why: &str| Problem::invalid(format_args!("dtype is `{text}`: {why}"));
         let (order, rest) = match text.chars().next() {

@@ -1,4 +1,4 @@
-//! What one process sends, or receives: `lb_end`.
+//! The messages that one process sends, or receives: `lb_end`.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::Arc;
@@ -36,14 +36,14 @@ pub(crate) struct MessageOf {
     step_count: i64,
 }
 
-/// How a message goes.
+/// The ways in which a message may go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// MPI moves its elements.
     Straight = 0,
-    /// Packed, in pieces.
+    /// Packed and sent in pieces.
     Pieces = 1,
-    /// Packed here, because this array has too many gaps; at the other end it is straight.
+    /// Packed whole here, because this array has too many gaps; at the other end the message is straight.
     Whole = 2,
 }
 
@@ -51,16 +51,16 @@ pub(crate) enum Kind {
 pub(crate) struct End {
     messages: Vec<MessageOf>,
     packings: Vec<Arc<Packing>>,
-    /// The least and the greatest offset of the process's part, in bytes.
+    /// The lowest and the highest offset of the process's part, in bytes.
     low: i64,
     high: i64,
-    /// What `messages` point to.
+    /// The steps and lists that `messages` point to.
     _steps: Vec<Vec<StepOf>>,
     _lists: Vec<Vec<i64>>,
 }
 
 impl End {
-    /// `strides`: of the array, unless it is dense.
+    /// `strides`: the array's strides; `None` if it is dense.
     fn new(bound: &Bound, sends: bool, process: u32, strides: Option<&[i64]>, library: &str) -> Result<End, Problem> {
         match &bound.moves {
             Moves::Known(transfer) => {
@@ -124,7 +124,7 @@ impl End {
         Ok(end)
     }
 
-    /// The ranks and packings of messages that go like this, in the order of their steps.
+    /// The ranks and packings of messages of this kind, in the order of their steps.
     pub(crate) fn messages_of(&self, kind: Kind) -> impl Iterator<Item = (u32, &Arc<Packing>)> {
         let all = self.messages.iter().zip(&self.packings);
         let of = all.filter(move |(message, _)| message.kind == kind as i32);
@@ -132,7 +132,7 @@ impl End {
     }
 
     fn step(&mut self, step: Step) -> StepOf {
-        // The lists do not move when their owners do.
+        // A list's elements stay in place when the list itself moves.
         let mut keep = |list: Vec<i64>| {
             self._lists.push(list);
             self._lists.last().map_or(std::ptr::null(), |list| list.as_ptr())
@@ -158,7 +158,7 @@ fn too_long() -> Problem {
     Problem { code: Code::Memory, text: "a message has more bytes than memory can".to_owned() }
 }
 
-/// One that goes in pieces.
+/// A message that goes in pieces.
 fn message(rank: u32, packing: &Packing) -> MessageOf {
     MessageOf {
         rank: rank as i32,
@@ -181,7 +181,7 @@ fn bounds(shape: &[u64], strides: &[i64], element: i64) -> (i64, i64) {
 }
 
 /// # Safety
-/// As `landbridge.h` says.
+/// The caller keeps the contract in `landbridge.h`.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn lb_end_create(
     transfer: *const Bound,
@@ -218,7 +218,7 @@ pub(crate) unsafe extern "C" fn lb_end_create(
 }
 
 /// # Safety
-/// As `landbridge.h` says.
+/// The caller keeps the contract in `landbridge.h`.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn lb_end_messages(end: *const End, messages: *mut *const MessageOf) -> i64 {
     // SAFETY: the caller's promise.
@@ -232,7 +232,7 @@ pub(crate) unsafe extern "C" fn lb_end_messages(end: *const End, messages: *mut 
 }
 
 /// # Safety
-/// As `landbridge.h` says.
+/// The caller keeps the contract in `landbridge.h`.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn lb_end_may_lend(end: *const End, message: i64) -> i32 {
     // SAFETY: the caller's promise.
@@ -242,7 +242,7 @@ pub(crate) unsafe extern "C" fn lb_end_may_lend(end: *const End, message: i64) -
 }
 
 /// # Safety
-/// As `landbridge.h` says.
+/// The caller keeps the contract in `landbridge.h`.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn lb_end_bounds(end: *const End, low: *mut i64, high: *mut i64) {
     // SAFETY: the caller's promise.
@@ -255,7 +255,7 @@ pub(crate) unsafe extern "C" fn lb_end_bounds(end: *const End, low: *mut i64, hi
 }
 
 /// # Safety
-/// As `landbridge.h` says.
+/// The caller keeps the contract in `landbridge.h`.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn lb_end_pack(end: *const End, message: i64, array: *const c_void, buffer: *mut c_void) {
     // SAFETY: the caller's promise.
@@ -267,7 +267,7 @@ pub(crate) unsafe extern "C" fn lb_end_pack(end: *const End, message: i64, array
 }
 
 /// # Safety
-/// As `landbridge.h` says.
+/// The caller keeps the contract in `landbridge.h`.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn lb_end_unpack(
     end: *const End,
@@ -284,7 +284,7 @@ pub(crate) unsafe extern "C" fn lb_end_unpack(
 }
 
 /// # Safety
-/// As `landbridge.h` says.
+/// The caller keeps the contract in `landbridge.h`.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn lb_end_free(end: *mut *mut End) {
     // SAFETY: the caller's promise.

@@ -1,10 +1,10 @@
-//! How functions report what went wrong.
+//! Error reporting of the exported functions.
 
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// What functions return, as `landbridge.h` says.
+/// The error codes that functions return, as `landbridge.h` defines them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Code {
     Invalid = 1,
@@ -21,14 +21,14 @@ pub(crate) struct Problem {
 }
 
 impl Problem {
-    /// An argument is wrong.
+    /// The error for an invalid argument.
     pub(crate) fn invalid(text: impl std::fmt::Display) -> Problem {
         Problem { code: Code::Invalid, text: text.to_string() }
     }
 }
 
 thread_local! {
-    /// Of the last call that failed on this thread.
+    /// The error text of the last call that failed on this thread.
     static LAST: RefCell<CString> = RefCell::default();
 }
 
@@ -38,7 +38,7 @@ fn keep(text: &str) {
     LAST.with_borrow_mut(|last| *last = text);
 }
 
-/// Calls `work`, and returns 0 or what went wrong.
+/// Calls `work`, and returns 0 or the error code.
 pub(crate) fn at_border(work: impl FnOnce() -> Result<(), Problem>) -> c_int {
     let result = catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
         let text = "a fault of Landbridge: standard error has a line about it".to_owned();
@@ -53,16 +53,16 @@ pub(crate) fn at_border(work: impl FnOnce() -> Result<(), Problem>) -> c_int {
     }
 }
 
-/// What went wrong in the last call that failed on this thread; valid until the next call that fails.
+/// The error text of the last call that failed on this thread; valid until the next call that fails.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn lb_error() -> *const c_char {
     LAST.with_borrow(|last| last.as_ptr())
 }
 
-/// Makes `text` what [`lb_error`] returns, and returns `code`: for `landbridge_mpi.h`.
+/// Makes [`lb_error`] return `text`, and returns `code`: for `landbridge_mpi.h`.
 ///
 /// # Safety
-/// `text` is a text that ends with 0, or null.
+/// `text` is null, or a string that ends with 0.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn lb_fail(code: c_int, text: *const c_char) -> c_int {
     if !text.is_null() {

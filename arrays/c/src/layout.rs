@@ -16,10 +16,10 @@ pub(crate) enum LayoutOf {
 }
 
 impl LayoutOf {
-    /// A layout that all know.
+    /// The layout, if all processes know it.
     ///
     /// # Safety
-    /// The pointer is null, or to one that lives for `'a`.
+    /// The pointer is null, or points to a layout that lives for `'a`.
     pub(crate) unsafe fn known<'a>(layout: *const LayoutOf, name: &str) -> Result<&'a Layout, Problem> {
         // SAFETY: the caller's promise.
         match unsafe { given(layout, name) }? {
@@ -117,7 +117,7 @@ impl AxisOf {
 }
 
 /// # Safety
-/// As `lb_layout_create_on_grid`, whose grid is given as slices here; `None`: a dimension for each axis.
+/// As `lb_layout_create_on_grid`, with the grid as slices; `None`: one dimension for each axis.
 unsafe fn layout(
     axes: i32,
     shape: *const i64,
@@ -169,7 +169,7 @@ unsafe fn layout(
 }
 
 /// # Safety
-/// As `landbridge.h` says.
+/// The caller keeps the contract in `landbridge.h`.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn lb_layout_create(
     axes: i32,
@@ -183,7 +183,7 @@ pub(crate) unsafe extern "C" fn lb_layout_create(
 }
 
 /// # Safety
-/// As `landbridge.h` says.
+/// The caller keeps the contract in `landbridge.h`.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn lb_layout_create_runs(
     axes: i32,
@@ -211,7 +211,7 @@ pub(crate) unsafe extern "C" fn lb_layout_create_runs(
 }
 
 /// # Safety
-/// As `landbridge.h` says.
+/// The caller keeps the contract in `landbridge.h`.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn lb_layout_create_on_grid(
     axes: i32,
@@ -234,7 +234,7 @@ pub(crate) unsafe extern "C" fn lb_layout_create_on_grid(
 }
 
 /// # Safety
-/// As `landbridge.h` says.
+/// The caller keeps the contract in `landbridge.h`.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn lb_layout_free(layout: *mut *mut LayoutOf) {
     // SAFETY: the caller's promise.
@@ -242,7 +242,7 @@ pub(crate) unsafe extern "C" fn lb_layout_free(layout: *mut *mut LayoutOf) {
 }
 
 /// # Safety
-/// As `landbridge.h` says.
+/// The caller keeps the contract in `landbridge.h`.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn lb_layout_size(layout: *const LayoutOf) -> i32 {
     // SAFETY: the caller's promise.
@@ -250,7 +250,7 @@ pub(crate) unsafe extern "C" fn lb_layout_size(layout: *const LayoutOf) -> i32 {
 }
 
 /// # Safety
-/// As `landbridge.h` says.
+/// The caller keeps the contract in `landbridge.h`.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn lb_layout_axes(layout: *const LayoutOf) -> i32 {
     // SAFETY: the caller's promise.
@@ -258,19 +258,19 @@ pub(crate) unsafe extern "C" fn lb_layout_axes(layout: *const LayoutOf) -> i32 {
 }
 
 /// # Safety
-/// As `landbridge.h` says.
+/// The caller keeps the contract in `landbridge.h`.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn lb_layout_shape(layout: *const LayoutOf, shape: *mut i64) -> c_int {
     at_border(|| {
         // SAFETY: the caller's promise.
         let layout = unsafe { given(layout, "layout") }?;
-        // SAFETY: the caller's promise: there is room for as many as there are axes.
+        // SAFETY: the caller's promise: there is room for one extent per axis.
         unsafe { put_all(shape, layout.shape()) }
     })
 }
 
 /// # Safety
-/// There is room for all of them.
+/// There is room for all extents at `shape`.
 unsafe fn put_all(shape: *mut i64, extents: &[u64]) -> Result<(), Problem> {
     for (axis, extent) in extents.iter().enumerate() {
         // SAFETY: the caller's promise.
@@ -280,13 +280,13 @@ unsafe fn put_all(shape: *mut i64, extents: &[u64]) -> Result<(), Problem> {
 }
 
 /// # Safety
-/// As `landbridge.h` says.
+/// The caller keeps the contract in `landbridge.h`.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn lb_layout_local_shape(layout: *const LayoutOf, process: i32, shape: *mut i64) -> c_int {
     at_border(|| {
         // SAFETY: the caller's promise.
         let layout = unsafe { LayoutOf::known(layout, "layout") }?;
-        // SAFETY: the caller's promise: there is room for as many as there are axes.
+        // SAFETY: the caller's promise: there is room for one extent per axis.
         unsafe { put_all(shape, &local_shape(layout, process)?) }
     })
 }
@@ -302,7 +302,7 @@ fn local_shape(layout: &Layout, process: i32) -> Result<Vec<u64>, Problem> {
 }
 
 /// # Safety
-/// As `landbridge.h` says.
+/// The caller keeps the contract in `landbridge.h`.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn lb_layout_owner(layout: *const LayoutOf, index: *const i64, owner: *mut i32) -> c_int {
     at_border(|| {

@@ -1,8 +1,8 @@
-//! What `landbridge.h` declares, for C, C++ and Fortran: layouts, what processes send each other, and couplings.
+//! Implementation of `landbridge.h`, for C, C++ and Fortran: layouts, the messages between processes, and couplings.
 //!
-//! It knows no MPI, because every MPI library has its own ABI: `landbridge_mpi.h`, which users compile with their
-//! library, calls MPI. Each exported function checks its pointers, calls safe code, and turns errors and panics into a
-//! number and a text for the calling thread ([`error`]).
+//! This library does not call MPI, because every MPI library has its own ABI. `landbridge_mpi.h`, which users compile
+//! with their library, calls MPI. Each exported function checks its pointers, calls safe code, and turns errors and
+//! panics into a code and a text for the calling thread ([`error`]).
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 

@@ -1,4 +1,4 @@
-//! Whether elements of an array that receives some share memory.
+//! Check whether elements of a receiving array share memory.
 
 use crate::error::Problem;
 
@@ -22,7 +22,7 @@ fn overlaps(shape: &[u64], strides: &[i64], element: u64) -> bool {
         reach = reach.saturating_add(stride.saturating_mul(extent - 1));
         apart
     });
-    // Axes that interlace: every element's place is looked at.
+    // The axes interlace, so every element's place is checked.
     !nested && {
         let mut places = vec![0_u64];
         for (stride, extent) in axes {

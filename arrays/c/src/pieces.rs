@@ -20,7 +20,7 @@ pub(crate) struct PieceOf {
 }
 
 /// # Safety
-/// As `landbridge.h` says.
+/// The caller keeps the contract in `landbridge.h`.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn lb_pieces_create(
     transfer: *const Bound,
@@ -70,7 +70,7 @@ pub(crate) unsafe extern "C" fn lb_pieces_create(
 }
 
 /// # Safety
-/// As `landbridge.h` says.
+/// The caller keeps the contract in `landbridge.h`.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn lb_pieces_slots(pieces: *const Pieces) -> i32 {
     // SAFETY: the caller's promise.
@@ -78,7 +78,7 @@ pub(crate) unsafe extern "C" fn lb_pieces_slots(pieces: *const Pieces) -> i32 {
 }
 
 /// # Safety
-/// As `landbridge.h` says.
+/// The caller keeps the contract in `landbridge.h`.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn lb_pieces_next(pieces: *mut Pieces, piece: *mut PieceOf) -> i32 {
     // SAFETY: the caller's promise.
@@ -97,7 +97,7 @@ pub(crate) unsafe extern "C" fn lb_pieces_next(pieces: *mut Pieces, piece: *mut 
 }
 
 /// # Safety
-/// As `landbridge.h` says.
+/// The caller keeps the contract in `landbridge.h`.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn lb_pieces_over(pieces: *mut Pieces, slot: i32, bytes: i64) {
     // SAFETY: the caller's promise.
@@ -108,7 +108,7 @@ pub(crate) unsafe extern "C" fn lb_pieces_over(pieces: *mut Pieces, slot: i32, b
 }
 
 /// # Safety
-/// As `landbridge.h` says.
+/// The caller keeps the contract in `landbridge.h`.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn lb_pieces_copy_own(pieces: *mut Pieces) -> i32 {
     // SAFETY: the caller's promise.
@@ -116,7 +116,7 @@ pub(crate) unsafe extern "C" fn lb_pieces_copy_own(pieces: *mut Pieces) -> i32 {
 }
 
 /// # Safety
-/// As `landbridge.h` says.
+/// The caller keeps the contract in `landbridge.h`.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn lb_pieces_are_over(pieces: *const Pieces) -> i32 {
     // SAFETY: the caller's promise.
@@ -124,7 +124,7 @@ pub(crate) unsafe extern "C" fn lb_pieces_are_over(pieces: *const Pieces) -> i32
 }
 
 /// # Safety
-/// As `landbridge.h` says.
+/// The caller keeps the contract in `landbridge.h`.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn lb_pieces_free(pieces: *mut *mut Pieces) {
     // SAFETY: the caller's promise.

@@ -1,4 +1,4 @@
-//! Arguments that are pointers.
+//! Checks of pointer arguments.
 
 use std::ffi::{CStr, c_char};
 
@@ -9,14 +9,14 @@ fn missing(name: &str) -> Problem {
 }
 
 /// # Safety
-/// The pointer is null, or what it points to is valid for `'a`.
+/// The pointer is null, or points to a value that is valid for `'a`.
 pub(crate) unsafe fn given<'a, T>(pointer: *const T, name: &str) -> Result<&'a T, Problem> {
     // SAFETY: the caller's promise.
     unsafe { pointer.as_ref() }.ok_or_else(|| missing(name))
 }
 
 /// # Safety
-/// As [`given`], of `length` items.
+/// As [`given`], for `length` items.
 pub(crate) unsafe fn slice<'a, T>(pointer: *const T, length: usize, name: &str) -> Result<&'a [T], Problem> {
     if length == 0 {
         return Ok(&[]);
@@ -29,7 +29,7 @@ pub(crate) unsafe fn slice<'a, T>(pointer: *const T, length: usize, name: &str) 
 }
 
 /// # Safety
-/// As [`given`], of a text that ends with 0.
+/// As [`given`], for a string that ends with 0.
 pub(crate) unsafe fn text<'a>(pointer: *const c_char, name: &str) -> Result<&'a str, Problem> {
     if pointer.is_null() {
         return Err(missing(name));
@@ -39,7 +39,7 @@ pub(crate) unsafe fn text<'a>(pointer: *const c_char, name: &str) -> Result<&'a 
     text.to_str().map_err(|_| Problem::invalid(format_args!("{name} is not UTF-8: {text:?}")))
 }
 
-/// Puts a value in the caller's variable.
+/// Writes a value to the caller's variable.
 ///
 /// # Safety
 /// The pointer is null, or can be written.
@@ -52,7 +52,7 @@ pub(crate) unsafe fn put<T>(place: *mut T, value: T, name: &str) -> Result<(), P
     Ok(())
 }
 
-/// Gives the caller an object, to be freed by [`free`].
+/// Gives the caller an object, which [`free`] frees.
 ///
 /// # Safety
 /// As [`put`].
@@ -67,7 +67,7 @@ pub(crate) unsafe fn hand_out<T>(place: *mut *mut T, value: T, name: &str) -> Re
 /// Frees an object, and makes the caller's variable null.
 ///
 /// # Safety
-/// `place` is null or points to null or to what [`hand_out`] has put there.
+/// `place` is null, or points to null or to a pointer from [`hand_out`].
 pub(crate) unsafe fn free<T>(place: *mut *mut T) {
     // SAFETY: the caller's promise.
     unsafe {
@@ -78,7 +78,7 @@ pub(crate) unsafe fn free<T>(place: *mut *mut T) {
     }
 }
 
-/// A number that cannot be negative.
+/// Checks that a number is not negative.
 pub(crate) fn natural(value: i64, what: impl std::fmt::Display) -> Result<u64, Problem> {
     u64::try_from(value).map_err(|_| Problem::invalid(format_args!("{what} is {value}: it cannot be negative")))
 }

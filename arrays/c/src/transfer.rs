@@ -1,4 +1,4 @@
-//! Which elements go where, and which rank each process is: `lb_transfer`.
+//! Redistributions: the destinations of elements, and the rank of each process: `lb_transfer`.
 
 use std::ffi::{c_char, c_int};
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::error::{Problem, at_border};
 use crate::layout::LayoutOf;
 use crate::pointers::{free, given, hand_out, natural, natural32, slice, text};
 
-/// `lb_slice`. A negative count: one index, and the part does not have the axis.
+/// `lb_slice`. A negative count selects one index, and the selection does not have the axis.
 #[repr(C)]
 pub(crate) struct SliceOf {
     start: i64,
@@ -35,7 +35,7 @@ pub(crate) struct SelectOf {
 /// `LB_ADDRESS`.
 const _: () = assert!(couple::beside::ADDRESS == 48);
 
-/// What goes where.
+/// The destinations of elements, known to all or asked for.
 pub(crate) enum Moves {
     Known(Transfer),
     Asked(Asked),
@@ -47,7 +47,7 @@ pub(crate) struct Bound {
     pub(crate) dtype: Dtype,
     /// Ranks of the processes of the source, and of the target.
     pub(crate) ranks: [Vec<u32>; 2],
-    /// How many ranks there are.
+    /// Number of ranks.
     pub(crate) size: u32,
     pub(crate) buffers: Arc<Buffers>,
     beside: Arc<Beside>,
@@ -55,21 +55,21 @@ pub(crate) struct Bound {
 }
 
 impl Bound {
-    /// The ranks and the number among them.
+    /// The rank's process number in the source (`sends`) or in the target, if it has one.
     pub(crate) fn process(&self, sends: bool, rank: u32) -> Option<u32> {
         let ranks = &self.ranks[usize::from(!sends)];
         ranks.iter().position(|of| *of == rank).map(|at| at as u32)
     }
 }
 
-/// The same for the same values, on all ranks.
+/// A hash that is the same for the same values on all ranks.
 pub(crate) fn hash(of: &impl Serialize) -> u64 {
-    // Numbers and texts can always be written.
+    // Serializing numbers and texts to memory cannot fail.
     postcard::to_stdvec(of).map_or(0, |bytes| XxHash3_64::oneshot(&bytes))
 }
 
 /// # Safety
-/// The pointer is null, or to as many as the array has axes.
+/// The pointer is null, or points to one slice per axis of the array.
 unsafe fn picks(slices: *const SliceOf, shape: &[u64], name: &str) -> Result<Vec<Pick>, Problem> {
     if slices.is_null() {
         return Ok(shape.iter().map(|extent| Pick::all(*extent)).collect());
@@ -123,7 +123,7 @@ pub(crate) unsafe fn mapping(select: Option<&SelectOf>, source: &Layout, target:
 }
 
 /// # Safety
-/// The pointer is null, or to as many as the layout has processes.
+/// The pointer is null, or points to one rank per process of the layout.
 unsafe fn ranks(ranks: *const i32, layout: &LayoutOf, size: u32, name: &str) -> Result<Vec<u32>, Problem> {
     let processes = layout.processes();
     if ranks.is_null() {
@@ -148,7 +148,7 @@ unsafe fn ranks(ranks: *const i32, layout: &LayoutOf, size: u32, name: &str) -> 
 }
 
 /// # Safety
-/// As `landbridge.h` says.
+/// The caller keeps the contract in `landbridge.h`.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn lb_transfer_create(
     source: *const LayoutOf,
@@ -195,19 +195,19 @@ pub(crate) unsafe extern "C" fn lb_transfer_create(
 }
 
 /// # Safety
-/// As `landbridge.h` says.
+/// The caller keeps the contract in `landbridge.h`.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn lb_transfer_address(transfer: *const Bound, address: *mut u8) -> i32 {
     // SAFETY: the caller's promise.
     let Some(transfer) = (unsafe { transfer.as_ref() }) else { return 0 };
     let own = transfer.beside.address();
-    // SAFETY: the caller's promise: there is room for as many.
+    // SAFETY: the caller's promise: there is room for an address.
     unsafe { std::ptr::copy_nonoverlapping(own.as_ptr(), address, own.len()) };
     i32::from(!own.is_empty())
 }
 
 /// # Safety
-/// As `landbridge.h` says.
+/// The caller keeps the contract in `landbridge.h`.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn lb_transfer_open(transfer: *const Bound, rank: i32, address: *const u8) -> i32 {
     // SAFETY: the caller's promise.
@@ -217,7 +217,7 @@ pub(crate) unsafe extern "C" fn lb_transfer_open(transfer: *const Bound, rank: i
 }
 
 /// # Safety
-/// As `landbridge.h` says.
+/// The caller keeps the contract in `landbridge.h`.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn lb_transfer_allow(transfer: *const Bound, rank: i32) {
     // SAFETY: the caller's promise.
@@ -226,10 +226,10 @@ pub(crate) unsafe extern "C" fn lb_transfer_allow(transfer: *const Bound, rank: 
     }
 }
 
-/// The same for the same layouts, selection, dtype and ranks.
+/// A hash that is the same for the same layouts, selection, dtype and ranks.
 ///
 /// # Safety
-/// As `landbridge.h` says.
+/// The caller keeps the contract in `landbridge.h`.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn lb_transfer_hash(transfer: *const Bound) -> u64 {
     // SAFETY: the caller's promise.
@@ -237,7 +237,7 @@ pub(crate) unsafe extern "C" fn lb_transfer_hash(transfer: *const Bound) -> u64 
 }
 
 /// # Safety
-/// As `landbridge.h` says.
+/// The caller keeps the contract in `landbridge.h`.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn lb_transfer_free(transfer: *mut *mut Bound) {
     // SAFETY: the caller's promise.

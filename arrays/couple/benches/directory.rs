@@ -1,5 +1,5 @@
-//! Memory of one of 1,000 processes that redistribute 10⁸ float64 elements to 1,000, where any run of elements may be
-//! anywhere: of its parts, its part of the directory, its plan, and its messages.
+//! Memory use of one of 1,000 processes that redistribute 10⁸ float64 elements to 1,000 processes, where any process
+//! may have any run of elements: its parts, its part of the directory, its plan, and its messages.
 //!
 //! `cargo bench -p landbridge-couple --bench directory` prints a table. The share of a process is its part of the
 //! source and its part of the target.
@@ -18,13 +18,13 @@ const PROCESSES: u32 = 1000;
 const ELEMENTS: u64 = 100_000_000;
 const ELEMENT: usize = 8;
 
-/// Counts what is allocated, and the most that was at any time.
+/// An allocator that counts the allocated bytes and their peak.
 struct Counting;
 
 static NOW: AtomicUsize = AtomicUsize::new(0);
 static MOST: AtomicUsize = AtomicUsize::new(0);
 
-// SAFETY: all is left to the system's allocator.
+// SAFETY: every call is passed to the system's allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         MOST.fetch_max(NOW.fetch_add(layout.size(), Relaxed) + layout.size(), Relaxed);
@@ -53,15 +53,15 @@ fn main() {
     }
 }
 
-/// Bytes of the share, of the plan at most, and of all at most: for process 0.
+/// Bytes of process 0: its share, the peak while planning, and the peak with messages.
 fn one(run: u64) -> (usize, usize, usize) {
     let runs = ELEMENTS / run;
     let owner = |number: u64, side: u64| (mixed(number * 2 + side) % u64::from(PROCESSES)) as u32;
-    // What each has, of process 0; and what keeper 0 hears, as it would come from others.
+    // Segments of process 0 on each side, and the reports to keeper 0, as other processes would send them.
     let segments = |side: u64| {
         let mut local = 0;
         let own = (0..runs).filter(|number| owner(*number, side) == 0);
-        // A caller knows how many it has.
+        // A caller knows the number of its segments.
         let mut all = Vec::with_capacity(own.clone().count());
         all.extend(own.map(|number| {
             local += run;
@@ -85,7 +85,7 @@ fn one(run: u64) -> (usize, usize, usize) {
     for part in &parts {
         drop(part.told(PROCESSES));
     }
-    // Its answers: to the process of each side, which elements, and whose.
+    // The keeper's answers to the processes of each side: elements, and the peer of each.
     let mut answers = vec![[Spans::default(), Spans::default()]; PROCESSES as usize];
     let mut peers = vec![[Vec::new(), Vec::new()]; PROCESSES as usize];
     matched(&heard(0), &heard(1), &mut |source, target, span| {
@@ -96,7 +96,7 @@ fn one(run: u64) -> (usize, usize, usize) {
     })
     .unwrap();
     drop((answers, peers));
-    // What the keepers say of process 0's messages, and how they are packed.
+    // The keepers' answers about process 0's messages, and the packings of these messages.
     let plan: Vec<Vec<(usize, Packing)>> = [0, 1]
         .into_iter()
         .map(|side: u64| {
@@ -114,7 +114,7 @@ fn one(run: u64) -> (usize, usize, usize) {
         })
         .collect();
     let most = MOST.load(Relaxed) - before;
-    // Arrays, and messages packed and arriving.
+    // The arrays, and all messages in their packed form.
     let arrays: Vec<Vec<u8>> = parts.iter().map(|part| vec![0; part.count() as usize * ELEMENT]).collect();
     let messages: Vec<Vec<u8>> = plan.iter().flatten().map(|(bytes, _)| vec![0; *bytes]).collect();
     assert_eq!(messages.iter().map(Vec::len).sum::<usize>(), share);
@@ -123,7 +123,7 @@ fn one(run: u64) -> (usize, usize, usize) {
     (share, most, all.max(most))
 }
 
-/// Any number of any other.
+/// A hash of a number.
 fn mixed(number: u64) -> u64 {
     let mut mixed = number.wrapping_add(0x9E37_79B9_7F4A_7C15);
     mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);

@@ -1,4 +1,4 @@
-//! What a process does by itself: finding its messages, packing them, and their checksums.
+//! Time that a process spends without communication: finding its messages, packing them, and computing their checksums.
 //!
 //! `cargo bench -p landbridge-couple --bench packing` prints a table. Only ratios within one run mean anything.
 
@@ -14,7 +14,7 @@ use twox_hash::XxHash3_64;
 
 const ROUNDS: usize = 11;
 const ELEMENT: usize = 8;
-/// Of arrays in a core's own cache, in a shared one, and in memory.
+/// Sizes in bytes of arrays that fit in a core's own cache, in a shared cache, and in memory only.
 const SIZES: [usize; 3] = [512 << 10, 8 << 20, 128 << 20];
 
 fn main() {
@@ -55,7 +55,7 @@ fn main() {
     writeln!(out, "{:.3} ms, the slowest of 12 processes", slowest * 1e3).unwrap();
 }
 
-/// Of copying these bytes, packing and unpacking them, and of their checksum, in seconds.
+/// Times in seconds of copying these bytes, packing them, unpacking them, and computing their checksum.
 fn times(bytes: usize, run: usize) -> [f64; 4] {
     let array: Vec<u8> = (0..bytes).map(|at| (at / 3) as u8).collect();
     let (mut buffer, mut back) = (vec![0u8; bytes], vec![0u8; bytes]);
@@ -67,7 +67,7 @@ fn times(bytes: usize, run: usize) -> [f64; 4] {
         times[1].push(seconds(repeats, || {
             let mut at = 0;
             for packing in &packings {
-                // SAFETY: both messages together are the array, and the buffer is as long.
+                // SAFETY: both messages together cover the array, and the buffer is as long.
                 unsafe { packing.pack(array.as_ptr(), buffer[at..].as_mut_ptr()) };
                 at += packing.bytes();
             }
@@ -86,7 +86,8 @@ fn times(bytes: usize, run: usize) -> [f64; 4] {
     times.map(median)
 }
 
-/// Of the messages of a process that has the whole array, to two that have it in blocks of `run` bytes in turn.
+/// The packings of the messages from a process that has the whole array to two processes that have blocks of `run`
+/// bytes in turn.
 fn packings(bytes: usize, run: usize) -> Vec<Packing> {
     let elements = (bytes / ELEMENT) as u64;
     let source = Layout::new(vec![elements], vec![Axis::Whole]).unwrap();
@@ -104,7 +105,7 @@ fn all(shape: &[u64]) -> Mapping {
     Mapping { from: picks.clone(), to: picks, order: (0..shape.len()).collect(), shifts: vec![0; shape.len()] }
 }
 
-/// Of each of several times.
+/// Mean time of `repeats` calls, in seconds.
 fn seconds(repeats: usize, mut work: impl FnMut()) -> f64 {
     let begun = Instant::now();
     (0..repeats).for_each(|_| work());

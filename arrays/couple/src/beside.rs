@@ -1,9 +1,8 @@
-//! What ranks of one node lend each other of their memory: pieces that another rank unpacks where they are, instead of
-//! MPI's copying them.
+//! Memory that ranks of one node lend each other: another rank unpacks pieces in place, so MPI does not copy them.
 //!
-//! Ranks that will exchange pieces agree on that once: the one that sends tells its [`Beside::address`], the other one
-//! answers whether it could [`Beside::open`] it. From then on the first may send, in place of a piece, which slot it is
-//! in. It need not: the length of a message says what it is.
+//! Two ranks that will exchange pieces agree on this once: the sender sends its [`Beside::address`], and the receiver
+//! answers whether it could [`Beside::open`] that address. From then on the sender may send the number of a slot in
+//! place of the piece in it, but need not: the receiver distinguishes the two by the length of the message.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -13,18 +12,18 @@ use pool::lending::{Borrower, Lender, Lent};
 
 use crate::pieces::PIECE;
 
-/// Slots that a process lends: enough for it to go on while those that read wait for a core.
+/// Number of slots that a process lends: enough for it to go on while readers wait for a core.
 const SLOTS: u64 = 32;
-/// Bytes of a message for which ranks agree: less is over sooner than they have.
+/// Minimum bytes of a message for which ranks agree: a shorter one completes before the agreement would.
 pub const WORTH: usize = 64 << 10;
-/// Bytes of the least piece that is lent; what says where a piece is has fewer.
+/// Minimum bytes of a lent piece; the message that names a slot is shorter.
 pub(crate) const LEAST: usize = 4096;
 const _: () = assert!(Lent::BYTES < LEAST);
 
 /// See the module docs. A rank has one for each communicator.
 #[derive(Debug)]
 pub struct Beside {
-    /// How many slots it lends, and their bytes.
+    /// Number of slots that it lends, and bytes of each.
     slots: (u64, u64),
     /// `None`: there is no memory to lend.
     own: OnceLock<Option<Arc<Lender>>>,
@@ -33,7 +32,7 @@ pub struct Beside {
 
 #[derive(Debug, Default)]
 struct Peers {
-    /// Ranks that can read what is lent.
+    /// Ranks that can read this rank's slots.
     readers: HashSet<u32>,
     others: HashMap<u32, Arc<Borrower>>,
 }
@@ -49,36 +48,36 @@ impl Beside {
         Beside { slots: (count, bytes), own: OnceLock::new(), peers: Mutex::default() }
     }
 
-    /// What the ranks have to know that shall read from this one; empty: they cannot.
+    /// The address by which other ranks open this rank's slots; empty: there is no memory to lend.
     pub fn address(&self) -> Vec<u8> {
         let (count, bytes) = self.slots;
         let make = || Lender::new(count, bytes).ok().map(Arc::new);
         self.own.get_or_init(make).as_ref().map_or_else(Vec::new, |own| own.address().to_vec())
     }
 
-    /// Whether this rank can read what another one lends whose address this is.
+    /// Opens another rank's slots by their address. Returns true if this rank can read them.
     pub fn open(&self, rank: u32, address: &[u8]) -> bool {
         let Ok(other) = Borrower::open(address) else { return false };
         self.lock().others.insert(rank, Arc::new(other));
         true
     }
 
-    /// Another rank has said that it can read what this one lends.
+    /// Records that another rank can read this rank's slots.
     pub fn allow(&self, rank: u32) {
         self.lock().readers.insert(rank);
     }
 
-    /// What this rank lends, if any can read it.
+    /// The slots that this rank lends, if any rank can read them.
     pub(crate) fn lender(&self) -> Option<Arc<Lender>> {
         self.own.get()?.clone().filter(|_| !self.lock().readers.is_empty())
     }
 
-    /// Whether a rank can read what this one lends.
+    /// Returns true if the rank can read this rank's slots.
     pub(crate) fn reads(&self, rank: u32) -> bool {
         self.lock().readers.contains(&rank)
     }
 
-    /// By which what a rank lends can be read.
+    /// The opened slots of another rank, if any.
     pub(crate) fn borrower(&self, rank: u32) -> Option<Arc<Borrower>> {
         self.lock().others.get(&rank).cloned()
     }

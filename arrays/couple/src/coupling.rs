@@ -29,18 +29,18 @@ use crate::exchange::{
 use crate::message::{Arriving, PART};
 use crate::sealed;
 
-/// Tag of messages; those of elements have their ticket and [`ELEMENTS`].
+/// Tag of messages. The tag of elements is their ticket with the bit [`ELEMENTS`].
 const MESSAGES: u64 = 1;
 const ELEMENTS: u64 = 1 << 63;
-/// Receives posted for messages.
+/// Number of receives posted for messages.
 const POSTED: usize = 16;
 /// The longest sleep of the thread: the endpoint checks its connections for silence at this interval.
 const LONGEST: Duration = Duration::from_millis(250);
 
-/// How long after its effect, such as a lost connection, the reason may arrive from the one who ended the coupling.
+/// Time limit for the reason of an end to arrive after its effect, such as a lost connection.
 pub(crate) const SETTLE: Duration = Duration::from_secs(1);
 
-/// What a completion is of.
+/// Flags of an operation, which its completion returns.
 const OF_MESSAGE: u64 = 0;
 const OF_ELEMENTS: u64 = 1;
 const SENT: u64 = 2;
@@ -51,11 +51,11 @@ pub struct Place {
     pub job: JobConfig,
     /// This process's number on its side.
     pub process: u32,
-    /// Ranks in the job and addresses of the processes of this side, of the other.
+    /// Ranks in the job and addresses: first of the processes of this side, then of the other.
     pub sides: [Vec<(Rank, SocketAddr)>; 2],
 }
 
-/// Why a process could not take part.
+/// Reasons why a process could not take part.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum CoupleError {
@@ -67,7 +67,7 @@ pub enum CoupleError {
     System(#[from] std::io::Error),
 }
 
-/// Why a call has not succeeded.
+/// Reasons why a call has failed.
 #[derive(Clone, Debug, PartialEq, Error)]
 #[non_exhaustive]
 pub enum CallError {
@@ -75,14 +75,14 @@ pub enum CallError {
     Exchange(#[from] ExchangeError),
     #[error("{what} has taken longer than {seconds} s")]
     Slow { what: String, seconds: f64 },
-    /// The caller's own check.
+    /// The caller's own check has stopped the call.
     #[error("interrupted")]
     Interrupted,
 }
 
-/// See the module docs. Dropping it ends its part in the coupling.
+/// See the module docs. Dropping it ends this process's part in the coupling.
 pub struct Coupling {
-    /// Its number among the processes of its side.
+    /// This process's number on its side.
     process: u32,
     shared: Arc<Shared>,
     /// `None`: closed.
@@ -91,7 +91,7 @@ pub struct Coupling {
 
 struct Shared {
     state: Mutex<State>,
-    /// Notified when the thread has done something.
+    /// Notified when the thread has moved bytes, and when the exchange has ended.
     changed: Condvar,
     /// Wakes the thread.
     wake: OwnedFd,
@@ -103,19 +103,19 @@ struct State {
     endpoint: Endpoint,
     peers: HashMap<Party, PeerId>,
     parties: HashMap<PeerId, Party>,
-    /// What messages call those who can be lost.
+    /// Names of the other processes, for messages about lost connections.
     names: HashMap<Identity, String>,
-    /// Not begun yet, because too much was queued.
+    /// Sends that have not begun, because the endpoint is full.
     waiting: VecDeque<SendOp>,
     arriving: HashMap<Party, Arriving>,
-    /// Elements that are being sent.
+    /// Number of sends of elements that have not been delivered.
     in_flight: usize,
-    /// When a connection was lost, and what it was.
+    /// Time and description of the first lost connection.
     lost: Option<(Instant, String)>,
 }
 
 impl Coupling {
-    /// Opens the process's endpoint on a listener whose address the others have been told.
+    /// Opens the process's endpoint on `listener`, whose address the other processes have.
     ///
     /// # Errors
     /// [`CoupleError`].
@@ -169,7 +169,7 @@ impl Coupling {
         Ok(Coupling { process, shared, thread: Mutex::new(Some(thread)) })
     }
 
-    /// Waits until no more than `budget` bytes would be held for the other side with `more`, or nothing else.
+    /// Waits until at most `budget` bytes would be held for the other side after adding `more`, or until none are held.
     ///
     /// # Errors
     /// [`CallError`].
@@ -182,15 +182,15 @@ impl Coupling {
         })
     }
 
-    /// Exports a version of a variable: copies this process's part, which is at `array`. Does not wait. If the coupling
-    /// has ended, the next call says so.
+    /// Exports a version of a variable: copies this process's part from `array`. Does not wait. If the coupling has
+    /// ended, the next call returns the error.
     ///
     /// # Errors
-    /// [`CallError`]; then nothing is exported.
+    /// [`CallError`]; nothing is exported then.
     ///
     /// # Safety
-    /// `array` is where local index 0 along every axis is, and the process's whole part of the layout can be read from
-    /// there.
+    /// `array` is the address of local index 0 along every axis, and the process's whole part of the layout can be read
+    /// from there.
     pub unsafe fn export(
         &self,
         (name, version): (&str, u64),
@@ -209,12 +209,12 @@ impl Coupling {
             }
             None => Vec::new(),
         };
-        // Others may go on while this copies.
+        // Other calls and the thread may go on during the copy.
         drop(state);
         let content = match packings {
             Some((wish, packings)) => {
                 let pairs = packings.iter().map(|(_, packing)| packing).zip(&mut buffers);
-                // SAFETY: the caller's promise; what the messages are of is in the part.
+                // SAFETY: the caller's promise; all elements of the messages are in the part.
                 unsafe { sealed::pack(pairs, array) };
                 Content::Messages { wish, messages: packings.iter().map(|(to, _)| *to).zip(buffers).collect() }
             }
@@ -238,7 +238,7 @@ impl Coupling {
         Ok(())
     }
 
-    /// A variable of the other side, once it has exported it.
+    /// Waits until the other side has exported a variable, and returns it.
     ///
     /// # Errors
     /// [`CallError`].
@@ -256,14 +256,14 @@ impl Coupling {
         )
     }
 
-    /// Tells the other side what is about to be fetched, before the variable is known.
+    /// Announces a fetch to the other side, before the variable is known.
     pub fn wish(&self, name: &str, layout: &Layout, mapping: &Mapping) {
         let mut state = self.shared.lock();
         state.exchange.wish(name, layout, mapping);
         self.shared.step(state);
     }
 
-    /// Begins to fetch a version of a variable that is known, into a local array of these strides and elements (in
+    /// Begins to fetch a version of a known variable into a local array of these strides and this element size (in
     /// bytes).
     ///
     /// # Errors
@@ -283,7 +283,7 @@ impl Coupling {
         Ok(id)
     }
 
-    /// The next elements of a fetch; empty when all have been taken.
+    /// Waits for the next elements of a fetch; empty when all have been taken.
     ///
     /// # Errors
     /// [`CallError`].
@@ -304,8 +304,8 @@ impl Coupling {
         next
     }
 
-    /// Copies arrived elements to where they belong in the array that their fetch was begun for. What has to come
-    /// another way will arrive again.
+    /// Copies arrived elements to their places in the array that their fetch was begun for. Elements that cannot be
+    /// read from another process's memory are sent instead, and will arrive again.
     ///
     /// # Safety
     /// The array at `array` has the strides and elements that the fetch was begun with, and can be written.
@@ -329,7 +329,7 @@ impl Coupling {
     }
 
     /// Copies arrived elements to a buffer of [`Arrived::bytes`] bytes, as they were exported. Returns false if they
-    /// have to come another way: they will arrive again. [`Arrived::unpack`] takes them on from the buffer.
+    /// must be sent instead; they will arrive again. [`Arrived::unpack`] copies them from the buffer to the array.
     pub fn copy(&self, arrived: &Arrived, buffer: &mut [u8]) -> bool {
         match &arrived.source {
             Source::Here(bytes) => {
@@ -345,8 +345,8 @@ impl Coupling {
         }
     }
 
-    /// Reading another process's memory has worked, or not: it is not allowed, or the process is gone. Then what is to
-    /// be sent will not come either, and that is noticed.
+    /// Reports the result of reading another process's memory. Reading fails if it is not allowed or the process is
+    /// gone. If the process is gone, sending fails as well, and that loss is detected.
     fn taken(&self, arrived: &Arrived, read: bool) {
         let mut state = self.shared.lock();
         match read {
@@ -359,7 +359,7 @@ impl Coupling {
     /// Waits until everything exported has been fetched and has arrived.
     ///
     /// # Errors
-    /// [`CallError`]; what is not fetched is named.
+    /// [`CallError`], which names a version that was not fetched.
     pub fn finish(&self, patience: &mut Patience<'_>) -> Result<(), CallError> {
         let mut over = None;
         self.shared.until(
@@ -378,7 +378,7 @@ impl Coupling {
                         let (name, version, reason) = (name.clone(), *version, format!("never fetched: {error}"));
                         Err(ExchangeError::Refused { name, version, reason })
                     }
-                    // Gateways may tell that the other side has left before what it said last has come.
+                    // Gateways may report that the other side has left before its last messages arrive.
                     (Err(_), None) if over.get_or_insert_with(Instant::now).elapsed() < SETTLE => Ok(None),
                     (Err(error), None) => Err(error),
                 }
@@ -386,30 +386,30 @@ impl Coupling {
         )
     }
 
-    /// Ends the coupling for this reason, because this process leaves without the others of its side, and tells the
-    /// other processes.
+    /// Ends the coupling for this reason and notifies the other processes, because this process leaves without the
+    /// others of its side.
     pub fn leave(&self, reason: &str) {
         self.shared.end(|exchange| exchange.leave(reason.to_owned(), None));
     }
 
-    /// Why a process of this side has left without the others, if any has.
+    /// The reason, if a process of this side has left without the others.
     pub fn left(&self) -> Option<String> {
         self.shared.lock().exchange.left().map(str::to_owned)
     }
 
-    /// The same, for a thread that may outlive it.
+    /// Returns a function that ends the coupling for a reason; it may outlive this value.
     pub(crate) fn failing(&self) -> impl Fn(&str) + Send + use<> {
         let shared = self.shared.clone();
         move |reason| shared.fail(reason)
     }
 
-    /// Closes the endpoint: sends what is queued, at most for as long as an endpoint lingers.
+    /// Closes the endpoint: flushes the queue, for at most the time that an endpoint lingers.
     pub fn close(&self) {
         self.shared.ended.store(true, Ordering::SeqCst);
         self.shared.wake();
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(thread) = thread {
-            // A panic of ours would have been reported when it happened.
+            // A panic of the thread was reported when it happened.
             let _ = thread.join();
             let mut state = self.shared.lock();
             state.step();
@@ -424,10 +424,10 @@ impl Drop for Coupling {
     }
 }
 
-/// How long a call waits, and what ends it early.
+/// A call's time limit, and the caller's check for stopping it early.
 pub struct Patience<'a> {
     pub limit: Option<Duration>,
-    /// Called several times a second; true: the caller wants to stop waiting.
+    /// Called several times a second; returns true to stop waiting.
     pub stop: &'a mut dyn FnMut() -> bool,
 }
 
@@ -437,7 +437,7 @@ impl Shared {
     }
 
     fn wake(&self) {
-        // It cannot be full: the thread empties it.
+        // The counter cannot overflow: the thread resets it.
         let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
     }
 
@@ -445,7 +445,7 @@ impl Shared {
         self.end(|exchange| exchange.fail(reason.to_owned(), Some(Party { own: false, process: 0 })));
     }
 
-    /// Ends the exchange, and every wait for it.
+    /// Ends the exchange, and every wait on it.
     fn end(&self, end: impl FnOnce(&mut Exchange)) {
         let mut state = self.lock();
         end(&mut state.exchange);
@@ -453,14 +453,14 @@ impl Shared {
         self.changed.notify_all();
     }
 
-    /// Does what can be done now, and leaves the rest to the thread.
+    /// Moves bytes without blocking, and wakes the thread for the rest.
     fn step(&self, mut state: MutexGuard<'_, State>) {
         state.step();
         drop(state);
         self.wake();
     }
 
-    /// Waits until `done` returns something.
+    /// Waits until `done` returns a result.
     fn until<T>(
         &self,
         patience: &mut Patience<'_>,
@@ -511,7 +511,7 @@ impl Shared {
 }
 
 impl State {
-    /// Moves bytes without blocking. Returns whether anything moved.
+    /// Moves bytes without blocking. Returns true if anything moved.
     fn step(&mut self) -> bool {
         let mut moved = false;
         if self.lost.as_ref().is_some_and(|(since, _)| since.elapsed() > SETTLE)
@@ -534,7 +534,7 @@ impl State {
         }
     }
 
-    /// Carries out what the exchange wants. Returns whether there was anything.
+    /// Carries out the exchange's actions and begins waiting sends. Returns true if there were any.
     fn act(&mut self) -> bool {
         let mut any = false;
         while let Some(action) = self.exchange.actions.pop_front() {
@@ -586,7 +586,7 @@ impl State {
         any
     }
 
-    /// Tells the exchange what gateways know of the ways from other sites.
+    /// Passes the gateways' figures of the paths from other sites to the exchange.
     fn measure(&mut self) {
         let (others, Some(own)) = self.exchange.ways() else { return };
         let links = self.endpoint.links();
@@ -626,7 +626,7 @@ impl State {
         if kind == Kind::Send {
             match result {
                 Ok(()) => self.in_flight -= usize::from(user.flags == OF_ELEMENTS | SENT),
-                // What is lost never arrives: nothing finishes before the reason is known.
+                // A failed send stays in flight, so nothing finishes before the reason is known.
                 Err(failure) => self.loses(&failure),
             }
             return;
@@ -653,12 +653,12 @@ impl State {
     }
 }
 
-/// By which the receive of a ticket's elements is found; 0 is that of messages.
+/// The context of the receive of a ticket's elements; receives of messages have 0.
 fn context(ticket: u32) -> usize {
     ticket as usize + 1
 }
 
-/// What belongs to each axis, from the slowest in memory to the fastest.
+/// The values of the axes, from the slowest axis in memory to the fastest.
 fn in_order<T: Copy>(layout: &Layout, axes: &[T]) -> Vec<T> {
     match layout.order() {
         Order::C => axes.to_vec(),
@@ -666,7 +666,7 @@ fn in_order<T: Copy>(layout: &Layout, axes: &[T]) -> Vec<T> {
     }
 }
 
-/// Reads on from an address of another process.
+/// A reader of another process's memory, from an address onwards.
 fn reader(pid: u32, mut address: u64) -> sealed::Reader {
     Box::new(move |into| {
         let mut done = 0;

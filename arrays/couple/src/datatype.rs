@@ -1,37 +1,37 @@
-//! Datatypes of MPI for the elements of a message, so that an MPI library moves them from one array to another by
-//! itself, and may do with one copy.
+//! MPI datatypes for the elements of a message, so that an MPI library moves them from one array to another by itself,
+//! possibly with one copy.
 //!
-//! The simpler a datatype is, the faster most MPI libraries copy it: where elements begin is in the address, bytes that
-//! follow each other are one block, and blocks at equal distances a vector.
+//! Most MPI libraries copy simpler datatypes faster. So the start of the elements is in the address, contiguous bytes
+//! are one block, and blocks at equal distances are a vector.
 
 use plan::redistribution::{Message, Piece, Transfer};
 
-/// Longer messages are packed, and sent in pieces: not every MPI library counts more bytes in one.
+/// Longer messages are packed and sent in pieces: not every MPI library can count more bytes in one message.
 const PART: u64 = 1 << 30;
-/// With more runs along an axis, a datatype takes longer than packing.
+/// Maximum runs along an axis: with more, a datatype takes longer than packing.
 const MOST_RUNS: usize = 4096;
-/// Most places that a datatype lists.
+/// Maximum places that a datatype lists.
 const MOST_PLACES: u64 = 1 << 16;
-/// Shorter runs, in bytes, are packed faster here than by an MPI library.
+/// Runs shorter than this many bytes are packed faster here than by an MPI library.
 const SHORT_RUN: u64 = 1024;
-/// The same in messages of at most [`SHORT_MESSAGE`] bytes, which take longer to pack in pieces than Intel MPI takes;
-/// Open MPI takes less time however short runs are.
+/// The same for Intel MPI in messages of at most [`SHORT_MESSAGE`] bytes: packing them in pieces takes longer than
+/// Intel MPI takes. In such messages, Open MPI is faster than packing for runs of any length.
 const SHORT_RUN_OF_INTEL: u64 = 64;
 const SHORT_MESSAGE: u64 = 64 << 10;
 
-/// Elements of an array that is anywhere.
+/// Elements of an array, relative to the array's address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// Where they begin, in bytes from where local index 0 along every axis is.
+    /// Offset of the first element, in bytes from local index 0 along every axis.
     pub offset: i64,
-    /// Bytes that follow each other.
+    /// Number of contiguous bytes.
     pub block: u64,
-    /// How the datatype is made, if they do not all follow each other: the first step of `MPI_BYTE`, each other one of
-    /// the datatype that the step before it has made.
+    /// The steps that build the datatype, unless all elements are contiguous. The first step builds on `MPI_BYTE`, each
+    /// other step on the datatype of the step before it.
     pub steps: Vec<Step>,
 }
 
-/// A function of MPI that makes a datatype of another one. Places and strides are in bytes, lengths in elements of the
+/// An MPI function that builds a datatype from another one. Places and strides are in bytes, lengths in elements of the
 /// other datatype.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
@@ -44,15 +44,15 @@ pub enum Step {
 }
 
 impl Place {
-    /// Where a message's elements of `element` bytes are in an array of these strides (in bytes, by axis). `library`:
-    /// what the MPI library says it is. `None`: they are better packed and sent as bytes.
+    /// The place of a message's elements of `element` bytes in an array of these strides (in bytes, by axis).
+    /// `library`: the MPI library's version string. `None`: the message is better packed and sent as bytes.
     pub fn of(message: &Message, strides: &[i64], element: usize, library: &str) -> Option<Place> {
         let levels = Place::levels(message, strides, element, library)?;
         Some(Place::of_levels(levels, element as u64))
     }
 
-    /// Whether MPI moves a message of a process from array to array, if both are dense: what is straight at one end
-    /// only is packed at both, so that both cut it alike.
+    /// Returns true if MPI moves a message of a process from array to array when both arrays are dense. A message that
+    /// is straight at one end only is packed at both, so both ends cut it alike.
     pub fn is_straight(transfer: &Transfer, process: u32, message: &Message, element: usize, library: &str) -> bool {
         let there = transfer.at_peer(process, message);
         let fits = |process: u32, message: &Message| {
@@ -62,7 +62,7 @@ impl Place {
         fits(process, message) && fits(message.peer, &there)
     }
 
-    /// Runs along each axis, unless the message is better packed.
+    /// Runs along each axis; `None` if the message is better packed.
     fn levels(message: &Message, strides: &[i64], element: usize, library: &str) -> Option<Vec<Vec<Piece>>> {
         let bytes = message.elements().checked_mul(element as u64).filter(|bytes| (1..=PART).contains(bytes))?;
         let level = |runs: &mut dyn Iterator<Item = Piece>| {
@@ -113,7 +113,7 @@ impl Step {
         }
     }
 
-    /// Runs of what another datatype describes.
+    /// Runs of elements of another datatype.
     fn of_datatype(runs: &[Piece]) -> Step {
         let places = each(runs);
         match distance(&places) {
@@ -127,14 +127,14 @@ fn each(runs: &[Piece]) -> Vec<i64> {
     runs.iter().flat_map(|run| (0..run.count as i64).map(|at| run.start + at * run.stride)).collect()
 }
 
-/// From each place to the next, if it is always the same, and ascending: Open MPI 5.0.11 reads and writes beyond
+/// The distance from each place to the next, if it is constant and positive: Open MPI 5.0.11 accesses memory beyond
 /// vectors with negative strides.
 fn distance(places: &[i64]) -> Option<i64> {
     let stride = places.get(1)? - places[0];
     (stride > 0 && places.windows(2).all(|pair| pair[1] - pair[0] == stride)).then_some(stride)
 }
 
-/// As [`SHORT_RUN`], of this library, in a message of this many bytes.
+/// [`SHORT_RUN`] for this library and a message of this many bytes.
 fn short_run(library: &str, bytes: u64) -> u64 {
     match library {
         _ if bytes > SHORT_MESSAGE => SHORT_RUN,
@@ -144,7 +144,7 @@ fn short_run(library: &str, bytes: u64) -> u64 {
     }
 }
 
-/// Whether an MPI library copies elements at these runs, `bytes` together, at least as fast as we do.
+/// Returns true if an MPI library copies elements at these runs, `bytes` in total, at least as fast as packing here.
 fn is_fast(levels: &[Vec<Piece>], element: usize, bytes: u64, short: u64) -> bool {
     let mut pieces = 1u64;
     for (at, level) in levels.iter().enumerate() {
@@ -165,7 +165,7 @@ mod tests {
     use super::*;
     use crate::Packing;
 
-    /// Where each byte of a datatype is, in its order, as the standard defines it.
+    /// The offset of each byte of a datatype, in its order, as the MPI standard defines it.
     fn bytes_of(place: &Place) -> Vec<i64> {
         let inner = |length: u64, of: &[i64], extent: i64, at: i64| -> Vec<i64> {
             (0..length as i64).flat_map(|item| of.iter().map(move |byte| at + item * extent + byte)).collect()

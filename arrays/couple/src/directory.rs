@@ -1,6 +1,7 @@
-//! Redistributions where no layout says who has what: ranks ask each other, by letters that the caller carries. Each
-//! rank writes one to each rank, and reads what all have written to it, twice: keepers are told what processes have and
-//! want, and then tell them what goes where. See [`plan::redistribution::directory`].
+//! Redistributions without a common layout: ranks ask each other which elements go where, by letters that the caller
+//! carries. In each of two rounds, each rank writes a letter to each rank and reads the letters of all ranks. First,
+//! processes report the elements they have and want to keepers; then the keepers answer with the destinations. See
+//! [`plan::redistribution::directory`].
 
 use std::collections::BTreeMap;
 
@@ -10,28 +11,28 @@ use thiserror::Error;
 
 use crate::Packing;
 
-/// What one rank knows of such a redistribution.
+/// One rank's state of such a redistribution.
 #[derive(Debug)]
 pub struct Directory {
-    /// Of the source, and of the target.
+    /// This rank on the source's side, and on the target's.
     sides: [Side; 2],
     /// Ranks of the processes of the source, and of the target.
     ranks: [Vec<u32>; 2],
     size: u32,
     letters: Vec<Vec<u8>>,
-    /// Whether keepers have been told.
+    /// True once this rank has read the letters of the first round.
     told: bool,
 }
 
 #[derive(Debug, Default)]
 struct Side {
-    /// Which process this rank is, and what that has, or wants.
+    /// This rank's process, and the elements that the process has or wants.
     own: Option<(u32, Part)>,
-    /// Elements of its messages, by peer, in the order in which they go.
+    /// Elements of its messages, by peer, in the order of sending.
     found: Vec<(u32, Spans)>,
 }
 
-/// Why ranks do not find out.
+/// Reasons why a rank cannot find its messages.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum AskError {
@@ -43,10 +44,10 @@ pub enum AskError {
     Letter { rank: usize, text: String },
 }
 
-/// What a rank tells a keeper of each side: its process, and the bytes of what that has, or wants.
+/// A rank's letter to a keeper: for each side, its process and the bytes of the elements the process has or wants.
 type Told = [Option<(u32, Vec<u8>)>; 2];
 
-/// What a keeper tells a rank as a process of one side: elements, and which process is at the other end of each.
+/// A keeper's answer to a rank as a process of one side: elements, and the process at the other end of each.
 #[derive(Clone, Debug, Default)]
 struct Found {
     peers: Vec<u8>,
@@ -54,8 +55,8 @@ struct Found {
 }
 
 impl Directory {
-    /// `parts`: this rank's process of the source and of the target, with what it has, and wants. `ranks`: of the
-    /// processes of each, among `size`.
+    /// `parts`: this rank's process of the source and of the target, with the elements it has or wants. `ranks`: ranks
+    /// of the processes of source and target, out of `size`.
     pub fn new(parts: [Option<(u32, Part)>; 2], ranks: [Vec<u32>; 2], size: u32) -> Directory {
         let mut told: Vec<Told> = vec![[None, None]; size as usize];
         for (at, part) in parts.iter().enumerate() {
@@ -69,15 +70,16 @@ impl Directory {
         Directory { sides, ranks, size, letters, told: false }
     }
 
-    /// What is to be sent to a rank now; empty: nothing any more.
+    /// The letter to a rank in this round; empty: no round is left.
     pub fn letter(&self, to: u32) -> &[u8] {
         self.letters.get(to as usize).map_or(&[], Vec::as_slice)
     }
 
-    /// Reads what all ranks have written to this one.
+    /// Reads the letters of all ranks to this one.
     ///
     /// # Errors
-    /// [`AskError`]. What the keepers say is then empty here; other ranks may have the same error, or none.
+    /// [`AskError`]. This rank's messages, or its answers as a keeper, are then empty; other ranks may have the same
+    /// error, or none.
     pub fn read(&mut self, letters: &[&[u8]]) -> Result<(), AskError> {
         if letters.len() != self.size as usize {
             return Err(AskError::Letters(letters.len(), self.size));
@@ -97,7 +99,7 @@ impl Directory {
         problem
     }
 
-    /// What this rank, as a keeper, tells each rank.
+    /// This rank's answers as a keeper, one for each rank.
     fn matches(&self, letters: &[&[u8]]) -> Result<Vec<[Found; 2]>, AskError> {
         let mut sides: [Vec<(u32, Spans)>; 2] = Default::default();
         for (rank, letter) in letters.iter().enumerate() {
@@ -111,7 +113,7 @@ impl Directory {
         }
         let mut out = vec![[Found::default(), Found::default()]; self.size as usize];
         matched(&sides[0], &sides[1], &mut |source, target, span| {
-            // Both have been told by the ranks that they are.
+            // Each process number was checked against the rank that reported it.
             for (at, own, peer) in [(0, source, target), (1, target, source)] {
                 let found = &mut out[self.ranks[at][own as usize] as usize][at];
                 write(&mut found.peers, peer.into());
@@ -140,7 +142,7 @@ impl Directory {
             let own = side.own.as_ref().map_or(0, |(process, _)| *process);
             side.found = found.into_iter().collect();
             side.found.iter_mut().for_each(|(_, spans)| spans.shrink());
-            // Each process begins with the next one, so that not all send to the same.
+            // Each process starts with the peer of its own number, so that not all send to the same one.
             side.found.sort_by_key(|(peer, _)| match at {
                 0 => ((peer + size - own % size) % size, *peer),
                 _ => ((own + size - peer % size) % size, *peer),
@@ -149,24 +151,24 @@ impl Directory {
         Ok(())
     }
 
-    /// In how many turns all ranks send, if none sends two messages at a time.
+    /// Number of steps in which all ranks can send, if no rank sends two messages at a time.
     pub fn steps(&self) -> usize {
         self.ranks[1].len().max(1)
     }
 
-    /// How many elements this rank has (`sends`), or wants.
+    /// Number of elements that this rank has (`sends`) or wants.
     pub fn count(&self, sends: bool) -> u64 {
         self.sides[usize::from(!sends)].own.as_ref().map_or(0, |(_, part)| part.count())
     }
 
-    /// This rank's messages: the process at the other end, and how many elements, in the order in which they go.
+    /// This rank's messages in the order of sending: the process at the other end, and the number of elements.
     pub fn messages(&self, sends: bool) -> impl Iterator<Item = (u32, u64)> + '_ {
         let found = self.sides[usize::from(!sends)].found.iter();
         found.map(|(peer, spans)| (*peer, spans.elements()))
     }
 
-    /// How each of these is copied from or to a part of this shape and these strides, in bytes. `None`: one has more
-    /// bytes than memory can.
+    /// The packings of these messages, from or to an array of this shape and these strides (in bytes). `None`: a
+    /// message has more bytes than memory can have.
     pub fn packings(&self, sends: bool, shape: &[u64], strides: &[i64], element: usize) -> Option<Vec<Packing>> {
         let Side { own, found } = &self.sides[usize::from(!sends)];
         let Some((_, part)) = own else { return Some(Vec::new()) };
@@ -176,7 +178,7 @@ impl Directory {
 }
 
 fn written(letter: &impl serde::Serialize) -> Vec<u8> {
-    // Numbers can always be written.
+    // Serializing numbers to memory cannot fail.
     postcard::to_stdvec(letter).unwrap_or_default()
 }
 
@@ -199,7 +201,7 @@ mod tests {
         Part::new((0..).zip(numbers).map(segment).collect(), elements).unwrap()
     }
 
-    /// Carries letters until there are none. Returns each rank's errors.
+    /// Carries the letters of both rounds. Returns each rank's errors.
     fn asked(all: &mut [Directory]) -> Vec<Vec<AskError>> {
         let mut errors = vec![Vec::new(); all.len()];
         for _ in 0..2 {
@@ -213,7 +215,7 @@ mod tests {
         errors
     }
 
-    /// Three ranks: 0 and 2 are the processes 1 and 0 of the source, 1 and 0 those of the target.
+    /// Three ranks: 0 and 2 are processes 1 and 0 of the source; 1 and 0 are processes 0 and 1 of the target.
     fn three(owned: [&[u64]; 2], wanted: [&[u64]; 2]) -> Vec<Directory> {
         let ranks = [vec![2, 0], vec![1, 0]];
         let own = |rank: u32| {

@@ -1,14 +1,14 @@
-//! Variables that two programs exchange, as one process of one of them knows them: what it holds ready for the other
-//! side, and what it awaits from there. No I/O, no clock: what is to be sent is queued as [`Action`]s.
+//! The exchange of variables between two programs, as one process sees it: the versions it holds for the other side,
+//! and the elements it awaits from there. No I/O, no clock: its output is a queue of [`Action`]s.
 //!
-//! The *send side* keeps each exported version until every process of the other side that needs a part of it has it, or
-//! the other side has begun to fetch a later one. The *receive side* asks for its parts, one request for each message;
-//! so nothing arrives that no memory is ready for. Copies for several processes of another site are asked for by one of
-//! them, which passes them on (`relay`). Each process finds the messages from both layouts alone, which the sides tell
-//! each other once.
+//! The *send side* keeps each exported version until every process of the other side that needs a part of it has that
+//! part, or until the other side begins to fetch a later version. The *receive side* requests its parts, one request
+//! per message, so elements arrive only where memory is ready for them. If several processes of another site need
+//! copies of the same elements, one of them requests the elements and passes them on (`relay`). The sides send each
+//! other their layouts once; from both layouts, each process computes its messages alone.
 //!
-//! A side's processes fetch the same versions in the same order, and none of them begins a fetch before all have
-//! finished the one before; the caller sees to that.
+//! A side's processes fetch the same versions in the same order. The caller ensures that no process begins a fetch
+//! before all processes have finished the previous one.
 
 mod pace;
 mod receive;
@@ -32,13 +32,13 @@ use self::send::{Asked, Exported};
 use crate::message::Message;
 use crate::pieces::PIECE;
 
-/// Most variables, wishes and waiting requests that the other side may make this one keep.
+/// Maximum number of variables, of wishes and of waiting requests that this side keeps for the other one.
 const MOST: usize = 1 << 16;
 
 /// A process of one side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Party {
-    /// Of this side, rather than the other.
+    /// True for a process of this side, false for one of the other side.
     pub own: bool,
     /// Its number among the processes of its side.
     pub process: u32,
@@ -50,7 +50,7 @@ impl Party {
     }
 }
 
-/// What is to be done.
+/// An operation for the caller to carry out.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Action {
     Tell(Party, Box<Message>),
@@ -60,39 +60,39 @@ pub(crate) enum Action {
         ticket: u32,
         bytes: Vec<u8>,
     },
-    /// Elements of this many bytes may come from a process.
+    /// Post a receive for elements of this many bytes from a process.
     Await {
         from: Party,
         ticket: u32,
         length: usize,
     },
-    /// They will not come that way.
+    /// Cancel the receive of this ticket.
     Forget {
         ticket: u32,
     },
 }
 
-/// This process's memory, for processes beside it.
+/// This process's memory, which processes on the same host may read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Memory {
-    /// A number that only processes have that may read it; 0: none may.
+    /// A number shared only by the processes that may read this memory; 0: no process may.
     pub host: u64,
     pub pid: u32,
-    /// A random number.
+    /// The first mark, a random number.
     pub first_mark: u64,
 }
 
 /// A variable of the other side.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Variable {
-    /// The type of an element, as programs understand it.
+    /// The type of an element, in the notation that programs share.
     pub dtype: String,
     /// Bytes of an element.
     pub element: usize,
     pub layout: Layout,
 }
 
-/// Why a variable cannot be exported or fetched.
+/// Reasons why a variable cannot be exported or fetched.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ExchangeError {
@@ -108,7 +108,7 @@ pub enum ExchangeError {
     Mapping { name: String, source: MappingError },
     #[error("{name}: a message has more bytes than memory can have")]
     Memory { name: String },
-    /// The other process cannot give what was asked for.
+    /// The other process cannot provide the requested elements.
     #[error("{name}, version {version}: {reason}")]
     Refused { name: String, version: u64, reason: String },
     /// The coupling has ended.
@@ -116,7 +116,7 @@ pub enum ExchangeError {
     Over(String),
 }
 
-/// What the other side does wrong: the coupling ends.
+/// Protocol errors of a peer; each one ends the coupling.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub(crate) enum Misuse {
     #[error("{name}: its layout is for {processes} processes, but it has {size}")]
@@ -146,55 +146,57 @@ pub(crate) enum Misuse {
 pub(crate) struct Exchange {
     /// This process's number.
     own: u32,
-    /// Processes of this side, of the other.
+    /// Number of processes of this side, and of the other.
     sizes: (u32, u32),
-    /// The sites that they are at.
+    /// Sites of the processes of this side, and of the other.
     sites: [Vec<SiteId>; 2],
     exported: HashMap<String, Exported>,
-    /// What was heard about variables that this process has not exported yet: others of its side may be ahead.
+    /// Messages about variables that this process has not exported yet: other processes of its side may be ahead.
     early: HashMap<String, Vec<(u32, Message)>>,
     early_count: usize,
     /// Bytes of all versions held.
     held: usize,
     memory: Memory,
-    /// What processes beside this one may be reading, and what others ask for in pieces; by receiver and ticket.
+    /// Messages that processes on this host may be reading, and messages that others request in pieces; by receiver and
+    /// ticket.
     lent: HashMap<(u32, u32), Given>,
-    /// The number behind the next of these.
+    /// The mark of the next message that a process on this host reads.
     mark: u64,
-    /// Buffers to be used again: the system takes as long to give memory as we to fill it.
+    /// Buffers for reuse: the system takes as long to provide memory as this process takes to fill it.
     spare: Vec<Vec<u8>>,
-    /// Most bytes in them: as many as were ever held.
+    /// Maximum bytes in spare buffers: the most that this process ever held for the other side.
     spare_most: usize,
     known: HashMap<String, Variable>,
-    /// What this side fetches has numbers, the same in all processes.
+    /// Layouts and mappings of this side's fetches. Their indices are the same in all processes.
     wishes: Vec<(String, Description, Mapping)>,
     fetches: BTreeMap<FetchId, Fetch>,
     /// Bytes of a piece of a message, the same in all processes of both sides.
     piece: usize,
-    /// From other sites.
+    /// Paths from other sites.
     paths: HashMap<SiteId, Path>,
-    /// What each ticket is for.
+    /// The expected piece of each ticket.
     tickets: HashMap<u32, Ticket>,
     next_ticket: u32,
     next_fetch: u64,
-    /// What is passed on, by fetch and sender.
+    /// Messages that this process passes on, by fetch and sender.
     relays: HashMap<(FetchId, u32), Relay>,
-    /// Who asked for what is passed on before the fetch had begun here, and under which ticket.
+    /// Requests to pass a message on that came before the fetch had begun here: the requesting process and its first
+    /// ticket.
     forwards: HashMap<(FetchId, u32), (u32, u32)>,
-    /// How many pieces of what others pass on have not arrived, by fetch and sender.
+    /// Number of pieces still missing of each message that another process passes on to this one, by fetch and sender.
     passed: HashMap<(FetchId, u32), u32>,
-    /// Versions and processes of the other side that others there pass them on to, and that have not got them yet.
+    /// Versions that processes of the other side have not received yet from the processes there that pass them on.
     passing: HashSet<(String, u64, u32)>,
     failed: Option<String>,
-    /// What was exported after that.
+    /// The first version exported after the failure.
     too_late: Option<(String, u64)>,
-    /// Why a process of this side has left alone.
+    /// The reason, once a process of this side has left alone.
     left: Option<String>,
     pub actions: VecDeque<Action>,
 }
 
 impl Exchange {
-    /// `sites`: those of the processes of this side, and of the other.
+    /// `sites`: the sites of the processes of this side, and of the other.
     pub(crate) fn new(own: u32, sites: [Vec<SiteId>; 2], memory: Memory) -> Exchange {
         Exchange {
             own,
@@ -232,14 +234,14 @@ impl Exchange {
         self.failed.clone().map_or(Ok(()), |reason| Err(ExchangeError::Over(reason)))
     }
 
-    /// Ends the exchange for this reason, unless it has ended; tells those who have to know. `from`: who told this
-    /// process, if it was another one.
+    /// Ends the exchange for this reason, unless it has ended, and notifies the processes concerned. `from`: the
+    /// process that notified this one, if any.
     pub(crate) fn fail(&mut self, reason: String, from: Option<Party>) {
         self.end(reason, from, false);
     }
 
-    /// The same, because this process leaves alone, or (`from`) another one of its side: what the side's processes do
-    /// together never will be done.
+    /// As [`Exchange::fail`], because this process leaves alone, or another one of its side (`from`): operations that
+    /// need all of the side's processes can never complete.
     pub(crate) fn leave(&mut self, reason: String, from: Option<Party>) {
         if self.left.is_none() {
             self.left = Some(reason.clone());
@@ -247,13 +249,13 @@ impl Exchange {
         }
     }
 
-    /// Why a process of this side has left alone, if any has.
+    /// The reason, if a process of this side has left alone.
     pub(crate) fn left(&self) -> Option<&str> {
         self.left.as_deref()
     }
 
     fn end(&mut self, reason: String, from: Option<Party>, left: bool) {
-        // That a process has left is told even if the end was told before.
+        // A leave is reported even if the end was reported before.
         let again = self.failed.is_some();
         if again && !left {
             return;
@@ -263,7 +265,8 @@ impl Exchange {
             true => Message::Left { reason: reason.clone() },
             false => Message::Over { reason: reason.clone() },
         };
-        // Each side's first process tells its own; so no number grows with pairs.
+        // Each side's first process notifies its own side, so the number of messages does not grow with pairs of
+        // processes.
         let first = |own| Party { own, process: 0 };
         let told = |party: Party| from == Some(party);
         if self.own == 0 {
@@ -278,7 +281,7 @@ impl Exchange {
         }
     }
 
-    /// Another process has sent a message.
+    /// Handles a message from another process.
     pub(crate) fn told(&mut self, from: Party, message: Message) {
         match message {
             Message::Over { reason } => return self.fail(reason, Some(from)),
@@ -286,7 +289,7 @@ impl Exchange {
             _ => {}
         }
         if self.failed.is_some() {
-            // The end may overtake what was said before it: what another process has taken, it has.
+            // The end may overtake earlier messages: a process that reports elements as taken has them.
             match message {
                 Message::Taken { ticket, sent: false } if !from.own => _ = self.given_back(from.process, ticket, false),
                 Message::Passed { name, version } if !from.own => {
@@ -305,7 +308,7 @@ impl Exchange {
         }
     }
 
-    /// Inside a side only the end is told, and what is passed on.
+    /// Handles a message from a process of this side: these are only about relayed elements, or the end.
     fn hear_own(&mut self, from: u32, message: Message) -> Result<(), Misuse> {
         match message {
             Message::Forward { fetch, source, ticket } => self.forward(from, FetchId(fetch), source, ticket),
@@ -362,13 +365,13 @@ impl Exchange {
     }
 }
 
-/// The processes of the other side that this one informs, so that each hears everything once.
+/// The processes of the other side that this one informs, so that each receives everything once.
 fn informed(own: u32, (size, others): (u32, u32)) -> impl Iterator<Item = u32> {
     (own..others).step_by(size.max(1) as usize)
 }
 
 impl Variable {
-    /// For messages.
+    /// Description for error messages.
     pub fn summary(&self) -> String {
         format!("{:?} of {} over {} processes", self.layout.shape(), self.dtype, self.layout.processes())
     }

@@ -1,5 +1,5 @@
-//! The process that finds the other side: `landbridge couple`, which holds the site's key. Started by a side's first
-//! process, which it tells what happens in lines of JSON ([`types::coupling`]).
+//! The helper process that finds the other side: `landbridge couple`, which holds the site's key. A side's first
+//! process starts it, and the two exchange lines of JSON ([`types::coupling`]).
 
 use std::io::{self, BufRead, BufReader};
 use std::os::fd::OwnedFd;
@@ -18,12 +18,12 @@ use crate::Patience;
 use crate::coupling::SETTLE;
 use crate::side::JoinError;
 
-/// How long it may take to end.
+/// Time limit for the helper's exit; it is killed afterwards.
 const FAREWELL: Duration = Duration::from_secs(5);
-/// Between two looks at whether the caller wants to stop.
+/// Interval between two checks whether the caller wants to stop.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// Called with the reason when the coupling has ended.
+/// Called with the reason once the coupling has ended.
 type Watcher = Box<dyn FnOnce(&str) + Send>;
 
 pub(crate) struct Helper {
@@ -37,9 +37,9 @@ pub(crate) struct Helper {
 
 #[derive(Default)]
 struct Watched {
-    /// What the coupling waits for.
+    /// The event that the coupling waits for.
     waiting: Option<String>,
-    /// Why it has ended.
+    /// The reason of the end, once it has ended.
     over: Option<String>,
     watcher: Option<Watcher>,
 }
@@ -66,7 +66,7 @@ impl Helper {
         Ok(Helper { child, input: Some(input), said, watched, listener: Some(listener) })
     }
 
-    /// Tells it something; if it has ended, what it said last says why.
+    /// Sends a line to the helper. Errors are ignored: if the helper has ended, its last line states the reason.
     pub(crate) fn tell(&mut self, told: &Told) {
         let Ok(mut line) = serde_json::to_vec(told) else { return };
         line.push(b'\n');
@@ -81,10 +81,10 @@ impl Helper {
         }
     }
 
-    /// What it says next.
+    /// Returns the helper's next message.
     ///
     /// # Errors
-    /// It has ended, or it takes longer than the caller's patience.
+    /// The helper has ended, the caller has stopped, or its time limit has passed.
     pub(crate) fn next(&self, patience: &mut Patience<'_>) -> Result<Said, JoinError> {
         let begun = Instant::now();
         loop {
@@ -108,7 +108,7 @@ impl Helper {
         }
     }
 
-    /// Why the coupling has ended, if it has or does within [`SETTLE`].
+    /// The reason, if the coupling has ended or ends within [`SETTLE`].
     pub(crate) fn reason(&self) -> Option<String> {
         let begun = Instant::now();
         loop {
@@ -120,7 +120,7 @@ impl Helper {
         }
     }
 
-    /// Calls `watcher` when the coupling has ended; at once if it has.
+    /// Calls `watcher` once the coupling has ended; at once if it has.
     pub(crate) fn watch(&self, watcher: Watcher) {
         let mut watched = lock(&self.watched);
         match watched.over.clone() {
@@ -142,7 +142,7 @@ impl Helper {
 impl Drop for Helper {
     fn drop(&mut self) {
         lock(&self.watched).watcher = None;
-        // The end of its input is the end of the coupling.
+        // The helper ends the coupling when its input closes.
         self.input = None;
         let begun = Instant::now();
         while let Ok(None) = self.child.try_wait() {
@@ -154,7 +154,7 @@ impl Drop for Helper {
             sleep(Duration::from_millis(2));
         }
         if let Some(listener) = self.listener.take() {
-            // A panic of ours would have been reported when it happened.
+            // A panic of the thread was reported when it happened.
             let _ = listener.join();
         }
     }
@@ -171,14 +171,14 @@ fn listen(lines: impl BufRead, sink: &Sender<Said>, watched: &Mutex<Watched>) {
         match said {
             Ok(Said::Waiting(what)) => lock(watched).waiting = Some(what),
             Ok(Said::Over(reason)) => end(watched, &reason),
-            // Nobody listens any more: then nobody needs it.
+            // The send fails only if nobody reads the channel any more; the line is then not needed.
             Ok(said) => _ = sink.send(said),
             Err(problem) => return end(watched, &format!("what its helper says: {problem}")),
         }
     }
 }
 
-/// Keeps the first reason.
+/// Records the end of the coupling, and calls the watcher. Only the first reason is kept.
 fn end(watched: &Mutex<Watched>, reason: &str) {
     let mut watched = lock(watched);
     if watched.over.is_some() {

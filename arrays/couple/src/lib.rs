@@ -1,7 +1,8 @@
 //! Carries out redistributions of arrays that [`plan::redistribution`] describes.
 //!
-//! Start at [`Packing`], which copies the elements of a message between strided memory and a buffer; then at
-//! [`Coupling`], a process of a program that exchanges variables with another one; [`side`] is how it comes to be that.
+//! Start at [`Packing`], which copies the elements of a message between strided memory and a buffer. Then read
+//! [`Coupling`], a process of a program that exchanges variables with another program; [`side`] joins it to the
+//! coupling.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 

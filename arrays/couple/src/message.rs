@@ -1,64 +1,68 @@
-//! What processes of a coupling tell each other besides elements of arrays, as bytes.
+//! Messages between processes of a coupling, other than elements of arrays, and their encoding.
 
 use plan::redistribution::{Description, Mapping};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use types::untrusted::one_line;
 
-/// The longest message in bytes: indices of an irregular layout with some ten million of them.
+/// Maximum length of a message in bytes: room for an irregular layout of some ten million indices.
 pub(crate) const LONGEST: usize = 128 << 20;
 /// Messages are cut into parts of this many bytes, headers included.
 pub(crate) const PART: usize = 32 << 10;
 
-/// A message of a process to another one.
+/// A message from one process to another.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Message {
-    /// A variable that the sender's side exports. Each process of the other side is told by one of the sender's.
+    /// A variable that the sender's side exports. Each process of the other side receives it from one process of the
+    /// sender's side.
     Variable { name: String, variable: Described },
-    /// How the sender's side fetches a variable. Each process of the other side is told by one of the sender's.
+    /// Layout and mapping by which the sender's side fetches a variable. Each process of the other side receives them
+    /// from one process of the sender's side.
     Wish { name: String, wish: u32, layout: Description, mapping: Mapping },
-    /// The sender's side begins to fetch this version, and has finished with older ones. Told like [`Message::Wish`].
+    /// The sender's side begins to fetch this version and has finished with older ones. Sent like [`Message::Wish`].
     Begin { name: String, wish: u32, version: u64 },
-    /// The sender awaits its part of a version, under `ticket`. `host`: where its memory is, see [`pool::HostId`].
-    /// `pieces`: in pieces, under this ticket and the following ones, and as many of them now; 0: whole.
+    /// The sender requests its part of a version, to be sent under `ticket`. `host`: the host whose processes can read
+    /// its memory, see [`pool::HostId`]. `pieces`: the number of pieces requested now, under this ticket and the
+    /// following ones; 0: the whole message.
     Request { name: String, wish: u32, version: u64, ticket: u32, host: u64, pieces: u32 },
-    /// The answer to a request from the same host: the elements are in the sender's memory, with the number `mark`
-    /// behind them, and stay there until the receiver has taken them.
+    /// The answer to a request from the same host: the elements are in the sender's memory, followed by the number
+    /// `mark`, and stay there until the receiver has taken them.
     Here { ticket: u32, pid: u32, address: u64, length: u64, mark: u64 },
-    /// What was said to be here is no longer needed there. `sent`: it cannot be read, and is to be sent.
+    /// The answer to [`Message::Here`]: the receiver no longer needs the elements in that memory. `sent`: it cannot
+    /// read them there, and asks for them to be sent.
     Taken { ticket: u32, sent: bool },
-    /// The answer to a request that cannot be met.
+    /// The answer to a request that the sender cannot meet.
     Refused { ticket: u32, reason: String },
     /// The coupling has ended.
     Over { reason: String },
-    /// To another process of the sender's side: the sender awaits what arrives there in its fetch number `fetch` from
-    /// process `source` of the other side, in the same pieces, under this ticket and the following ones.
+    /// To another process of the sender's side: the sender requests the elements that arrive there in its fetch number
+    /// `fetch` from process `source` of the other side, in the same pieces, under this ticket and the following ones.
     Forward { fetch: u64, source: u32, ticket: u32 },
-    /// The sender has its part of a version, which others of its side have passed on.
+    /// The sender has its part of a version; other processes of its side have passed it on.
     Passed { name: String, version: u64 },
-    /// To another process of the sender's side: the coupling has ended because a process of the side has left it alone.
+    /// To another process of the sender's side: the coupling has ended because a process has left its side alone.
     Left { reason: String },
-    /// The sender awaits further pieces of what it asked for under this ticket.
+    /// The sender requests further pieces of the message that it requested under this ticket.
     More { ticket: u32, pieces: u32 },
 }
 
-/// A variable as its side describes it: not checked yet.
+/// A variable as its side describes it, before validation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Described {
-    /// The type of an element, as programs understand it.
+    /// The type of an element, in the notation that programs share.
     pub dtype: String,
     /// Bytes of an element.
     pub element: u64,
     pub layout: Description,
 }
 
-/// Bytes that are no message.
+/// Bytes that are not a message of a coupling.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("not a message of a coupling: {0}")]
 pub(crate) struct Unreadable(String);
 
 impl Message {
-    /// The same with its reason escaped: another program has composed it, and errors here quote it.
+    /// Escapes the reason, which another program has composed and errors here quote.
     fn shown(mut self) -> Message {
         if let Message::Refused { reason, .. } | Message::Over { reason } | Message::Left { reason } = &mut self {
             *reason = one_line(reason).into_owned();
@@ -66,7 +70,7 @@ impl Message {
         self
     }
 
-    /// Its parts: each begins with whether another one follows.
+    /// Its parts. The first byte of each part is 1 if another part follows, otherwise 0.
     pub(crate) fn parts(&self) -> Result<Vec<Vec<u8>>, Unreadable> {
         let bytes = postcard::to_stdvec(self).map_err(|e| Unreadable(e.to_string()))?;
         if bytes.len() > LONGEST {
@@ -78,15 +82,15 @@ impl Message {
     }
 }
 
-/// The message of one sender that is arriving in parts.
+/// The message that is arriving from one sender in parts.
 #[derive(Debug, Default)]
 pub(crate) struct Arriving(Vec<u8>);
 
 impl Arriving {
-    /// Takes the next part; returns the message if that was the last.
+    /// Takes the next part. Returns the message if this part was the last.
     ///
     /// # Errors
-    /// It is not one, or too long.
+    /// The parts are malformed, do not decode to a message, or exceed [`LONGEST`].
     pub(crate) fn part(&mut self, part: &[u8]) -> Result<Option<Message>, Unreadable> {
         let (more, bytes) = part.split_first().ok_or_else(|| Unreadable("an empty part".into()))?;
         if self.0.len() + bytes.len() > LONGEST {

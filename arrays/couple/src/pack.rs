@@ -1,4 +1,4 @@
-//! Copies the elements of a message between strided memory and a buffer, at the speed of memory.
+//! Copies the elements of a message between strided memory and a buffer, at memory bandwidth.
 
 use std::io;
 use std::ptr::copy_nonoverlapping;
@@ -6,7 +6,7 @@ use std::ptr::copy_nonoverlapping;
 use plan::redistribution::compact;
 use plan::redistribution::{Message, Piece};
 
-/// How to copy a message's elements, for an array of known strides and element size: compiled once, run often.
+/// A compiled plan for copying a message's elements from or to an array of known strides and element size; reusable.
 #[derive(Clone, Debug)]
 pub struct Packing {
     /// Places along all axes but those in `strips`, from the slowest axis to the fastest. Offsets are in bytes.
@@ -25,7 +25,7 @@ struct Strip {
 }
 
 impl Packing {
-    /// `strides`: in bytes, for each axis of the local array. `None`: the message has more bytes than memory can.
+    /// `strides`: in bytes, for each axis of the local array. `None`: the message has more bytes than memory can have.
     pub fn new(message: &Message, strides: &[i64], element: usize) -> Option<Packing> {
         let bytes = bytes_of(message.elements(), element)?;
         Some(Packing::compiled(message.levels(strides).map(Iterator::collect).collect(), element, bytes))
@@ -36,13 +36,13 @@ impl Packing {
             return Packing { levels: Vec::new(), strips: Strips::Listed(Vec::new()), bytes };
         }
         let mut strips = vec![Strip { offset: 0, count: 1, stride: 0, chunk: element }];
-        // As long as a place of the next axis is one chunk, its places are strips of such chunks.
+        // While each place of the next axis is one chunk, the places of that axis are strips of such chunks.
         while let ([Strip { offset, count: 1, chunk, .. }], Some(level)) = (strips.as_slice(), levels.last()) {
             let strip = |piece: &Piece| Strip::new(piece.start + offset, piece.count as usize, piece.stride, *chunk);
             strips = joined(level.iter().map(strip));
             levels.pop();
         }
-        // Strips that are walked again at each place of an axis take little of what the elements take.
+        // Strips that repeat at each place of an axis take little memory compared with the elements.
         let strips = if levels.is_empty() { Strips::new(strips, element) } else { Strips::Listed(strips) };
         Packing { levels, strips, bytes }
     }
@@ -54,8 +54,8 @@ impl Packing {
         Some(Packing::compiled(shape.iter().zip(strides).map(level).collect(), element, bytes))
     }
 
-    /// The elements at these places of an array: first ones and counts, numbered row-major over its shape. `strides`:
-    /// in bytes. `None`: they have more bytes than memory can.
+    /// The elements at these places of an array: pairs of first element and count, numbered row-major over its shape.
+    /// `strides`: in bytes. `None`: they have more bytes than memory can have.
     pub fn of_places(places: &[(u64, u64)], shape: &[u64], strides: &[i64], element: usize) -> Option<Packing> {
         let bytes = bytes_of(places.iter().try_fold(0u64, |all, (_, count)| all.checked_add(*count))?, element)?;
         let (row, stride) = shape.last().zip(strides.last()).map_or((1, 0), |(row, stride)| (*row, *stride));
@@ -63,7 +63,7 @@ impl Packing {
         for (first, count) in places.iter().copied() {
             let (mut at, end) = (first, first + count);
             while at < end {
-                // As far as the row goes.
+                // Up to the end of the row.
                 let count = (end - at).min(row - at % row);
                 let mut rest = at;
                 let mut start = 0;
@@ -86,8 +86,8 @@ impl Packing {
     /// Copies from the array to the buffer.
     ///
     /// # Safety
-    /// `array` is where local index 0 along every axis is; all elements of the message can be read from there; `buffer`
-    /// has room for [`Packing::bytes`], none of them in the array.
+    /// `array` is the address of local index 0 along every axis; all elements of the message can be read from there;
+    /// `buffer` has room for [`Packing::bytes`], and does not overlap the array.
     pub unsafe fn pack(&self, array: *const u8, buffer: *mut u8) {
         // SAFETY: the caller's promise.
         unsafe { self.pack_next(&mut self.begin(), array, buffer, self.bytes) };
@@ -102,7 +102,7 @@ impl Packing {
         unsafe { self.unpack_next(&mut self.begin(), buffer, array, self.bytes) };
     }
 
-    /// The first byte of the message.
+    /// A cursor at the first byte of the message.
     pub fn begin(&self) -> Cursor {
         let offset = self.levels.iter().map(|level| level[0].start).sum();
         let ahead = self.levels.last().map_or(0, |level| level[0].stride);
@@ -110,7 +110,7 @@ impl Packing {
         Cursor { along, offset, ahead, here, chunk: 0, byte: 0, at: 0 }
     }
 
-    /// Copies the next `bytes` of the message, of which there must be as many, from the array to the buffer.
+    /// Copies the next `bytes` of the message from the array to the buffer. The message must have as many left.
     ///
     /// # Safety
     /// As [`Packing::pack`]; the buffer has room for `bytes`.
@@ -126,7 +126,7 @@ impl Packing {
         });
     }
 
-    /// Copies the next `bytes` of the message, of which there must be as many, from the buffer to the array.
+    /// Copies the next `bytes` of the message from the buffer to the array. The message must have as many left.
     ///
     /// # Safety
     /// As [`Packing::unpack`]; `bytes` can be read from the buffer.
@@ -142,18 +142,18 @@ impl Packing {
         });
     }
 
-    /// Goes on by this many bytes.
+    /// Advances the cursor by this many bytes.
     pub(crate) fn skip(&self, cursor: &mut Cursor, bytes: usize) {
         self.walk(cursor, bytes, &mut |_, _, _| {});
     }
 
-    /// Where the message begins, if all its bytes follow each other there.
+    /// Offset of the message in the array, if all its bytes are contiguous there.
     pub(crate) fn straight_all(&self) -> Option<i64> {
         let strip = self.strips.first().strip;
         (self.levels.is_empty() && strip.chunk == self.bytes).then_some(strip.offset)
     }
 
-    /// Where the next bytes of the message are, and how many of them follow each other there.
+    /// Offset of the next bytes of the message, and how many of them are contiguous there.
     pub(crate) fn straight(&self, cursor: &Cursor) -> (i64, usize) {
         match cursor.at < self.bytes {
             true => (cursor.place(&cursor.here.strip), cursor.here.strip.chunk - cursor.byte),
@@ -161,11 +161,12 @@ impl Packing {
         }
     }
 
-    /// As [`Packing::unpack_next`], but some of the next bytes come from `read`, which fills what it is given with
-    /// them: they pass through the buffer, which stays in the cache, and not through memory.
+    /// Copies some of the next bytes of the message to the array. They come from `read`, which fills the slice it is
+    /// given. Short chunks pass through the buffer, which stays in the cache, and not through memory; long chunks are
+    /// read into the array directly.
     ///
     /// # Errors
-    /// Those of `read`.
+    /// The errors of `read`.
     ///
     /// # Safety
     /// As [`Packing::unpack`].
@@ -191,8 +192,8 @@ impl Packing {
         Ok(())
     }
 
-    /// Calls `work` for the next `bytes` of the message, in their order: for strips, or what belongs to them of some.
-    /// It is told where they are, and how far from there the same strip is at the next place of the levels.
+    /// Calls `work` for the next `bytes` of the message, in order: for whole strips or parts of one. Its arguments are
+    /// the strip's offset, the distance from there to the same strip at the next place of the levels, and the strip.
     fn walk(&self, cursor: &mut Cursor, bytes: usize, work: &mut impl FnMut(i64, i64, &Strip)) {
         let end = self.bytes.min(cursor.at + bytes);
         while cursor.at < end {
@@ -231,7 +232,7 @@ impl Packing {
 #[derive(Clone, Debug)]
 enum Strips {
     Listed(Vec<Strip>),
-    /// Many, as differences, so that each takes a few bytes: distances in units of `unit` bytes. See
+    /// Many strips, stored as differences of a few bytes each: distances in units of `unit` bytes. See
     /// [`plan::redistribution::compact`].
     Packed {
         bytes: Vec<u8>,
@@ -239,14 +240,14 @@ enum Strips {
     },
 }
 
-/// A strip, and where the one after it is: its number, or its first byte.
+/// A strip, and the position of the one after it: its index in the list, or its first byte.
 #[derive(Clone, Copy, Debug, Default)]
 struct At {
     strip: Strip,
     next: usize,
 }
 
-/// Strips from which on they are packed, and units that their offsets may have.
+/// Number of strips from which on they are stored as differences, and limit of their offsets in units.
 const MANY: usize = 8;
 const REACH: i64 = 1 << 60;
 
@@ -259,7 +260,7 @@ impl Strips {
             return Strips::Listed(strips);
         }
         let (mut bytes, mut before) = (Vec::with_capacity(4 * strips.len()), Strip::default());
-        // Two chunks at any distance are no pattern: each by itself takes less.
+        // Two chunks are not a pattern: storing each by itself takes less.
         let each = |strip: &Strip| match strip.count {
             2 if strip.stride % unit == 0 => [0, strip.stride].map(|by| Some((strip.offset + by, 1, 0, strip.chunk))),
             _ => [Some((strip.offset, strip.count, strip.stride, strip.chunk)), None],
@@ -268,7 +269,7 @@ impl Strips {
             let strip = Strip { offset, count, stride, chunk };
             let differs = (strip.count, strip.stride, strip.chunk) != (before.count, before.stride, before.chunk);
             let ahead = compact::zigzag((strip.offset - before.offset) / unit);
-            // The lowest bit says whether the others follow.
+            // The lowest bit is 1 if the other fields follow.
             compact::write(&mut bytes, ahead << 1 | u64::from(differs));
             if differs {
                 compact::write(&mut bytes, strip.count as u64);
@@ -281,14 +282,14 @@ impl Strips {
         Strips::Packed { bytes, unit }
     }
 
-    /// The first one; one of no bytes if there is none.
+    /// The first strip; a strip of no bytes if there is none.
     fn first(&self) -> At {
         let mut at = At::default();
         self.advance(&mut at);
         at
     }
 
-    /// Goes on to the next one, if there is another.
+    /// Advances to the next strip. Returns false if there is none.
     #[inline]
     fn advance(&self, at: &mut At) -> bool {
         match self {
@@ -298,7 +299,7 @@ impl Strips {
             }
             Strips::Packed { bytes, unit } => {
                 let mut rest = &bytes[at.next..];
-                // They were written above.
+                // `Strips::new` has written these bytes.
                 let mut number = || compact::read(&mut rest);
                 let Some(code) = number() else { return false };
                 at.strip.offset += compact::unzigzag(code >> 1) * unit;
@@ -314,24 +315,24 @@ impl Strips {
     }
 }
 
-/// How far a message has been copied.
+/// A position in a message up to which it has been copied.
 #[derive(Clone, Debug)]
 pub struct Cursor {
-    /// For each level a piece, and a place of it.
+    /// For each level, the current piece and the place in it.
     along: Vec<(usize, u64)>,
-    /// Where these are, together.
+    /// Sum of their offsets.
     offset: i64,
-    /// From there to the next place of the last level.
+    /// Distance from there to the next place of the last level.
     ahead: i64,
     here: At,
     chunk: usize,
     byte: usize,
-    /// Bytes of the message before it.
+    /// Bytes of the message before the cursor.
     at: usize,
 }
 
 impl Cursor {
-    /// Bytes of the message before it.
+    /// Bytes of the message before the cursor.
     pub(crate) fn at(&self) -> usize {
         self.at
     }
@@ -340,7 +341,7 @@ impl Cursor {
         self.offset + strip.offset + self.chunk as i64 * strip.stride + self.byte as i64
     }
 
-    /// To the next place along the levels, as an odometer counts.
+    /// Advances to the next place along the levels, as an odometer counts.
     fn carry(&mut self, levels: &[Vec<Piece>]) {
         for ((piece, at), level) in self.along.iter_mut().zip(levels).rev() {
             let Piece { start, count, stride } = level[*piece];
@@ -365,16 +366,17 @@ fn bytes_of(elements: u64, element: usize) -> Option<usize> {
     Some(isize::try_from(elements).ok()?.checked_mul(isize::try_from(element).ok()?)? as usize)
 }
 
-/// Bytes that are read at once: they stay in a core's own cache.
+/// Maximum bytes of one read through the buffer: they stay in a core's own cache.
 const BOUNCE: usize = 128 << 10;
 
-/// Bytes of a line of the processor's cache.
+/// Bytes of a cache line of the processor.
 const LINE: usize = 64;
-/// Chunks of these lengths are so short that the processor does not foresee the next one, and so long that it matters.
+/// Chunks of these lengths are too short for the processor to foresee the next one, and long enough for prefetching to
+/// matter.
 const FORESEEN: std::ops::RangeInclusive<usize> = LINE..=64 * LINE;
 
 impl Strip {
-    /// Has the processor fetch the bytes of such a strip `ahead` bytes from `place`, which need not exist.
+    /// Prefetches the bytes of such a strip `ahead` bytes from `place`, which need not exist.
     #[inline]
     fn fetch(&self, place: *const u8, ahead: i64) {
         if ahead == 0 || !FORESEEN.contains(&self.chunk) {
@@ -397,7 +399,7 @@ impl Strip {
     }
 }
 
-/// Chunks of the same length at equal distances as one strip.
+/// Joins chunks of the same length at equal distances into strips.
 fn joined(strips: impl Iterator<Item = Strip>) -> Vec<Strip> {
     let mut all: Vec<Strip> = Vec::new();
     for strip in strips {
@@ -413,11 +415,11 @@ fn joined(strips: impl Iterator<Item = Strip>) -> Vec<Strip> {
     all
 }
 
-/// Has the processor fetch a line.
+/// Prefetches a cache line.
 #[inline]
 fn fetch(line: *const u8) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: fetching does nothing where there is no memory.
+    // SAFETY: prefetching an address without memory does nothing.
     unsafe {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
         _mm_prefetch::<_MM_HINT_T0>(line.cast());
@@ -426,10 +428,10 @@ fn fetch(line: *const u8) {
     let _ = line;
 }
 
-/// Copies the chunks of a strip between two places with these distances.
+/// Copies the chunks of a strip between two places, with these distances between chunks.
 ///
 /// # Safety
-/// All chunks can be read and written, and none is in both places.
+/// All chunks can be read at `from` and written at `to`, and the two do not overlap.
 unsafe fn copy(from: *const u8, from_stride: isize, to: *mut u8, to_stride: isize, strip: &Strip) {
     // SAFETY: the caller's promise.
     unsafe {
@@ -451,7 +453,7 @@ unsafe fn copy(from: *const u8, from_stride: isize, to: *mut u8, to_stride: isiz
     }
 }
 
-/// The same for a length that the compiler knows.
+/// As [`copy`], for a chunk length known at compile time.
 ///
 /// # Safety
 /// As [`copy`].

@@ -1,16 +1,15 @@
-//! A process's packed messages of a run, in pieces, so that few of their bytes are in memory at a time, and those in
-//! the cache. What sends and receives the pieces is the caller's: here is no I/O.
+//! A process's packed messages of a run, in pieces, so that few of their bytes are in memory at a time, and those are
+//! in the cache. The caller sends and receives the pieces: this module does no I/O.
 //!
-//! A process begins the first pieces of all its messages, in the order of their steps
-//! ([`plan::redistribution::Steps`]), then the second ones, and so on: pieces of the same number are from the same part
-//! of the array, which stays in the cache. In no step does a process send or receive two messages. Of the pieces that
-//! are not over, those of the lowest number and step are therefore in flight at both ends: a run goes on however little
-//! memory each process gives it.
+//! A process begins the first piece of each message, in the order of their steps ([`plan::redistribution::Steps`]),
+//! then the second pieces, and so on: pieces of the same number are from the same part of the array, which stays in the
+//! cache. In each step, a process sends at most one message and receives at most one. So the lowest-numbered unfinished
+//! piece is always in flight at both ends, and a run makes progress however little memory each process gives it.
 //!
-//! To a rank that can read this one's memory ([`Beside`]) a piece need not be sent: it is packed where that rank
-//! unpacks it, and the message says where. While other ranks have such pieces of a run and there is no room for
-//! another, it waits, for they are of lower numbers and steps than those that are left; a run that may not wait sends
-//! the elements.
+//! A piece for a rank that can read this process's memory ([`Beside`]) need not be sent: it is packed into a slot where
+//! that rank unpacks it, and the message names the slot. If no slot is free while other ranks hold lent pieces of this
+//! run, the run waits: those pieces have lower numbers and steps than the remaining ones. A run that must not wait
+//! sends the elements instead.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -21,13 +20,13 @@ use crate::Packing;
 use crate::beside::{Beside, LEAST};
 use crate::pack::Cursor;
 
-/// Bytes of a piece, but for elements that do not divide it: few enough to stay in a core's own cache. All processes of
-/// a run must cut messages alike.
+/// Bytes of a piece, before rounding to whole elements: few enough to stay in a core's own cache. All processes of a
+/// run must cut messages alike.
 pub(crate) const PIECE: usize = 256 << 10;
-/// Bytes of pieces that a process has in memory, unless it is told another number.
+/// Default limit of the bytes of pieces that a process has in memory.
 pub const BUDGET: usize = 16 << 20;
 
-/// Bytes of pieces of about `bytes` that have whole elements.
+/// Bytes of a piece of whole elements, of at most `bytes` unless one element is larger.
 pub(crate) fn of_elements(bytes: usize, element: usize) -> usize {
     (bytes - bytes % element.max(1)).max(element)
 }
@@ -38,16 +37,16 @@ pub struct Flow {
     /// The rank at the other end.
     pub rank: u32,
     pub packing: Arc<Packing>,
-    /// Bytes of an element of this process's array, and of one on its way.
+    /// Bytes of an element in this process's array, and in transit.
     pub elements: (usize, usize),
-    /// Whether they are of another type on the way.
+    /// True if elements have another type in transit.
     pub converts: bool,
 }
 
-/// A message to be sent, or received.
+/// A piece to be sent or received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Next {
-    /// Number of its slot: [`Pieces::over`] is told this when it is over. Slots of sends come first.
+    /// Number of its slot, to be passed to [`Pieces::over`] when the piece is over. Slots of sends come first.
     pub slot: usize,
     pub sends: bool,
     pub rank: u32,
@@ -61,16 +60,16 @@ pub struct Ripe {
     pub slot: usize,
     pub at: *mut u8,
     pub bytes: usize,
-    /// Whether it was not empty.
+    /// False if the message was empty.
     pub came: bool,
 }
 
-/// Memory for pieces, used again by later runs.
+/// Memory for pieces, reused by later runs.
 #[derive(Debug)]
 pub struct Buffers {
     /// Bytes of each.
     piece: usize,
-    /// Bytes of the least piece that is lent.
+    /// Minimum bytes of a lent piece.
     least: usize,
     spare: Mutex<Spare>,
     beside: Arc<Beside>,
@@ -79,7 +78,7 @@ pub struct Buffers {
 #[derive(Debug, Default)]
 struct Spare {
     buffers: Vec<Vec<u8>>,
-    /// Most that are kept.
+    /// Maximum number of buffers kept.
     most: usize,
 }
 
@@ -88,19 +87,19 @@ struct Spare {
 pub struct Pieces {
     /// `None`: this process sends empty messages.
     array: Option<*const u8>,
-    /// `None`: it does not keep what it receives.
+    /// `None`: this process discards the received elements.
     into: Option<*mut u8>,
     sends: End,
     receives: End,
     own: Option<Own>,
-    /// Everything that is sent is in its slot from the beginning.
+    /// All pieces to be sent are packed into their slots at the beginning.
     hold: bool,
-    /// How many pieces that are sent or lent may be in memory; `None`: any number, so that it never waits for other
-    /// ranks to give back what they are lent.
+    /// Maximum number of sent or lent pieces in memory; `None`: any number, so that the process never waits for other
+    /// ranks to give lent pieces back.
     most: Option<usize>,
     lender: Option<Arc<Lender>>,
     lent: Vec<Lent>,
-    /// Those of receives follow those of sends.
+    /// Slots of receives follow those of sends.
     slots: Vec<Option<Moving>>,
     first_receive: usize,
     /// Receiving flows whose next piece has arrived.
@@ -111,9 +110,9 @@ pub struct Pieces {
 #[derive(Debug)]
 struct End {
     flows: Vec<Moved>,
-    /// Those that have pieces which have not begun, the next one first.
+    /// Flows with pieces that have not begun, the next one first.
     left: VecDeque<usize>,
-    /// Slots that nothing is in.
+    /// Slots in which a piece can begin.
     free: Vec<usize>,
     in_flight: usize,
 }
@@ -122,12 +121,12 @@ struct End {
 #[derive(Debug)]
 struct Moved {
     flow: Flow,
-    /// Bytes on the way, and of each piece.
+    /// Bytes in transit, and bytes of each piece.
     length: usize,
     piece: usize,
-    /// Bytes on the way that have begun.
+    /// Bytes in transit of the pieces that have begun.
     begun: usize,
-    /// Of a message whose elements follow each other: where they begin.
+    /// Offset of the first element, if the message's elements are contiguous in the array.
     straight: Option<i64>,
     way: Way,
     cursor: Cursor,
@@ -135,7 +134,7 @@ struct Moved {
     slots: VecDeque<usize>,
 }
 
-/// How pieces of a message may go.
+/// The ways in which pieces of a message may go.
 #[derive(Debug)]
 enum Way {
     Sent,
@@ -157,11 +156,11 @@ struct Moving {
 enum Arrival {
     Empty,
     Elements,
-    /// They are in memory of the rank that has sent this.
+    /// The elements are in this slot of the sending rank's memory.
     Borrowed(Lent),
 }
 
-/// What stays in this process.
+/// Elements that stay in this process.
 #[derive(Debug)]
 struct Own {
     from: Arc<Packing>,
@@ -171,15 +170,15 @@ struct Own {
 }
 
 impl Pieces {
-    /// `sends`, `receives`: in the order of their steps. `own`: what stays in this process, unless it is among these.
-    /// `hold`: pack all of it now, as where the arrays share memory; then nothing may be `own`.
-    /// `budget`: bytes of pieces in memory; `None`: all of them at once, so that nothing has to be done before they are
-    /// over.
+    /// `sends`, `receives`: in the order of their steps. `own`: the elements that stay in this process, unless they are
+    /// among `sends` and `receives`. `hold`: pack all messages now, as needed if the arrays share memory; `own` must be
+    /// `None` then. `budget`: bytes of pieces in memory; `None`: all of them at once, so that nothing has to be done
+    /// before they are over.
     ///
     /// # Safety
-    /// Until this is dropped or over, the elements of all messages that are sent can be read from `array`, those that
-    /// are received be written to `into`, and nothing else writes there; what is returned by [`Pieces::begin`] is
-    /// used as it says. Unless `hold`, the two share no memory.
+    /// Until this is dropped or over, the elements of all sent messages can be read from `array`, those of all received
+    /// messages can be written to `into`, and nothing else writes there. The results of [`Pieces::begin`] are used as
+    /// their fields state. Unless `hold`, the two arrays share no memory.
     pub unsafe fn new(
         (array, into): (Option<*const u8>, Option<*mut u8>),
         (sends, receives): (Vec<Flow>, Vec<Flow>),
@@ -221,7 +220,7 @@ impl Pieces {
             buffers,
         };
         if hold {
-            // What is received may overwrite what has not been packed.
+            // Received elements may overwrite elements that have not been packed, so all are packed first.
             let held: Vec<Next> = std::iter::from_fn(|| made.next_of(true)).collect();
             let mut flows = std::mem::take(&mut made.sends.flows);
             flows.iter_mut().for_each(|flow| flow.begun = 0);
@@ -230,15 +229,15 @@ impl Pieces {
         made
     }
 
-    /// How many slots there are.
+    /// Number of slots.
     pub fn slots(&self) -> usize {
         self.slots.len()
     }
 
-    /// The next message to be sent or received, packed if it is sent; `None`: none before others are over.
+    /// The next piece to be sent or received, packed if it is sent; `None`: no piece can begin before others are over.
     pub fn begin(&mut self) -> Option<Next> {
         let next = self.next_of(false).or_else(|| self.next_of(true))?;
-        // With each round of sends a piece of what stays.
+        // Each round of sends also copies one piece of the elements that stay.
         if next.sends && self.sends.left.front().is_none_or(|following| *following == 0) {
             self.copy_own();
         }
@@ -282,7 +281,7 @@ impl Pieces {
         if let Some(held) = &self.slots[slot] {
             return Some(Next { slot, sends, rank: flow.flow.rank, at: held.at, bytes: held.bytes });
         }
-        // SAFETY: the caller's promise: all elements of the message are there.
+        // SAFETY: the caller's promise: all elements of the message are in the array.
         let straight = |array: *mut u8, offset: i64| unsafe { array.offset(offset as isize).add(at) };
         let moving = match (local, flow.straight, lent) {
             (Some(array), offset, Some((lent, room))) => {
@@ -319,8 +318,8 @@ impl Pieces {
         Some(next)
     }
 
-    /// The message in this slot has been sent, or has arrived with this many bytes: none from a process that cannot
-    /// take part.
+    /// The piece in this slot has been sent, or has arrived with this many bytes: 0 from a process that cannot take
+    /// part.
     pub fn over(&mut self, slot: usize, bytes: usize) {
         if slot < self.first_receive {
             return self.clear(slot, true);
@@ -330,7 +329,7 @@ impl Pieces {
         moving.arrived = Some(match bytes {
             0 => Arrival::Empty,
             Lent::BYTES if moving.bytes >= self.buffers.least => {
-                // SAFETY: that many bytes have arrived there.
+                // SAFETY: `Lent::BYTES` bytes have arrived there.
                 Arrival::Borrowed(Lent::read(unsafe { moving.at.cast::<[u8; Lent::BYTES]>().read_unaligned() }))
             }
             _ => Arrival::Elements,
@@ -352,8 +351,9 @@ impl Pieces {
         Some(Ripe { slot, at, bytes: moving.bytes, came })
     }
 
-    /// Copies the piece that [`Pieces::ripe`] has returned to where its elements belong. `converted`: its elements as
-    /// those of this process's array, if they are others on the way; null: it is not to be kept.
+    /// Copies the piece that [`Pieces::ripe`] has returned to the places of its elements. `converted`: its elements in
+    /// the array's type, if that differs from their type in transit, otherwise the piece's own place; null: the piece
+    /// is discarded.
     ///
     /// # Safety
     /// `converted`, unless null or the place of the piece, has as many elements.
@@ -363,7 +363,8 @@ impl Pieces {
         let (local, wire) = flow.flow.elements;
         if let Some(into) = self.into.filter(|_| !converted.is_null()) {
             let bytes = moving.bytes / wire.max(1) * local;
-            // SAFETY: the promises of the callers of this and of `new`; a piece without a buffer belongs at its place.
+            // SAFETY: the promises of the callers of this and of `new`; a piece without a buffer has its place in the
+            // array.
             unsafe {
                 match moving.buffer {
                     Some(_) => flow.flow.packing.unpack_next(&mut flow.cursor, converted, into, bytes),
@@ -383,15 +384,15 @@ impl Pieces {
         self.clear(slot, false);
     }
 
-    /// Unpacks all that has come, as it is.
+    /// Unpacks all arrived pieces without converting them.
     pub fn unpack_ripe(&mut self) {
         while let Some(Ripe { slot, at, came, .. }) = self.ripe() {
-            // SAFETY: it is the place of the piece.
+            // SAFETY: the pointer is the place of the piece, or null.
             unsafe { self.unpack(slot, if came { at } else { std::ptr::null_mut() }) };
         }
     }
 
-    /// Copies some of what stays in this process. Whether there was any.
+    /// Copies a piece of the elements that stay in this process. Returns true if there were any.
     pub fn copy_own(&mut self) -> bool {
         let (Some(own), Some(array), Some(into)) = (&mut self.own, self.array, self.into) else { return false };
         let bytes = self.buffers.piece.min(own.from.bytes() - own.cursors.0.at());
@@ -407,7 +408,7 @@ impl Pieces {
         true
     }
 
-    /// Whether everything has been sent, received and copied.
+    /// Returns true once everything has been sent, received and copied.
     pub fn is_over(&self) -> bool {
         let over = |end: &End| end.left.is_empty() && end.in_flight == 0;
         over(&self.sends) && over(&self.receives) && self.own.is_none()
@@ -419,14 +420,14 @@ impl Pieces {
         }
         let end = if sends { &mut self.sends } else { &mut self.receives };
         end.in_flight -= 1;
-        // Those that are left have something in them.
+        // With `hold`, pieces not yet begun are in slots of their own, so an emptied slot is not reused.
         if !(sends && self.hold) {
             end.free.push(slot);
         }
     }
 }
 
-// SAFETY: the arrays are used by the caller, as `new` says; nothing here is bound to a thread.
+// SAFETY: the caller guarantees the use of the arrays, as `new` requires; nothing here is bound to a thread.
 unsafe impl Send for Pieces {}
 
 impl End {
@@ -454,18 +455,18 @@ impl Own {
 }
 
 impl Buffers {
-    /// For runs whose ranks lend each other memory as this says.
+    /// Buffers for runs whose ranks lend each other memory through `beside`.
     pub fn new(beside: Arc<Beside>) -> Buffers {
         Buffers { piece: PIECE, least: LEAST, spare: Mutex::default(), beside }
     }
 
-    /// Keeps at least this many bytes from now on, once they have been used.
+    /// Raises the limit of kept buffers to at least this many bytes.
     fn keep(&self, bytes: usize) {
         let mut spare = self.lock();
         spare.most = spare.most.max(bytes / self.piece + 1);
     }
 
-    /// A buffer of at least this many bytes, with anything in it.
+    /// A buffer with room for at least this many bytes.
     fn take(&self, bytes: usize) -> Vec<u8> {
         match bytes <= self.piece {
             true => self.lock().buffers.pop().unwrap_or_else(|| Vec::with_capacity(self.piece)),
@@ -500,7 +501,7 @@ mod tests {
 
     const ELEMENT: usize = 4;
 
-    /// A process with its arrays, which are dense.
+    /// A process with its dense arrays.
     struct Process {
         _array: Vec<u8>,
         into: Vec<u8>,
@@ -517,7 +518,7 @@ mod tests {
         (strides, size.max(0) as usize)
     }
 
-    /// Messages of a process and their packings, in the order of the steps.
+    /// The messages of a process with their packings, in the order of the steps.
     fn messages(transfer: &Transfer, process: u32, sends: bool) -> Vec<(Message, Arc<Packing>)> {
         let steps = Steps::new(transfer);
         let layout = if sends { transfer.source() } else { transfer.target() };
@@ -534,7 +535,7 @@ mod tests {
         messages.into_iter().map(packed).collect()
     }
 
-    /// What each process has afterwards, if messages are copied whole.
+    /// The expected array of each process, from copying messages whole.
     fn expected(transfer: &Transfer, arrays: &[Vec<u8>], intos: &[Vec<u8>]) -> Vec<Vec<u8>> {
         let mut on_the_way = HashMap::new();
         for process in 0..transfer.source().processes() {
@@ -612,11 +613,11 @@ mod tests {
         }
     }
 
-    /// Matches sends and receives of two processes in their order, as MPI does; they end in any order.
+    /// Matches sends and receives of two processes in order, as MPI does; they complete in any order.
     fn run(processes: &mut [Process], chance: &mut Chance, seed: u64) {
         let mut begun: HashMap<(u32, u32), [VecDeque<Next>; 2]> = HashMap::new();
         let mut ends: Vec<(usize, usize, usize)> = Vec::new();
-        // Chance may let everybody rest, but not often in a row.
+        // Chance may leave all processes idle, but rarely many times in a row.
         let mut idle = 0;
         loop {
             let mut moved = false;
@@ -631,7 +632,7 @@ mod tests {
                 }
                 moved |= chance.below(2) == 0 && pieces.copy_own();
                 while let Some(Ripe { slot, at, .. }) = pieces.ripe() {
-                    // SAFETY: it is the place of the piece.
+                    // SAFETY: the pointer is the place of the piece.
                     unsafe { pieces.unpack(slot, at) };
                     moved = true;
                 }
@@ -640,7 +641,7 @@ mod tests {
                 while let (Some(send), Some(receive)) = (sends.front(), receives.front()) {
                     let told = send.bytes == Lent::BYTES && receive.bytes >= 20;
                     assert!(told || send.bytes == receive.bytes, "seed {seed}");
-                    // SAFETY: both are places that the pieces have named for as many bytes.
+                    // SAFETY: `Pieces::begin` has returned both addresses for as many bytes.
                     unsafe { std::ptr::copy_nonoverlapping(send.at, receive.at, send.bytes) };
                     let ended = |of: u32, slot| (of as usize, slot, send.bytes);
                     ends.extend([ended(*from, send.slot), ended(*to, receive.slot)]);

@@ -1,7 +1,8 @@
-//! Elements with a checksum behind them, by which bytes that were changed on the way are found.
+//! Elements followed by a checksum, which detects bytes changed in transit.
 //!
 //! A connection's own checksum has 16 bits and ends at each gateway; TLS protects trunks only. Elements that are read
-//! out of another process's memory have a number there instead, by which the reader knows that it is still that memory.
+//! from another process's memory are followed by a number instead: if it matches, the memory still holds these
+//! elements.
 
 use std::io;
 
@@ -14,11 +15,11 @@ use crate::pieces::PIECE;
 /// Bytes of the checksum.
 pub(crate) const SEAL: usize = 8;
 
-/// The elements of messages at `array`, in buffers of as many bytes each and [`SEAL`] more. The messages' pieces are
-/// packed in turns: those of the same number are from the same part of the array, which stays in the cache.
+/// Packs the elements of messages at `array` into their buffers, and leaves [`SEAL`] more bytes in each. The messages'
+/// pieces are packed in turns: pieces of the same number are from the same part of the array, which stays in the cache.
 ///
 /// # Safety
-/// As [`Packing::pack`]: all elements of the messages can be read from there.
+/// As [`Packing::pack`]: all elements of the messages can be read at `array`.
 pub(crate) unsafe fn pack<'a>(messages: impl Iterator<Item = (&'a Packing, &'a mut Vec<u8>)>, array: *const u8) {
     let mut left: Vec<(&Packing, Cursor, &mut Vec<u8>)> = messages
         .map(|(packing, buffer)| {
@@ -36,13 +37,13 @@ pub(crate) unsafe fn pack<'a>(messages: impl Iterator<Item = (&'a Packing, &'a m
     }
 }
 
-/// Puts the checksum behind the elements.
+/// Writes the checksum behind the elements.
 pub(crate) fn seal(bytes: &mut [u8]) {
     let hash = XxHash3_64::oneshot(elements(bytes));
     mark(bytes, hash);
 }
 
-/// A copy of elements, with their checksum.
+/// A copy of the elements, followed by their checksum.
 pub(crate) fn piece(elements: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(elements.len() + SEAL);
     bytes.extend_from_slice(elements);
@@ -51,18 +52,19 @@ pub(crate) fn piece(elements: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Puts a number behind the elements.
+/// Writes a number behind the elements.
 pub(crate) fn mark(bytes: &mut [u8], number: u64) {
     if let Some(end) = bytes.last_chunk_mut() {
         *end = number.to_le_bytes();
     }
 }
 
-/// What fills a buffer with the next bytes of a message and, behind them, its number.
+/// A function that fills a buffer with the next bytes of a message followed by its number.
 pub(crate) type Reader = Box<dyn FnMut(&mut [u8]) -> io::Result<()>>;
 
-/// Unpacks messages whose bytes, and then a number, come from their readers. Returns the number of each, or the error
-/// of its reader; then some of its elements have been written. Pieces are unpacked in turns, as in [`pack`].
+/// Unpacks messages whose bytes, followed by a number, come from their readers. Returns the number of each message, or
+/// its reader's error; after an error, some of the elements may have been written. Pieces are unpacked in turns, as in
+/// [`pack`].
 ///
 /// # Safety
 /// As [`Packing::unpack`]: all elements of the messages can be written at `array`.
@@ -85,10 +87,10 @@ pub(crate) unsafe fn unpack_from(messages: Vec<(&Packing, Reader)>, array: *mut 
     results.into_iter().flatten().collect()
 }
 
-/// Fills a buffer with elements that come from `read`, and then a number. Returns the number.
+/// Fills a buffer with elements from `read`, and returns the number that follows them.
 ///
 /// # Errors
-/// Those of `read`.
+/// The errors of `read`.
 pub(crate) fn copy_from(read: &mut dyn FnMut(&mut [u8]) -> io::Result<()>, buffer: &mut [u8]) -> io::Result<u64> {
     read(buffer)?;
     number(read)
@@ -105,7 +107,7 @@ pub(crate) fn elements(bytes: &[u8]) -> &[u8] {
     &bytes[..bytes.len().saturating_sub(SEAL)]
 }
 
-/// Whether the checksum is that of the elements.
+/// Returns true if the checksum matches the elements.
 pub(crate) fn is_intact(bytes: &[u8]) -> bool {
     bytes.last_chunk() == Some(&XxHash3_64::oneshot(elements(bytes)).to_le_bytes())
 }

@@ -1,9 +1,9 @@
-//! The job's secret on its way from a side's first process to its others, which are connected by the side's own MPI.
+//! Transport of the job's secret from a side's first process to its others, over the side's own MPI.
 //!
-//! Nobody knows whether that MPI encrypts, so each process makes a key for the occasion, and the first one seals the
-//! secret for each of them: an X25519 agreement between two keys that are used once, HKDF-SHA256 over both public keys,
-//! ChaCha20-Poly1305. Who only listens to the side's MPI learns nothing. Who can change its messages can put keys of
-//! its own into them and learn the secret, because nothing proves to a process whose keys it gets.
+//! That MPI may not encrypt, so each process makes a key for this one purpose, and the first process seals the secret
+//! for each of them: an X25519 agreement between two keys that are used once, HKDF-SHA256 over both public keys,
+//! ChaCha20-Poly1305. A passive listener on the side's MPI learns nothing. An attacker who can change its messages can
+//! substitute keys of their own and learn the secret, because no process can verify the origin of the keys it receives.
 
 use ring::aead::{Aad, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey};
 use ring::agreement::{EphemeralPrivateKey, UnparsedPublicKey, X25519, agree_ephemeral};
@@ -20,30 +20,30 @@ pub(crate) struct Receiver {
     public: Vec<u8>,
 }
 
-/// A secret that one process can read.
+/// A secret that only one process can read.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Sealed {
-    /// Of the key that was made for this process.
+    /// Public key of the sealing process, made for this secret.
     public: Vec<u8>,
     text: Vec<u8>,
 }
 
 impl Receiver {
     /// # Errors
-    /// The system has no random numbers.
+    /// The system provides no random numbers.
     pub(crate) fn new() -> Result<Receiver, Unspecified> {
         let private = EphemeralPrivateKey::generate(&X25519, &SystemRandom::new())?;
         let public = private.compute_public_key()?.as_ref().to_vec();
         Ok(Receiver { private, public })
     }
 
-    /// What the first process needs to know.
+    /// The public key, for the first process.
     pub(crate) fn public(&self) -> &[u8] {
         &self.public
     }
 
     /// # Errors
-    /// It was sealed for another key, or changed on the way.
+    /// The secret was sealed for another key, or changed in transit.
     pub(crate) fn open(self, sealed: Sealed) -> Result<String, Unspecified> {
         let Sealed { public, mut text } = sealed;
         let key = key(self.private, &public, [&public, &self.public])?;
@@ -53,10 +53,10 @@ impl Receiver {
 }
 
 impl Sealed {
-    /// A secret for the process with this public key.
+    /// Seals a secret for the process with this public key.
     ///
     /// # Errors
-    /// That is no key, or the system has no random numbers.
+    /// `receiver` is not a key, or the system provides no random numbers.
     pub(crate) fn new(secret: &str, receiver: &[u8]) -> Result<Sealed, Unspecified> {
         let Receiver { private, public } = Receiver::new()?;
         let key = key(private, receiver, [&public, receiver])?;
@@ -66,7 +66,7 @@ impl Sealed {
     }
 }
 
-/// `of`: the public keys of the process that seals and of the one that opens.
+/// `of`: the public keys of the sealing process and of the opening one.
 fn key(own: EphemeralPrivateKey, other: &[u8], of: [&[u8]; 2]) -> Result<LessSafeKey, Unspecified> {
     let derive = |shared: &[u8]| {
         let derived = Salt::new(HKDF_SHA256, PURPOSE).extract(shared);
@@ -76,7 +76,7 @@ fn key(own: EphemeralPrivateKey, other: &[u8], of: [&[u8]; 2]) -> Result<LessSaf
     agree_ephemeral(own, &UnparsedPublicKey::new(&X25519, other), derive)?
 }
 
-/// Each key seals one secret.
+/// The nonce is constant because each key seals one secret.
 fn nonce() -> Nonce {
     Nonce::assume_unique_for_key([0; 12])
 }

@@ -1,9 +1,9 @@
-//! Joining a coupling: how the ranks of a side come to have a part in it.
+//! Joining a coupling: each rank of a side gets its part in it.
 //!
-//! The first rank starts the helper and learns where ranks may be. Each rank opens a port. The first rank gathers their
-//! addresses for the helper. When the other side has come, it broadcasts what the helper says about the job, with the
-//! job's secret sealed for each rank, and each rank opens its part. In the end either all ranks have one, or all have
-//! the same error.
+//! The first rank starts the helper, which returns the sites and their gateways. Each rank opens a port. The first rank
+//! gathers their addresses for the helper. When the other side has come, the first rank broadcasts the helper's
+//! description of the job, with the job's secret sealed for each rank, and each rank opens its part. In the end either
+//! all ranks have a part, or all have the same error.
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs, UdpSocket};
@@ -25,30 +25,30 @@ use crate::helper::Helper;
 use crate::secret::{Receiver, Sealed};
 use crate::{Coupling, Patience, Place};
 
-/// How long the helper may take to read the sites file and to reach its gateway.
+/// Time limit for the helper to read the sites file and to reach its gateway.
 const HOME: Duration = Duration::from_secs(60);
 const NO_RANDOM: &str = "no key for the job's secret: this system has no random numbers";
-/// The longest name of a node.
+/// Maximum length of a node's name.
 const LONGEST_NODE: usize = 64;
 
 /// The ranks of a side, which all call the same functions in the same order.
 pub trait Ranks {
     fn rank(&self) -> u32;
 
-    /// What the first rank passes. The others wait for it without using their core.
+    /// Returns the bytes of the first rank. The others wait for them without using their core.
     ///
     /// # Errors
-    /// The ranks have lost each other.
+    /// The ranks cannot reach each other.
     fn broadcast(&mut self, bytes: Vec<u8>) -> Result<Vec<u8>, RanksError>;
 
-    /// What each rank passes.
+    /// Returns the bytes of each rank.
     ///
     /// # Errors
-    /// As above.
+    /// As [`Ranks::broadcast`].
     fn gather(&mut self, own: Vec<u8>) -> Result<Vec<Vec<u8>>, RanksError>;
 }
 
-/// The ranks of a side could not tell each other something.
+/// The ranks of a side could not exchange data.
 #[derive(Clone, Debug, Error)]
 #[error("{0}")]
 pub struct RanksError(pub String);
@@ -70,18 +70,18 @@ impl Ranks for Alone {
     }
 }
 
-/// What to join.
+/// A request to join a coupling.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// As `ocean@lyon`.
+    /// The coupling's name, such as `ocean@lyon`.
     pub name: String,
-    /// The site this program was started at; `None`: the one whose key is here.
+    /// The site this program was started at; `None`: the site whose key is on this machine.
     pub site: Option<String>,
-    /// The command `landbridge`, or why there is none; of the first rank.
+    /// The command `landbridge`, or the reason why there is none. Only the first rank uses it.
     pub command: Result<PathBuf, String>,
 }
 
-/// Why there is no coupling: the same on all ranks.
+/// Reasons why there is no coupling; the same on all ranks.
 #[derive(Clone, Debug, PartialEq, Error, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum JoinError {
@@ -89,7 +89,7 @@ pub enum JoinError {
     Slow { seconds: f64, waiting: String },
     #[error("{0}")]
     Over(String),
-    /// The caller's own check.
+    /// The caller's own check has stopped the call.
     #[error("interrupted")]
     Interrupted,
 }
@@ -97,12 +97,12 @@ pub enum JoinError {
 /// A rank's part in a coupling.
 pub struct Side {
     pub coupling: Coupling,
-    /// The other side, for messages.
+    /// Name of the other side, for messages.
     pub other: String,
     helper: Mutex<Option<Helper>>,
 }
 
-/// What the first rank passes on.
+/// The helper's first answer, which the first rank broadcasts.
 #[derive(Serialize, Deserialize)]
 struct Home {
     site: String,
@@ -110,7 +110,7 @@ struct Home {
 }
 
 impl Side {
-    /// Joins; collective. `patience`: with the other side.
+    /// Joins a coupling; collective. `patience` limits the wait for the other side.
     ///
     /// # Errors
     /// [`JoinError`].
@@ -169,7 +169,7 @@ impl Side {
         });
         let all: Vec<Option<String>> = gathered(ranks, &part.as_ref().err())?;
         if let Some((rank, text)) = all.iter().enumerate().find_map(|(rank, text)| Some((rank, text.as_ref()?))) {
-            // If the other side has left meanwhile, its gateways may say so before it does.
+            // If the other side has left meanwhile, its gateways may report that before its own reason arrives.
             let ended = || helper.as_ref().and_then(Helper::reason).map_or(Ok(format!("rank {rank}: {text}")), Ok);
             return Err(JoinError::Over(passed_on(ranks, first.then(ended))?));
         }
@@ -182,7 +182,7 @@ impl Side {
         Ok(Side { coupling, other: coupled.other, helper: Mutex::new(helper) })
     }
 
-    /// Ends this rank's part; the first one's ends the coupling, for this reason.
+    /// Ends this rank's part. On the first rank, this ends the coupling, for this reason.
     pub fn end(&self, reason: &str) {
         self.coupling.close();
         let helper = self.helper.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
@@ -202,7 +202,7 @@ fn over(text: impl std::fmt::Display) -> JoinError {
     JoinError::Over(text.to_string())
 }
 
-/// What the first rank has found, or its error, on all ranks. `found`: of the first one.
+/// Broadcasts the first rank's result, or its error, to all ranks. `found`: that result, on the first rank only.
 fn passed_on<T: Serialize + DeserializeOwned>(
     ranks: &mut dyn Ranks,
     found: Option<Result<T, JoinError>>,
@@ -228,7 +228,7 @@ fn start(request: &Request, patience: &mut Patience<'_>, place: &mut Option<Help
     }
 }
 
-/// This process's port, and where it is.
+/// Opens this process's port. Returns it with the process's site, node and address.
 fn open(home: &Home) -> io::Result<(TcpListener, Process)> {
     let site = std::env::var("LANDBRIDGE_SITE_NAME").ok().filter(|name| !name.is_empty());
     let site = site.unwrap_or_else(|| home.site.clone());
@@ -247,7 +247,7 @@ fn open(home: &Home) -> io::Result<(TcpListener, Process)> {
     Ok((listener, Process { site, node: node(), address }))
 }
 
-/// The node's name, as rosters take it.
+/// The node's name, in the form that rosters accept.
 fn node() -> String {
     let name = std::env::var("LANDBRIDGE_NODE_NAME").ok().filter(|name| !name.is_empty());
     let name = name.unwrap_or_else(|| rustix::system::uname().nodename().to_string_lossy().into_owned());
@@ -256,7 +256,7 @@ fn node() -> String {
     if name.is_empty() { "node".to_owned() } else { name }
 }
 
-/// The first address of a host and port that this machine has a route to, and the own address on that route.
+/// The first address of a host and port that this machine has a route to, and this machine's address on that route.
 fn numeric(address: &str) -> io::Result<(SocketAddr, SocketAddr)> {
     let failed = |e: io::Error| io::Error::new(e.kind(), format!("{address}: {e}"));
     let mut last = io::Error::other("the name has no address");
@@ -269,7 +269,7 @@ fn numeric(address: &str) -> io::Result<(SocketAddr, SocketAddr)> {
     Err(failed(last))
 }
 
-/// The own address from which a packet to `there` would leave. Nothing is sent.
+/// This machine's address from which a packet to `there` would leave. Sends nothing.
 fn route_to(there: SocketAddr) -> io::Result<SocketAddr> {
     let probe = match there {
         SocketAddr::V4(_) => UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)),
@@ -318,10 +318,10 @@ mod tests {
 
     use super::*;
 
-    /// Where the processes meet, what each of them has sent last, and all that was sent.
+    /// The barrier of the processes, the last bytes of each, and all bytes that they sent.
     type Meeting = (Barrier, Mutex<Vec<Vec<u8>>>, Mutex<Vec<u8>>);
 
-    /// A side of threads, and everything that passes between them.
+    /// A side whose processes are threads, and all data that passes between them.
     #[derive(Clone)]
     struct Threads {
         rank: u32,
@@ -359,7 +359,7 @@ mod tests {
         }
     }
 
-    /// A helper that tells of a job with this secret, and then listens.
+    /// A helper that announces a job with this secret, and then reads its input.
     fn helper(secret: &str) -> PathBuf {
         let place = SitePlace { name: "lyon".into(), gateways: vec![("g".into(), "127.0.0.1:9".into())], keys: vec![] };
         let home = Said::Home { site: "lyon".into(), sites: vec![place] };
@@ -399,7 +399,7 @@ mod tests {
         let errors: Vec<Option<String>> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
         std::fs::remove_file(command).unwrap();
         let recorded = String::from_utf8(sides[0].recorded()).unwrap();
-        // It comes as far as the job: what is wrong with it, all ranks are told.
+        // Joining gets as far as the job; all ranks receive the error found there.
         assert!(recorded.contains("the other side"), "{errors:?}: {recorded}");
         assert!(!recorded.contains(&secret), "{recorded}");
         assert!(errors.iter().flatten().all(|error| !error.contains("secret")), "{errors:?}");
@@ -428,7 +428,7 @@ mod tests {
         assert_eq!(error, Some(over("there is no command")));
         let error = Side::join(&mut Alone, &request(Ok("/nowhere/landbridge".into())), &mut patience).err().unwrap();
         assert!(error.to_string().starts_with("/nowhere/landbridge: "), "{error}");
-        // A helper that says what it should not.
+        // A helper whose output is malformed.
         let error = Side::join(&mut Alone, &request(Ok("/bin/echo".into())), &mut patience).err().unwrap();
         assert!(error.to_string().starts_with("what its helper says: "), "{error}");
     }

@@ -1,5 +1,5 @@
-//! A process of a coupling, for Python. All calls that may wait let other Python threads run, and end early if a signal
-//! handler raises.
+//! A process of a coupling, for Python. All calls that may wait release the interpreter's lock, and end early if a
+//! signal handler raises.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -12,11 +12,11 @@ use pyo3::types::PyBytes;
 
 use crate::{Layout, PickOf, mapping};
 
-/// The ranks of a side, as the package's `_Ranks`.
+/// The ranks of a side, which call the package's `_Ranks`.
 struct RanksOf<'a> {
     ranks: &'a Py<PyAny>,
     rank: u32,
-    /// What one of its methods has raised.
+    /// The exception that one of its methods has raised.
     raised: Option<PyErr>,
 }
 
@@ -50,8 +50,8 @@ pub(crate) struct Coupled(Side);
 
 #[pymethods]
 impl Coupled {
-    /// Joins; collective over `ranks`. `command`: of the first rank the command `landbridge`, or None and why there is
-    /// none.
+    /// Joins a coupling; collective over `ranks`. `command`: on the first rank, the command `landbridge`, or None and
+    /// the reason why there is none.
     #[staticmethod]
     fn join(
         py: Python<'_>,
@@ -79,7 +79,7 @@ impl Coupled {
         }
     }
 
-    /// The other side, for messages.
+    /// Name of the other side, for messages.
     #[getter]
     fn other(&self) -> &str {
         &self.0.other
@@ -104,18 +104,18 @@ impl Coupled {
         py.detach(export).map_err(raised)
     }
 
-    /// Waits until this many more bytes may be held for the other side.
+    /// Waits until `more` further bytes may be held for the other side.
     fn wait_for_room(&self, py: Python<'_>, more: usize, budget: usize, limit: Option<f64>) -> PyResult<()> {
         waiting(py, limit, |patience| self.0.coupling.wait_for_room(more, budget, patience))
     }
 
-    /// Type and size of an element, and layout of a variable of the other side, once it exports it.
+    /// Waits for a variable of the other side. Returns type and size of its elements, and its layout.
     fn variable(&self, py: Python<'_>, name: &str, limit: Option<f64>) -> PyResult<(String, usize, Layout)> {
         let found = waiting(py, limit, |patience| self.0.coupling.variable(name, patience))?;
         Ok((found.dtype, found.element, Layout(found.layout)))
     }
 
-    /// Tells the other side what is about to be fetched.
+    /// Announces a fetch to the other side.
     fn wish(
         &self,
         name: &str,
@@ -128,7 +128,7 @@ impl Coupled {
         self.0.coupling.wish(name, &layout.0, &mapping(from, to, order, shifts));
     }
 
-    /// Begins to fetch into an array of these strides and elements, in bytes. Its messages are taken by `next`.
+    /// Begins to fetch into an array of these strides and this element size (in bytes). `next` returns its elements.
     #[allow(clippy::too_many_arguments)]
     fn fetch(
         &self,
@@ -146,45 +146,46 @@ impl Coupled {
         self.0.coupling.fetch(name, version, &layout.0, &mapping, (&strides, element)).map(Fetching).map_err(raised)
     }
 
-    /// The next messages of a fetch; none: all have been taken.
+    /// The next elements of a fetch; an empty list when all have been taken.
     fn next(&self, py: Python<'_>, fetching: &Fetching, limit: Option<f64>) -> PyResult<Vec<Elements>> {
         let arrived = waiting(py, limit, |patience| self.0.coupling.next(fetching.0, patience))?;
         Ok(arrived.into_iter().map(Elements).collect())
     }
 
-    /// Copies elements of several messages to where they belong in the array at this address. Some may come again.
+    /// Copies elements of several messages to their places in the array at this address. Some may arrive again.
     fn unpack(&self, py: Python<'_>, elements: Vec<Py<Elements>>, array: usize) {
         let arrived = || elements.iter().map(|each| &each.get().0);
         // SAFETY: the package has compared shape and strides of the array with those that it began the fetch with.
         py.detach(|| unsafe { self.0.coupling.unpack(arrived(), array as *mut u8) });
     }
 
-    /// Copies elements to the buffer at this address, in the order of their message. False: they will come again.
+    /// Copies elements to the buffer at this address, in the order of their message. Returns False if they will arrive
+    /// again.
     fn copy(&self, py: Python<'_>, elements: &Elements, buffer: usize) -> bool {
         if elements.0.bytes() == 0 {
             return true;
         }
-        // SAFETY: the package has made the buffer, of as many bytes.
+        // SAFETY: the package has made the buffer, with as many bytes.
         let buffer = unsafe { std::slice::from_raw_parts_mut(buffer as *mut u8, elements.0.bytes()) };
         py.detach(|| self.0.coupling.copy(&elements.0, buffer))
     }
 
-    /// Waits until the other side has everything.
+    /// Waits until the other side has received all exported versions.
     fn finish(&self, py: Python<'_>, limit: Option<f64>) -> PyResult<()> {
         waiting(py, limit, |patience| self.0.coupling.finish(patience))
     }
 
-    /// Ends the coupling for this reason: this rank leaves without the others.
+    /// Ends the coupling for this reason, because this rank leaves without the others.
     fn leave(&self, py: Python<'_>, reason: &str) {
         py.detach(|| self.0.coupling.leave(reason));
     }
 
-    /// Why another rank of this side has left without the others, if any has.
+    /// The reason, if a rank of this side has left without the others.
     fn left(&self, py: Python<'_>) -> Option<String> {
         py.detach(|| self.0.coupling.left())
     }
 
-    /// Ends this rank's part; the first one's ends the coupling, for this reason.
+    /// Ends this rank's part. On the first rank, this ends the coupling, for this reason.
     fn end(&self, py: Python<'_>, reason: &str) {
         py.detach(|| self.0.end(reason));
     }
@@ -204,9 +205,9 @@ impl Elements {
         self.0.bytes()
     }
 
-    /// Copies elements from the buffer at this address to the array at that one.
+    /// Copies elements from the buffer at this address to their places in the array at `array`.
     fn unpack(&self, py: Python<'_>, buffer: usize, array: usize) {
-        // SAFETY: the package has made the buffer, and compared the array with that which it began the fetch for.
+        // SAFETY: the package has made the buffer, and compared the array with the one that it began the fetch for.
         py.detach(|| unsafe { self.0.unpack(buffer as *const u8, array as *mut u8) });
     }
 }
@@ -231,7 +232,7 @@ fn duration(seconds: Option<f64>) -> PyResult<Option<Duration>> {
     seconds.map_err(|error| PyValueError::new_err(format!("timeout: {error}")))
 }
 
-/// Whether a signal handler has raised something, which is kept.
+/// Returns true if a signal handler has raised an exception, and keeps the exception.
 fn is_stopped(signal: &mut Option<PyErr>) -> bool {
     match Python::attach(|py| py.check_signals()) {
         Ok(()) => false,

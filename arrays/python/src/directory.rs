@@ -1,5 +1,5 @@
-//! Parts of arrays of which each process knows its own alone, for Python. Lists of whole numbers come and go as bytes:
-//! each number is a `u64` of this machine.
+//! Parts of arrays that only their own process knows, for Python. Lists of whole numbers are passed as bytes: each
+//! number is a `u64` of this machine.
 
 use plan::redistribution::directory::{self, Segment};
 use pyo3::exceptions::{PyMemoryError, PyValueError};
@@ -8,14 +8,14 @@ use pyo3::types::PyBytes;
 
 use crate::{Layout, Packed, invalid};
 
-/// What a process has, or wants.
+/// The elements that a process has, or wants.
 #[pyclass(frozen, module = "landbridge._core")]
 pub(crate) struct Part(directory::Part);
 
 #[pymethods]
 impl Part {
-    /// `runs`: of each run the first element's number in an array of this shape, and how many; the process keeps them
-    /// one after the other.
+    /// `runs`: for each run, its first element's number in an array of this shape, and its number of elements; the
+    /// process stores the runs one after the other.
     #[new]
     fn new(shape: Vec<u64>, runs: &[u8]) -> PyResult<Part> {
         let mut local = 0u64;
@@ -28,7 +28,7 @@ impl Part {
         directory::Part::new(segments.collect(), elements).map(Part).map_err(invalid)
     }
 
-    /// What a process of a layout owns, or all that it holds.
+    /// The elements that a process of a layout owns (), or all that it holds.
     #[staticmethod]
     fn of(layout: &Layout, rank: u32, owned: bool) -> PyResult<Part> {
         directory::Part::of(&layout.0, rank, owned).map(Part).map_err(invalid)
@@ -40,13 +40,13 @@ impl Part {
     }
 }
 
-/// What one rank knows of a redistribution in which each process knows its own part alone: see [`couple::directory`].
+/// One rank's state of a redistribution in which each process knows only its own part: see [`couple::directory`].
 #[pyclass(module = "landbridge._core")]
 pub(crate) struct Directory(couple::directory::Directory);
 
 #[pymethods]
 impl Directory {
-    /// `source`, `target`: which process of each this rank is, and its part; `ranks`: of the processes of both.
+    /// `source`, `target`: this rank's process of each, and its part; `ranks`: the ranks of the processes of both.
     #[new]
     fn new(
         source: Option<(u32, PyRef<'_, Part>)>,
@@ -58,12 +58,12 @@ impl Directory {
         Directory(couple::directory::Directory::new(parts, ranks, size))
     }
 
-    /// What is to be sent to a rank now.
+    /// The letter to a rank in this round.
     fn letter<'py>(&self, py: Python<'py>, to: u32) -> Bound<'py, PyBytes> {
         PyBytes::new(py, self.0.letter(to))
     }
 
-    /// Reads what all ranks have written to this one.
+    /// Reads the letters of all ranks to this one.
     fn read(&mut self, py: Python<'_>, letters: Vec<Vec<u8>>) -> PyResult<()> {
         let letters: Vec<&[u8]> = letters.iter().map(Vec::as_slice).collect();
         py.detach(|| self.0.read(&letters)).map_err(invalid)
@@ -74,12 +74,12 @@ impl Directory {
         self.0.steps()
     }
 
-    /// The processes at the other end of messages, and how many elements, in the order in which they go.
+    /// The messages in the order of sending: the process at the other end, and the number of elements.
     fn messages(&self, sends: bool) -> Vec<(u32, u64)> {
         self.0.messages(sends).collect()
     }
 
-    /// How the elements of these are copied, from or to an array of this shape and these strides, in bytes.
+    /// The packings of these messages, from or to an array of this shape and these strides (in bytes).
     fn packings(&self, sends: bool, shape: Vec<u64>, strides: Vec<i64>, element: usize) -> PyResult<Vec<Packed>> {
         let packings = self.0.packings(sends, &shape, &strides, element);
         let packings =

@@ -1,5 +1,5 @@
-//! What the Python package `landbridge` computes with: layouts and what processes send each other. Its addresses are
-//! checked by the package's Python code, which alone imports it.
+//! Native core of the Python package `landbridge`: layouts, and the messages between processes. Only the package's
+//! Python code imports it, and that code checks the addresses it passes.
 
 mod coupling;
 mod directory;
@@ -112,7 +112,7 @@ fn mapping(from: Vec<PickOf>, to: Vec<PickOf>, order: Vec<usize>, shifts: Vec<u6
     arrays::Mapping { from: picks(from), to: picks(to), order, shifts }
 }
 
-/// The function of MPI that makes a datatype, and its arguments.
+/// The MPI function that builds a datatype, and its arguments.
 #[derive(IntoPyObject)]
 enum StepOf {
     Vector(&'static str, (u64, u64, i64)),
@@ -149,31 +149,32 @@ impl Transfer {
         arrays::Transfer::new(source, target, &mapping).map(Transfer).map_err(invalid)
     }
 
-    /// What a process of the source sends: peers and elements.
+    /// The messages that a process of the source sends: peers and numbers of elements.
     fn sends(&self, rank: u32) -> Vec<(u32, u64)> {
         self.0.sends(rank).iter().map(|message| (message.peer, message.elements())).collect()
     }
 
-    /// What a process of the target receives: peers and elements.
+    /// The messages that a process of the target receives: peers and numbers of elements.
     fn receives(&self, rank: u32) -> Vec<(u32, u64)> {
         self.0.receives(rank).iter().map(|message| (message.peer, message.elements())).collect()
     }
 
-    /// The steps in which a process sends or receives, in the order of its messages, and how many there are.
+    /// The step of each message that a process sends or receives, and the total number of steps.
     fn steps(&self, rank: u32, sends: bool) -> (Vec<u64>, u64) {
         let steps = arrays::Steps::new(&self.0);
         (self.messages(rank, sends).iter().map(|message| steps.of(rank, message)).collect(), steps.count())
     }
 
-    /// Which of a process's messages MPI moves from array to array, if both are dense: both ends know.
+    /// For each of a process's messages, True if MPI moves it from array to array when both are dense. Both ends
+    /// compute the same.
     fn straight(&self, rank: u32, sends: bool, element: usize, library: &str) -> Vec<bool> {
         let is_straight = |message: &arrays::Message| Place::is_straight(&self.0, rank, message, element, library);
         self.messages(rank, sends).iter().map(is_straight).collect()
     }
 
-    /// Where the elements of a process's messages are in an array of these strides, in bytes, as it sends or receives
-    /// them: an offset, a block's bytes, and how the datatype is made. None for a message that is better packed.
-    /// `library`: what the MPI library says it is.
+    /// For each message that a process sends or receives, the place of its elements in an array of these strides (in
+    /// bytes): an offset, a block's bytes, and the steps that build the datatype. None for a message that is better
+    /// packed. `library`: the MPI library's version string.
     fn places(
         &self,
         rank: u32,
@@ -190,8 +191,7 @@ impl Transfer {
         messages.iter().map(place).collect()
     }
 
-    /// How the messages of a process are copied from or to an array of these strides, in bytes, as it sends or receives
-    /// them.
+    /// The packings of the messages that a process sends or receives, from or to an array of these strides (in bytes).
     fn packings(&self, rank: u32, sends: bool, strides: Vec<i64>, element: usize) -> PyResult<Vec<Packed>> {
         let messages = self.messages(rank, sends);
         let packed = |message: &arrays::Message| Some(Packed(Arc::new(Packing::new(message, &strides, element)?)));
@@ -241,7 +241,7 @@ mod _core {
     #[pymodule_export]
     use super::{Layout, Packed, Transfer};
 
-    /// Bytes of pieces in memory, unless another number is given.
+    /// Default limit of the bytes of pieces in memory.
     #[pymodule_export]
     const BUDGET: usize = super::pieces::BUDGET;
     #[pymodule_export]

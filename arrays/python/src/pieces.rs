@@ -11,7 +11,7 @@ use crate::Packed;
 
 pub(crate) use couple::beside::{ADDRESS, WORTH};
 
-/// What ranks of a node lend each other, for one communicator.
+/// Memory that ranks of a node lend each other, for one communicator.
 #[pyclass(frozen, module = "landbridge._core")]
 #[derive(Default)]
 pub(crate) struct Beside(Arc<beside::Beside>);
@@ -23,19 +23,19 @@ impl Beside {
         Beside::default()
     }
 
-    /// What those have to know who shall read from this rank, always as many bytes; zeros: they cannot.
+    /// The address by which other ranks open this rank's slots, of fixed length; zeros: there is no memory to lend.
     fn address(&self) -> Vec<u8> {
         let mut address = self.0.address();
         address.resize(beside::ADDRESS, 0);
         address
     }
 
-    /// Whether this rank can read what the other one lends.
+    /// Opens the other rank's slots. Returns True if this rank can read them.
     fn open(&self, rank: u32, address: Vec<u8>) -> bool {
         self.0.open(rank, &address)
     }
 
-    /// The other rank can read what this one lends.
+    /// Records that the other rank can read this rank's slots.
     fn allow(&self, rank: u32) {
         self.0.allow(rank);
     }
@@ -52,21 +52,21 @@ impl Buffers {
     }
 }
 
-/// A message: the rank at the other end, and how it is packed.
+/// A message: the rank at the other end, and its packing.
 type FlowOf = (u32, Py<Packed>);
 
 #[pyclass(frozen, module = "landbridge._core")]
 pub(crate) struct Pieces {
     pieces: Mutex<pieces::Pieces>,
-    /// Elements are others on the way than in the array.
+    /// True if received elements have another type in transit than in the array.
     converts: bool,
 }
 
 #[pymethods]
 impl Pieces {
-    /// `arrays`: addresses of the array and of the one that receives; None: this process sends empty messages, or does
-    /// not keep what comes. `elements`: bytes of one on the way, and in the array that receives. `budget` None: all
-    /// pieces are begun at once.
+    /// `arrays`: addresses of the array and of the receiving array; None: this process sends empty messages, or
+    /// discards received elements. `elements`: bytes of an element in transit, and in the receiving array. `budget`
+    /// None: all pieces are begun at once.
     #[new]
     #[pyo3(signature = (arrays, sends, receives, own, elements, converts, hold, budget, buffers))]
     #[expect(clippy::too_many_arguments, reason = "the package's own code alone calls it")]
@@ -90,8 +90,8 @@ impl Pieces {
         let flows = (flows(sends, (wire, wire), false), flows(receives, (local, wire), converts));
         let own = own.map(|(from, to)| (packing(&from), packing(&to)));
         let arrays = (arrays.0.map(|at| at as *const u8), arrays.1.map(|at| at as *mut u8));
-        // SAFETY: the package has compared shapes and strides of the arrays with the layouts', keeps them alive, and
-        // passes what is to be sent and received to MPI.
+        // SAFETY: the package has compared shapes and strides of the arrays with the layouts', keeps the arrays alive,
+        // and passes the pieces to MPI.
         let pieces = unsafe { pieces::Pieces::new(arrays, flows, own, hold, budget, buffers.0.clone()) };
         Pieces { pieces: Mutex::new(pieces), converts }
     }
@@ -101,7 +101,7 @@ impl Pieces {
         self.lock().slots()
     }
 
-    /// The next message to be sent or received: its slot, whether it is sent, its rank, address and bytes.
+    /// The next piece to be sent or received: its slot, True if it is sent, its rank, address and bytes.
     fn begin(&self, py: Python<'_>) -> Option<(usize, bool, u32, usize, usize)> {
         py.detach(|| {
             let next = self.lock().begin()?;
@@ -109,7 +109,8 @@ impl Pieces {
         })
     }
 
-    /// The message in this slot is over, and has this many bytes. Unpacks what has come, unless it is converted.
+    /// Ends the piece in this slot, which has this many bytes. Unpacks the arrived pieces, unless they are to be
+    /// converted.
     fn over(&self, py: Python<'_>, slot: usize, bytes: usize) {
         py.detach(|| {
             let mut pieces = self.lock();
@@ -120,12 +121,12 @@ impl Pieces {
         });
     }
 
-    /// The next piece to be converted: its slot, address and bytes, and whether it was not empty.
+    /// The next piece to be converted: its slot, address and bytes, and False if its message was empty.
     fn ripe(&self) -> Option<(usize, usize, usize, bool)> {
         self.lock().ripe().map(|ripe| (ripe.slot, ripe.at as usize, ripe.bytes, ripe.came))
     }
 
-    /// Copies converted elements to where they belong; 0: they are not to be kept.
+    /// Copies converted elements to their places; 0: they are discarded.
     fn unpack(&self, py: Python<'_>, slot: usize, converted: usize) {
         // SAFETY: the package has converted as many elements as the piece has.
         py.detach(|| unsafe { self.lock().unpack(slot, converted as *const u8) });

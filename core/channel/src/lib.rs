@@ -1,13 +1,13 @@
 //! End-to-end delivery from one member to another over several routes: sequence numbers, a window in bytes,
-//! acknowledgement, and retransmission of what a lost route took with it.
+//! acknowledgement, and retransmission of frames that are lost with a route.
 //!
 //! One [`Outbound`] at the sender and one [`Inbound`] at the receiver make a channel. A frame counts against the window
-//! from the moment it is sent until the *receiving member* acknowledges it, so the window bounds everything in between:
-//! sockets, gateways, trunks. The sender keeps every frame until then. A [`Route`] delivers in order and loses nothing,
-//! or it is lost and the end that notices reports it ([`Outbound::lost`]); there are no timers and no guesses. Frames
-//! of different routes overtake each other: the receiver puts them in order, and drops what comes twice. A sender may
-//! adapt how much of the window it uses to what the path holds. Neither half does I/O or knows the time: the caller
-//! sends and receives, says when, and asks here what it may do.
+//! from the moment it is sent until the *receiving member* acknowledges it, so the window bounds the bytes in all
+//! sockets, gateways and trunks between the two. The sender keeps every frame until then. A [`Route`] delivers in order
+//! and without loss until it breaks; the end that notices the break reports it ([`Outbound::lost`]). There are no
+//! timers and no guesses. Frames of different routes overtake each other: the receiver restores the order and drops
+//! duplicates. A sender may adapt the part of the window that it uses to the path's capacity. Neither half does I/O or
+//! knows the time: the caller sends and receives, passes the time in, and asks for permission to send.
 //!
 //! ```
 //! use channel::{Arrival, Inbound, Outbound, Route};
@@ -40,12 +40,12 @@ use thiserror::Error;
 pub use inbound::{Arrival, Inbound};
 pub use outbound::Outbound;
 
-/// One of the ways from a member to another, by its number at the sender.
+/// A route from one member to another, by its number at the sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Route(pub u8);
 
 impl Route {
-    /// The set of routes, one bit each, that has only this one.
+    /// The set with only this route, one bit per route.
     pub fn bit(self) -> u64 {
         1 << (self.0 % 64)
     }
@@ -55,7 +55,7 @@ impl Route {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ChannelError {
-    /// A frame beyond what the window allows.
+    /// A frame beyond the window.
     #[error("frame {got} arrived, beyond the window that starts at frame {expected}")]
     OutOfSequence {
         /// The number that arrived.

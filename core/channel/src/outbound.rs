@@ -5,50 +5,50 @@ use std::collections::VecDeque;
 use crate::room::Room;
 use crate::{ChannelError, Route, quarter};
 
-/// See [the crate](crate). `F` is a frame in a form that the caller can retransmit.
+/// The sender's half; see [the crate](crate). `F` is a frame in a form that the caller can retransmit.
 #[derive(Debug)]
 pub struct Outbound<F> {
     window: u32,
-    /// What it learns about the path, if it adapts.
+    /// Its estimate of the path, if it adapts.
     room: Option<Room>,
-    /// The time that the caller passed in last.
+    /// The last time passed in by the caller.
     now_ns: u64,
     next: u32,
     in_flight: u64,
-    /// Everything not acknowledged; the last has number `next - 1`.
+    /// All unacknowledged frames; the last has number `next - 1`.
     kept: VecDeque<Kept<F>>,
-    /// How many of them must be retransmitted, and a lower bound on the position of the first.
+    /// Number of kept frames to retransmit, and a lower bound on the position of the first.
     missing: usize,
     first_missing: usize,
-    /// How often frames were sent, again or not.
+    /// Number of transmissions, including retransmissions.
     sends: u64,
-    /// Before this number the receiver had everything when it last told.
+    /// The receiver's last report: it has every frame before this number.
     expected: u32,
-    /// For each route: whatever was sent on it before this many sends has arrived or is lost.
+    /// For each route: every frame sent on it before this many transmissions has arrived or is lost.
     passed: Vec<(Route, u64)>,
 }
 
 #[derive(Debug)]
 struct Kept<F> {
     bytes: u32,
-    /// How many sends came before it was last sent.
+    /// Number of transmissions before its last one.
     sends: u64,
-    /// The route it took last; `None`: it was lost and waits for retransmission.
+    /// The route of its last transmission; `None`: it was lost and waits for retransmission.
     route: Option<Route>,
-    /// What it went through behind that route, as the caller marks it; 0: nothing that is not on the route itself.
+    /// The caller's mark for its path behind that route; 0: it depends on the route alone.
     through: u64,
     frame: F,
 }
 
 impl<F> Kept<F> {
-    /// Whether it went by this route alone, before this many sends.
+    /// Returns true if it was last sent on this route alone, before this many transmissions.
     fn went(&self, route: Route, before: u64) -> bool {
         self.route == Some(route) && self.through == 0 && self.sends < before
     }
 }
 
 impl<F> Outbound<F> {
-    /// A channel with this window in bytes, all of which is used.
+    /// A channel that uses all of this window in bytes.
     pub fn new(window: u32) -> Outbound<F> {
         Outbound {
             window,
@@ -65,7 +65,7 @@ impl<F> Outbound<F> {
         }
     }
 
-    /// A channel with this window in bytes, of which only as much is used as keeps the path full. Pass the time in with
+    /// A channel that uses only as much of this window in bytes as keeps the path full. Pass the time in with
     /// [`Outbound::at`].
     pub fn adapting(window: u32) -> Outbound<F> {
         Outbound { room: Some(Room::new(window)), ..Outbound::new(window) }
@@ -87,10 +87,11 @@ impl<F> Outbound<F> {
         Outbound { next, expected: next, ..Outbound::new(window) }
     }
 
-    /// Whether a new frame of `bytes` (header included) may be sent now.
+    /// Returns true if a new frame of `bytes` (header included) may be sent now.
     ///
-    /// Below a quarter of the window a frame of any size may be sent: the receiver does not have to acknowledge so
-    /// little, and a sender that waited for it would wait forever. Retransmissions go first ([`Outbound::resend`]).
+    /// Below a quarter of the window, a frame of any size may be sent: the receiver need not acknowledge less than
+    /// that, so a sender that waited for an acknowledgement would wait forever. Retransmissions go first
+    /// ([`Outbound::resend`]).
     pub fn may_send(&mut self, bytes: u32) -> bool {
         let room = self.room();
         let fits = self.in_flight < quarter(room) || self.in_flight + u64::from(bytes) <= u64::from(room);
@@ -100,12 +101,12 @@ impl<F> Outbound<F> {
         self.missing == 0 && fits
     }
 
-    /// The number that the next new frame gets.
+    /// The number of the next new frame.
     pub fn next(&self) -> u32 {
         self.next
     }
 
-    /// How often frames were sent, again or not: pass it to [`Outbound::answered`] if a request is sent now.
+    /// Number of transmissions, including retransmissions: pass it to [`Outbound::answered`] if a request is sent now.
     pub fn sends(&self) -> u64 {
         self.sends
     }
@@ -115,8 +116,8 @@ impl<F> Outbound<F> {
         self.sent_through(Some(route), 0, bytes, frame)
     }
 
-    /// The same for a frame that goes through something that may be lost without the route: [`Outbound::lost_through`].
-    /// `None`: there is no way now, and it waits for retransmission.
+    /// As [`Outbound::sent`], for a frame whose path behind the route can break on its own: see
+    /// [`Outbound::lost_through`]. `None`: no route is open, and the frame waits for retransmission.
     pub fn sent_through(&mut self, route: Option<Route>, through: u64, bytes: u32, frame: F) -> u32 {
         let sequence = self.next;
         self.next = self.next.wrapping_add(1);
@@ -137,7 +138,7 @@ impl<F> Outbound<F> {
     pub fn acknowledged(&mut self, ack: u32) -> Result<(), ChannelError> {
         let left = self.next.wrapping_sub(ack);
         if left > self.kept.len() as u32 {
-            // Behind what is already acknowledged (old), or ahead of what was sent (wrong).
+            // Either older than the last acknowledgement, or of a frame that was never sent.
             let old = left < 1 << 31;
             return if old { Ok(()) } else { Err(ChannelError::AckOfUnsent { ack, sent: self.next }) };
         }
@@ -155,18 +156,18 @@ impl<F> Outbound<F> {
         Ok(())
     }
 
-    /// Whatever is in flight on this route will not arrive, as far as is known. Returns whether there was anything.
+    /// Counts all frames in flight on this route as lost. Returns true if there were any.
     pub fn lost(&mut self, route: Route) -> bool {
         self.lose(|kept| kept.route == Some(route))
     }
 
-    /// Whatever is in flight on any route may not arrive. Returns whether there was anything.
+    /// Counts all frames in flight on all routes as lost. Returns true if there were any.
     pub fn lost_all(&mut self) -> bool {
         self.lose(|kept| kept.route.is_some())
     }
 
-    /// What is in flight and went through something, if `which` says so of its route and mark, will not arrive, as far
-    /// as is known. Returns whether there was anything.
+    /// Counts frames in flight with a nonzero mark as lost if `which` returns true for their route and mark. Returns
+    /// true if there were any.
     pub fn lost_through(&mut self, mut which: impl FnMut(Route, u64) -> bool) -> bool {
         self.lose(|kept| kept.through != 0 && kept.route.is_some_and(|route| which(route, kept.through)))
     }
@@ -184,7 +185,7 @@ impl<F> Outbound<F> {
             self.first_missing = 0;
         }
         if let Some(room) = self.room.as_mut().filter(|_| any) {
-            // Timings are meaningless until everything is as it was.
+            // Timings are meaningless until the lost frames are sent again.
             room.disturbed();
         }
         any
@@ -195,18 +196,19 @@ impl<F> Outbound<F> {
         self.kept.iter().filter_map(|kept| kept.route).fold(0, |bits, route| bits | route.bit())
     }
 
-    /// Whether anything in flight went through something that may be lost without its route.
+    /// Returns true if a frame in flight depends on a path behind its route, which can break on its own.
     pub fn goes_through(&self) -> bool {
         self.kept.iter().any(|kept| kept.through != 0 && kept.route.is_some())
     }
 
-    /// The receiver answers an acknowledgement request that was sent on this route after `asked` sends
-    /// ([`Outbound::sends`]): it has every frame before number `expected`. A route delivers in order, so whatever else
-    /// went before the request on this route has arrived early or never will. It never will if the receiver waits for a
-    /// frame of it. Frames that went through something else may still be on the way.
+    /// Processes the answer to an acknowledgement request that was sent on this route after `asked` transmissions
+    /// ([`Outbound::sends`]): the receiver has every frame before number `expected`. A route delivers in order, so
+    /// every other frame sent on this route before the request has arrived early or is lost. If the receiver waits for
+    /// such a frame, that frame is lost, and so are the later ones among them. Frames with a path of their own behind
+    /// the route may still be in flight.
     ///
-    /// Returns the route by which to ask next, if the receiver waits for a frame of that route and so has not told what
-    /// became of those behind it.
+    /// Returns the route to ask next, if the receiver waits for a frame of another route: then the answer does not show
+    /// whether later frames of this route have arrived.
     pub fn answered(&mut self, route: Route, asked: u64, expected: u32) -> Option<Route> {
         match self.passed.iter_mut().find(|(known, _)| *known == route) {
             Some((_, passed)) => *passed = asked.max(*passed),
@@ -221,7 +223,7 @@ impl<F> Outbound<F> {
         self.kept.range(at..).any(|kept| kept.went(route, asked)).then_some(by)
     }
 
-    /// The receiver had everything before this number when it told.
+    /// Notes the receiver's report that it has every frame before this number.
     fn arrived(&mut self, expected: u32) {
         let is_newer = expected.wrapping_sub(self.expected) < 1 << 31;
         if is_newer && self.next.wrapping_sub(expected) < 1 << 31 {
@@ -229,15 +231,16 @@ impl<F> Outbound<F> {
         }
     }
 
-    /// Where the frame is that the receiver waits for.
+    /// Position of the frame that the receiver waits for.
     fn awaited(&self) -> Option<usize> {
         let first = self.next.wrapping_sub(self.kept.len() as u32);
         let at = self.expected.wrapping_sub(first) as usize;
         (at < self.kept.len()).then_some(at)
     }
 
-    /// Whatever the receiver told of its frames, it told later than of the routes: so if it waits for one that was to
-    /// arrive before, that one is lost, and with it what was on its way behind it. Returns whether anything is.
+    /// The receiver's `expected` is at least as recent as `passed`. So if the awaited frame was sent on a route before
+    /// an answered request of that route, it is lost, and so are the later frames sent there before the request.
+    /// Returns true if any frame is lost.
     fn lose_passed(&mut self) -> bool {
         let Some(at) = self.awaited() else { return false };
         let awaited = &self.kept[at];
@@ -252,8 +255,8 @@ impl<F> Outbound<F> {
         })
     }
 
-    /// A gateway that was short of memory dropped frames on this route and reported it: they must be retransmitted,
-    /// with less in flight.
+    /// A gateway without memory dropped frames on this route and reported it: they must be retransmitted, with less in
+    /// flight.
     pub fn refused(&mut self, route: Route) {
         self.lost(route);
         if let Some(room) = &mut self.room {
@@ -261,12 +264,12 @@ impl<F> Outbound<F> {
         }
     }
 
-    /// Whether anything must be retransmitted.
+    /// Returns true if a frame waits for retransmission.
     pub fn has_missing(&self) -> bool {
         self.missing > 0
     }
 
-    /// The first frame to retransmit, counted as sent on this route.
+    /// The first frame to retransmit; counts it as sent on this route.
     pub fn resend(&mut self, route: Route) -> Option<&F> {
         if self.missing == 0 {
             return None;
@@ -280,7 +283,7 @@ impl<F> Outbound<F> {
         Some(&kept.frame)
     }
 
-    /// The shortest round trip lately, in nanoseconds, if it is known.
+    /// The shortest recent round trip, in nanoseconds, if it is known.
     pub fn round_trip_ns(&self) -> Option<u64> {
         self.room.as_ref().and_then(Room::round_trip_ns)
     }

@@ -1,28 +1,28 @@
-//! How much to keep in flight: twice the path's bandwidth-delay product, estimated from what is acknowledged and when.
+//! The amount to keep in flight: twice the path's bandwidth-delay product, estimated from the times of
+//! acknowledgements.
 //!
 //! The path holds its best rate of delivery times its shortest round trip. Twice that keeps it full; more would only
-//! wait in some queue and delay others. The estimate is that of BBR (Cardwell and others, "BBR: Congestion-Based
+//! wait in a queue and delay others. The estimate is that of BBR (Cardwell and others, "BBR: Congestion-Based
 //! Congestion Control", CACM 2017) without its pacing: the amount in flight doubles with each round trip until the rate
-//! no longer follows. A round that had too little to send says nothing about the path unless it was faster than all
-//! before.
+//! no longer follows. A round with too little to send is ignored unless its rate exceeds the best recent one.
 
 /// No path needs fewer bytes in flight: the receiver acknowledges at least [`ACKNOWLEDGED`] at a time.
 pub(crate) const LEAST: u32 = 512 << 10;
-/// This much may be in flight even to a receiver for which a gateway has refused frames: two of them.
+/// The least in flight to a receiver for which a gateway has refused frames: two full frames.
 pub(crate) const FLOOR: u32 = 32 << 10;
 /// A receiver acknowledges after this many bytes.
 pub(crate) const ACKNOWLEDGED: u64 = 128 << 10;
-/// The best rate is taken over this many rounds.
+/// The best rate is the maximum over this many rounds.
 const ROUNDS: usize = 8;
 /// The shortest round trip is taken over this epoch and the one before, in nanoseconds, because paths change.
 const EPOCH_NS: u64 = 30_000_000_000;
 
-/// What a sender learns about the path to a receiver.
+/// A sender's estimate of the path to a receiver.
 #[derive(Debug)]
 pub(crate) struct Room {
     most: u32,
     now: u32,
-    /// Upper limit since a gateway refused frames; it grows again round by round.
+    /// Upper limit since a gateway refused frames; each round raises it.
     ceiling: u32,
     /// Total bytes acknowledged.
     delivered: u64,
@@ -37,16 +37,16 @@ pub(crate) struct Room {
 
 #[derive(Debug)]
 struct Round {
-    /// The round ends with the acknowledgement of this many more frames.
+    /// The round ends once this many more frames are acknowledged.
     frames: u32,
     began_ns: u64,
     delivered: u64,
-    /// More would have been sent if there had been room.
+    /// More frames were waiting than the room allowed.
     full: bool,
 }
 
 impl Room {
-    /// `most`: what the receiver allows in flight, in bytes.
+    /// `most`: the receiver's limit for bytes in flight.
     pub(crate) fn new(most: u32) -> Room {
         Room {
             most,
@@ -66,25 +66,25 @@ impl Room {
         self.now.min(self.ceiling)
     }
 
-    /// The shortest round trip lately, in nanoseconds, if it is known.
+    /// The shortest recent round trip, in nanoseconds, if it is known.
     pub(crate) fn round_trip_ns(&self) -> Option<u64> {
         self.shortest_ns.iter().copied().min().filter(|shortest| *shortest < u64::MAX)
     }
 
-    /// A gateway had no memory for what was in flight.
+    /// A gateway had no memory for the frames in flight: halves the room.
     pub(crate) fn refused(&mut self) {
         self.ceiling = (self.bytes() / 2).max(FLOOR).min(self.most);
         self.round = None;
     }
 
-    /// There was more to send than room.
+    /// More frames were waiting than the room allowed.
     pub(crate) fn was_short(&mut self) {
         if let Some(round) = &mut self.round {
             round.full = true;
         }
     }
 
-    /// A frame is being sent; with it, `frames` are in flight.
+    /// Notes that a frame is being sent; with it, `frames` are in flight.
     pub(crate) fn sent(&mut self, frames: usize, now_ns: u64) {
         if self.round.is_none() {
             let (frames, delivered) = (frames as u32, self.delivered);
@@ -92,12 +92,12 @@ impl Room {
         }
     }
 
-    /// What was in flight must be retransmitted: timings are meaningless.
+    /// Discards the current round: frames in flight must be retransmitted, so its timing is meaningless.
     pub(crate) fn disturbed(&mut self) {
         self.round = None;
     }
 
-    /// This many frames of this many bytes were acknowledged.
+    /// Notes the acknowledgement of this many frames and bytes.
     pub(crate) fn acknowledged(&mut self, frames: u32, bytes: u64, now_ns: u64) {
         self.delivered += bytes;
         let Some(round) = &mut self.round else { return };
@@ -141,8 +141,8 @@ mod tests {
 
     const FRAME: u32 = 16 << 10;
 
-    /// A sender that always has more to send, over a path with this rate (bytes per second) and round trip that it
-    /// shares with nobody. Returns the bytes delivered and the room at each requested time.
+    /// A sender with an endless supply, over a path of its own with this rate (bytes per second) and round trip.
+    /// Returns the bytes delivered.
     fn fill(room: &mut Room, clock_ns: &mut u64, rate: u64, round_trip_ns: u64, for_ns: u64) -> u64 {
         let (end, frame_ns) = (*clock_ns + for_ns, u64::from(FRAME) * 1_000_000_000 / rate);
         let mut acks: VecDeque<u64> = VecDeque::new();

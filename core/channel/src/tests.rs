@@ -32,7 +32,7 @@ fn early_frames_count_until_they_are_acknowledged() {
         inn.keep(sequence, 10, sequence);
     }
     assert!(!inn.ack_is_due());
-    // An acknowledgement of nothing new frees nothing.
+    // An acknowledgement without new frames frees no room.
     assert_eq!(inn.acknowledge(), 0);
     assert!(matches!(inn.received(11, 10), Err(ChannelError::WindowExceeded { bytes: 110, .. })));
     assert_eq!(inn.received(5, 10), Ok(Arrival::Again));
@@ -80,7 +80,8 @@ fn an_answer_tells_what_was_lost_before_the_question() {
         assert_eq!(out.routes_in_flight(), 0b11);
         let asked = out.sends();
         out.sent(Route(0), 10, 6);
-        // Everything before frame 2 has arrived. On route 0 frames 2 and 4 went before the request, frame 6 after it.
+        // Everything before frame 2 has arrived. On route 0, frames 2 and 4 were sent before the request, frame 6 after
+        // it.
         assert_eq!(out.answered(Route(0), asked, number(2)), None);
         assert_eq!([out.resend(Route(1)).copied(), out.resend(Route(1)).copied()], [Some(2), Some(4)]);
         assert_eq!(out.resend(Route(1)), None);
@@ -97,14 +98,14 @@ fn what_may_have_arrived_early_is_not_sent_again() {
             out.sent(Route(n % 2), 10, n);
         }
         let asked = out.sends();
-        // Frame 1 is late on route 1. Of route 0, frames 2 and 4 have arrived, or are lost.
+        // Frame 1 is late on route 1. On route 0, frames 2 and 4 have arrived or are lost.
         assert_eq!(out.answered(Route(0), asked, 1), Some(Route(1)));
         assert_eq!(out.answered(Route(0), asked, 1), Some(Route(1)));
         assert!(!out.has_missing());
         out.acknowledged(if is_lost { 2 } else { 3 }).unwrap();
         let again: Vec<u8> = std::iter::from_fn(|| out.resend(Route(1)).copied()).collect();
         assert_eq!(again, if is_lost { vec![2, 4] } else { vec![] });
-        // What the receiver has and does not acknowledge yet is not lost.
+        // Frames that have arrived but are not acknowledged yet are not lost.
         assert_eq!(out.answered(Route(1), out.sends(), 6), None);
         assert!(!out.has_missing());
     }
@@ -133,7 +134,7 @@ fn what_was_lost_behind_a_route_goes_again() {
     assert!(out.lost_through(|_, _| true), "frames 1, 4 and 5; 2 went again");
     let again: Vec<u64> = std::iter::from_fn(|| out.resend(ONE).copied()).collect();
     assert_eq!(again, [1, 4, 5]);
-    // One that never had a way.
+    // A frame that never had a route.
     out.sent_through(None, 4, 10, 6);
     assert!(out.has_missing() && !out.may_send(1) && !out.lost_through(|_, _| true));
     assert_eq!(out.resend(ONE), Some(&6));
@@ -154,15 +155,15 @@ impl Random {
     }
 }
 
-/// What is in flight on a route: in order, each with its time of arrival.
+/// The frames in flight on a route: in order, each with its time of arrival.
 struct Flight {
     up: bool,
     forward: VecDeque<(u64, u32, u32)>,
     back: VecDeque<(u64, u32)>,
 }
 
-/// A channel over several routes that break, lose what is on them and come back. Everything must arrive once and in
-/// order, within the window, whatever the seed.
+/// A channel over several routes that break, lose the frames on them and come back. For any seed, everything must
+/// arrive once, in order and within the window.
 fn storm(seed: u64) {
     let mut random = Random(seed);
     let window = 64 + random.below(5000) as u32;
@@ -178,7 +179,7 @@ fn storm(seed: u64) {
     while arrived.len() < sizes.len() {
         now += 1;
         assert!(now < 1_000_000, "seed {seed}: stalled, {} of {} arrived", arrived.len(), sizes.len());
-        // A route breaks: what is on it is lost, and both ends are told. Or one comes back.
+        // A route breaks: the frames on it are lost, and both ends are notified. Or a route comes back.
         let at = random.below(routes as u64) as usize;
         if random.below(1000) < breaks {
             let flight = &mut flights[at];

@@ -1,4 +1,4 @@
-//! Opening what is below a folder, and never leaving it: no symbolic link is followed on the way, nor at its end.
+//! Opening files below a folder without leaving it: no symbolic link is followed, neither on the way nor at the end.
 
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -11,10 +11,10 @@ use rustix::io::{Errno, Result};
 
 use crate::walk::WAY;
 
-/// Whether the kernel has no `openat2` (before Linux 5.6, or forbidden in a container).
+/// True if the kernel has no `openat2` (before Linux 5.6, or forbidden in a container).
 static WITHOUT: AtomicBool = AtomicBool::new(false);
 
-/// Opens `path` below `root`; an empty path is `root` itself, which must be a folder then.
+/// Opens `path` below `root`; an empty path means `root` itself, which must then be a folder.
 ///
 /// # Errors
 /// The system's; `ELOOP` for a symbolic link.
@@ -25,7 +25,7 @@ pub(crate) fn open(root: BorrowedFd<'_>, path: &[u8], flags: OFlags, mode: Mode)
         let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
         match rustix::fs::openat2(root, whole, flags, mode, resolve) {
             Err(Errno::NOSYS | Errno::PERM) => WITHOUT.store(true, Ordering::Relaxed),
-            // The kernel saw a rename somewhere meanwhile and cannot tell whether the way left the root.
+            // The kernel noticed a rename and cannot exclude that the path left the root.
             Err(Errno::AGAIN) => {}
             other => return other,
         }
@@ -48,13 +48,14 @@ fn by_steps(root: BorrowedFd<'_>, path: &[u8], flags: OFlags, mode: Mode) -> Res
     Err(Errno::NOENT)
 }
 
-/// A path below an open file or folder, for calls that take no descriptor. An empty name is what is open itself.
+/// A path below an open file or folder, for calls that take no descriptor. An empty name means the open file or folder
+/// itself.
 pub fn through(open: impl AsFd, name: &[u8]) -> PathBuf {
     let own = PathBuf::from(format!("/proc/self/fd/{}", open.as_fd().as_raw_fd()));
     if name.is_empty() { own } else { own.join(OsStr::from_bytes(name)) }
 }
 
-/// Folders below a root, of which the last one used stays open: neighbours in a manifest share it.
+/// Folders below a root. The last one used stays open, because neighbours in a manifest share it.
 #[derive(Debug)]
 pub struct Folders {
     root: OwnedFd,
@@ -70,7 +71,7 @@ impl Folders {
         self.root.as_fd()
     }
 
-    /// Opens what is below the root.
+    /// Opens a file or folder below the root.
     ///
     /// # Errors
     /// The system's; `ELOOP` for a link.
@@ -78,7 +79,7 @@ impl Folders {
         open(self.root.as_fd(), path, flags, mode)
     }
 
-    /// The folder that `path`, which is not empty, is in, and its name there.
+    /// The folder that contains `path`, which is not empty, and its name there.
     ///
     /// # Errors
     /// The system's.

@@ -1,4 +1,4 @@
-//! A new file that takes another one's place as a whole.
+//! A new file that replaces another one as a whole.
 
 use std::fs::File;
 use std::io;
@@ -9,10 +9,10 @@ use rustix::io::Errno;
 
 use crate::{Folder, Identity, identity_of};
 
-/// How often a name is tried that somebody else takes at the same moment.
+/// Number of attempts to make a file whose name others keep taking.
 const TRIES: u32 = 8;
 
-/// A file that this process has made, locked while it is open. Dropped before it has taken its place, it is removed.
+/// A file made by this process, locked while it is open. Dropping it before it is placed removes it.
 #[derive(Debug)]
 pub struct Fresh {
     folder: Folder,
@@ -23,8 +23,8 @@ pub struct Fresh {
 }
 
 impl Fresh {
-    /// Makes a file of this name, in place of one that a process has left there that is gone, and of whatever else has
-    /// the name: nothing that was there is opened for writing.
+    /// Makes a file of this name. A leftover of a process that has ended, or anything else of this name, is removed
+    /// first; no existing file is opened for writing.
     ///
     /// # Errors
     /// The system's; `WouldBlock`: another process is writing it.
@@ -55,10 +55,10 @@ impl Fresh {
         Ok(Some(Fresh { folder, name, file: file.into(), identity, placed: false }))
     }
 
-    /// Gives the file another name in its folder, in place of what has that.
+    /// Renames the file within its folder, replacing any file of that name.
     ///
     /// # Errors
-    /// The system's; `WouldBlock`: another process has taken the name meanwhile.
+    /// The system's; `WouldBlock`: another process has taken the file's first name meanwhile.
     pub fn place(mut self, name: &[u8]) -> io::Result<()> {
         if !self.folder.has(&self.name, self.identity) {
             self.placed = true;
@@ -78,7 +78,7 @@ impl Drop for Fresh {
     }
 }
 
-/// Removes what has the name of a new file, unless a process is writing it.
+/// Removes the file that has the name of a new file, unless a process is writing it.
 fn remove_left(folder: &Folder, name: &[u8]) -> io::Result<()> {
     let found = match folder.stat(name) {
         Err(Errno::NOENT) => return Ok(()),

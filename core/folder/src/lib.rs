@@ -1,11 +1,11 @@
-//! Folders held open. Another user who can write to a folder can rename what is in it, or put a link there, between two
-//! system calls that use the same path. So a path below such a folder is resolved once, to a [`Folder`], and everything
-//! else is done relative to its descriptor: what was checked is what is used.
+//! Folders held open. Another user who can write to a folder can rename its entries, or put a link there, between two
+//! system calls that use the same path. So a path below such a folder is resolved once, to a [`Folder`], and all
+//! further work is relative to its descriptor: the checked file is the one used.
 //!
-//! - [`Folder::open`], [`Folder::of`] and [`Named::resolve`] lead from a path that a user typed to a descriptor.
-//! - [`Folder::beneath`] opens what is below a folder and never leaves it.
-//! - [`Folder::remove`] removes a file, or a folder with all that is in it, and compares identities.
-//! - [`Folder::make_private`] leads to a folder into which nobody else can write.
+//! - [`Folder::open`], [`Folder::of`] and [`Named::resolve`] turn a path that a user typed into a descriptor.
+//! - [`Folder::beneath`] opens a file below a folder and never leaves the folder.
+//! - [`Folder::remove`] removes a file, or a folder with its contents, and compares identities.
+//! - [`Folder::make_private`] opens or makes a folder into which nobody else can write.
 //! - [`Fresh`] is a new file beside the one that it replaces.
 
 #![forbid(unsafe_code)]
@@ -30,10 +30,10 @@ pub use fresh::Fresh;
 pub use text::text_of;
 pub use walk::Named;
 
-/// A file or folder of this machine, whatever its name is: device and inode.
+/// The identity of a file or folder of this machine, independent of its name: device and inode.
 pub type Identity = (u64, u64);
 
-/// The identity of what was examined.
+/// The identity of an examined file or folder.
 pub fn identity_of(found: &Stat) -> Identity {
     (found.st_dev, found.st_ino)
 }
@@ -43,16 +43,16 @@ pub fn identity_of(found: &Stat) -> Identity {
 pub struct Folder(OwnedFd);
 
 impl Folder {
-    /// The folder at a path. Links on the way and at its end are followed if this user, root, or the owner of the
-    /// folder around them has made them; for root, only root's are.
+    /// Opens the folder at a path. A link, on the way or at the end, is followed if it belongs to this user, to root,
+    /// or to the owner of the folder that contains it. If this user is root, only root's links are followed.
     ///
     /// # Errors
-    /// The system's, or a link of somebody else's is on the way.
+    /// The system's, or another user's link is on the way.
     pub fn open(path: &Path) -> io::Result<Folder> {
         walk::folder(path, None)
     }
 
-    /// The same, and makes the folders that are missing.
+    /// As [`Folder::open`], and makes missing folders.
     ///
     /// # Errors
     /// As [`Folder::open`].
@@ -60,7 +60,7 @@ impl Folder {
         walk::folder(path, Some(mode))
     }
 
-    /// The folder that a path is in, and the path's name there. A link at its end is not followed.
+    /// The folder that contains a path, and the path's name there. A link at the end is not followed.
     ///
     /// # Errors
     /// As [`Folder::open`]; a path without a name is refused.
@@ -68,16 +68,16 @@ impl Folder {
         walk::named(path, None)
     }
 
-    /// As [`Folder::of`], where nobody but this user and root can rename anything on the way: what the path means now,
-    /// it meant before.
+    /// As [`Folder::of`], but refuses a path through a folder in which others than this user and root can rename
+    /// entries. So nobody else can have changed the meaning of the path.
     ///
     /// # Errors
-    /// As [`Folder::of`]; `PermissionDenied`, which names the folder in which others can rename something.
+    /// As [`Folder::of`]; `PermissionDenied`, which names the folder in which others can rename entries.
     pub fn of_unshared(path: &Path) -> io::Result<Named> {
         walk::unshared(path)
     }
 
-    /// As [`Folder::of`], and makes the folders that are missing.
+    /// As [`Folder::of`], and makes missing folders.
     ///
     /// # Errors
     /// As [`Folder::of`].
@@ -85,7 +85,7 @@ impl Folder {
         walk::named(path, Some(mode))
     }
 
-    /// Opens what is below this folder; an empty path is the folder itself. No link is followed.
+    /// Opens a file or folder below this one; an empty path means this folder itself. No link is followed.
     ///
     /// # Errors
     /// The system's; `ELOOP` for a link.
@@ -93,7 +93,7 @@ impl Folder {
         beneath::open(self.0.as_fd(), path, flags, mode)
     }
 
-    /// A folder below this one. No link is followed.
+    /// Opens a folder below this one. No link is followed.
     ///
     /// # Errors
     /// The system's; `ELOOP` or `ENOTDIR` for a link.
@@ -101,7 +101,7 @@ impl Folder {
         self.beneath(path, OFlags::PATH | OFlags::DIRECTORY, Mode::empty()).map(Folder)
     }
 
-    /// What has this name here. No link is followed.
+    /// Examines the entry of this name. No link is followed.
     ///
     /// # Errors
     /// The system's.
@@ -109,12 +109,12 @@ impl Folder {
         rustix::fs::statat(&self.0, name, AtFlags::SYMLINK_NOFOLLOW)
     }
 
-    /// Compares what has this name in the folder with a file or folder known by its identity. It follows no link.
+    /// Returns true if the entry of this name has this identity. No link is followed.
     pub fn has(&self, name: &[u8], identity: Identity) -> bool {
         self.stat(name).is_ok_and(|found| identity_of(&found) == identity)
     }
 
-    /// Makes a folder. Returns whether it is new.
+    /// Makes a folder. Returns false if an entry of this name exists already.
     ///
     /// # Errors
     /// The system's.
@@ -141,7 +141,7 @@ impl Folder {
         Ok(names)
     }
 
-    /// This folder about itself.
+    /// Examines this folder.
     ///
     /// # Errors
     /// The system's.
@@ -155,12 +155,12 @@ impl Folder {
         self.examine().map(|found| identity_of(&found))
     }
 
-    /// Whether this is the folder that has this name in `parent`.
+    /// Returns true if the entry of this name in `parent` is this folder.
     pub fn is_at(&self, parent: &Folder, name: &[u8]) -> bool {
         self.identity().is_ok_and(|own| parent.has(name, own))
     }
 
-    /// A descriptor for calls that list, change or write back the folder itself.
+    /// A descriptor for calls that list, change or sync the folder itself.
     ///
     /// # Errors
     /// The system's: this user may not read it.
@@ -170,12 +170,12 @@ impl Folder {
     }
 
     /// # Errors
-    /// There is no descriptor left.
+    /// No descriptor is left.
     pub fn try_clone(&self) -> io::Result<Folder> {
         self.0.try_clone().map(Folder)
     }
 
-    /// The folder that this one is in.
+    /// The folder that contains this one.
     ///
     /// # Errors
     /// The system's.
@@ -191,7 +191,7 @@ impl AsFd for Folder {
 }
 
 impl From<OwnedFd> for Folder {
-    /// The descriptor of a folder.
+    /// `fd` must be the descriptor of a folder.
     fn from(fd: OwnedFd) -> Folder {
         Folder(fd)
     }

@@ -1,5 +1,5 @@
-//! Folders of one account alone. Nobody else can rename what is in them, so there a path means the same from one system
-//! call to the next.
+//! Folders of one account alone. Nobody else can rename their entries, so a path through them means the same from one
+//! system call to the next.
 
 use std::io;
 use std::path::Path;
@@ -8,15 +8,15 @@ use rustix::fs::Mode;
 
 use crate::Folder;
 
-/// Bits of a mode with which others write.
+/// The bits of a mode that let others write.
 const OTHERS_WRITE: u32 = 0o022;
 
 impl Folder {
-    /// A folder into which only this user, or root, can write. It is made, with all that is missing above it, for this
-    /// user alone.
+    /// Opens a folder into which only this user, or root, can write. If it is missing, makes it and its missing
+    /// parents, for this user alone.
     ///
     /// # Errors
-    /// As [`Folder::open`]; `PermissionDenied`, with what to do: it belongs to another user, or others can write to it.
+    /// As [`Folder::open`]; `PermissionDenied`, with advice: it belongs to another user, or others can write to it.
     pub fn make_private(path: &Path) -> io::Result<Folder> {
         let folder = Folder::make_all(path, Mode::RWXU)?;
         let user = rustix::process::geteuid().as_raw();
@@ -28,7 +28,8 @@ impl Folder {
     }
 }
 
-/// Why others than `user` could change what is in a folder with this owner and mode.
+/// The reason why others than `user` could change the entries of a folder with this owner and mode; `None` if they
+/// cannot.
 fn problem((owner, mode): (u32, u32), user: u32, path: &Path) -> Option<String> {
     if owner != user && owner != 0 {
         return Some(format!(

@@ -1,4 +1,4 @@
-//! Removing what has a name in a folder, with all that is in it.
+//! Removing an entry of a folder, with all its contents.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -9,8 +9,8 @@ use rustix::io::Errno;
 use crate::{Folder, identity_of, through};
 
 impl Folder {
-    /// Removes a file, link or folder, if it is there. Folders are emptied by their descriptors. One that is exchanged
-    /// meanwhile stays.
+    /// Removes a file, link or folder, if it exists. Folders are emptied through their descriptors. A folder that is
+    /// exchanged meanwhile stays.
     ///
     /// # Errors
     /// The system's; another folder has taken the name.
@@ -27,7 +27,7 @@ impl Folder {
         self.remove_empty(name, &inner)
     }
 
-    /// Removes all that is in this folder.
+    /// Removes all contents of this folder.
     ///
     /// # Errors
     /// As [`Folder::remove`].
@@ -71,12 +71,12 @@ impl Folder {
         }
     }
 
-    /// Lets this user change the folder: it may have permissions by which nobody can.
+    /// Gives this user all permissions for the folder, because its mode may let nobody change it.
     ///
     /// # Errors
     /// The system's: it belongs to somebody else.
     pub fn unseal(&self) -> io::Result<()> {
-        // This descriptor may be of the kind that cannot be changed itself, and the path leads to it, not by a name.
+        // The mode of an `O_PATH` descriptor cannot be changed directly. This path leads to it without a name.
         Ok(rustix::fs::chmod(through(self.0.as_fd(), b""), Mode::from_raw_mode(0o700))?)
     }
 }

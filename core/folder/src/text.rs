@@ -1,12 +1,12 @@
-//! Reading a text file whole that somebody else may have written: it may be endless, or no text.
+//! Reading a whole text file that somebody else may have written: it may be endless, or not text.
 
 use std::fs::File;
 use std::io::{self, Error, ErrorKind, Read};
 
-/// The text of an open file, which has at most `most` bytes. It may be a pipe.
+/// The text of an open file of at most `most` bytes. It may be a pipe.
 ///
 /// # Errors
-/// The system's; `FileTooLarge`, or `InvalidData` with the line that is no UTF-8.
+/// The system's; `FileTooLarge`; `InvalidData`, with the line that is not UTF-8.
 pub fn text_of(file: File, most: u64) -> io::Result<String> {
     let mut bytes = Vec::new();
     file.take(most + 1).read_to_end(&mut bytes)?;

@@ -1,4 +1,4 @@
-//! From a path to a descriptor, one name after the other.
+//! The way from a path to a descriptor, name by name.
 
 use std::collections::VecDeque;
 use std::ffi::OsStr;
@@ -12,21 +12,21 @@ use rustix::io::Errno;
 
 use crate::Folder;
 
-/// How folders on the way are opened.
+/// Flags for opening folders on the way.
 pub(crate) const WAY: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
-/// As many links as Linux follows.
+/// The most links followed; Linux has the same limit.
 const MOST_LINKS: u32 = 40;
 
 /// A name in an open folder.
 #[derive(Debug)]
 pub struct Named {
     pub folder: Folder,
-    /// `.`: the folder itself.
+    /// The name there; `.`: the folder itself.
     pub name: Vec<u8>,
 }
 
 impl Named {
-    /// The place of what a path means: a link at its end is followed as those on the way are ([`Folder::open`]).
+    /// Resolves a path. A link at its end is followed under the same rule as on the way ([`Folder::open`]).
     ///
     /// # Errors
     /// As [`Folder::open`].
@@ -36,7 +36,7 @@ impl Named {
         Ok(Named { folder: Folder(walk.at), name })
     }
 
-    /// The same; what is missing on the way is made.
+    /// As [`Named::resolve`], and makes missing folders on the way.
     ///
     /// # Errors
     /// As [`Folder::open`].
@@ -46,7 +46,7 @@ impl Named {
         Ok(Named { folder: Folder(walk.at), name })
     }
 
-    /// Opens what has this name. A link is not followed.
+    /// Opens the file or folder of this name. A link is not followed.
     ///
     /// # Errors
     /// The system's.
@@ -54,7 +54,7 @@ impl Named {
         rustix::fs::openat(&self.folder, &self.name[..], flags | OFlags::NOFOLLOW | OFlags::CLOEXEC, mode)
     }
 
-    /// What has this name. A link is not followed.
+    /// Examines the entry of this name. A link is not followed.
     ///
     /// # Errors
     /// The system's.
@@ -71,12 +71,13 @@ pub(crate) fn folder(path: &Path, make: Option<Mode>) -> io::Result<Folder> {
     Ok(Folder(walk.at))
 }
 
-/// As [`named`], where nobody else can have the path mean something else.
+/// As [`named`], but refuses a path whose meaning others can change.
 pub(crate) fn unshared(path: &Path) -> io::Result<Named> {
     Walk { unshared: true, ..Walk::new(path, None)? }.named()
 }
 
-/// Who besides `user` and root can rename entries of a folder. In a sticky folder that is only its owner.
+/// The users besides `user` and root who can rename entries of a folder, if any. In a sticky folder, only its owner
+/// can.
 fn others_who_rename(folder: &Stat, user: u32) -> Option<String> {
     let (owner, mode) = (folder.st_uid, folder.st_mode & 0o7777);
     if owner != user && owner != 0 {
@@ -93,10 +94,10 @@ struct Walk {
     at: OwnedFd,
     rest: VecDeque<Vec<u8>>,
     links: u32,
-    /// What has been walked, for messages.
+    /// The path walked so far, for messages.
     shown: PathBuf,
     make: Option<Mode>,
-    /// Whether folders in which another user can rename something end the walk.
+    /// True if a folder in which another user can rename entries ends the walk.
     unshared: bool,
 }
 
@@ -120,7 +121,7 @@ impl Walk {
         }
     }
 
-    /// The place of the last name, which is not followed.
+    /// The folder and the last name, which is not followed.
     fn named(mut self) -> io::Result<Named> {
         match self.last_name(false)? {
             Some(name) => Ok(Named { folder: Folder(self.at), name }),
@@ -128,7 +129,7 @@ impl Walk {
         }
     }
 
-    /// Walks up to the last name, which may not be there. `None`: the path ends in no name.
+    /// Walks up to the last name, which may not exist. `None`: the path does not end in a name.
     fn last_name(&mut self, follow: bool) -> io::Result<Option<Vec<u8>>> {
         while let Some(name) = self.rest.pop_front() {
             if self.unshared {
@@ -154,7 +155,7 @@ impl Walk {
         Ok(None)
     }
 
-    /// Whether nobody but this user and root can rename what is in the folder that has been reached.
+    /// Fails if others than this user and root can rename entries of the folder reached.
     fn examine(&self) -> io::Result<()> {
         let found = rustix::fs::fstat(&self.at)?;
         let Some(who) = others_who_rename(&found, rustix::process::geteuid().as_raw()) else { return Ok(()) };
@@ -204,8 +205,8 @@ impl Walk {
     }
 }
 
-/// Whether a link of `owner` may be followed by `me`: its owner can have it lead anywhere at any time. The owner of the
-/// folder that it is in could replace that folder's contents as well, but must not lead root elsewhere.
+/// Returns true if `me` may follow a link of `owner`, who can redirect it at any time. The owner of the folder that
+/// contains it could replace that folder's contents as well, but must not redirect root.
 fn is_trusted(owner: u32, owner_around: u32, me: u32) -> bool {
     owner == me || owner == 0 || (me != 0 && owner == owner_around)
 }

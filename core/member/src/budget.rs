@@ -1,24 +1,25 @@
-//! How much a member has in flight to all its peers together.
+//! A limit on all bytes that a member has in flight to its peers.
 //!
-//! Gateways promise memory to no member: they hold what slow receivers have not taken, and refuse frames when they are
-//! short ([`wire::FrameKind::Refused`]). A member therefore starts with a share that every member can have at once,
-//! takes more while no gateway refuses, and halves its limit when one does: slow start and additive increase,
-//! multiplicative decrease (Chiu and Jain, "Analysis of the Increase and Decrease Algorithms for Congestion Avoidance
-//! in Computer Networks", 1989).
+//! Gateways promise memory to no member: they hold frames for slow receivers, and refuse frames when memory is short
+//! ([`wire::FrameKind::Refused`]). So a member starts with a share that every member can have at once, raises its limit
+//! while no gateway refuses, and halves it when one does: slow start and additive increase, multiplicative decrease
+//! (Chiu and Jain, "Analysis of the Increase and Decrease Algorithms for Congestion Avoidance in Computer Networks",
+//! 1989).
 
 /// A member may always have this much in flight, in bytes: four frames.
 const FLOOR: u64 = 64 << 10;
-/// Added once everything in flight has been acknowledged, in bytes: a frame.
+/// Added each time as many bytes as the limit have been acknowledged: one frame, in bytes.
 const STEP: u64 = 16 << 10;
 /// Refusals within this time of the last one belong to the same shortage.
 const SAME_NS: u64 = 100_000_000;
 
 #[derive(Debug)]
 pub struct Budget {
-    /// Bytes that may be in flight now; `None`: only limited by windows.
+    /// Most bytes in flight now; `None`: only windows limit them.
     limit: Option<u64>,
     in_flight: u64,
-    /// Bytes in flight whose acknowledgement will show that the limit is not too high, because it was reached.
+    /// Bytes that were in flight when the limit was reached: their acknowledgement shows that the limit is not too
+    /// high.
     tests: u64,
     /// No gateway has refused anything yet: the limit doubles with each round trip.
     slow_start: bool,
@@ -36,7 +37,7 @@ impl Budget {
         Budget { limit: Some(share.max(FLOOR)), ..Budget::unlimited() }
     }
 
-    /// Whether this many more bytes may be in flight. One frame of any size always may.
+    /// Returns true if this many more bytes may be in flight. With nothing in flight, a frame of any size may be sent.
     pub fn may_send(&mut self, bytes: u64) -> bool {
         let fits = self.in_flight == 0 || self.limit.is_none_or(|limit| self.in_flight + bytes <= limit);
         if !fits {
@@ -50,7 +51,7 @@ impl Budget {
         self.in_flight
     }
 
-    /// Bytes that may be in flight, if limited.
+    /// The limit for bytes in flight, if there is one.
     pub fn limit(&self) -> Option<u64> {
         self.limit
     }
@@ -59,7 +60,7 @@ impl Budget {
         self.in_flight += bytes;
     }
 
-    /// These bytes were acknowledged.
+    /// Counts these bytes as acknowledged.
     pub(crate) fn acknowledged(&mut self, bytes: u64) {
         self.in_flight = self.in_flight.saturating_sub(bytes);
         let tested = bytes.min(self.tests);
@@ -69,12 +70,12 @@ impl Budget {
         }
     }
 
-    /// These bytes will never be acknowledged: their receiver is lost.
+    /// Removes these bytes, which will never be acknowledged: their receiver is lost.
     pub(crate) fn forgotten(&mut self, bytes: u64) {
         self.in_flight = self.in_flight.saturating_sub(bytes);
     }
 
-    /// A gateway was short of memory.
+    /// Notes that a gateway was short of memory.
     pub(crate) fn refused(&mut self, now_ns: u64) {
         if self.refused_ns.is_some_and(|last| now_ns.saturating_sub(last) < SAME_NS) {
             return;
@@ -92,7 +93,7 @@ impl Budget {
 mod tests {
     use super::*;
 
-    /// Round trips in which everything that may be in flight is sent and acknowledged.
+    /// Round trips in which the member sends as much as it may, and all of it is acknowledged.
     fn rounds(budget: &mut Budget, count: usize) {
         for _ in 0..count {
             let mut frames = 0;

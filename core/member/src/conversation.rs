@@ -1,5 +1,4 @@
-//! A conversation with one peer behind gateways: both halves of its channel, what is queued, and what the peer must be
-//! told.
+//! A conversation with one peer behind gateways: both halves of its channel, its queue, and the notices due to it.
 
 use channel::{Inbound, Outbound, Route};
 use types::Identity;
@@ -7,33 +6,33 @@ use types::Identity;
 use crate::share::{Flows, Pieces};
 use crate::stripe::Stripe;
 
-/// What is queued for a peer, in the caller's own form.
+/// A peer's queue, in the caller's own form.
 pub trait Queue {
-    /// What shares are cut from; [`std::convert::Infallible`] for a member without any.
+    /// The source of a share's pieces; [`std::convert::Infallible`] for a member without shares.
     type Share: Pieces;
-    /// Whether nothing is queued.
+    /// Returns true if the queue is empty.
     fn is_empty(&self) -> bool;
-    /// Bytes of the first message that have not been sent.
+    /// Unsent bytes of the first message.
     fn left(&self) -> u64;
     /// Bytes of the next frame, header included, with a payload of at most `max_payload`.
     fn next_len(&self, max_payload: u32) -> u32;
 }
 
-/// What is known of copies for a peer that are not acknowledged.
+/// The inquiry about unacknowledged copies for a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stall {
-    /// They have not waited long.
+    /// The copies have not waited long.
     None,
-    /// The peer was asked.
+    /// An acknowledgement was requested.
     Asked,
-    /// It has answered: it may have acknowledged what had arrived long before.
+    /// The peer has answered, but perhaps only to acknowledge frames that had arrived long before.
     Answered,
     AskedAgain,
-    /// It has answered twice, and nothing has arrived in between.
+    /// It has answered the second request too, without acknowledging any frame in flight.
     Certain,
 }
 
-/// Most requests on one route that are remembered until they are answered.
+/// Most unanswered requests remembered per route.
 const MOST_ASKED: usize = 32;
 
 /// A request for an acknowledgement.
@@ -41,68 +40,68 @@ const MOST_ASKED: usize = 32;
 pub(crate) struct Asked {
     route: Route,
     mark: u8,
-    /// How often frames had been sent by then.
+    /// Number of transmissions before it.
     sends: u64,
 }
 
-/// See the module docs. `F` is a frame in a form that can be retransmitted, `Q` what is queued.
+/// A conversation; see the module docs. `F` is a frame in a form that can be retransmitted, `Q` the peer's queue.
 #[derive(Debug)]
 pub struct Conversation<F, Q> {
     pub identity: Identity,
-    /// What is queued; call [`crate::Conversations::queued`] when something was added.
+    /// The peer's queue; call [`crate::Conversations::queued`] after adding to it.
     pub queue: Q,
     pub(crate) outbound: Outbound<F>,
-    /// Payloads that arrived early, and whether they are copies.
+    /// Payloads that arrived early; true marks a copy.
     pub(crate) inbound: Inbound<(Vec<u8>, bool)>,
     pub(crate) stripe: Stripe,
-    /// What goes to it in shares.
+    /// The flows of shares to it.
     pub(crate) flows: Option<Box<Flows>>,
-    /// It has sent copies: what gateways lose of them, only their receivers may notice.
+    /// It has sent copies: only their receivers may notice that a gateway has lost some.
     pub(crate) shares: bool,
     /// It is in the list of peers with new frames to send.
     pub(crate) is_ready: bool,
     /// It is in the list of peers with frames to retransmit.
     pub(crate) is_again: bool,
-    /// It is in the list of peers to be sent a notice.
+    /// It is in the list of peers with a notice due.
     pub(crate) is_told: bool,
-    /// Request an acknowledgement from it, on any route.
+    /// An acknowledgement request to it is due, on any route.
     pub(crate) asks: bool,
-    /// Request acknowledgements on these routes, one bit each, because each request covers what went before it on its
-    /// route.
+    /// Acknowledgement requests to it are due on these routes, one bit each: a request covers only the frames sent
+    /// before it on its own route.
     pub(crate) asks_by: u64,
-    /// It must retransmit what we have not acknowledged.
+    /// A request to it to retransmit all unacknowledged frames is due.
     pub(crate) asks_again: bool,
-    /// The route on which its last data arrived: acknowledgements return that way, because it works.
+    /// The route of its last data: acknowledgements return that way, because it works.
     pub(crate) data_by: Option<Route>,
-    /// Its acknowledgement requests: the route on which each arrived, and what it has as its route.
+    /// Its acknowledgement requests: the route on which each arrived, and the request's `route` field.
     pub(crate) questions: Vec<(Route, u16)>,
-    /// Our requests that are not answered yet, the oldest first.
+    /// Our unanswered requests, the oldest first.
     pub(crate) asked: Vec<Asked>,
-    /// The mark of the next one.
+    /// The mark of the next request.
     mark: u8,
-    /// It is in the list of peers that were sent something and no request since.
+    /// It is in the list of peers to which frames were sent since the last request.
     pub(crate) is_unsolicited: bool,
-    /// It was sent a request because its window is full, and nothing since.
+    /// A request was sent because its window is full, and no frame since.
     pub(crate) nudged: bool,
-    /// Routes by which it cannot be reached, one bit each.
+    /// Routes that do not reach it, one bit each.
     pub(crate) barred: u64,
-    /// It is lost, or has said goodbye.
+    /// It is lost, or has sent a goodbye.
     pub(crate) gone: bool,
-    /// Bytes received from it that the caller keeps.
+    /// Bytes received from it that the caller still keeps.
     pub(crate) held: u64,
-    /// When more than this is kept, nothing more is acknowledged.
+    /// While more bytes than this are kept, no frame is acknowledged.
     pub(crate) hold_limit: u64,
     /// The last acknowledgement.
     pub(crate) acknowledged: u32,
-    /// Since when nothing in flight was acknowledged, and how often that was requested.
+    /// Start of the present silence, in which no frame in flight was acknowledged, and the number of requests in it.
     pub(crate) silent_since_ns: u64,
     pub(crate) silences: u32,
-    /// Since when nothing in flight was acknowledged, and what asking about it has come to.
+    /// Start of the present wait for an acknowledgement, and the inquiry about stalled copies.
     pub(crate) waits_since_ns: u64,
     pub(crate) stall: Stall,
-    /// A gateway refused frames, or none delivers them: nothing is sent before this time.
+    /// After a refusal, or when no gateway delivers: nothing is sent before this time.
     pub(crate) retry_ns: Option<u64>,
-    /// Number of consecutive refusals, and of consecutive attempts in which no gateway delivered.
+    /// Number of consecutive refusals, and of consecutive attempts that no gateway could deliver.
     pub(crate) refusals: u32,
     pub(crate) strays: u32,
 }
@@ -144,7 +143,7 @@ impl<F, Q: Queue> Conversation<F, Q> {
         }
     }
 
-    /// Whether it is lost, or has said goodbye.
+    /// Returns true if the peer is lost or has sent a goodbye.
     pub fn is_gone(&self) -> bool {
         self.gone
     }
@@ -154,12 +153,12 @@ impl<F, Q: Queue> Conversation<F, Q> {
         self.outbound.in_flight()
     }
 
-    /// Whether there are frames to send or retransmit.
+    /// Returns true if frames wait to be sent or retransmitted.
     pub fn has_something(&self) -> bool {
         !self.queue.is_empty() || self.outbound.has_missing()
     }
 
-    /// Whether everything sent to it has arrived, or never will.
+    /// Returns true if everything sent to it has arrived, or never will.
     pub fn is_settled(&self) -> bool {
         self.gone || (self.queue.is_empty() && self.outbound.in_flight() == 0)
     }
@@ -172,12 +171,12 @@ impl<F, Q: Queue> Conversation<F, Q> {
         self.may_acknowledge() && (self.inbound.ack_is_due() || self.stripe.receipt_is_due())
     }
 
-    /// Whether it must be sent a notice in a frame of its own.
+    /// Returns true if a notice to it is due.
     pub(crate) fn has_notice(&self) -> bool {
         self.asks || self.asks_by != 0 || self.asks_again || !self.questions.is_empty() || self.owes_ack()
     }
 
-    /// The acknowledgement to put into a frame that is being sent now.
+    /// The acknowledgement for a frame that is being sent now.
     pub(crate) fn acknowledge(&mut self) -> u32 {
         if self.may_acknowledge() {
             self.acknowledged = self.inbound.acknowledge();
@@ -185,7 +184,7 @@ impl<F, Q: Queue> Conversation<F, Q> {
         self.acknowledged
     }
 
-    /// What was in flight on this route, in either direction, will not arrive.
+    /// Counts all frames in flight on this route, in either direction, as lost.
     pub(crate) fn lost_by(&mut self, route: Route) {
         self.outbound.lost(route);
         self.stripe.lost(usize::from(route.0));
@@ -194,8 +193,8 @@ impl<F, Q: Queue> Conversation<F, Q> {
         self.asks |= self.outbound.in_flight() > 0;
     }
 
-    /// It is sent an acknowledgement request on this route. Returns what that has as its route: several may be on their
-    /// way, and the answer repeats it.
+    /// Notes an acknowledgement request that is being sent on this route. Returns the request's `route` field, which
+    /// the answer repeats, because several requests may be in flight.
     pub(crate) fn ask_by(&mut self, route: Route) -> u16 {
         if self.unanswered(route) >= MOST_ASKED
             && let Some(oldest) = self.asked.iter().position(|asked| asked.route == route)
@@ -208,12 +207,12 @@ impl<F, Q: Queue> Conversation<F, Q> {
         u16::from_le_bytes([route.0, mark])
     }
 
-    /// How many requests on this route are not answered.
+    /// Number of unanswered requests on this route.
     pub(crate) fn unanswered(&self, route: Route) -> usize {
         self.asked.iter().filter(|asked| asked.route == route).count()
     }
 
-    /// It has answered the request that had this as its route, when it expected this frame next.
+    /// Processes the answer to the request with this `route` field; the peer expected the frame `expected` next.
     pub(crate) fn answered(&mut self, by: u16, expected: u32) {
         let [route, mark] = by.to_le_bytes();
         let route = Route(route);
@@ -229,7 +228,7 @@ impl<F, Q: Queue> Conversation<F, Q> {
         }
     }
 
-    /// Something is in flight to it from now on.
+    /// Starts the wait for an acknowledgement: from now on, frames are in flight.
     pub(crate) fn begins_to_wait(&mut self, now_ns: u64) {
         (self.silent_since_ns, self.silences) = (now_ns, 0);
         self.waits_again(now_ns);
@@ -239,7 +238,7 @@ impl<F, Q: Queue> Conversation<F, Q> {
         (self.waits_since_ns, self.stall) = (now_ns, Stall::None);
     }
 
-    /// Something has arrived from it, and acknowledges something in flight if `freed`.
+    /// Notes a frame from the peer. `freed`: it acknowledges frames in flight.
     pub(crate) fn answers(&mut self, freed: bool, now_ns: u64) {
         self.stall = match self.stall {
             Stall::Asked => return self.stall = Stall::Answered,
@@ -252,7 +251,7 @@ impl<F, Q: Queue> Conversation<F, Q> {
         }
     }
 
-    /// Whatever went through something that is lost, if `which` says so of its route and mark, must be retransmitted.
+    /// Counts copies as lost if `which` returns true for their route and mark. Returns true if there were any.
     pub(crate) fn lost_through(&mut self, which: impl FnMut(Route, u64) -> bool) -> bool {
         let any = self.outbound.lost_through(which);
         if let Some(flows) = self.flows.as_mut().filter(|_| any) {
@@ -261,7 +260,7 @@ impl<F, Q: Queue> Conversation<F, Q> {
         any
     }
 
-    /// An acknowledgement request arrived on `route`, which is `theirs` in the peer's numbering.
+    /// Notes an acknowledgement request that arrived on `route`. `theirs`: the request's `route` field.
     pub(crate) fn asked_by(&mut self, route: Route, theirs: u16) {
         self.questions.retain(|(by, _)| *by != route);
         self.questions.push((route, theirs));

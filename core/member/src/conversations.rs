@@ -1,34 +1,34 @@
-//! What a member has in flight with all its peers, and how losses are handled.
+//! All that a member has in flight with its peers, and the recovery from losses.
 //!
 //! A sender keeps each frame until its receiver has acknowledged it. The member that notices a loss acts:
 //!
-//! | a member learns | what was in flight on that route is retransmitted, and |
+//! | event at a member | it retransmits its frames in flight on that route, and |
 //! |---|---|
-//! | its connection to a gateway is lost | peers are told to retransmit what they sent ([`FrameKind::Again`]), and are asked what has arrived |
-//! | its connection to a gateway is back | peers with unacknowledged frames are asked, on the new route too |
-//! | a gateway's trunk to a site broke, or is down ([`Passage`]) | peers of that site are asked |
-//! | a gateway could not deliver a frame | nothing is sent to the peer through that gateway until something arrives from it through there |
+//! | its connection to a gateway is lost | requests all peers to retransmit ([`FrameKind::Again`]), and asks them which frames have arrived |
+//! | its connection to a gateway is back | asks peers with unacknowledged frames, on the new route too |
+//! | a gateway's trunk to a site broke, or is down ([`Passage`]) | asks peers of that site |
+//! | a gateway could not deliver a frame | does not use that gateway for the peer until a frame from the peer arrives through it |
 //!
-//! Frames for several receivers ([`FrameKind::Many`]) are kept in the channel of each, with the sites that they go
-//! through. What gateways lose of them, the root cannot always learn from its own gateways:
+//! Frames for several receivers ([`FrameKind::Many`]) are kept in the channel of each receiver, with a mark of the
+//! sites on their path. The root's own gateways cannot report every loss of such frames:
 //!
-//! | a member learns | what it does |
+//! | event at a member | action |
 //! |---|---|
-//! | a gateway's trunk to a site broke, or is down | as a root, it retransmits what went through that site; as a receiver, it tells every root to retransmit, whatever site it is |
-//! | its connection to a gateway is lost, or back | as a root, it retransmits everything, because reports are lost with it; as a receiver, it tells every root to retransmit |
-//! | a receiver wants everything retransmitted | as a root, it also retransmits what went to others through the receiver's site |
-//! | a copy went astray where no report could go to its root | as a receiver there, it is told of a break, and tells every root to retransmit |
-//! | a copy went astray ([`FrameKind::Astray`]) | it retransmits what went to that receiver through that site, and does not use the edge for a while |
-//! | copies for a receiver that answers are not acknowledged | as a root, it retransmits them, and for a while sends nothing on from sites that do not answer |
+//! | a gateway's trunk to a site broke, or is down | as a root, it retransmits frames that went through that site; as a receiver, it requests every root to retransmit, whatever the site |
+//! | its connection to a gateway is lost, or back | as a root, it retransmits all copies, because reports may be lost with the connection; as a receiver, it requests every root to retransmit |
+//! | a receiver requests retransmission | as a root, it also retransmits copies for others that went through the receiver's site |
+//! | a copy went astray where no report could reach its root | as a receiver there, it gets notice of a break, and requests every root to retransmit |
+//! | a copy went astray ([`FrameKind::Astray`]) | as a root, it retransmits copies for that receiver that went through that site, and does not use the edge for a while |
+//! | copies for a receiver that answers are not acknowledged | as a root, it retransmits them, and for a while sends nothing on from silent sites |
 //!
-//! So each site on a path needs a receiver, and no frame passes through a site without one. What is retransmitted goes
-//! to one receiver, as any data frame.
+//! So each site on a path needs a receiver, and no frame passes through a site without one. A retransmission goes to
+//! one receiver, like any data frame.
 //!
-//! An acknowledgement request ([`FrameKind::Ask`]) is answered at once through the gateway that it came by, so the
-//! answer does not depend on what the peer believes about its routes. Because a route delivers in order, the answer
-//! also shows what was lost before the request. Should all of that miss a loss, a sender that hears nothing for a
-//! second sends requests on every route on which it has frames in flight: no wait depends on a single notice. One loss
-//! is known that no notice finds: that of the first frames of a peer that the receiver has not heard of.
+//! A peer answers an acknowledgement request ([`FrameKind::Ask`]) at once through the gateway that delivered it, so the
+//! answer does not depend on the peer's view of its routes. Because a route delivers in order, the answer also shows
+//! which frames were lost before the request. If all of that misses a loss, a sender without an acknowledgement for a
+//! second sends requests on every route on which it has frames in flight, so no wait depends on a single notice. One
+//! loss goes unreported: the first frames from a peer the receiver does not know yet.
 
 use std::collections::VecDeque;
 use std::hash::Hash;
@@ -52,23 +52,24 @@ use sending::choose;
 /// [`LONGEST_NS`].
 const SILENCE_NS: u64 = 1_000_000_000;
 const LONGEST_NS: u64 = 8_000_000_000;
-/// Shares whose receivers have no room are looked at this often.
+/// Interval at which shares are examined whose receivers have no room.
 const SHARES_NS: u64 = 10_000_000;
-/// How often that is checked.
+/// Interval of the checks for silent peers and stalled copies.
 const LOOK_NS: u64 = 100_000_000;
-/// A member that is leaving sends its requests this often.
+/// Interval of a leaving member's requests.
 const LEAVING_NS: u64 = 50_000_000;
-/// After a refusal, frames are retransmitted after this time, with a backoff that doubles up to seven times.
+/// Delay of retransmissions after a refusal; the backoff doubles it up to seven times.
 const RETRY_NS: u64 = 5_000_000;
-/// When no gateway delivers, all are tried again after this time, with a backoff that doubles, this many times.
+/// When no gateway delivers, all are tried again after this time, which doubles with each attempt, up to
+/// [`MOST_STRAYS`] times.
 const STRAY_NS: u64 = 50_000_000;
 const MOST_STRAYS: u32 = 6;
-/// This many times for a member that is leaving: its peers may have left before it.
+/// Most attempts of a leaving member, whose peers may have left before it.
 const MOST_LEAVING: u32 = 3;
-/// A sender whose window is smaller than this, in bytes, cannot wait until a receiver acknowledges without a request.
+/// With a window below this, in bytes, a sender cannot wait until the receiver acknowledges without a request.
 const ASKS_BELOW: u32 = 512 << 10;
 
-/// Whether a rule applies: always, except in tests that show what each rule is for.
+/// True if a rule applies: always, except in tests that turn a rule off to show its purpose.
 macro_rules! rule {
     ($self:ident, $name:ident) => {{
         #[cfg(test)]
@@ -84,24 +85,25 @@ mod sending;
 mod sharing;
 mod stalls;
 
-/// Which gateway a frame takes.
+/// The choice of a gateway for each frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Striping {
-    /// Frames are striped over all gateways according to how much each delivers; after a pause this one is first.
+    /// Frames are striped over all gateways according to the amount that each delivers; after a pause, `first` comes
+    /// first.
     Adaptive {
         /// The number of the gateway.
         first: usize,
     },
-    /// The first one that reaches the peer.
+    /// The first gateway that reaches the peer.
     First,
 }
 
-/// How much may be in flight to one peer, in bytes. Both ends use the same number.
+/// Most bytes in flight to one peer. Both ends use the same number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Window {
-    /// Of this window, only as much is used as keeps the path full.
+    /// The sender uses only as much of this window as keeps the path full.
     Adapting(u32),
-    /// All of it is used.
+    /// The sender uses all of it.
     Fixed(u32),
 }
 
@@ -113,24 +115,24 @@ impl Window {
     }
 }
 
-/// A member's identity, and how it sends.
+/// A member's identity and its way of sending.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
     pub job: JobId,
     /// The member's identity.
     pub me: Identity,
-    /// Which gateway a frame takes.
+    /// The choice of a gateway for each frame.
     pub striping: Striping,
-    /// How much may be in flight to one peer.
+    /// Most bytes in flight to one peer.
     pub window: Window,
 }
 
-/// What carries frames for [`Conversations::send`].
+/// The carrier of frames for [`Conversations::send`].
 pub trait Carrier<F, Q: Queue> {
-    /// The longest payload of a frame on this route, in bytes; `None`: it must first send what it was given.
+    /// The longest payload of a frame on this route, in bytes; `None`: the route must first send the frames it has.
     fn room(&self, route: Route) -> Option<u32>;
-    /// Takes the next frame off a queue: `header` is complete except for its length; a payload has at most `most`
-    /// bytes. Returns the frame, and its length with the header.
+    /// Takes the next frame off a queue. `header` is complete except for its length; the payload may have at most
+    /// `most` bytes. Returns the frame, and its length including the header.
     fn cut(&mut self, queue: &mut Q, header: FrameHeader, most: u32) -> (F, u32);
     /// Sends a frame on a route.
     fn put(&mut self, route: Route, frame: F);
@@ -138,45 +140,45 @@ pub trait Carrier<F, Q: Queue> {
     fn notice(&mut self, route: Route, header: FrameHeader, payload: &[u8]);
     /// Takes the next payload off a share, of at most `most` bytes.
     fn cut_share(&mut self, share: &mut Q::Share, most: u32) -> Arc<Vec<u8>>;
-    /// A frame of a share for one receiver: `header` is complete except for its length.
+    /// Makes a frame of a share for one receiver: `header` is complete except for its length.
     fn framed(&self, header: FrameHeader, payload: &Arc<Vec<u8>>) -> F;
     /// Sends a frame of a share for several receivers: `header` is complete except for its length.
     fn put_many(&mut self, route: Route, header: FrameHeader, block: &[u8], payload: &Arc<Vec<u8>>);
-    /// One receiver leaves a share: what is left of it joins the receiver's own queue.
+    /// Lets one receiver leave a share: adds the rest of the share to the receiver's own queue.
     fn alone(&mut self, share: &Q::Share, queue: &mut Q);
 }
 
-/// See the module docs. `K` names a peer, `F` is a frame in a form that can be retransmitted, `Q` is what is queued for
-/// a peer.
+/// A member's conversations; see the module docs. `K` names a peer, `F` is a frame in a form that can be retransmitted,
+/// `Q` is a peer's queue.
 #[derive(Debug)]
 pub struct Conversations<K, F, Q: Queue> {
     settings: Settings,
     budget: Budget,
     routes: Routes,
     peers: FxHashMap<K, Conversation<F, Q>>,
-    /// Peers with frames to retransmit, with new frames, and to be sent a notice.
+    /// Peers with frames to retransmit, with new frames, and with a notice due.
     again: VecDeque<K>,
     ready: VecDeque<K>,
     told: Vec<K>,
-    /// Peers that were sent something since the last request to them.
+    /// Peers to which frames were sent since the last request to them.
     unsolicited: Vec<K>,
-    /// Peers to which nothing is sent before some time, and the earliest of these times.
+    /// Peers with a delayed retry, and the earliest time of a retry.
     refused: Vec<K>,
     retry_ns: u64,
-    /// Nothing more will be sent; what was sent has to be acknowledged.
+    /// Nothing more will be sent; only acknowledgements are outstanding.
     leaving: bool,
     asked_ns: u64,
     looked_ns: u64,
     shares: VecDeque<Share<K, Q::Share>>,
-    /// Some share may have something to send.
+    /// A share may have a frame to send.
     shares_ready: bool,
     shares_ns: u64,
-    /// Shares of which everything was sent.
+    /// Shares that were sent completely.
     finished: Vec<(ShareId, Q::Share)>,
     next_share: u64,
     trees: Trees,
     bans: Bans,
-    /// Changes when frames of shares may have to go in another way.
+    /// Changes whenever the paths of shares' frames may change.
     epoch: u64,
     #[cfg(test)]
     pub(crate) rules: tests::Rules,
@@ -217,7 +219,7 @@ impl<K: Copy + Eq + Hash, F: Clone, Q: Queue + Default> Conversations<K, F, Q> {
         &self.routes
     }
 
-    /// What is in flight in total, and its limit.
+    /// The bytes in flight in total, and their limit.
     pub fn budget(&self) -> &Budget {
         &self.budget
     }
@@ -232,7 +234,7 @@ impl<K: Copy + Eq + Hash, F: Clone, Q: Queue + Default> Conversations<K, F, Q> {
         self.peers.get(&key)
     }
 
-    /// The conversation with a peer, which starts if there is none.
+    /// Returns the conversation with a peer; starts it if there is none.
     pub fn peer(&mut self, key: K, identity: Identity) -> &mut Conversation<F, Q> {
         let settings = self.settings;
         self.peers.entry(key).or_insert_with(|| {
@@ -249,18 +251,18 @@ impl<K: Copy + Eq + Hash, F: Clone, Q: Queue + Default> Conversations<K, F, Q> {
         })
     }
 
-    /// Whether every peer that still exists has received everything sent to it.
+    /// Returns true if every peer that still exists has received everything sent to it.
     pub fn is_settled(&self) -> bool {
         self.shares.is_empty() && self.peers.values().all(Conversation::is_settled)
     }
 
-    /// Whether there is nothing to send to anybody.
+    /// Returns true if no frame waits to be sent or retransmitted to any peer.
     pub fn is_idle(&self) -> bool {
         self.shares.is_empty() && self.peers.values().all(|peer| peer.gone || !peer.has_something())
     }
 
-    /// Whether some peer's site cannot be reached through any gateway at the moment. That state ends when its gateway
-    /// loses patience.
+    /// Returns true if the site of a peer cannot be reached through any gateway at present. This state ends at the
+    /// latest when the gateway's patience does.
     pub fn is_cut_off(&self) -> bool {
         let cut_off = |peer: &Conversation<F, Q>| !peer.gone && self.routes.to(peer.identity.site).next().is_none();
         self.routes.open().next().is_some() && self.peers.values().any(cut_off)
@@ -271,7 +273,7 @@ impl<K: Copy + Eq + Hash, F: Clone, Q: Queue + Default> Conversations<K, F, Q> {
         self.peers.get(&key).and_then(|peer| choose(&self.routes, peer))
     }
 
-    /// Something was added to a peer's queue. `was_empty`: there was nothing to send before.
+    /// Notes an addition to a peer's queue. `was_empty`: nothing waited to be sent before.
     pub fn queued(&mut self, key: K, was_empty: bool) {
         if let Some(peer) = self.peers.get_mut(&key) {
             if was_empty {
@@ -290,44 +292,44 @@ impl<K: Copy + Eq + Hash, F: Clone, Q: Queue + Default> Conversations<K, F, Q> {
         }
     }
 
-    /// A gateway is connected, for the first time or again.
+    /// Notes that a gateway is connected, for the first time or again.
     pub fn route_open(&mut self, route: Route) {
         self.routes.opened(route);
         self.reconsider(true);
         for peer in self.peers.values_mut() {
             peer.barred &= !route.bit();
-            // Reports about copies by other gateways may have been written to the old connection after we had lost it.
+            // Other gateways' reports about copies may have gone to the old connection after this end had lost it.
             peer.lost_through(|_, _| true);
             if rule!(self, ask_on_return) && peer.outbound.in_flight() > 0 {
-                // On the new route, so that the peer learns about it; and on any, which may be quicker.
+                // On the new route, so that the peer learns about it; and on any route, which may be quicker.
                 peer.asks = true;
                 peer.asks_by |= route.bit();
             }
-            // While it was away, nobody told us what it lost of other sites' copies.
+            // While the gateway was away, no notice could arrive of copies from other sites that it lost.
             peer.asks_again |= peer.shares && rule!(self, again_on_return);
         }
         self.wake_all(|_| true);
     }
 
-    /// A gateway is no longer connected: what was in flight through it is lost, in both directions.
+    /// Notes that a gateway is no longer connected: all frames in flight through it are lost, in both directions.
     pub fn route_lost(&mut self, route: Route) {
         self.routes.lost(route);
         self.reconsider(false);
         for peer in self.peers.values_mut() {
             peer.lost_by(route);
-            // Reports about copies by other gateways may have gone with it.
+            // Other gateways' reports about copies may have been lost with it.
             if peer.lost_through(|_, _| true) {
                 peer.asks = true;
             }
             peer.asks &= rule!(self, ask_on_loss);
-            // What peers sent us through this gateway may be lost as well, and only we know.
+            // Frames from peers through this gateway may be lost as well, and only this member knows.
             peer.asks_again = rule!(self, again_on_loss);
             peer.barred &= !route.bit();
         }
         self.wake_all(|_| true);
     }
 
-    /// A gateway reports a change in its trunks to a site.
+    /// Notes a change of a gateway's trunks to a site, which the gateway reports.
     pub fn passage(&mut self, route: Route, site: SiteId, passage: &Passage) {
         match passage {
             Passage::Open => {
@@ -354,9 +356,9 @@ impl<K: Copy + Eq + Hash, F: Clone, Q: Queue + Default> Conversations<K, F, Q> {
         self.broken_below(site);
     }
 
-    /// A gateway could not deliver a frame: the peer is not connected where it arrived. If no route is left, all are
-    /// retried for a while. Returns whether there is something for the peer and the retries are exhausted: the caller
-    /// then [loses](Conversations::lose) it.
+    /// Notes that a gateway could not deliver a frame, because the peer is not connected at the frame's last gateway.
+    /// If no route is left, all are retried for a while. Returns true if frames for the peer remain and the retries are
+    /// exhausted: the caller then [loses](Conversations::lose) the peer.
     pub fn undeliverable(&mut self, route: Route, key: K, now_ns: u64) -> bool {
         let Some(peer) = self.peers.get_mut(&key).filter(|peer| !peer.gone) else { return false };
         peer.lost_by(route);
@@ -367,7 +369,7 @@ impl<K: Copy + Eq + Hash, F: Clone, Q: Queue + Default> Conversations<K, F, Q> {
             return false;
         }
         if !peer.has_something() && peer.outbound.in_flight() == 0 {
-            // It has left, or something will arrive from it: the next frame for it tries again.
+            // The peer has left, or will send a frame itself: the next frame for it tries all gateways again.
             peer.barred = 0;
             return false;
         }
@@ -382,14 +384,14 @@ impl<K: Copy + Eq + Hash, F: Clone, Q: Queue + Default> Conversations<K, F, Q> {
         false
     }
 
-    /// A gateway was short of memory and dropped frames to a peer.
+    /// Notes that a gateway was short of memory and dropped frames to a peer.
     pub fn refused(&mut self, route: Route, key: K, now_ns: u64) {
         self.budget.refused(now_ns);
         let Some(peer) = self.peers.get_mut(&key).filter(|peer| !peer.gone) else { return };
         peer.outbound.lost(route);
         peer.stripe.lost(usize::from(route.0));
         if peer.retry_ns.is_none() {
-            // Once for all frames that one shortage affects.
+            // Once for all frames affected by one shortage.
             peer.outbound.refused(route);
             let at = now_ns + (RETRY_NS << peer.refusals.min(7));
             peer.refusals += 1;
@@ -397,7 +399,7 @@ impl<K: Copy + Eq + Hash, F: Clone, Q: Queue + Default> Conversations<K, F, Q> {
         }
     }
 
-    /// Delays everything for a peer until this time.
+    /// Delays all frames for a peer until this time.
     fn retry(&mut self, key: K, at_ns: u64) {
         let Some(peer) = self.peers.get_mut(&key) else { return };
         peer.retry_ns = Some(at_ns);
@@ -405,7 +407,7 @@ impl<K: Copy + Eq + Hash, F: Clone, Q: Queue + Default> Conversations<K, F, Q> {
         self.retry_ns = self.retry_ns.min(at_ns);
     }
 
-    /// A peer is lost, or has said goodbye. Returns what was queued for it.
+    /// Marks a peer as lost, or as gone after a goodbye. Returns its queue.
     pub fn lose(&mut self, key: K) -> Option<Q> {
         let peer = self.peers.get_mut(&key).filter(|peer| !peer.gone)?;
         peer.gone = true;
@@ -414,8 +416,8 @@ impl<K: Copy + Eq + Hash, F: Clone, Q: Queue + Default> Conversations<K, F, Q> {
         Some(std::mem::take(&mut peer.queue))
     }
 
-    /// Requests acknowledgements from all peers: nothing more will be sent. The requests are repeated until everything
-    /// is acknowledged.
+    /// Starts leaving: nothing more will be sent. Requests acknowledgements from all peers, and repeats the requests
+    /// until everything is acknowledged.
     pub fn leave(&mut self, now_ns: u64) {
         self.leaving = true;
         self.asked_ns = now_ns;
@@ -425,7 +427,7 @@ impl<K: Copy + Eq + Hash, F: Clone, Q: Queue + Default> Conversations<K, F, Q> {
         self.wake_all(|_| true);
     }
 
-    /// Processes an acknowledging frame from a peer that is not data, with its receipt.
+    /// Processes an acknowledging frame without data from a peer, with its receipt.
     ///
     /// # Errors
     /// The peer violated the rules of the channel, or its receipt is invalid.
@@ -460,8 +462,8 @@ impl<K: Copy + Eq + Hash, F: Clone, Q: Queue + Default> Conversations<K, F, Q> {
         Ok(())
     }
 
-    /// Processes a data frame from a peer; passes what is now in order to `deliver`, and whether it is a copy of a
-    /// frame for several receivers, which another site may have had in its hands.
+    /// Processes a data frame from a peer. Passes each payload that is now in order to `deliver`, with true if it is a
+    /// copy of a frame for several receivers, which may have passed through another site.
     ///
     /// # Errors
     /// The peer violated the rules of the channel, or an error of `deliver`.
@@ -475,7 +477,7 @@ impl<K: Copy + Eq + Hash, F: Clone, Q: Queue + Default> Conversations<K, F, Q> {
         mut deliver: impl FnMut(&[u8], bool) -> Result<(), E>,
     ) -> Result<(), E> {
         if header.relayed {
-            // Neither does it acknowledge anything nor show that this route reaches the peer.
+            // It neither acknowledges frames nor shows that this route reaches the peer.
             self.peer(key, header.from).shares = true;
         } else {
             self.acknowledged(route, key, header, now_ns)?;
@@ -492,15 +494,14 @@ impl<K: Copy + Eq + Hash, F: Clone, Q: Queue + Default> Conversations<K, F, Q> {
                 }
             }
             Arrival::Early => peer.inbound.keep(header.sequence, bytes, (payload.to_vec(), header.relayed)),
-            // It would not have come again if the sender had received our acknowledgement.
+            // It would not have been retransmitted if the sender had received our acknowledgement.
             Arrival::Again => peer.inbound.ack_now(),
         }
         self.wake(key);
         Ok(())
     }
 
-    /// Processes the acknowledgement in any frame of a peer; `route` reaches the peer, because the frame came through
-    /// it.
+    /// Processes the acknowledgement in any frame of a peer. The frame's arrival shows that `route` reaches the peer.
     fn acknowledged(&mut self, route: Route, key: K, header: &FrameHeader, now_ns: u64) -> Result<(), Misbehaved> {
         let leaving = self.leaving;
         self.peer(key, header.from);
@@ -528,19 +529,19 @@ impl<K: Copy + Eq + Hash, F: Clone, Q: Queue + Default> Conversations<K, F, Q> {
                 flows.stripe.settle();
             }
         }
-        // A request may have overtaken the frames it was about.
+        // A request may have overtaken the frames that it concerns.
         peer.asks |= leaving && !peer.is_settled();
         Ok(())
     }
 
-    /// Notes that bytes from a peer are kept here; beyond a quarter of the window nothing more is acknowledged.
+    /// Notes that bytes from a peer are kept here; beyond a quarter of the window, no frame is acknowledged.
     pub fn hold(&mut self, key: K, bytes: u64) {
         if let Some(peer) = self.peers.get_mut(&key) {
             peer.held += bytes;
         }
     }
 
-    /// Notes that kept bytes are gone.
+    /// Notes that kept bytes are released.
     pub fn release(&mut self, key: K, bytes: u64) {
         if let Some(peer) = self.peers.get_mut(&key) {
             peer.held = peer.held.saturating_sub(bytes);
@@ -548,7 +549,7 @@ impl<K: Copy + Eq + Hash, F: Clone, Q: Queue + Default> Conversations<K, F, Q> {
         }
     }
 
-    /// Enters a peer into the lists where it has something to do.
+    /// Adds a peer to the lists of pending work that it belongs in.
     fn wake(&mut self, key: K) {
         if let Some(peer) = self.peers.get_mut(&key) {
             enter(key, peer, &mut self.again, &mut self.ready, &mut self.told);
@@ -561,7 +562,8 @@ impl<K: Copy + Eq + Hash, F: Clone, Q: Queue + Default> Conversations<K, F, Q> {
         }
     }
 
-    /// When [`Conversations::tick`] wants to be called next, in nanoseconds of its clock; `None`: nothing is due.
+    /// The time at which [`Conversations::tick`] must be called next, in nanoseconds of its clock; `None`: nothing is
+    /// due.
     pub fn next_tick_ns(&self) -> Option<u64> {
         let retry = (!self.refused.is_empty()).then_some(self.retry_ns);
         let leaving = (self.leaving && !self.is_settled()).then_some(self.asked_ns + LEAVING_NS);
@@ -570,7 +572,7 @@ impl<K: Copy + Eq + Hash, F: Clone, Q: Queue + Default> Conversations<K, F, Q> {
         [retry, leaving, waits, shares].into_iter().flatten().min()
     }
 
-    /// Checks whether something has waited too long; cheap when called often.
+    /// Acts on expired time limits; cheap when called often.
     pub fn tick(&mut self, now_ns: u64) {
         if now_ns >= self.retry_ns {
             self.retry_ns = u64::MAX;
@@ -604,7 +606,8 @@ impl<K: Copy + Eq + Hash, F: Clone, Q: Queue + Default> Conversations<K, F, Q> {
                 peer.silences += 1;
                 peer.asks_by |= peer.outbound.routes_in_flight();
                 if peer.silences > 1 {
-                    // Answers show nothing about what went through other sites, and what was barred may work again.
+                    // Answers show nothing about copies that went through other sites, and a barred route may work
+                    // again.
                     peer.lost_through(|_, _| true);
                     peer.barred = 0;
                 }
@@ -614,14 +617,14 @@ impl<K: Copy + Eq + Hash, F: Clone, Q: Queue + Default> Conversations<K, F, Q> {
         self.wake_all(|peer| peer.asks_by != 0 || peer.outbound.has_missing());
     }
 
-    /// Whether [`Conversations::send`] may have something to do.
+    /// Returns true if [`Conversations::send`] may have frames to send.
     pub fn has_work(&self) -> bool {
         let shares = self.shares_ready && !self.shares.is_empty();
         shares || !(self.again.is_empty() && self.ready.is_empty() && self.told.is_empty())
     }
 }
 
-/// Enters a peer into the lists where it has something to do.
+/// Adds a peer to the lists of pending work that it belongs in.
 fn enter<K: Copy, F, Q: Queue>(
     key: K,
     peer: &mut Conversation<F, Q>,
@@ -643,7 +646,7 @@ fn enter<K: Copy, F, Q: Queue>(
     tell(key, peer, told);
 }
 
-/// Enters a peer into the list of those to be sent a notice.
+/// Adds a peer to the list of peers with a notice due, if one is.
 fn tell<K, F, Q: Queue>(key: K, peer: &mut Conversation<F, Q>, told: &mut Vec<K>) {
     if peer.has_notice() && !peer.is_told {
         peer.is_told = true;

@@ -5,7 +5,7 @@ use thiserror::Error;
 use wire::handshake::{Handshake, Hello, Refusal, Welcome};
 use wire::{End, Secret};
 
-/// Why a handshake ended without a connection.
+/// Reasons for a handshake to end without a connection.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum Fault {
@@ -15,13 +15,13 @@ pub enum Fault {
     /// The peer sent another message than the expected one.
     #[error("expected {expected} in the handshake, got another message")]
     OutOfTurn {
-        /// What was expected.
+        /// The expected message.
         expected: &'static str,
     },
     /// The initiator does not know the secret.
     #[error("wrong proof")]
     Proof,
-    /// The acceptor does not know the secret. It has learned nothing by asking.
+    /// The acceptor does not know the secret. The handshake has not revealed anything about it.
     #[error(
         "it does not know our secret: another program uses its port, or it has a different job or key under that name"
     )]
@@ -37,28 +37,28 @@ pub struct Initiator {
     proved: bool,
 }
 
-/// What the initiator does next.
+/// The initiator's next action.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// Sends this and waits for more.
+    /// Send this message and wait for the next one.
     Send(Handshake),
     /// The connection is open, within these limits.
     Open(Welcome),
 }
 
 impl Initiator {
-    /// Starts the handshake: returns the message to send first. `key`: the key that the acceptor presented by TLS;
+    /// Starts the handshake and returns the message to send first. `key`: the key that the acceptor presented by TLS;
     /// empty without TLS.
     pub fn new(hello: Hello, secret: Secret, key: &[u8]) -> (Initiator, Handshake) {
         (Initiator { hello: hello.clone(), secret, key: key.to_vec(), proved: false }, Handshake::Hello(hello))
     }
 
-    /// What it claimed, and which peer it wants to reach.
+    /// The hello: the claimed identity, and the peer that it wants to reach.
     pub fn hello(&self) -> &Hello {
         &self.hello
     }
 
-    /// Sets the key that the acceptor presented by TLS, which was not known when the handshake started.
+    /// Sets the key that the acceptor presented by TLS, if it was not known when the handshake started.
     pub fn inside(&mut self, key: &[u8]) -> &mut Initiator {
         self.key.clear();
         self.key.extend_from_slice(key);
@@ -94,7 +94,7 @@ pub struct Acceptor(State);
 enum State {
     #[default]
     Hello,
-    /// The caller decides whether to continue with the initiator.
+    /// A hello has arrived; the caller decides whether to continue with the initiator.
     Asked,
     Proof {
         hello: Box<Hello>,
@@ -104,7 +104,7 @@ enum State {
     Proved,
 }
 
-/// What the acceptor received. The caller answers: with [`Acceptor::challenge`], with a welcome, or with a refusal.
+/// A message that the acceptor received. The caller answers with [`Acceptor::challenge`], a welcome or a refusal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Heard {
     /// The identity that the initiator claims.
@@ -114,7 +114,7 @@ pub enum Heard {
 }
 
 impl Acceptor {
-    /// Whether nothing was received yet: the next message has a preface.
+    /// Returns true if no message was received yet: the next message has a preface.
     pub fn is_first(&self) -> bool {
         matches!(self.0, State::Hello)
     }
@@ -144,7 +144,7 @@ impl Acceptor {
         }
     }
 
-    /// Continues with an initiator that made this claim: returns the message to send. `nonce`: fresh random bytes;
+    /// Continues with an initiator that made this claim, and returns the message to send. `nonce`: fresh random bytes;
     /// `key`: the key that this end presented by TLS; empty without TLS.
     pub fn challenge(&mut self, hello: Hello, secret: Secret, nonce: [u8; 32], key: &[u8]) -> Handshake {
         let transcript = hello.transcript(&nonce, key);
@@ -209,7 +209,7 @@ mod tests {
     fn an_initiator_that_does_not_know_the_secret_is_not_let_in() {
         for wrong in [
             secret(6).prove(End::Initiator, &hello().transcript(&[9; 32], b"")),
-            // Sent back, for another hello, for other random bytes.
+            // A reflected proof, two for other hellos, one for other random bytes.
             secret(5).prove(End::Acceptor, &hello().transcript(&[9; 32], b"")),
             secret(5).prove(End::Initiator, &Hello { nonce: [4; 32], ..hello() }.transcript(&[9; 32], b"")),
             secret(5).prove(End::Initiator, &Hello { gateway: "gw2".into(), ..hello() }.transcript(&[9; 32], b"")),

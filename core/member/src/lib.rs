@@ -1,9 +1,10 @@
-//! A member of a job (rank, agent, launcher) as its peers and gateways know it: reliable conversations with peers
-//! behind the gateways of its site. No sockets, no clocks, no threads: the code that does the I/O calls in.
+//! The conversations of a member of a job (rank, agent, launcher) with peers behind the gateways of its site: reliable
+//! and in order. No sockets, no clocks, no threads: the code that does the I/O calls this crate.
 //!
-//! [`Conversations`] is what a member has in flight with all its peers; [`Post`] is the same for whole messages between
-//! the launcher and agents. A *route* is a gateway of the member's own site. Start reading at [`Conversations`] for the
-//! handling of losses, at [`Stripe`] for which gateway a frame takes, at [`Budget`] for how much is in flight in total.
+//! [`Conversations`] holds all that a member has in flight with its peers; [`Post`] does the same for whole messages
+//! between the launcher and agents. A *route* is a gateway of the member's own site. Start reading at [`Conversations`]
+//! for the recovery from losses, at [`Stripe`] for the choice of a gateway, at [`Budget`] for the limit on all bytes in
+//! flight.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
@@ -34,8 +35,8 @@ use wire::WireError;
 /// Most gateways of a site that a member connects to.
 pub const MAX_GATEWAYS: usize = wire::receipt::MAX_ROUTES;
 
-/// Most bytes in flight from one rank to another, headers included: half a second at 1 Gbit/s. Senders use as much of
-/// it as their path holds and gateways have memory for. Both ends use this constant.
+/// Most bytes in flight from one rank to another, headers included: half a second at 1 Gbit/s. Senders use only as much
+/// of it as the path and the gateways' memory can hold. Both ends use this constant.
 pub const RANK_WINDOW: u32 = 64 << 20;
 
 /// A peer violated the rules of a conversation.
@@ -48,7 +49,7 @@ pub enum Misbehaved {
     /// The rules of its frames.
     #[error("{0}")]
     Wire(#[from] WireError),
-    /// A gateway passed on a copy for several receivers to a member that takes none.
+    /// A gateway delivered a copy for several receivers to a member that accepts none.
     #[error("a copy of a frame for several receivers, which only ranks get")]
     Copy,
 }

@@ -1,8 +1,8 @@
 //! Whole messages between the launcher and agents, split into frames: [`Conversations`] whose frames are pieces of
 //! messages.
 //!
-//! A receiver may *hold* back acknowledgements while it cannot process what it was sent; the sender then sees its
-//! window fill up and stops producing.
+//! A receiver may *hold* acknowledgements back while it cannot process its messages; the sender's window then fills up,
+//! and the sender stops producing.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -37,7 +37,7 @@ pub enum PostError {
     Channel {
         /// The correspondent.
         from: Identity,
-        /// What it did.
+        /// The violation.
         source: ChannelError,
     },
     /// The rules of frames.
@@ -45,7 +45,7 @@ pub enum PostError {
     Wire {
         /// The correspondent.
         from: Identity,
-        /// What it sent.
+        /// The decoder's error.
         source: WireError,
     },
     /// A message longer than allowed.
@@ -66,14 +66,14 @@ pub enum PostError {
     },
 }
 
-/// A frame and the route it takes.
+/// A frame and its route.
 pub(crate) type Mail = (Route, FrameHeader, Vec<u8>);
 
-/// Everything that one member has in flight with its correspondents. Times are in nanoseconds of any one clock.
+/// A member's traffic with all its correspondents. Times are in nanoseconds of any one clock.
 #[derive(Debug)]
 pub struct Post {
     conversations: Conversations<Identity, (FrameHeader, Vec<u8>), Chunks>,
-    /// The start of a message from each correspondent.
+    /// The unfinished message from each correspondent.
     partial: FxHashMap<Identity, Vec<u8>>,
     outbox: Outbox,
 }
@@ -101,7 +101,7 @@ impl Queue for Chunks {
     }
 }
 
-/// Frames ready to be sent. Windows limit their number.
+/// Frames ready to be sent. Windows bound their number.
 #[derive(Debug)]
 struct Outbox {
     max_payload: usize,
@@ -147,7 +147,7 @@ impl Carrier<(FrameHeader, Vec<u8>), Chunks> for Outbox {
 }
 
 impl Post {
-    /// The post of `me`, on connections with this longest payload in bytes.
+    /// The post of `me`, on connections with payloads of at most `max_payload` bytes.
     pub fn new(job: JobId, me: Identity, max_payload: u32) -> Post {
         let max_payload = (max_payload as usize).clamp(64, (WINDOW / 8) as usize);
         let settings = Settings { job, me, striping: Striping::First, window: Window::Fixed(WINDOW) };
@@ -186,13 +186,13 @@ impl Post {
         self.conversations.get(to).map_or(0, |peer| peer.queue.bytes + peer.in_flight())
     }
 
-    /// Whether output for `to` may be produced: less than half of the window is used. The rest is for messages that
-    /// must not wait.
+    /// Returns true if output for `to` may be produced: less than half of the window is in use. The rest is for
+    /// messages that must not wait.
     pub fn has_room(&self, to: Identity) -> bool {
         self.backlog(to) < u64::from(WINDOW / 2)
     }
 
-    /// Whether anything was sent to, or arrived from, a correspondent.
+    /// Returns true if any message was sent to a correspondent, or any frame has arrived from it.
     pub fn knows(&self, other: Identity) -> bool {
         self.conversations.get(other).is_some()
     }
@@ -207,17 +207,17 @@ impl Post {
         self.conversations.routes()
     }
 
-    /// A gateway is connected.
+    /// Notes that a gateway is connected.
     pub fn route_open(&mut self, route: Route) {
         self.conversations.route_open(route);
     }
 
-    /// A gateway is no longer connected: what was in flight through it is lost, in both directions.
+    /// Notes that a gateway is no longer connected: all frames in flight through it are lost, in both directions.
     pub fn route_lost(&mut self, route: Route) {
         self.conversations.route_lost(route);
     }
 
-    /// The next frame to write, if one may be sent now, and the gateway for it. Correspondents take turns.
+    /// The next frame to write and its gateway, if a frame may be sent now. Correspondents take turns.
     pub fn next_frame(&mut self, now_ns: u64) -> Option<Mail> {
         if self.outbox.mail.is_empty() {
             self.conversations.tick(now_ns);
@@ -226,16 +226,16 @@ impl Post {
         self.outbox.mail.pop_front()
     }
 
-    /// When [`Post::next_frame`] must be called next even if nothing happens.
+    /// The time at which [`Post::next_frame`] must be called next even if nothing happens.
     pub fn next_tick_ns(&self) -> Option<u64> {
         self.conversations.next_tick_ns()
     }
 
     /// Processes a frame that came through this gateway, from a correspondent or about one, and returns the messages
-    /// it completes. Control frames are not the post's: they are ignored.
+    /// that it completes. Control frames are ignored.
     ///
     /// # Errors
-    /// The correspondent violated the rules of the channel or sent something that is not a message.
+    /// The correspondent violated the rules of the channel, or sent bytes that are not a message.
     pub fn take<M: DeserializeOwned>(
         &mut self,
         route: Route,
@@ -250,7 +250,7 @@ impl Post {
                 self.conversations.passage(route, from.site, &passage);
             }
             FrameKind::Undeliverable => {
-                // A correspondent that no gateway reaches is reported by its gateway, with the reason.
+                // If no gateway reaches a correspondent, its own gateway reports that, with the reason.
                 self.conversations.undeliverable(route, from, now_ns);
             }
             FrameKind::Refused => self.conversations.refused(route, from, now_ns),
@@ -260,7 +260,7 @@ impl Post {
         Ok(Vec::new())
     }
 
-    /// Processes a frame from a correspondent; its kind acknowledges.
+    /// Processes an acknowledging frame from a correspondent.
     fn receive<M: DeserializeOwned>(
         &mut self,
         route: Route,
@@ -287,19 +287,18 @@ impl Post {
         }
     }
 
-    /// Notes that `bytes` from a correspondent are kept here; beyond a quarter of the window nothing more is
-    /// acknowledged.
+    /// Notes that `bytes` from a correspondent are kept here; beyond a quarter of the window, no frame is acknowledged.
     pub fn hold(&mut self, from: Identity, bytes: u64) {
         self.conversations.hold(from, bytes);
     }
 
-    /// Notes that kept `bytes` are gone.
+    /// Notes that kept `bytes` are released.
     pub fn release(&mut self, from: Identity, bytes: u64) {
         self.conversations.release(from, bytes);
     }
 }
 
-/// Why a data frame was not accepted.
+/// Reasons for refusing a data frame.
 enum Refused {
     Misbehaved(Misbehaved),
     Post(PostError),
@@ -319,7 +318,7 @@ fn blame(from: Identity, problem: Misbehaved) -> PostError {
     }
 }
 
-/// Takes the next bytes, and returns the messages they complete.
+/// Takes the next bytes, and appends the messages that they complete to `messages`.
 fn complete<M: DeserializeOwned>(
     partial: &mut Vec<u8>,
     from: Identity,
@@ -364,7 +363,7 @@ mod tests {
         got
     }
 
-    /// What the gateway reports about a correspondent.
+    /// Passes on a gateway's notice about a correspondent.
     fn notice(post: &mut Post, kind: FrameKind, about: Identity, payload: &[u8]) {
         let header = FrameHeader::plain(kind, JobId(1), about, about);
         assert_eq!(post.take::<()>(GATEWAY, &header, payload, 0), Ok(Vec::new()));
@@ -422,13 +421,13 @@ mod tests {
         a.send(LAUNCHER, &sent[0]).unwrap();
         got.extend(carry(&mut a, &mut b));
         a.send(LAUNCHER, &sent[1]).unwrap();
-        // The gateway dies with what it was given, and with what it had for us.
+        // The gateway dies with the frames that it has in both directions.
         b.send(agent(), &vec![9u8; 10]).unwrap();
         while a.next_frame(0).is_some() {}
         while b.next_frame(0).is_some() {}
         a.route_lost(GATEWAY);
         got.extend(carry(&mut a, &mut b));
-        // b has not noticed, but is told to retransmit, and what it sends through the same gateway does not arrive.
+        // b has not noticed, but is requested to retransmit; its frames through the same gateway do not arrive.
         assert!(b.next_frame(0).is_some_and(|(route, _, _)| route == GATEWAY));
         while b.next_frame(0).is_some() {}
         notice(&mut b, FrameKind::Undeliverable, agent(), b"");
@@ -463,7 +462,7 @@ mod tests {
                 3 => {
                     notice(&mut a, FrameKind::Passage, LAUNCHER, &Passage::Open.encode());
                     notice(&mut b, FrameKind::Passage, agent(), &Passage::Open.encode());
-                    // Frames that arrive and are retransmitted all the same.
+                    // Frames that arrive and are retransmitted nevertheless.
                     got.extend(carry(&mut a, &mut b));
                     notice(&mut a, FrameKind::Passage, LAUNCHER, &Passage::Broken.encode());
                     notice(&mut b, FrameKind::Passage, agent(), &Passage::Broken.encode());

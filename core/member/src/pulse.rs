@@ -1,27 +1,32 @@
-//! Whether the other end of a connection is alive. Frozen machines and pulled cables do not close connections.
+//! Detection of a dead peer on a connection. Frozen machines and pulled cables do not close connections.
 //!
-//! One rule for all connections: between members and gateways, agents and launchers, gateways, and ranks of a site.
-//! Time is passed in, in nanoseconds of any clock.
+//! One rule serves all connections: between members and gateways, agents and launchers, gateways, and ranks of a site.
+//! Time is passed in, in nanoseconds of any clock. Periods in which the watcher itself did not run do not count.
+//!
+//! An agent or a launcher whose machine answers gets more time while cores are short ([`Pulse::look_patiently`]): 64
+//! ranks that wait in `MPI_Init` have kept an agent from running for many seconds. A rank answers only while its
+//! program calls MPI, so a gateway watches the rank's agent instead.
 
 use std::time::Duration;
 
-/// Seconds of silence after which a gateway gives up a link to another.
+/// Seconds of silence after which a gateway gives up a link to another gateway.
 pub const LINK_SILENCE_S: u64 = 3;
-/// Seconds of silence after which a member leaves a gateway, which sends something each second, however busy it is. Two
-/// seconds without a cable do not end the connection: TCP sends what it lost in them for the fourth time 3.1 s after
-/// the first, and that may have been a ping after a silence of 1.25 s.
+/// Seconds of silence after which a member leaves a gateway, which sends a frame each second, however busy it is. Two
+/// seconds without a cable do not end the connection: TCP sends the segment lost in them for the fourth time 3.1 s
+/// after the first time, and it may carry a ping that was sent after 1.25 s of silence.
 pub const GATEWAY_SILENCE_S: u64 = 5;
-/// Seconds after which a gateway gives up an agent or a launcher. Its machine may be busy with the job's ranks.
+/// Seconds of silence after which a gateway gives up an agent or a launcher. Its machine may be busy with the job's
+/// ranks.
 pub const AGENT_SILENCE_S: u64 = 6;
-/// Seconds after which a rank gives up the machine of another rank of its site: later than gateways do, because they
-/// can report what else is lost there.
+/// Seconds of silence after which a rank gives up the machine of another rank of its site: later than gateways do,
+/// because gateways can report the other losses there too.
 pub const RANK_SILENCE_S: u64 = 7;
 
-/// An end that has been silent this long is sent a ping, and again after the same time.
+/// An end that has been silent this long gets a ping, and another each time this has passed again.
 const PING_NS: u64 = 1_000_000_000;
 /// Longest interval between checks.
 pub const LOOK_NS: u64 = 250_000_000;
-/// At most this much of the time between two checks counts.
+/// At most this much of the time between two checks counts as silence.
 const COUNTS_NS: u64 = 2 * LOOK_NS;
 
 #[derive(Clone, Copy, Debug)]
@@ -32,10 +37,10 @@ pub struct Pulse {
     looked_ns: u64,
 }
 
-/// What to do next.
+/// The action after a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Beat {
-    /// Nothing.
+    /// No action.
     Quiet,
     /// Send a ping.
     Ping,
@@ -44,14 +49,14 @@ pub enum Beat {
 }
 
 impl Pulse {
-    /// For a connection that has just opened, and is lost after `silence_s` seconds without a sign of life.
+    /// For a connection that has just opened, and is lost after `silence_s` seconds in which nothing arrives.
     pub fn new(silence_s: u64, now_ns: u64) -> Pulse {
         Pulse { silence_ns: silence_s * 1_000_000_000, heard_ns: now_ns, pinged_ns: now_ns, looked_ns: now_ns }
     }
 
-    /// Something arrived.
+    /// Notes that something arrived at this time.
     pub fn heard(&mut self, at_ns: u64) {
-        // A later report of an earlier time does not undo what is known about this end.
+        // A late report of an earlier time does not set the clock back.
         self.heard_ns = self.heard_ns.max(at_ns);
     }
 
@@ -60,14 +65,14 @@ impl Pulse {
         self.looked_ns.saturating_sub(self.heard_ns) / 1_000_000_000
     }
 
-    /// Checks. Time in which nobody checked does not count: an end that was itself stopped, waited for a core of a busy
-    /// machine, or computed, has not read what arrived.
+    /// Checks the connection. Time without checks does not count: an end that was stopped, waited for a core of a busy
+    /// machine, or computed, has not read its input.
     pub fn look(&mut self, now_ns: u64) -> Beat {
         self.look_patiently(now_ns, |limit| limit)
     }
 
-    /// The same for an end whose process may have no core for a while. When the silence exceeds the limit, `stretch` is
-    /// called for the limit on a machine as busy as this one.
+    /// As [`Pulse::look`], for a process that may have no core for a while. When the silence exceeds the limit,
+    /// `stretch` is called for the limit on a machine as busy as this one.
     pub fn look_patiently(&mut self, now_ns: u64, stretch: impl FnOnce(Duration) -> Duration) -> Beat {
         let pause_ns = now_ns.saturating_sub(std::mem::replace(&mut self.looked_ns, now_ns));
         self.heard_ns = (self.heard_ns + pause_ns.saturating_sub(COUNTS_NS)).min(now_ns);
@@ -86,9 +91,9 @@ impl Pulse {
     }
 }
 
-/// Tells an end that sends a lot that this end is alive. The other end's pings wait behind everything it has sent,
-/// which on a slow network card can take longer than its patience; and if its frames are for others, nothing else may
-/// be sent to it meanwhile.
+/// Shows an end that sends a lot that this end is alive. The other end's pings wait behind all its earlier frames,
+/// which can take longer than its patience on a slow network card. If those frames are for others, no other traffic may
+/// go back to it meanwhile.
 #[derive(Clone, Copy, Debug)]
 pub struct Nod {
     nodded_ns: u64,
@@ -100,7 +105,8 @@ impl Nod {
         Nod { nodded_ns: now_ns }
     }
 
-    /// Whether to send something, at most once per second, to an end from which something last arrived at `heard_ns`.
+    /// Returns true if a nod is due: something has arrived since the last nod, at `heard_ns`, and a second has passed
+    /// since.
     pub fn is_due(&mut self, heard_ns: u64, now_ns: u64) -> bool {
         let due = heard_ns > self.nodded_ns && now_ns.saturating_sub(self.nodded_ns) >= PING_NS;
         if due {
@@ -114,7 +120,7 @@ impl Nod {
 mod tests {
     use super::*;
 
-    /// The beats in this many seconds, checking every [`LOOK_NS`].
+    /// The beats in this many seconds, with a check every [`LOOK_NS`].
     fn watch(pulse: &mut Pulse, from_s: u64, seconds: u64, answers: bool) -> Vec<Beat> {
         let mut beats = Vec::new();
         for tick in 1..=seconds * 1_000_000_000 / LOOK_NS {

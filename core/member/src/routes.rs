@@ -1,4 +1,4 @@
-//! The routes of a member: which gateways of its site are connected, and which sites each reaches.
+//! The routes of a member: the connected gateways of its site, and the sites that each reaches.
 
 use channel::Route;
 use rustc_hash::FxHashMap;
@@ -12,33 +12,33 @@ pub struct Routes {
 #[derive(Debug, Default)]
 struct Gateway {
     open: bool,
-    /// Sites that it cannot reach at the moment, and why.
+    /// Sites that it cannot reach at present, with the reasons.
     away: FxHashMap<SiteId, String>,
 }
 
 impl Routes {
-    /// Whether the gateway is connected.
+    /// Returns true if the gateway is connected.
     pub fn is_open(&self, route: Route) -> bool {
         self.gateways.get(usize::from(route.0)).is_some_and(|gateway| gateway.open)
     }
 
-    /// The gateways that are connected.
+    /// The connected gateways.
     pub fn open(&self) -> impl Iterator<Item = Route> {
         self.gateways.iter().enumerate().filter(|(_, gateway)| gateway.open).map(|(at, _)| Route(at as u8))
     }
 
-    /// The gateways that are connected and reach a site.
+    /// The connected gateways that reach a site.
     pub fn to(&self, site: SiteId) -> impl Iterator<Item = Route> {
         let reaches = move |route: &Route| !self.gateways[usize::from(route.0)].away.contains_key(&site);
         self.open().filter(reaches)
     }
 
-    /// Whether a gateway is connected and reaches a site.
+    /// Returns true if a gateway is connected and reaches a site.
     pub fn reaches(&self, route: Route, site: SiteId) -> bool {
         self.gateways.get(usize::from(route.0)).is_some_and(|gateway| gateway.open && !gateway.away.contains_key(&site))
     }
 
-    /// How many gateways there are, connected or not.
+    /// Number of gateways, connected or not.
     pub(crate) fn count(&self) -> usize {
         self.gateways.len()
     }

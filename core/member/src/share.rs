@@ -8,27 +8,27 @@ use wire::many::{Template, Tree};
 
 use crate::stripe::Stripe;
 
-/// Where the numbers of flows begin in the low byte of a frame's `route`; smaller ones are gateways. The high byte of a
-/// flow's route is its gateway.
+/// First number of a flow in the low byte of a frame's `route`; smaller numbers are gateways. The high byte of a flow's
+/// route is its gateway.
 const FLOWS: u16 = 64;
-/// Flows that are told apart.
+/// Most flows with counters of their own.
 const MOST_FLOWS: usize = 32;
-/// Trees that are told apart.
+/// Most trees with numbers of their own.
 const MOST_TREES: usize = 256;
-/// An edge on which a copy went astray is not used for this time.
+/// Time for which an edge is not used after a copy went astray on it.
 pub(crate) const BAN_NS: u64 = 2_000_000_000;
-/// Most edges that are remembered so.
+/// Most such edges remembered.
 const MOST_BANS: usize = 256;
 
-/// What a share's frames are cut from.
+/// The source of a share's frames.
 pub trait Pieces {
-    /// Whether everything has been cut off.
+    /// Returns true if the whole source has been cut.
     fn is_done(&self) -> bool;
-    /// Bytes of the next frame of each receiver, header included, with a payload of at most `max_payload`.
+    /// Bytes of the next frame for each receiver, header included, with a payload of at most `max_payload`.
     fn next_len(&self, max_payload: u32) -> u32;
 }
 
-/// For members that share nothing.
+/// For members without shares.
 impl Pieces for Infallible {
     fn is_done(&self) -> bool {
         match *self {}
@@ -39,60 +39,60 @@ impl Pieces for Infallible {
     }
 }
 
-/// A tree of sites, and how much of a share it is expected to carry compared with the others.
+/// A tree of sites, and its expected part of a share, relative to the other trees.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ShareTree {
-    /// From a site to the next, parent before child, beginning at the root's site.
+    /// Edges from a site to the next, parent before child, beginning at the root's site.
     pub edges: Vec<(SiteId, SiteId)>,
     pub weight: f64,
 }
 
-/// Names a share of a member.
+/// The number of a share at its member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ShareId(pub u64);
 
-/// A share that is being sent.
+/// A share in progress.
 #[derive(Debug)]
 pub(crate) struct Share<K, S> {
     pub id: ShareId,
     pub source: S,
     pub receivers: Vec<Receiver<K>>,
-    /// With their numbers in [`Trees`].
+    /// The trees, each with its number in [`Trees`].
     pub trees: Vec<(usize, ShareTree)>,
-    /// How frames go, by tree and gateway, as of `epoch`.
+    /// The plans, by tree and gateway, as of `epoch`.
     plans: Vec<((usize, Route), Plan<K>)>,
     epoch: u64,
 }
 
-/// A peer that gets a share.
+/// A receiver of a share.
 #[derive(Debug)]
 pub(crate) struct Receiver<K> {
     pub key: K,
     pub at: types::Identity,
-    /// Since when it has had no room.
+    /// Time since which it has had no room.
     pub blocked_ns: Option<u64>,
 }
 
-/// How the frames of a share go by one tree and one gateway.
+/// The paths of a share's frames along one tree and through one gateway.
 #[derive(Debug)]
 pub(crate) struct Plan<K> {
-    /// `None`: nobody is reached.
+    /// `None`: no receiver is reached.
     pub template: Option<Template>,
-    /// Those who are reached, in the template's order, each with the sites on the way as a mark.
+    /// The receivers reached, in the template's order, each with the mark of the sites on its path.
     pub reached: Vec<(K, u64)>,
-    /// Those to whom frames must go in another way.
+    /// The receivers that need frames of their own.
     pub unreached: Vec<K>,
 }
 
-/// What decides whether a copy can go from a site to another.
+/// The facts that decide whether a copy can go from one site to another.
 pub(crate) trait Ways<K> {
     /// The root's site.
     fn root(&self) -> SiteId;
-    /// Whether the gateway reaches the site.
+    /// Returns true if the gateway reaches the site.
     fn reaches(&self, route: Route, site: SiteId) -> bool;
-    /// Whether copies by this gateway went astray between two sites lately.
+    /// Returns true if copies through this gateway recently went astray between two sites.
     fn is_banned(&self, route: Route, from: SiteId, to: SiteId) -> bool;
-    /// Whether copies by this gateway do not find the peer.
+    /// Returns true if copies through this gateway do not find the peer.
     fn is_stray(&self, route: Route, key: K) -> bool;
 }
 
@@ -101,13 +101,13 @@ impl<K: Copy + PartialEq, S> Share<K, S> {
         Share { id, source, receivers, trees, plans: Vec::new(), epoch: 0 }
     }
 
-    /// A receiver gets nothing more of it.
+    /// Removes a receiver from the share.
     pub(crate) fn forget(&mut self, key: K) {
         self.receivers.retain(|receiver| receiver.key != key);
         self.plans.clear();
     }
 
-    /// How frames go by this tree and gateway. `epoch` changes when the answers of `ways` may.
+    /// The plan for this tree and gateway. `epoch` must change whenever the answers of `ways` may.
     pub(crate) fn plan(&mut self, tree: usize, route: Route, epoch: u64, ways: &dyn Ways<K>) -> &mut Plan<K> {
         if self.epoch != epoch {
             self.plans.clear();
@@ -128,14 +128,15 @@ impl<K: Copy + PartialEq, S> Share<K, S> {
         let root = ways.root();
         let opens =
             |from: SiteId, to: SiteId| !ways.is_banned(route, from, to) && (from != root || ways.reaches(route, to));
-        // Sites in the order in which they are reached, each with its place in the list and the mark of its path.
+        // Sites in the order in which they are reached, each with its parent's place in the list and the mark of its
+        // path.
         let mut sites: Vec<(SiteId, usize, u64)> = vec![(root, 0, 0)];
         let (mut found, mut lost) = (Vec::new(), Vec::new());
         for (parent, site) in &tree.edges {
             let here = self.receivers.iter().filter(|receiver| receiver.at.site == *site);
             let (stray, there): (Vec<_>, Vec<_>) = here.partition(|receiver| ways.is_stray(route, receiver.key));
             lost.extend(stray.iter().map(|receiver| receiver.key));
-            // A site without a receiver only passes frames on, and nobody there would notice that they were lost.
+            // A site without a receiver only passes frames on, and nobody there would notice their loss.
             if there.is_empty() || sites.iter().any(|(known, ..)| known == site) {
                 continue;
             }
@@ -150,7 +151,7 @@ impl<K: Copy + PartialEq, S> Share<K, S> {
                 None => lost.extend(there.iter().map(|receiver| receiver.key)),
             }
         }
-        // From the last to the first, each tree is put below the one above it.
+        // From the last site to the first, each site's tree is put below its parent's.
         let mut trees: Vec<Tree> = sites.iter().map(|_| Tree::default()).collect();
         for at in (1..sites.len()).rev() {
             let mut below = std::mem::take(&mut trees[at]);
@@ -160,7 +161,7 @@ impl<K: Copy + PartialEq, S> Share<K, S> {
         }
         let template = if sites.len() > 1 { trees[0].template(root).ok() } else { None };
         let Some(template) = template else {
-            // A tree that no frame can describe: everybody gets frames of their own.
+            // No frame can describe this tree: every receiver gets frames of its own.
             return Plan {
                 template: None,
                 reached: Vec::new(),
@@ -173,7 +174,7 @@ impl<K: Copy + PartialEq, S> Share<K, S> {
             Some((receiver.key, *mark))
         };
         let reached: Vec<(K, u64)> = template.receivers().filter_map(of).collect();
-        // Receivers whose site is in no edge are lost too.
+        // Receivers whose site is in no edge are not reached either.
         let strangers = self.receivers.iter().map(|receiver| receiver.key);
         let is_left = |key: &K| !reached.iter().any(|(known, _)| known == key) && !lost.contains(key);
         let strangers: Vec<K> = strangers.filter(is_left).collect();
@@ -182,13 +183,13 @@ impl<K: Copy + PartialEq, S> Share<K, S> {
     }
 }
 
-/// Stands for a site in the mark of a path. Sites with the same mark are lost together, which costs retransmissions
-/// only.
+/// The bit of a site in the mark of a path. Sites with the same bit count as lost together, which only costs
+/// retransmissions.
 pub(crate) fn mark(site: SiteId) -> u64 {
     1 << (site.0 % 64)
 }
 
-/// The trees in use, so that what is learnt about one serves the next share.
+/// The trees in use, numbered so that measurements for one share serve the next.
 #[derive(Debug, Default)]
 pub(crate) struct Trees(Vec<Vec<(SiteId, SiteId)>>);
 
@@ -206,12 +207,12 @@ impl Trees {
     }
 }
 
-/// The flow of a tree and a gateway: what is counted and reported together.
+/// The flow of a tree and a gateway: the unit of counting and reporting.
 pub(crate) fn flow(tree: usize, route: Route, gateways: usize) -> usize {
     (tree * gateways.max(1) + usize::from(route.0)) % MOST_FLOWS
 }
 
-/// What the frames of a flow have as their route.
+/// The `route` field of a flow's frames.
 pub(crate) fn route_of(flow: usize, route: Route) -> u16 {
     FLOWS + flow as u16 + (u16::from(route.0) << 8)
 }
@@ -221,16 +222,16 @@ pub(crate) fn gateway_of(route: u16) -> Route {
     Route((route >> 8) as u8)
 }
 
-/// Bytes that have arrived, by number of a gateway or of a flow.
+/// Bytes that have arrived, by number of a gateway or a flow.
 type Arrived = Vec<(u8, u64)>;
 
-/// A receipt in two: gateways and flows.
+/// Splits a receipt into gateways and flows.
 pub(crate) fn split(receipt: Arrived) -> (Arrived, Arrived) {
     let (flows, gateways): (Vec<_>, Vec<_>) = receipt.into_iter().partition(|(route, _)| u16::from(*route) >= FLOWS);
     (gateways, flows.into_iter().map(|(route, bytes)| (route - FLOWS as u8, bytes)).collect())
 }
 
-/// Edges on which copies went astray, by the gateway of the member that sent them.
+/// Edges on which copies went astray, by the gateway through which the member sent them.
 #[derive(Debug, Default)]
 pub(crate) struct Bans(Vec<(Route, SiteId, SiteId, u64)>);
 
@@ -246,12 +247,12 @@ impl Bans {
         self.0.iter().any(|(known, a, b, _)| (*known, *a, *b) == (route, from, to))
     }
 
-    /// Something came back: everything may be used again.
+    /// Lifts all bans, because a connection is back.
     pub(crate) fn clear(&mut self) {
         self.0.clear();
     }
 
-    /// Drops what has been banned long enough; returns whether there was anything.
+    /// Lifts expired bans; returns true if there were any.
     pub(crate) fn expire(&mut self, now_ns: u64) -> bool {
         let before = self.0.len();
         self.0.retain(|(.., until)| *until > now_ns);
@@ -259,16 +260,16 @@ impl Bans {
     }
 }
 
-/// What a peer gets by flows, and which gateways' copies do not find it.
+/// A peer's flows, and the gateways whose copies do not find it.
 #[derive(Debug, Default)]
 pub(crate) struct Flows {
     pub stripe: Stripe,
-    /// One bit for each gateway, and since when.
+    /// One bit for each such gateway, and the time of the last report.
     pub stray: u64,
     pub stray_ns: u64,
 }
 
-/// Copies that do not find a peer are tried again after this time.
+/// Copies that did not find a peer are tried again after this time.
 pub(crate) const STRAY_AGAIN_NS: u64 = 1_000_000_000;
 
 #[cfg(test)]
@@ -328,7 +329,7 @@ mod tests {
 
     #[test]
     fn what_a_tree_cannot_reach_goes_another_way() {
-        // The root's trunk to site 1 is down: site 2 is reached directly, and sends on to site 1.
+        // The root's trunk to site 1 is down: site 2 is reached directly, and passes copies on to site 1.
         let net = Net { away: vec![1], ..net() };
         assert_eq!(plan(&[(0, 2), (0, 1), (0, 3)], &net).0, [(1, 0b110), (2, 0b100), (3, 0b1000), (9, 0b110)]);
         // A copy from site 1 to site 2 went astray.
@@ -340,7 +341,7 @@ mod tests {
     fn peers_that_copies_do_not_find_are_left_out() {
         let stray = Net { stray: vec![9], ..net() };
         assert_eq!(plan(&CHAIN, &stray), (vec![(1, 0b10), (2, 0b110), (3, 0b1110)], vec![9]));
-        // Nobody at site 1 would notice what is lost there, so no frame passes through it.
+        // Nobody at site 1 would notice a loss there, so no frame passes through it.
         let stray = Net { stray: vec![1, 9], ..net() };
         assert_eq!(plan(&CHAIN, &stray), (vec![(2, 0b100), (3, 0b1100)], vec![1, 9]));
         let all_away = Net { away: vec![1, 2, 3], ..net() };

@@ -1,27 +1,27 @@
-//! Which gateway the next frame to a peer takes: frames are striped according to how much of what each gateway carried
-//! has arrived.
+//! The choice of the gateway for the next frame to a peer: frames are striped according to the bytes that arrive
+//! through each gateway.
 
 use wire::receipt::MAX_ROUTES;
 
-/// Another gateway takes over when this many more bytes are in flight through the one in use.
+/// Another gateway takes over when the load of the one in use is higher by this many bytes.
 const STRIPE: u64 = 64 << 10;
 /// The last bytes of a message, up to this many, follow the ones before them: at another gateway they would wait behind
 /// others' messages.
 const TAIL: u64 = 16 << 10;
-/// Loads that differ by less, in bytes, count as equal.
+/// Loads that differ by less than this, in bytes, count as equal.
 const LIKE: u64 = 16 << 10;
-/// A receipt is sent at least this often, in bytes that arrived on more than one route.
+/// A receipt is due after this many bytes, if they arrived on more than one route.
 const RECEIPT: u64 = 256 << 10;
 
-/// How much must arrive for a new measurement of a gateway's share to weigh as much as everything known before.
+/// After this many bytes, a new measurement of a gateway's share weighs as much as all earlier ones.
 const MEMORY: f64 = (512 << 10) as f64;
-/// A gateway with a smaller share is not the first after a pause.
+/// A gateway with a smaller share does not come first after a pause.
 const SLOW: f64 = 0.5;
-/// A gateway always has at least this part of an equal share in flight: otherwise it would never be noticed that it
-/// became faster.
+/// A gateway always has at least this part of an equal share in flight: otherwise nobody would notice that it has
+/// become faster.
 const LEAST: f64 = 1.0 / 8.0;
 
-/// See the module docs. The sender's and the receiver's half.
+/// Both halves of striping, the sender's and the receiver's; see the module docs.
 #[derive(Debug, Default)]
 pub struct Stripe {
     out: Vec<Out>,
@@ -29,21 +29,21 @@ pub struct Stripe {
     first: usize,
     /// The gateway of the last frame.
     last: usize,
-    /// The first usable gateway takes everything.
+    /// All frames go through the first usable gateway.
     in_order: bool,
-    /// Bytes that have arrived, by the route that their sender names.
+    /// Bytes that have arrived, by the sender's number of the route.
     come: Vec<(u8, u64)>,
     /// Bytes that have arrived since the last receipt.
     untold: u64,
 }
 
-/// What is sent through one gateway.
+/// The traffic through one gateway.
 #[derive(Clone, Copy, Debug)]
 struct Out {
     sent: u64,
     /// Bytes known to have arrived.
     arrived: u64,
-    /// Its share of everything that arrives, as far as is known; 1 is an equal share.
+    /// Its estimated share of all arriving bytes; 1 is an equal share.
     share: f64,
 }
 
@@ -60,7 +60,7 @@ impl Stripe {
         Stripe { first, last: first, ..Stripe::default() }
     }
 
-    /// Everything goes through the first usable gateway.
+    /// Sends all frames through the first usable gateway.
     pub fn first() -> Stripe {
         Stripe { in_order: true, ..Stripe::default() }
     }
@@ -72,27 +72,27 @@ impl Stripe {
         &mut self.out[gateway]
     }
 
-    /// What a gateway that nothing is known of is expected to carry, compared with the others.
+    /// Sets the expected share of a gateway, relative to the others, if nothing is known about it yet.
     pub fn expect(&mut self, gateway: usize, share: f64) {
         if self.out.len() <= gateway {
             self.of(gateway).share = share.max(LEAST);
         }
     }
 
-    /// Everything has arrived.
+    /// Counts all frames as arrived.
     pub fn settle(&mut self) {
         self.out.iter_mut().for_each(|out| out.arrived = out.sent);
     }
 
-    /// A frame was sent through this gateway.
+    /// Counts a frame as sent through this gateway.
     pub fn sent(&mut self, gateway: usize, bytes: usize) {
         self.of(gateway).sent += bytes as u64;
         self.last = gateway;
     }
 
-    /// There was nothing to send, and now there is. If no more is in flight than a receiver need not report
-    /// (`in_flight` bytes), it counts as arrived, and the first gateway has its turn, unless it is known to be slow:
-    /// ranks that exchange messages in lockstep then do not all load the same gateway.
+    /// Begins to send after a pause. If no more bytes (`in_flight`) are in flight than a receiver may leave unreported,
+    /// they count as arrived, and the first gateway is next, unless it is known to be slow. So ranks that exchange
+    /// messages in lockstep do not all load the same gateway.
     pub fn begin(&mut self, in_flight: u64) {
         if in_flight > RECEIPT {
             return;
@@ -106,22 +106,21 @@ impl Stripe {
         }
     }
 
-    /// What was in flight through this gateway no longer is.
+    /// Counts no frame as in flight through this gateway any more.
     pub fn lost(&mut self, gateway: usize) {
         let out = self.of(gateway);
         out.arrived = out.sent;
     }
 
-    /// Bytes in flight, scaled to what they would be if all gateways were equally fast. Where this is equal for all,
-    /// all take the same time to carry what they have, and nothing sent through a fast gateway has to wait for what
-    /// goes through a slow one.
+    /// Bytes in flight, scaled to gateways of equal speed. If loads are equal, all gateways take the same time to carry
+    /// their bytes, and no frame sent through a fast gateway waits for frames on a slow one.
     pub fn load(&self, gateway: usize) -> u64 {
         self.out.get(gateway).map_or(0, |out| (out.under_way() as f64 / out.share) as u64)
     }
 
-    /// The gateway for the next frame, of a message of which this many bytes are `left`: the last one, until another
-    /// has much less to carry relative to its speed. Among equals it is the next in a circle, so that ranks that
-    /// started with different gateways, and send alike, do not all meet at one.
+    /// The gateway for the next frame of a message that has this many bytes `left`: the last one, until another has
+    /// much less load. Among equals it is the next in a circle, so ranks that started with different gateways, and send
+    /// alike, do not all meet at one.
     pub fn choose(&self, mut usable: impl Iterator<Item = usize>, left: u64) -> Option<usize> {
         if self.in_order {
             return usable.next();
@@ -142,7 +141,7 @@ impl Stripe {
         Some(if stay { self.last } else { least })
     }
 
-    /// A frame has arrived that took this route at its sender.
+    /// Counts a frame that has arrived and took this route at its sender.
     pub fn came(&mut self, route: u8, bytes: u32) {
         self.untold += u64::from(bytes);
         match self.come.iter_mut().find(|(known, _)| *known == route) {
@@ -151,18 +150,19 @@ impl Stripe {
         }
     }
 
-    /// Whether the peer should be sent a receipt: how much has arrived on which route.
+    /// Returns true if the peer needs a receipt for the bytes that have arrived on each route.
     pub fn receipt_is_due(&self) -> bool {
         self.come.len() > 1 && self.untold >= RECEIPT
     }
 
-    /// The receipt: empty where there is only one route.
+    /// The receipt: empty if there is only one route.
     pub fn receipt(&mut self) -> Vec<u8> {
         self.untold = 0;
         if self.come.len() > 1 { wire::receipt::encode(&self.come) } else { Vec::new() }
     }
 
-    /// The peer reports how much has arrived through each gateway. More than was sent counts as all of it.
+    /// Processes the peer's receipt: bytes that have arrived through each gateway. More than was sent counts as all of
+    /// it.
     pub fn arrived(&mut self, receipt: &[(u8, u64)]) {
         if receipt.is_empty() {
             return;
@@ -179,8 +179,8 @@ impl Stripe {
         self.learn(&came);
     }
 
-    /// Shares follow what arrived (bytes, by gateway) through gateways that still have something to carry. One that had
-    /// nothing left could have carried more, but not less.
+    /// Adjusts shares to the bytes that have arrived (`came`, by gateway) through gateways with frames still in flight.
+    /// A gateway with none left could have carried more, but not less.
     fn learn(&mut self, came: &[u64]) {
         let is_full = |out: &Out| out.under_way() > 0;
         let full = || self.out.iter().zip(came).filter(|(out, _)| is_full(out));
@@ -221,7 +221,7 @@ mod tests {
                 sender.sent(gateway, frame);
                 queues[gateway] += 1;
             }
-            // Gateway 1 delivers three frames while gateway 0 delivers one.
+            // Gateway 1 delivers three frames for each frame of gateway 0.
             let gateway = usize::from(turn % 4 != 0);
             if queues[gateway] > 0 {
                 queues[gateway] -= 1;
@@ -261,8 +261,8 @@ mod tests {
         let mut ranks: Vec<Stripe> = (0..4).map(Stripe::starting_with).collect();
         for _ in 0..10 {
             for (own, stripe) in ranks.iter_mut().enumerate() {
-                // What it sent last counts as arrived, although that was not reported, and a message of one stripe and
-                // its header stays whole.
+                // Its last message counts as arrived, although no receipt came, and a message of one stripe and its
+                // header stays whole.
                 stripe.begin(STRIPE + 100);
                 for left in [STRIPE + 100, 100] {
                     assert_eq!(stripe.choose(0..4, left), Some(own));
@@ -297,8 +297,8 @@ mod tests {
         assert_ne!(stripe.choose(0..3, STRIPE), Some(1), "{:?}", stripe.out);
     }
 
-    /// What arrives in a second of 100, as a share of what all gateways together could carry, with a channel of this
-    /// window that delivers in order over paths of 10 ms each way.
+    /// Bytes that arrive in order in 20 s, as a fraction of the capacity of all gateways, with a channel of this window
+    /// over paths of 10 ms each way.
     fn carried(rates: &[u64], window: u64) -> f64 {
         const FRAME: u64 = 16 << 10;
         const STEP_US: u64 = 100;
@@ -306,7 +306,7 @@ mod tests {
         let (mut sender, mut receiver) = (Stripe::default(), Stripe::default());
         let mut queues = vec![VecDeque::<u64>::new(); rates.len()];
         let mut credit = vec![0u64; rates.len()];
-        // What is in flight to the receiver, and back: when it arrives, and what it is.
+        // Frames in flight to the receiver, and acknowledgements in flight back: time of arrival, and content.
         let mut there = VecDeque::<(u64, usize, u64)>::new();
         let mut back = VecDeque::<(u64, u64, Vec<u8>)>::new();
         let (mut sent, mut known, mut in_order, mut told) = (0u64, 0u64, 0u64, 0u64);

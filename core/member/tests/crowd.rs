@@ -1,6 +1,6 @@
-//! Many members at two sites, each of which talks to all members of the other site: what their gateways hold is limited
-//! and no member starves, although nothing was promised to any pair. In virtual time; `LANDBRIDGE_CROWD=1000` makes it
-//! 1,000 at each site.
+//! Many members at two sites, each of which talks to all members of the other site: the bytes that their gateways hold
+//! stay limited and no member starves, although gateways promise nothing to any pair. In virtual time;
+//! `LANDBRIDGE_CROWD=1000` makes it 1,000 at each site.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(clippy::print_stdout, reason = "its figures are the result")]
@@ -23,7 +23,7 @@ const MAX_PAYLOAD: u32 = 16 << 10;
 const BACKED_UP: u64 = 1 << 20;
 /// The payload of all frames.
 static PAYLOAD: [u8; MAX_PAYLOAD as usize] = [0; MAX_PAYLOAD as usize];
-/// The smallest limit on what may wait for a member, as in the gateway.
+/// The smallest limit on the bytes that may wait for a member, as in the gateway.
 const LEAST: u64 = 32 << 10;
 
 type Frame = (FrameHeader, u32);
@@ -49,7 +49,7 @@ impl Queue for Bytes {
     }
 }
 
-/// What a member may still put on its network card in this step, and what it has put there.
+/// A member's network card in this step: the bytes it still takes, and the frames it has taken.
 struct Card {
     left: i64,
     frames: Vec<Frame>,
@@ -100,7 +100,7 @@ fn bytes(frame: &Frame) -> u64 {
     u64::from(frame.1) + HEADER_LEN as u64
 }
 
-/// A gateway of one site: what is queued for its trunk, and for each of its members.
+/// A gateway of one site, with its queues for the trunk and for each of its members.
 #[derive(Default)]
 struct Gateway {
     out: VecDeque<Frame>,
@@ -124,7 +124,7 @@ struct Plan {
     card: u64,
     trunk: u64,
     delay: u64,
-    /// How fast member number `n` of the second site reads.
+    /// Reading rate of member number `n` of the second site.
     reads: fn(usize) -> u64,
 }
 
@@ -150,7 +150,7 @@ fn number(identity: Identity) -> usize {
 
 impl World {
     fn new(plan: Plan) -> World {
-        // As the gateway grants it: half of half of its memory, shared by all that send to it.
+        // As the gateway grants it: half of half of its memory, shared by all members that send to it.
         let share = (plan.memory / 4 / plan.members as u64).max(LEAST);
         let talk = |site, number| {
             let (striping, window) = (Striping::Adaptive { first: 0 }, Window::Adapting(RANK_WINDOW));
@@ -207,7 +207,7 @@ impl World {
         }
     }
 
-    /// What a gateway's trunk takes in a step.
+    /// Puts as much on a gateway's trunk as it takes in a step.
     fn carry(&mut self, site: usize) {
         let (trunk, at) = (self.plan.trunk, self.now + self.plan.delay);
         let gateway = &mut self.gateways[site];
@@ -248,7 +248,7 @@ impl World {
     fn read(&mut self, site: usize, now_ns: u64) {
         for member in 0..self.plan.members {
             let rate = if site == 1 { (self.plan.reads)(member) } else { self.plan.card } as i64;
-            // A frame longer than what is read in a step is paid for by later steps.
+            // A frame longer than the bytes read in a step is paid for by later steps.
             let reading = &mut self.gateways[site].reading[member];
             *reading = (*reading + rate).min(rate);
             while self.gateways[site].reading[member] > 0 {
@@ -290,7 +290,7 @@ impl Gateway {
     }
 }
 
-/// How many members at each site: few by default, for every test run.
+/// Number of members at each site: few by default, for every test run.
 fn crowd(few: usize) -> usize {
     std::env::var("LANDBRIDGE_CROWD").map_or(few, |text| text.parse().unwrap())
 }
@@ -300,7 +300,7 @@ fn all_to_all_fits_into_memory_and_nobody_starves() {
     all_to_all(1_250);
 }
 
-/// A trunk that carries more than slow readers take: gateways refuse what is for those readers, and nothing else.
+/// A trunk that carries more than slow readers take: gateways must refuse frames for those readers, and no others.
 #[test]
 fn slow_readers_of_an_all_to_all_hold_nobody_else_up() {
     all_to_all(10_000);
@@ -310,14 +310,14 @@ fn slow_readers_of_an_all_to_all_hold_nobody_else_up() {
 /// each member.
 fn all_to_all(trunk_each: u64) {
     let members = crowd(100);
-    // As much memory for each as 1,000 members have of 256 MiB; a tenth read at a tenth of the speed.
+    // As much memory for each as 1,000 members have of 256 MiB; a tenth of them read at a tenth of the speed.
     let memory = (256 << 20) / 1000 * members as u64;
     let reads = |member: usize| if member.is_multiple_of(10) { 2_500 } else { 25_000 };
     let (card, trunk) = (25_000, trunk_each * members as u64);
     let mut world = World::new(Plan { members, memory, card, trunk, delay: 10, reads });
     const EACH: u64 = 20_000;
     for from in 0..members {
-        // As in an all-to-all: each starts with a different peer.
+        // As in an all-to-all, each starts with a different peer.
         for to in (0..members).map(|step| (from + step) % members) {
             world.say((0, from), (1, to), EACH);
             world.say((1, from), (0, to), EACH);
@@ -325,7 +325,7 @@ fn all_to_all(trunk_each: u64) {
     }
     let all = EACH * members as u64;
     let (mut half, mut end) = (0, 0);
-    // When each member of the second site had received everything.
+    // The time at which each member of the second site had received everything.
     let mut done = vec![0; members];
     while world.arrived.iter().flatten().any(|arrived| *arrived < all) {
         world.step();

@@ -1,5 +1,5 @@
-//! How long choosing a schedule takes, and how near it comes to the bound: `cargo run --release -p landbridge-plan
-//! --example choose`.
+//! Measures the time to choose a schedule, and the chosen rate relative to the bound: `cargo run --release -p
+//! landbridge-plan --example choose`.
 
 #![allow(clippy::print_stdout, clippy::unwrap_used)]
 
@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use plan::{Effort, Instance, Links, Matrix, Ports};
 
-/// Gateways of 10 to 1000 MB/s, pairs with less, latencies of 5 to 80 ms.
+/// Gateways of 10 to 1000 MB/s, pairs with at most that, latencies of 5 to 80 ms.
 fn instance(nodes: usize, message: u64, seed: u64) -> Instance {
     let mut state = seed;
     let mut random = || {

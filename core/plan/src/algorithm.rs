@@ -116,13 +116,13 @@ impl Algorithm {
     /// The algorithm of this name.
     ///
     /// # Errors
-    /// No algorithm has it; the error lists those that there are.
+    /// [`UnknownAlgorithm`] if no algorithm has this name; its message lists the known names.
     pub fn by_name(name: &str) -> Result<Algorithm, UnknownAlgorithm> {
         let found = Algorithm::ALL.into_iter().find(|algorithm| algorithm.name() == name);
         found.ok_or_else(|| UnknownAlgorithm { name: name.to_owned() })
     }
 
-    /// Builds its tree.
+    /// Builds the algorithm's tree.
     #[must_use]
     pub fn build(self, instance: &Instance) -> Tree {
         let latency = &instance.links().latency;

@@ -1,10 +1,10 @@
-//! The cheapest spanning arborescence: a tree in which the sum of edge weights is least.
+//! The cheapest spanning arborescence: the tree with the least sum of edge weights.
 
 use crate::instance::Instance;
 use crate::matrix::Matrix;
 use crate::tree::Tree;
 
-/// The tree of the least sum of C_ij; children ascending, breadth first.
+/// The tree with the least sum of C_ij; nodes in breadth-first order, children ascending.
 pub(crate) fn cheapest_tree(instance: &Instance) -> Tree {
     let parents = minimum_arborescence(&instance.costs(), instance.root());
     Tree::breadth_first(instance.root(), &parents)
@@ -32,7 +32,7 @@ struct Contraction {
     top: Vec<usize>,
     /// By component: the component that it was contracted into.
     inside: Vec<Option<usize>>,
-    /// By component: whether its path of chosen edges leads back to the root.
+    /// By component: true if its path of chosen edges leads back to the root.
     joined: Vec<bool>,
     /// By component: the edge chosen into it.
     chosen: Vec<Option<(usize, usize)>>,
@@ -58,7 +58,7 @@ impl Contraction {
         }
     }
 
-    /// Follows the cheapest edges back from a component until they reach one that is joined to the root, and contracts
+    /// Follows the cheapest edges back from a component until they reach a component joined to the root, and contracts
     /// the cycles on the way.
     fn grow(&mut self, from: usize) {
         let mut path = vec![(from, 0.0)];
@@ -98,7 +98,8 @@ impl Contraction {
         best
     }
 
-    /// Makes one component of a cycle of components, each with the weight of the edge chosen into it.
+    /// Merges a cycle of components into one component. `cycle` gives each component and the weight of the edge chosen
+    /// into it.
     fn contract(&mut self, cycle: &[(usize, f64)]) -> usize {
         let new = self.inside.len();
         let mut incoming = vec![(f64::INFINITY, 0); self.nodes];
@@ -123,7 +124,8 @@ impl Contraction {
         new
     }
 
-    /// The edges chosen into outermost components stand; each replaces those chosen into what it enters inside.
+    /// Expands the contracted cycles into parents. The edges chosen into outermost components stay; each replaces the
+    /// chosen edges of the inner components that it enters.
     fn expand(self) -> Vec<Option<usize>> {
         let mut parents = vec![None; self.nodes];
         let mut entered = vec![false; self.inside.len()];

@@ -1,4 +1,4 @@
-//! The choice: one tree, or several with shares, by simulating what is worth it.
+//! The choice of a schedule: one tree, or several with shares, by simulating the promising candidates.
 
 use crate::algorithm::Algorithm;
 use crate::instance::Instance;
@@ -9,40 +9,40 @@ use crate::transfer::{Transfer, Trees};
 use crate::tree::Tree;
 use crate::uplinks::shallow_packing;
 
-/// The most packets that are simulated. A message of more is judged as if its packets were larger.
+/// The most packets simulated. A message with more is simulated with larger packets.
 pub const MOST_SIMULATED: u64 = 8192;
 
-/// Up to here algorithms of O(N³) are tried, and linear programs over trees.
+/// The most nodes for which O(N³) algorithms and linear programs over trees are tried.
 const SEVERAL: usize = 200;
 
-/// What the local search may spend: about this many steps over edges and packets.
+/// Budget of the local search: about this many steps over edges and packets.
 const STEPS: usize = 2_000_000;
 
-/// How many trees are looked at more closely.
+/// The number of most promising trees that are examined more closely.
 const PROMISING: usize = 6;
 
-/// The gap to what no schedule beats, in parts of it, from which on single trees are improved.
+/// The relative gap to the lower bound above which single trees are improved by local search.
 const WORTH: f64 = 0.01;
 
-/// Schedules that take at most this much longer, in parts, are as good as the best one.
+/// Schedules at most this much longer than the best one, as a fraction of its time, count as equally good.
 const TIE: f64 = 0.015;
 
-/// Among more nodes than this, a message shorter than this takes one tree: several would open with a burst between
-/// nearly every pair, which overflows queues that the model does not know.
+/// With more nodes than this, a message shorter than [`LEAST_OF_CROWD`] takes one tree: several trees would start with
+/// a burst between nearly every pair, which overflows queues that the model does not cover.
 const CROWD: usize = 10;
 const LEAST_OF_CROWD: u64 = 1 << 20;
 
-/// Chooses how to broadcast: of everything that was tried, nearly the fastest schedule in the model of [`Schedule`].
+/// Chooses how to broadcast: a schedule within 1.5 % of the fastest one tried, in the model of [`Schedule`].
 ///
-/// Tried are the trees of [`candidates`], the best of them with children served longest tail first and improved by a
-/// local search; and several trees at once, at rates within all limits, if the message has several packets and is not
-/// shorter than 1 MiB for more than 10 nodes. A schedule whose time cannot be below the best so far is not simulated.
-/// Among those within 1.5 % of the fastest, one tree comes before several, and one whose nodes have few children before
-/// others: bursts fill queues that the model does not know. So no tree of [`candidates`] is faster by more than that.
-/// `most_trees` (1 or more) bounds how many trees the choice has.
+/// It tries the trees of [`candidates`], the best of them with children served longest tail first and improved by a
+/// local search. It also tries several trees at once, at rates within all limits, if the message has several packets
+/// and, for more than 10 nodes, at least 1 MiB. A schedule whose lower bound exceeds the best time so far is not
+/// simulated. Among schedules within 1.5 % of the fastest, it prefers one tree to several, and a tree whose nodes have
+/// few children: bursts fill queues that the model does not cover. So no tree of [`candidates`] is faster by more than
+/// 1.5 %. `most_trees` (1 or more) bounds the number of trees in the schedule.
 ///
-/// Left out for more than 200 nodes: look-ahead ECEF, pruning, and all packings but that of the trees which the closed
-/// form for uplinks uses most.
+/// For more than 200 nodes it skips look-ahead ECEF, pruning, and all packings except one: that of the trees which the
+/// closed form for uplinks uses most.
 #[must_use]
 pub fn choose(instance: &Instance, most_trees: usize) -> Schedule {
     let instance = &instance.with_at_most(MOST_SIMULATED);
@@ -52,7 +52,7 @@ pub fn choose(instance: &Instance, most_trees: usize) -> Schedule {
     let is_crowd = instance.nodes() > CROWD && instance.message_bytes() < LEAST_OF_CROWD;
     let most_trees = if instance.packets() > 1 && !is_crowd { most_trees.max(1) } else { 1 };
     let work = instance.packets() as usize * instance.nodes();
-    // Simulating long messages takes time, and mostly shows that several trees are better.
+    // Simulating a long message takes time, and several trees mostly win there.
     let are_several_first = work > STEPS / 100;
     let mut transfer = None;
     if are_several_first {
@@ -71,8 +71,8 @@ pub fn choose(instance: &Instance, most_trees: usize) -> Schedule {
     calmest(best.schedule, instance, trees.as_ref().zip(transfer.as_ref()), singles)
 }
 
-/// Trees with times that they cannot beat, in this order: those of [`candidates`], the most promising of `others`, and
-/// the most promising of all with children served longest tail first.
+/// Single trees with lower bounds of their times, lowest first: those of [`candidates`], the most promising of
+/// `others`, and the most promising of all these with children served longest tail first.
 fn singles(instance: &Instance, others: &[Tree]) -> Vec<(f64, Tree)> {
     let promise = |tree: Tree| (least_time(instance, &tree), tree);
     let mut trees: Vec<(f64, Tree)> = others.iter().cloned().map(promise).collect();
@@ -87,7 +87,7 @@ fn singles(instance: &Instance, others: &[Tree]) -> Vec<(f64, Tree)> {
     trees
 }
 
-/// The best of these trees; none if none is better than `wanted`.
+/// The fastest schedule of one of these trees, or `None` if none is faster than `wanted`.
 fn best_single(instance: &Instance, singles: &[(f64, Tree)], wanted: f64) -> Option<Schedule> {
     let mut best: Option<Schedule> = None;
     for (least, tree) in singles {
@@ -101,8 +101,8 @@ fn best_single(instance: &Instance, singles: &[(f64, Tree)], wanted: f64) -> Opt
     best
 }
 
-/// Of schedules about as fast as the best one, that of fewest trees, and of single trees the one whose nodes send least
-/// to several at once.
+/// The schedule with the fewest trees among those about as fast as the best one; among single trees, the one with the
+/// least [`crowding`].
 fn calmest(
     best: Schedule,
     instance: &Instance,
@@ -134,7 +134,7 @@ fn calmest(
     best
 }
 
-/// The sum of the squares of the numbers of children.
+/// The sum over all nodes of the squared number of children.
 fn crowding(tree: &Tree) -> usize {
     tree.children().iter().map(|children| children.len() * children.len()).sum()
 }
@@ -157,7 +157,7 @@ struct Best<'a> {
 }
 
 impl<'a> Best<'a> {
-    /// The root to all: what any other schedule is to beat.
+    /// Starts with the flat tree, the time that any other schedule must beat.
     fn new(instance: &'a Instance) -> Best<'a> {
         let schedule = Schedule::new(instance, vec![(Algorithm::Flat.build(instance), 1.0)]);
         Best { instance, schedule }
@@ -170,7 +170,8 @@ impl<'a> Best<'a> {
     }
 }
 
-/// Tries several trees at once. Gives the transfer over as many as are worth it.
+/// Tries several trees at once. Returns the best transfer over any number of trees, or `None` if no linear program was
+/// solved.
 fn several(best: &mut Best, trees: Option<&Trees>, most_trees: usize) -> Option<Transfer> {
     let instance = best.instance;
     if most_trees == 1 {

@@ -41,7 +41,7 @@ impl Factors {
         Some(Factors { size, cells, rows })
     }
 
-    /// x of A x = b.
+    /// Solves A x = b for x.
     pub(crate) fn solve(&self, b: Vec<f64>) -> Vec<f64> {
         let mut x: Vec<f64> = self.rows.iter().map(|&row| b[row]).collect();
         for at in 0..self.size {
@@ -57,7 +57,7 @@ impl Factors {
         x
     }
 
-    /// y of Aᵀ y = c.
+    /// Solves Aᵀ y = c for y.
     pub(crate) fn solve_transposed(&self, mut c: Vec<f64>) -> Vec<f64> {
         let cell = |row: usize, column: usize| self.cells[row * self.size + column];
         for at in 0..self.size {

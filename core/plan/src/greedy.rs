@@ -1,12 +1,12 @@
-//! Trees that grow by one edge at a time, the best one between a node that has the message and one that waits.
+//! Trees that grow by one edge at a time: the best edge between a node that has the message and a waiting node.
 //!
-//! Ties in all of them: the smallest value, then the smallest receiver, then the smallest sender.
+//! All of them choose the smallest value, then the smallest receiver, then the smallest sender.
 
 use crate::instance::Instance;
 use crate::matrix::Matrix;
 use crate::tree::Tree;
 
-/// What an edge does to the times at which its two ends can send next.
+/// The effect of an edge on the times at which its two ends can send next.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Busy<'a> {
     /// Nothing: only the edge counts (Prim, FEF).
@@ -21,20 +21,20 @@ pub(crate) enum Busy<'a> {
     Sender,
 }
 
-/// What is added to an edge's value for what its receiver can do next.
+/// The look-ahead term added to an edge's value, for the edges its receiver can serve next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ahead {
     Nothing,
-    /// The cheapest of the receiver's edges to nodes that wait.
+    /// The cheapest of the receiver's edges to other waiting nodes.
     Least,
-    /// The mean of the receiver's edges to nodes that wait.
+    /// The mean of the receiver's edges to other waiting nodes.
     Mean,
 }
 
-/// A tree that grows: each step attaches the waiting j and the informed i of the least R_i + C_ij.
+/// A growing tree: each step attaches the waiting j to the informed i with the least R_i + C_ij.
 pub(crate) struct Greedy<'a> {
     costs: &'a Matrix,
-    /// When each node can send next.
+    /// The time at which each node can send next.
     pub(crate) ready: Vec<f64>,
     pub(crate) tree: Tree,
     /// By waiting node: the least R_i + C_ij over informed i, and that i.
@@ -53,8 +53,8 @@ impl<'a> Greedy<'a> {
         }
     }
 
-    /// Attaches all of `waiting`, which is ascending. O(N²) as a rule: only receivers whose best sender became busy
-    /// look at all senders again. O(N³) with a look ahead.
+    /// Attaches all of `waiting`, which is ascending. Usually O(N²): only receivers whose best sender became busy scan
+    /// all senders again. O(N³) with look-ahead.
     pub(crate) fn attach_all(&mut self, mut waiting: Vec<usize>, busy: Busy, ahead: Ahead) {
         while !waiting.is_empty() {
             let mut chosen = (f64::INFINITY, 0);
@@ -62,7 +62,8 @@ impl<'a> Greedy<'a> {
                 let mut value = self.best[receiver].0;
                 if ahead != Ahead::Nothing {
                     let added = self.ahead(receiver, &waiting, ahead);
-                    // Sums of two senders may be equal although what comes before the addition is not.
+                    // Rounding may make the sums of two senders equal although their values without the look-ahead
+                    // differ.
                     self.best[receiver] = self.best_sender(receiver, added);
                     value = self.best[receiver].0;
                 }
@@ -76,7 +77,7 @@ impl<'a> Greedy<'a> {
         }
     }
 
-    /// Makes the edge from `sender` and renews the times of its ends.
+    /// Adds the edge from `sender` and updates the times of its ends.
     fn attach(&mut self, receiver: usize, sender: usize, busy: Busy) {
         self.tree.attach(receiver, sender);
         let (start, cost) = (self.ready[sender], self.costs[(sender, receiver)]);
@@ -91,7 +92,7 @@ impl<'a> Greedy<'a> {
         }
     }
 
-    /// Finds the best senders again after the last edge led to `new`.
+    /// Updates the best senders after `new` was attached.
     fn renew(&mut self, new: usize, waiting: &[usize]) {
         let sender = self.tree.parent(new);
         for &receiver in waiting {
@@ -150,40 +151,40 @@ pub(crate) fn fastest_edge_first(instance: &Instance, costs: &Matrix) -> Tree {
     grown(costs, instance, Busy::Neither, Ahead::Nothing)
 }
 
-/// Earliest completing edge first: the least R_i + C_ij, both ends busy for C_ij; with a look ahead, plus what the
-/// receiver's next edge may cost. Bhat, Raghavendra and Prasanna, ICDCS 1999. See [`Greedy::attach_all`] for its order.
+/// Earliest completing edge first: the least R_i + C_ij, both ends busy for C_ij; with look-ahead, plus the cost of the
+/// receiver's next edge. Bhat, Raghavendra and Prasanna, ICDCS 1999. See [`Greedy::attach_all`] for its order.
 pub(crate) fn earliest_completing_edge_first(instance: &Instance, costs: &Matrix, ahead: Ahead) -> Tree {
     grown(costs, instance, Busy::Both, ahead)
 }
 
-/// Earliest completing edge first where latency overlaps: the sender is busy for m/B only. Bhat's rule with LogGP's
-/// gap. Overheads do not count, as in the costs.
+/// Earliest completing edge first with overlapping latency: the sender is busy for m/B only. Bhat's rule with LogGP's
+/// gap. Overheads are ignored, as in [`Instance::costs`].
 pub(crate) fn earliest_completing_edge_with_gap(instance: &Instance) -> Tree {
     let message = instance.message_bytes() as f64;
     let gap = Matrix::from_fn(instance.nodes(), |i, j| if i == j { 0.0 } else { message / instance.bandwidth(i, j) });
     grown(&instance.costs(), instance, Busy::SenderFor(&gap), Ahead::Nothing)
 }
 
-/// Dijkstra's shortest paths, nodes in the order of their distance. O(N²).
+/// Dijkstra's shortest paths, nodes attached in order of distance. O(N²).
 pub(crate) fn shortest_paths(instance: &Instance) -> Tree {
     grown(&instance.costs(), instance, Busy::Receiver, Ahead::Nothing)
 }
 
-/// Growing a minimum weighted out-degree tree: the edge after which its sender's sum of m/B is least. Beaumont, Marchal
-/// and Robert, "Broadcast trees for heterogeneous platforms", IPDPS 2005, algorithm 3. O(N²) as a rule.
+/// Growing a minimum weighted out-degree tree: picks the edge that leaves its sender's sum of m/B least. Beaumont,
+/// Marchal and Robert, "Broadcast trees for heterogeneous platforms", IPDPS 2005, algorithm 3. Usually O(N²).
 pub(crate) fn minimum_out_degree(instance: &Instance) -> Tree {
     let message = instance.message_bytes() as f64;
     let times = Matrix::from_fn(instance.nodes(), |i, j| if i == j { 0.0 } else { message / instance.bandwidth(i, j) });
     grown(&times, instance, Busy::Sender, Ahead::Nothing)
 }
 
-/// The second tree of TTCC, two trees of which each node takes the copy that comes first: Cha and others, 2003,
-/// reconstructed. Both are ECEF trees, the second without the directed edges of the first. Where no other edge is left,
-/// an edge of the first is taken again (N = 2, for example). O(N²) as a rule.
+/// The second tree of TTCC: Cha and others, 2003, reconstructed. TTCC broadcasts over two trees, and each node takes
+/// the copy that arrives first. Both are ECEF trees, the second without the directed edges of the first. If no other
+/// edge is left, an edge of the first is reused (N = 2, for example). Usually O(N²).
 pub(crate) fn second_disjoint_tree(instance: &Instance) -> Tree {
     let mut costs = instance.costs();
     let first = earliest_completing_edge_first(instance, &costs, Ahead::Nothing);
-    // More than any schedule without these edges can take, and in proportion to what the edge costs.
+    // Exceeds the time of any schedule without these edges, and grows with the edge costs.
     let penalty = 1e9 * (0..costs.size()).map(|i| costs.row(i).iter().sum::<f64>()).sum::<f64>();
     for edge in first.edges() {
         costs[edge] += penalty;
@@ -191,9 +192,9 @@ pub(crate) fn second_disjoint_tree(instance: &Instance) -> Tree {
     earliest_completing_edge_first(instance, &costs, Ahead::Nothing)
 }
 
-/// Hierarchical latency-optimal tree: Park and others, ICCS 2003, reconstructed. FEF on latency, in whose order each
-/// node j stays where FEF attached it if the path there beats the root's own latency to j, and else becomes a child of
-/// the root. O(N²).
+/// Hierarchical latency-optimal tree: Park and others, ICCS 2003, reconstructed. Builds the FEF tree on latency and
+/// visits its nodes in order of attachment: node j keeps its parent if the path through it is shorter than the root's
+/// own latency to j, and otherwise becomes a child of the root. O(N²).
 pub(crate) fn latency_optimal(instance: &Instance) -> Tree {
     let latency = &instance.links().latency;
     let root = instance.root();

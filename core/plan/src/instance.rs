@@ -1,4 +1,4 @@
-//! What is to be broadcast, and over which links.
+//! A broadcast: the message, the nodes and the links between them.
 
 use thiserror::Error;
 
@@ -10,7 +10,7 @@ pub const MOST_NODES: usize = 4096;
 /// The most packets of one message.
 pub const MOST_PACKETS: u64 = 1 << 22;
 
-/// Why there is no instance. The author of the file or the call must change it.
+/// Reasons for rejecting an instance. The author of the file or the call must fix it.
 #[derive(Debug, Clone, PartialEq, Error)]
 #[non_exhaustive]
 pub enum InstanceError {
@@ -20,7 +20,7 @@ pub enum InstanceError {
     /// A field is missing.
     #[error("{field}: missing; an instance needs it")]
     Missing { field: &'static str },
-    /// A field stands twice.
+    /// A field appears twice.
     #[error("{field}: given twice; which one counts is unclear, so remove one")]
     Twice { field: String },
     /// A value has the wrong kind or is out of range.
@@ -53,13 +53,14 @@ pub struct Links {
     pub latency: Matrix,
     /// The rate of one connection from sender to receiver; the diagonal does not count.
     pub bandwidth: Matrix,
-    /// The rate at which a node sends to all others together. Where there is no such limit: the sum of its row.
+    /// The rate at which a node sends to all others together. Without such a limit: the sum of its row in `bandwidth`.
     pub uplink: Vec<f64>,
-    /// The rate at which a node receives from all others together. Where there is no such limit: the sum of its column.
+    /// The rate at which a node receives from all others together. Without such a limit: the sum of its column in
+    /// `bandwidth`.
     pub downlink: Vec<f64>,
 }
 
-/// One broadcast: a message of the root for all other nodes, and the links. Every value has been checked: rates are
+/// One broadcast: a message from the root to all other nodes, and the links. Every value has been checked: rates are
 /// positive and finite, latencies and overheads finite and not negative.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Instance {
@@ -76,14 +77,14 @@ impl Instance {
     /// shorter.
     ///
     /// # Errors
-    /// [`InstanceError`] names the entry that is out of range, with the names that an instance file gives it.
+    /// [`InstanceError`] names the entry that is out of range, by its name in an instance file.
     pub fn new(links: Links, root: usize, message_bytes: u64, packet_bytes: u64) -> Result<Instance, InstanceError> {
         let instance = Instance { root, message_bytes, packet_bytes, send_overhead: 0.0, receive_overhead: 0.0, links };
         instance.check()?;
         Ok(instance)
     }
 
-    /// The same with what a node's processor spends on each packet or block it sends and receives, in seconds.
+    /// The same instance with overheads: the processor time to send and to receive one packet or block, in seconds.
     ///
     /// # Errors
     /// An overhead is negative or not finite.
@@ -97,20 +98,20 @@ impl Instance {
     /// The same broadcast of a message of another size.
     ///
     /// # Errors
-    /// The size is 0, or has more than [`MOST_PACKETS`] packets.
+    /// A size is 0 or above 2^53, or the message has more than [`MOST_PACKETS`] packets.
     pub fn with_message(&self, message_bytes: u64, packet_bytes: u64) -> Result<Instance, InstanceError> {
         let instance = Instance { message_bytes, packet_bytes, ..self.clone() };
         instance.check_sizes()?;
         Ok(instance)
     }
 
-    /// The same with packets so large that there are at most `packets`.
+    /// The same instance with packets large enough that the message has at most `packets`.
     pub(crate) fn with_at_most(&self, packets: u64) -> Instance {
         let packet_bytes = self.packet_bytes.max(self.message_bytes.div_ceil(packets));
         Instance { packet_bytes, ..self.clone() }
     }
 
-    /// The same without overheads, with uplinks as slow as what a node's processor spends on each packet makes them.
+    /// The same instance without overheads; instead, uplinks are slower by the processor time to send each packet.
     pub(crate) fn without_overheads(&self) -> Instance {
         let packet = self.packet(0) as f64;
         let mut links = self.links.clone();
@@ -124,13 +125,13 @@ impl Instance {
         self.links.latency.size()
     }
 
-    /// The node that has the message.
+    /// The node that has the message at the start.
     #[must_use]
     pub fn root(&self) -> usize {
         self.root
     }
 
-    /// All nodes but the root, ascending.
+    /// All nodes except the root, ascending.
     pub fn receivers(&self) -> impl Iterator<Item = usize> + '_ {
         (0..self.nodes()).filter(|&node| node != self.root)
     }
@@ -157,13 +158,13 @@ impl Instance {
         self.packet_bytes.min(self.message_bytes - number * self.packet_bytes)
     }
 
-    /// What a sender's processor spends on each packet or block, in seconds.
+    /// Processor time to send one packet or block, in seconds.
     #[must_use]
     pub fn send_overhead(&self) -> f64 {
         self.send_overhead
     }
 
-    /// What a receiver's processor spends on each packet or block, in seconds.
+    /// Processor time to receive one packet or block, in seconds.
     #[must_use]
     pub fn receive_overhead(&self) -> f64 {
         self.receive_overhead
@@ -187,13 +188,13 @@ impl Instance {
         self.links.bandwidth[(sender, receiver)]
     }
 
-    /// What a node sends to all others together, in bytes/s.
+    /// The rate at which a node sends to all others together, in bytes/s.
     #[must_use]
     pub fn uplink(&self, node: usize) -> f64 {
         self.links.uplink[node]
     }
 
-    /// What a node receives from all others together, in bytes/s.
+    /// The rate at which a node receives from all others together, in bytes/s.
     #[must_use]
     pub fn downlink(&self, node: usize) -> f64 {
         self.links.downlink[node]

@@ -1,12 +1,12 @@
-//! How one node's data reaches all others over links that differ: instances (nodes, latencies, rates), cost models,
-//! trees from the literature and the bounds that no schedule can beat.
+//! Broadcast plans: how one node's data reaches all others over links that differ: instances (nodes, latencies, rates),
+//! cost models, trees from the literature and the bounds that no schedule can beat.
 //!
 //! A *node* here is a vertex of the instance: usually a site, seen through its gateway. Pure computation: no socket, no
 //! thread, no clock. Everything is deterministic: the same instance gives the same tree on every machine.
 //!
-//! Start at [`Instance`], then [`choose()`], which picks the fastest [`Schedule`]; or [`Algorithm`], which builds one
-//! [`Tree`], [`Model`], which gives its completion time, and [`pack`], which bounds the rate. How arrays get from one
-//! layout to another is planned by [`redistribution`].
+//! Start at [`Instance`], then [`choose()`], which picks a [`Schedule`] close to the fastest; or [`Algorithm`], which
+//! builds one [`Tree`], [`Model`], which gives its completion time, and [`pack`], which bounds the rate.
+//! [`redistribution`] plans how an array moves from one layout to another.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]

@@ -1,4 +1,4 @@
-//! What limits a packing of trees, as rows of a linear program.
+//! The limits on a packing of trees, as rows of a linear program.
 
 use crate::instance::Instance;
 use crate::matrix::Matrix;
@@ -16,7 +16,8 @@ pub(crate) struct Limits<'a> {
     pub(crate) unit: f64,
     /// A rate that no packing exceeds, in units.
     pub(crate) at_most: f64,
-    /// Of the multi-port model: the row of each connection that its sender's uplink does not already limit.
+    /// In the multi-port model: the row of each connection whose rate is below its sender's uplink and its receiver's
+    /// downlink; other connections need no row.
     connections: Vec<Option<u32>>,
 }
 
@@ -51,7 +52,7 @@ impl<'a> Limits<'a> {
         Limits { instance, ports, root, count, unit, at_most: 1.0, connections }
     }
 
-    /// What a tree loads each limit with, per unit of its rate.
+    /// The load that a tree puts on each limit, per unit of its rate.
     pub(crate) fn column(&self, parents: &[Option<usize>]) -> Column {
         let nodes = parents.len();
         let mut out = vec![0.0; nodes];
@@ -77,7 +78,7 @@ impl<'a> Limits<'a> {
         column
     }
 
-    /// What each edge costs a tree at these prices. The first tree, without prices, avoids slow edges.
+    /// The cost of each edge at these prices. The first tree has no prices yet; its weights avoid slow edges.
     pub(crate) fn weights(&self, prices: &[f64], is_first: bool) -> Matrix {
         let nodes = self.instance.nodes();
         Matrix::from_fn(nodes, |i, j| {
@@ -101,7 +102,7 @@ impl<'a> Limits<'a> {
         })
     }
 
-    /// The packing of a solution, scaled down by what rounding lets it exceed its limits.
+    /// The packing of a solution, scaled down where rounding lets it exceed a limit.
     pub(crate) fn packing(&self, solution: &[(usize, f64)], upper_bound: f64, tree: impl Fn(usize) -> Tree) -> Packing {
         let mut trees: Vec<(Tree, f64)> =
             solution.iter().filter(|(_, rate)| *rate > 1e-9).map(|&(number, rate)| (tree(number), rate)).collect();

@@ -1,11 +1,11 @@
-//! Better single trees from good ones.
+//! Local search: improves a single tree.
 
 use crate::instance::Instance;
 use crate::schedule::{Schedule, least_time};
 use crate::tree::Tree;
 
-/// The same parents, children served longest tail first: the child whose cost and subtree's path cost are largest comes
-/// first. O(N log N) for costs at hand.
+/// The tree of these parents in which each node serves its children longest tail first: a child's tail is the cost of
+/// its edge plus the longest path below it. O(N log N).
 pub(crate) fn longest_tail_first(instance: &Instance, parents: &[Option<usize>]) -> Tree {
     let root = instance.root();
     let plain = Tree::breadth_first(root, parents);
@@ -14,7 +14,7 @@ pub(crate) fn longest_tail_first(instance: &Instance, parents: &[Option<usize>])
     let mut children = vec![Vec::new(); parents.len()];
     for &node in plain.order().iter().rev() {
         let Some(parent) = parents[node] else { continue };
-        // The tail of a node counts from when its parent can send.
+        // A node's tail begins when its parent can send.
         tail[node] += instance.latency(parent, node) + message / instance.bandwidth(parent, node);
         tail[parent] = f64::max(tail[parent], tail[node]);
         children[parent].push(node);
@@ -32,8 +32,8 @@ pub(crate) fn longest_tail_first(instance: &Instance, parents: &[Option<usize>])
     tree
 }
 
-/// Moves subtrees to other parents while the time falls, for at most `trials` simulations. Only nodes on the way to the
-/// one that is last by path are moved: others do not shorten it. Children are served longest tail first.
+/// Moves subtrees to other parents while that shortens the time, for at most `trials` simulations. Only nodes on the
+/// path to the last node are moved: moving others does not shorten that path. Children are served longest tail first.
 pub(crate) fn improve(instance: &Instance, mut best: Schedule, trials: usize) -> Schedule {
     let mut left = trials;
     loop {
@@ -66,7 +66,8 @@ pub(crate) fn improve(instance: &Instance, mut best: Schedule, trials: usize) ->
     }
 }
 
-/// The nodes but the root on the way to the node that a whole message reaches last, ignoring what nodes send to others.
+/// The nodes except the root on the path to the node that the whole message reaches last in the LogGP model, last node
+/// first.
 fn slowest_path(instance: &Instance, tree: &Tree) -> Vec<usize> {
     let arrivals = crate::model::Model::LogGp.arrivals(instance, tree);
     let mut last = tree.root();
@@ -83,7 +84,7 @@ fn slowest_path(instance: &Instance, tree: &Tree) -> Vec<usize> {
     path
 }
 
-/// By node: whether it is `top` or below it.
+/// By node: true for `top` and all nodes below it.
 fn subtree(tree: &Tree, top: usize) -> Vec<bool> {
     let mut below = vec![false; tree.nodes()];
     below[top] = true;

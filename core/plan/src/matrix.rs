@@ -10,7 +10,7 @@ pub struct Matrix {
 }
 
 impl Matrix {
-    /// The matrix of `size` rows whose cell (i, j) is `cell(i, j)`.
+    /// The `size` × `size` matrix whose cell (i, j) is `cell(i, j)`.
     pub fn from_fn(size: usize, mut cell: impl FnMut(usize, usize) -> f64) -> Matrix {
         let mut cells = Vec::with_capacity(size * size);
         for i in 0..size {
@@ -25,7 +25,7 @@ impl Matrix {
         self.size
     }
 
-    /// Row `i`: what sender `i` needs to each receiver.
+    /// Row `i`: the values of sender `i` for each receiver.
     #[must_use]
     pub fn row(&self, i: usize) -> &[f64] {
         &self.cells[i * self.size..(i + 1) * self.size]

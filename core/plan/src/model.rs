@@ -1,4 +1,4 @@
-//! How long a tree takes: five models of cost.
+//! Five cost models for the completion time of a tree.
 //!
 //! | model | a copy keeps its sender busy for | it arrives after | unit |
 //! |---|---|---|---|
@@ -23,9 +23,9 @@ pub enum Model {
     Bhat,
     /// LogGP: Alexandrov, Ionescu, Schauser and Scheiman, SPAA 1995; one port, latency overlapped.
     LogGp,
-    /// One-port in packets.
+    /// One port, message sent in packets.
     LogPacket,
-    /// Several ports in packets: an uplink shared by connections with rates of their own. The one that fits gateways.
+    /// Several ports in packets: an uplink shared by connections with rates of their own. This model fits gateways.
     MultiPacket,
 }
 
@@ -47,7 +47,7 @@ impl Model {
 
     /// Seconds until the last node has the whole message. O(N), or O(N · packets) in the packet models.
     ///
-    /// The tree must be one of the instance's nodes with its root.
+    /// The tree must span the instance's nodes and have its root.
     #[must_use]
     pub fn completion(self, instance: &Instance, tree: &Tree) -> f64 {
         self.arrivals(instance, tree).into_iter().fold(0.0, f64::max)
@@ -88,9 +88,9 @@ impl Model {
     }
 }
 
-/// When a packet that a sender has at some time has left it, on each connection.
+/// The times at which packets leave their senders, on each connection.
 trait Port {
-    /// When a packet of `bytes` for `child` has left `parent`, which has had it since `ready`.
+    /// The time at which a packet of `bytes` for `child` has left `parent`, which has held it since `ready`.
     fn send(&mut self, parent: usize, child: usize, ready: f64, bytes: f64) -> f64;
 }
 
@@ -134,7 +134,7 @@ impl Port for OnePort<'_> {
 struct Uplinks<'a> {
     instance: &'a Instance,
     uplink_free: Vec<f64>,
-    /// By child: a tree has one connection to each.
+    /// By child: a tree has one connection to each child.
     connection_free: Vec<f64>,
 }
 

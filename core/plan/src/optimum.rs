@@ -1,14 +1,15 @@
-//! The best single tree, by trying all.
+//! The best single tree, by exhaustive search.
 
 use crate::instance::Instance;
 use crate::model::Model;
 use crate::tree::Tree;
 
-/// The most nodes for which all trees are tried: 14,400 orders of edges.
+/// The most nodes for which all trees are tried: at 6 nodes, 14,400 orders of edges.
 pub const MOST_FOR_OPTIMUM: usize = 6;
 
-/// The tree of the least completion time over all trees and all orders in which children are served; none if there are
-/// more than [`MOST_FOR_OPTIMUM`] nodes. Edges are tried by receiver, then by sender; the first of equal ones stays.
+/// The tree with the least completion time over all trees and all orders of serving children, and that time; `None` for
+/// more than [`MOST_FOR_OPTIMUM`] nodes. Edges are tried by receiver, then by sender; among equally fast trees the
+/// first wins.
 #[must_use]
 pub fn optimum(instance: &Instance, model: Model) -> Option<(Tree, f64)> {
     if instance.nodes() > MOST_FOR_OPTIMUM {
@@ -19,7 +20,7 @@ pub fn optimum(instance: &Instance, model: Model) -> Option<(Tree, f64)> {
     best
 }
 
-/// Tries all edges after those of `edges`, (sender, receiver), of which the first stands for the root.
+/// Tries all ways to extend `edges`, pairs of (sender, receiver). The first pair stands for the root.
 fn extend(instance: &Instance, model: Model, edges: &mut Vec<(usize, usize)>, best: &mut Option<(Tree, f64)>) {
     let nodes = instance.nodes();
     if edges.len() == nodes {

@@ -1,11 +1,12 @@
-//! How a root releases the packets of several trees: each tree's at its own rate, so that packets of one do not queue
-//! behind those of another where rates are within the limits; and how much each tree carries, so that all end together.
+//! The root's release times for the packets of several trees, and each tree's share. Each tree has its own rate, so its
+//! packets do not queue behind those of another tree if the rates are within the limits. The shares are such that all
+//! trees end together.
 
 use crate::instance::Instance;
 use crate::matrix::Matrix;
 use crate::tree::Tree;
 
-/// Seconds that a packet takes over each edge if nothing else is on its way.
+/// Seconds that a packet takes over each edge if nothing else is in flight.
 pub(crate) fn hops(instance: &Instance) -> Matrix {
     let bytes = instance.packet(0) as f64;
     let overheads = instance.send_overhead() + instance.receive_overhead();
@@ -15,7 +16,7 @@ pub(crate) fn hops(instance: &Instance) -> Matrix {
     })
 }
 
-/// Seconds from a packet's release until the last node has it, if nothing else is on its way.
+/// Seconds from a packet's release until the last node has it, if nothing else is in flight.
 pub(crate) fn depth(hops: &Matrix, tree: &Tree) -> f64 {
     let mut reached = vec![0.0; tree.nodes()];
     tree.edges().for_each(|edge| reached[edge.1] = reached[edge.0] + hops[edge]);
@@ -24,8 +25,8 @@ pub(crate) fn depth(hops: &Matrix, tree: &Tree) -> f64 {
 
 /// Seconds until trees of these rates (bytes/s) and depths have carried `message` bytes, and the bytes of each.
 ///
-/// A tree of rate x and depth d that is used until d before the end T carries x (T − d), so T = (m + Σ x d) / Σ x over
-/// the trees that are used; those as deep as T are not.
+/// A tree of rate x and depth d is used until d before the end T, so it carries x (T − d). Hence T = (m + Σ x d) / Σ x
+/// over the trees in use; trees with depth T or more are not used.
 pub(crate) fn parts(message: f64, flows: &[(f64, f64)]) -> (f64, Vec<f64>) {
     let mut order: Vec<usize> = (0..flows.len()).collect();
     order.sort_by(|&a, &b| flows[a].1.total_cmp(&flows[b].1));
@@ -42,14 +43,15 @@ pub(crate) fn parts(message: f64, flows: &[(f64, f64)]) -> (f64, Vec<f64>) {
     (end, flows.iter().map(|&(rate, depth)| (rate * (end - depth)).max(0.0)).collect())
 }
 
-/// When the root releases each packet, and the tree that it takes, in this order; `flows` are the trees' rates and
-/// depths, `bytes` what each is to carry. Of packets released at one time, that of the deepest tree comes first.
+/// The time at which the root releases each packet, and the packet's tree, in order of release. `flows` are the trees'
+/// rates and depths, `bytes` their shares of the message. Among packets released at the same time, the deepest tree's
+/// comes first.
 pub(crate) fn releases(instance: &Instance, flows: &[(f64, f64)], bytes: &[f64]) -> Vec<(f64, u32)> {
     let packets = instance.packets();
     let whole: f64 = bytes.iter().sum();
     let exact: Vec<f64> = bytes.iter().map(|bytes| bytes / whole * packets as f64).collect();
     let mut counts: Vec<u64> = exact.iter().map(|count| *count as u64).collect();
-    // The largest remainders get what rounding down leaves.
+    // Packets left over by rounding down go to the largest remainders.
     let mut order: Vec<usize> = (0..flows.len()).collect();
     order.sort_by(|&a, &b| exact[b].fract().total_cmp(&exact[a].fract()));
     let left = packets.saturating_sub(counts.iter().sum());

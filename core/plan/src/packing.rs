@@ -1,14 +1,14 @@
-//! The highest rate of a long broadcast: trees that are used at once, each with a share of the data.
+//! The highest rate of a long broadcast: trees in use at the same time, each with a share of the data.
 //!
 //! The rate that packed arborescences reach is the minimum over all nodes of the maximum flow from the root (Edmonds,
 //! "Edge-disjoint branchings", 1973); with limits on nodes it is a linear program over trees (Beaumont, Legrand,
 //! Marchal and Robert, "Pipelining broadcasts on heterogeneous platforms", IEEE TPDS 2005):
 //!
-//! maximise Σ x_t over trees t so that no limit's load exceeds 1.
+//! maximise Σ x_t over trees t such that no limit's load exceeds 1.
 //!
-//! Column generation solves it: the simplex method holds the few trees in use, and the cheapest arborescence under the
-//! limits' prices is the tree to add ([`minimum_arborescence`]), once none of a pool found by other means is worth it.
-//! Every round's prices give an upper bound, so a run that stops early states its gap.
+//! Column generation solves it. The simplex method holds the few trees in use. The next tree to add comes from a pool
+//! found by other means; once no pool tree is worth it, it is the cheapest arborescence under the limits' prices
+//! ([`minimum_arborescence`]). Every round's prices give an upper bound, so a run that stops early knows its gap.
 
 use crate::arborescence::minimum_arborescence;
 use crate::greedy::{Ahead, Busy, Greedy};
@@ -19,27 +19,27 @@ use crate::pool::Pool;
 use crate::simplex::{Column, Simplex};
 use crate::tree::Tree;
 
-/// Which limits hold.
+/// The limits that hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Ports {
-    /// A node sends to one at a time and receives from one at a time: Σ c/B ≤ 1 over its outgoing edges and over its
-    /// incoming edges.
+    /// A node sends to one node at a time and receives from one node at a time: Σ c/B ≤ 1 over its outgoing edges and
+    /// over its incoming edges.
     One,
     /// Uplink, downlink and each connection have a rate of their own: Σ c ≤ U, Σ c ≤ D, c ≤ B.
     Many,
 }
 
-/// How much work a packing may take.
+/// Work limit for a packing.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Effort {
     /// The most rounds; each makes one step of the simplex method.
     pub rounds: usize,
-    /// The gap to the upper bound, in parts of it, at which a packing is good enough.
+    /// The relative gap to the upper bound at which a packing is good enough.
     pub gap: f64,
 }
 
 impl Effort {
-    /// The optimum, for as many rounds as instances of a few hundred nodes need.
+    /// The optimum, with enough rounds for instances of a few hundred nodes.
     pub const EXACT: Effort = Effort { rounds: 100_000, gap: 1e-9 };
 }
 
@@ -48,14 +48,14 @@ impl Effort {
 pub struct Packing {
     /// The sum of the trees' rates in bytes/s.
     pub rate: f64,
-    /// No packing has a higher rate, in bytes/s.
+    /// An upper bound on the rate of any packing, in bytes/s.
     pub upper_bound: f64,
     /// Each tree with its rate in bytes/s, the highest first.
     pub trees: Vec<(Tree, f64)>,
 }
 
-/// The best packing of all spanning trees. It begins with those of `Pool::grow`, for a quarter of the rounds. One
-/// round costs O(N² + k³) for k trees in use; k is at most the number of limits, as a rule below 2N.
+/// The best packing of all spanning trees. It starts with the trees of `Pool::grow`, which may take a quarter of the
+/// rounds. One round costs O(N² + k³) for k trees in use; k is at most the number of limits, usually below 2N.
 #[must_use]
 pub fn pack(instance: &Instance, ports: Ports, effort: Effort) -> Packing {
     let limits = Limits::new(instance, ports);
@@ -83,7 +83,7 @@ pub fn pack(instance: &Instance, ports: Ports, effort: Effort) -> Packing {
         let parents = minimum_arborescence(&weights, limits.root);
         let column = limits.column(&parents);
         let weight: f64 = column.iter().map(|&(row, load)| prices[row] * load).sum();
-        // No tree weighs less than this one by more than the detours can add up to.
+        // No tree weighs less than this one by more than the largest sum of detours.
         if weight > detours.most {
             upper_bound = upper_bound.min(prices.iter().sum::<f64>() / (weight - detours.most));
         }
@@ -106,7 +106,7 @@ fn cheapest(columns: &[Column], prices: &[f64]) -> Option<(usize, f64)> {
     columns.iter().map(weight).enumerate().min_by(|a, b| a.1.total_cmp(&b.1))
 }
 
-/// The best packing of these trees alone; the upper bound is theirs. Of several hundred trees it takes seconds.
+/// The best packing of these trees alone; the upper bound is theirs. With several hundred trees it takes seconds.
 #[must_use]
 pub fn pack_of(instance: &Instance, ports: Ports, trees: &[Tree], effort: Effort) -> Packing {
     let limits = Limits::new(instance, ports);
@@ -131,7 +131,7 @@ pub fn pack_of(instance: &Instance, ports: Ports, trees: &[Tree], effort: Effort
     limits.packing(&simplex.solution(), upper_bound, |number| trees[number].clone())
 }
 
-/// The rate of a long broadcast over one tree, in bytes/s: with [`Ports::Many`] the least of its edges' rates, its
+/// The rate of a long broadcast over one tree, in bytes/s: with [`Ports::Many`] the minimum of its edges' rates, its
 /// downlinks and each uplink divided by the number of children.
 #[must_use]
 pub fn rate(instance: &Instance, tree: &Tree, ports: Ports) -> f64 {
@@ -143,12 +143,12 @@ pub fn rate(instance: &Instance, tree: &Tree, ports: Ports) -> f64 {
     limits.unit / load.into_iter().fold(0.0, f64::max)
 }
 
-/// What is added to the weights of edges so that, of trees that cost about the same, one with short paths is found: how
-/// much longer the path to the receiver is by this edge than the shortest, by latency. Many edges have no price, and
-/// without this a tree would wind through them.
+/// Extra edge weights that favour short paths among trees of about the same cost. The weight of an edge grows with its
+/// detour: the latency of the path to the receiver over this edge, minus that of the shortest path. Many edges have
+/// price 0; without detours a tree would wind through them.
 struct Detours {
     by_edge: Matrix,
-    /// What the detours of a tree add up to at most.
+    /// The largest possible sum of detours in one tree.
     most: f64,
 }
 

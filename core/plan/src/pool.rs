@@ -1,4 +1,4 @@
-//! Trees of which good packings are made.
+//! The pool of trees from which packings are built.
 
 use std::collections::HashSet;
 
@@ -7,10 +7,10 @@ use crate::limits::Limits;
 use crate::matrix::Matrix;
 use crate::simplex::Column;
 
-/// By how much a limit's price grows each time a tree fills it.
+/// Relative growth of a limit's price each time a tree fills the limit.
 const STEP: f64 = 0.5;
 
-/// Different trees, by their parents, each with what it loads the limits with.
+/// Distinct trees, given by their parents, each with the load it puts on the limits.
 #[derive(Default)]
 pub(crate) struct Pool {
     pub(crate) parents: Vec<Vec<Option<usize>>>,
@@ -19,7 +19,7 @@ pub(crate) struct Pool {
 }
 
 impl Pool {
-    /// Adds a tree unless it is known.
+    /// Adds a tree unless the pool has it already.
     pub(crate) fn add(&mut self, limits: &Limits, parents: Vec<Option<usize>>) {
         if self.known.insert(parents.clone()) {
             self.columns.push(limits.column(&parents));
@@ -27,15 +27,16 @@ impl Pool {
         }
     }
 
-    /// Adds what `rounds` of multiplicative weights find: each round takes the cheapest tree under the limits' prices
-    /// and raises the prices of what it loads. Sent one after the other, each as fast as it goes, the trees come near
-    /// the highest rate (Garg and Könemann, "Faster and simpler algorithms for multicommodity flow and other fractional
-    /// packing problems", SIAM J. Comput. 2007). Every limit has a price from the start, so trees avoid what others
-    /// load; under the prices of a linear program, most of which are 0, thousands of trees would wind through the same
-    /// free edges. Gives an upper bound in the limits' units. Stops when the rate is within `gap` of it.
+    /// Adds the trees that `rounds` of multiplicative weights find. Each round takes the cheapest tree under the
+    /// limits' prices and raises the prices of the limits it loads. Sent one after the other, each at its full rate,
+    /// the trees come near the highest rate (Garg and Könemann, "Faster and simpler algorithms for multicommodity flow
+    /// and other fractional packing problems", SIAM J. Comput. 2007). Every limit has a price from the start, so trees
+    /// avoid limits that others load. The prices of a linear program are mostly 0, so thousands of its trees would wind
+    /// through the same free edges. Returns an upper bound in the limits' units. Stops when the rate is within `gap` of
+    /// it.
     ///
-    /// Round r adds `detours[r % detours.len()]` times `detour` to the prices of edges, in parts of what the last tree
-    /// cost, so some trees have short paths. A round costs O(N²).
+    /// Round r adds `detours[r % detours.len()]` times `detour` times the cost of the last tree to the prices of edges,
+    /// so some trees have short paths. A round costs O(N²).
     pub(crate) fn grow(&mut self, limits: &Limits, rounds: usize, gap: f64, detour: &Matrix, detours: &[f64]) -> f64 {
         let mut prices = vec![1.0 / limits.count as f64; limits.count];
         let mut loads = vec![0.0; limits.count];
@@ -50,7 +51,7 @@ impl Pool {
             let column = limits.column(&parents);
             last = column.iter().map(|&(row, load)| prices[row] * load).sum();
             if part == 0.0 {
-                // No tree costs less.
+                // Without detours no tree costs less, so this is a bound.
                 upper_bound = upper_bound.min(1.0 / last);
             }
             let most = column.iter().map(|&(_, load)| load).fold(0.0, f64::max);

@@ -1,14 +1,15 @@
 //! Trees by pruning the complete platform: Beaumont, Marchal and Robert, "Broadcast trees for heterogeneous platforms",
-//! IPDPS 2005, algorithms 1 and 2. Times of edges are m/B.
+//! IPDPS 2005, algorithms 1 and 2. The time of an edge is m/B.
 //!
-//! An edge that the root needs to reach a node stays needed when others go, so each edge is tried once.
+//! An edge that the root needs to reach some node stays needed when other edges are removed, so each edge is tried
+//! once.
 
 use crate::instance::Instance;
 use crate::matrix::Matrix;
 use crate::tree::Tree;
 
-/// Simple pruning: the slowest edge whose loss leaves all nodes reachable goes first (ties: smallest receiver, then
-/// sender). N² trials, most of them O(1), O(N²) where a spanning tree must be found again.
+/// Simple pruning: removes the slowest edge whose loss leaves all nodes reachable, and repeats (ties: smallest
+/// receiver, then sender). N² trials: most cost O(1), and O(N²) if a spanning tree must be found again.
 pub(crate) fn simple(instance: &Instance) -> Tree {
     let mut platform = Platform::new(instance);
     let nodes = instance.nodes();
@@ -21,13 +22,13 @@ pub(crate) fn simple(instance: &Instance) -> Tree {
     platform.tree()
 }
 
-/// Refined pruning: of the node whose edges' times add up to most (ties: smallest id), the slowest edge whose loss
-/// leaves all nodes reachable (ties: smallest receiver) goes; if none can go, the next node's. Edges into the root
-/// count. N² trials as above, and O(N) to find each node.
+/// Refined pruning: takes the node whose edges' times have the largest sum (ties: smallest id) and removes its slowest
+/// edge whose loss leaves all nodes reachable (ties: smallest receiver); if the node has no such edge, takes the next
+/// node. Edges into the root count. N² trials as above, and O(N) to find each node.
 pub(crate) fn refined(instance: &Instance) -> Tree {
     let mut platform = Platform::new(instance);
     let nodes = instance.nodes();
-    // By node: its receivers not yet tried, the next one last.
+    // By node: its receivers not yet tried; the next one to try is last.
     let mut untried: Vec<Vec<usize>> = (0..nodes)
         .map(|i| {
             let mut receivers: Vec<usize> = (0..nodes).rev().filter(|&j| j != i).collect();
@@ -54,11 +55,11 @@ pub(crate) fn refined(instance: &Instance) -> Tree {
     platform.tree()
 }
 
-/// The edges that are left, and a spanning tree of them.
+/// The remaining edges, and a spanning tree of them.
 struct Platform {
     root: usize,
     times: Matrix,
-    /// By sender, then receiver.
+    /// By sender, then receiver: true if the edge is left.
     present: Vec<Vec<bool>>,
     parent: Vec<Option<usize>>,
 }
@@ -80,7 +81,7 @@ impl Platform {
         (0..self.present.len()).filter(|&j| self.present[node][j]).map(|j| self.times[(node, j)]).sum()
     }
 
-    /// Removes the edge unless the root needs it to reach some node.
+    /// Removes the edge unless the root needs it to reach some node. Returns true if it is removed.
     fn remove(&mut self, (sender, receiver): (usize, usize)) -> bool {
         self.present[sender][receiver] = false;
         if self.parent[receiver] == Some(sender) && !self.span() {
@@ -90,7 +91,7 @@ impl Platform {
         true
     }
 
-    /// Finds a spanning tree; without one, the old one stays.
+    /// Finds a spanning tree of the remaining edges. Returns false and keeps the old one if there is none.
     fn span(&mut self) -> bool {
         let nodes = self.present.len();
         let mut parent = vec![None; nodes];

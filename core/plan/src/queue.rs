@@ -1,11 +1,11 @@
-//! A queue of arrivals by time, for simulations whose time never goes back.
+//! A queue of arrivals ordered by time, for simulations whose time never goes back.
 
 /// A packet on its way to a node. Times in seconds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Arrival {
-    /// When its last byte reaches the node's downlink; the queue is in this order.
+    /// Time at which its last byte reaches the node's downlink; the queue is ordered by it.
     pub(crate) last: f64,
-    /// When its first byte does.
+    /// Time at which its first byte reaches the node's downlink.
     pub(crate) first: f64,
     pub(crate) node: u32,
     pub(crate) packet: u32,
@@ -13,9 +13,9 @@ pub(crate) struct Arrival {
 }
 
 /// A radix heap: Ahuja, Mehlhorn, Orlin and Tarjan, "Faster algorithms for the shortest path problem", 1990. Times are
-/// not negative, so their bits are in the order of their values. Arrivals of one time come in a fixed order.
+/// not negative, so their bits are in the order of their values. Arrivals with equal times come out in a fixed order.
 pub(crate) struct Queue {
-    /// Bucket b holds arrivals whose time differs from `now` first in bit b−1; bucket 0 those of `now`.
+    /// Bucket b holds arrivals whose highest bit that differs from `now` is bit b−1; bucket 0 holds those at `now`.
     buckets: [Vec<Arrival>; 65],
     now: u64,
 }
@@ -33,14 +33,14 @@ impl Queue {
         self.buckets[bucket as usize].push(arrival);
     }
 
-    /// Takes the earliest out.
+    /// Removes the earliest arrival.
     pub(crate) fn pop(&mut self) -> Option<Arrival> {
         if self.buckets[0].is_empty() {
             let bucket = self.buckets.iter().position(|bucket| !bucket.is_empty())?;
             let moved = std::mem::take(&mut self.buckets[bucket]);
             self.now = moved.iter().map(|arrival| arrival.last.to_bits()).min()?;
             moved.iter().for_each(|&arrival| self.push(arrival));
-            // Its memory serves again.
+            // Reuse its memory.
             self.buckets[bucket] = moved;
             self.buckets[bucket].clear();
         }

@@ -1,4 +1,4 @@
-//! Instances in JSON: the fields, and the checks that name the place of what is wrong.
+//! Instances in JSON: the fields, and checks whose errors name the place of the wrong value.
 //!
 //! `{"N", "root", "message_bytes", "packet_bytes", "os", "or_", "latency_s", "bandwidth_Bps", "uplink_Bps",
 //! "downlink_Bps"}`; seconds, bytes, bytes/s; matrices by sender, then receiver; the diagonal of `bandwidth_Bps` is
@@ -26,8 +26,8 @@ const FIELDS: [&str; 10] = [
 ];
 
 impl Instance {
-    /// Reads an instance. `NaN`, `Infinity` and `-Infinity`, which some programs write, are understood and refused at
-    /// their place.
+    /// Reads an instance. `NaN`, `Infinity` and `-Infinity`, which some programs write, are parsed and then refused
+    /// with their place.
     ///
     /// # Errors
     /// [`InstanceError`] names the field, the row and the column, and the value.
@@ -116,7 +116,7 @@ impl<'de> Deserialize<'de> for Fields {
     }
 }
 
-/// The text with bare `NaN`, `Infinity` and `-Infinity` as strings, which keeps lines as they are.
+/// The text with bare `NaN`, `Infinity` and `-Infinity` turned into strings; line numbers stay the same.
 fn quoted(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let (mut rest, mut in_string) = (text, false);
@@ -149,7 +149,7 @@ fn number(found: &Value, place: impl Fn() -> String, wanted: &'static str) -> Re
     found.as_f64().ok_or_else(|| value(place(), shown(found), wanted))
 }
 
-/// The start of a value, for a message.
+/// At most 40 characters of a value, for an error message.
 fn shown(found: &Value) -> String {
     let text = match found {
         Value::String(text) => text.clone(),
@@ -187,7 +187,8 @@ fn matrix(
     Ok(result)
 }
 
-/// The matrix of rates. A node that no positive rate reaches is reported as such, before the entry that has none.
+/// The matrix of rates. A node that no positive rate reaches is reported as unreachable, before any null entry is
+/// reported.
 fn rates(found: &Value, nodes: usize, root: usize) -> Result<Matrix, InstanceError> {
     let rates = matrix(found, "bandwidth_Bps", nodes, |found, place, i, j| match found {
         Value::Null => Ok(0.0),

@@ -1,13 +1,13 @@
-//! How an array that one set of processes holds gets to another set that holds it in another layout: which elements go
-//! from whom to whom, and where they are in local memory.
+//! Redistribution of an array from one set of processes to another that holds it in another layout: which elements go
+//! from which process to which, and where they are in local memory.
 //!
-//! Each process finds its own messages from the two layouts alone, in time and memory that grow with its neighbours:
-//! nothing is exchanged, and no table of all processes is made. What goes from one process to another is a product of
-//! what goes along each axis, and is kept as such (Prylli and Tourancheau, "Fast Runtime Block Cyclic Data
-//! Redistribution on Multiprocessors", 1997).
+//! Each process finds its own messages from the two layouts alone, in time and memory that grow with the number of its
+//! neighbours: no messages are exchanged, and no table of all processes is made. The elements that go from one process
+//! to another are the product of index sets along each axis, and are stored as such (Prylli and Tourancheau, "Fast
+//! Runtime Block Cyclic Data Redistribution on Multiprocessors", 1997).
 //!
-//! Start at [`Layout`], then [`Transfer`], which gives the [`Message`]s of a process. Where no layout says who has
-//! what, [`directory`] finds it out.
+//! Start at [`Layout`], then [`Transfer`], which gives the [`Message`]s of a process. If no layout states which process
+//! holds which elements, [`directory`] finds out.
 
 mod axis;
 pub mod compact;

@@ -1,21 +1,21 @@
-//! Several trees at once: when all packets have arrived.
+//! Several trees at once, and the simulated time until all packets have arrived.
 //!
 //! The model is MPPKT with downlinks: a node's uplink sends copies in the order in which their packets arrived, a
-//! connection carries at its own rate, and a node's downlink takes packets as they come, at its rate.
-//! Each stage overlaps the one before. Of one tree whose connections are no faster than the downlinks it is MPPKT.
+//! connection carries at its own rate, and a node's downlink takes packets as they come, at its rate. Each stage
+//! overlaps the one before. For one tree whose connections are no faster than the downlinks, it equals MPPKT.
 
 use crate::instance::Instance;
 use crate::pace;
 use crate::queue::{Arrival, Queue};
 use crate::tree::Tree;
 
-/// Trees, each with its share of the packets, and how long they take together.
+/// Trees, each with its share of the packets, and their completion time.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Schedule {
     /// Each tree with its share, the largest first. Shares are positive and their sum is 1.
     pub trees: Vec<(Tree, f64)>,
-    /// By tree, the rate in bytes/s at which the root releases its packets, from the start. A sender that has only so
-    /// many bytes of each tree in flight comes near it. Empty for one tree: the root releases all packets at once.
+    /// By tree, the rate in bytes/s at which the root releases its packets, from the start. A sender that limits the
+    /// bytes in flight of each tree comes near it. Empty for one tree: the root releases all packets at once.
     pub pace: Vec<f64>,
     /// Seconds until the last node has the last packet.
     pub time: f64,
@@ -23,10 +23,11 @@ pub struct Schedule {
 
 impl Schedule {
     /// A schedule of these trees, each with the rate in bytes/s at which the root releases its packets; for one tree,
-    /// any rate. Each tree carries as much as lets all end together (`pace::parts`), so those that are too deep are
-    /// left out. The time is simulated, in O(N · packets) for one tree and not much more for several.
+    /// any rate. The trees' shares are such that all end together (`pace::parts`), so trees that are too deep are left
+    /// out. The time is simulated, in O(N · packets) for one tree and not much more for several.
     ///
-    /// The trees must be of the instance's nodes with its root, the rates positive, and there must be one at least.
+    /// The trees must span the instance's nodes and have its root, the rates must be positive, and there must be at
+    /// least one tree.
     #[must_use]
     pub fn new(instance: &Instance, trees: Vec<(Tree, f64)>) -> Schedule {
         let hops = pace::hops(instance);
@@ -49,7 +50,7 @@ impl Schedule {
     }
 }
 
-/// When each link and node is free, and what a packet needs there.
+/// The times at which each uplink and downlink is free next, and the durations of packets there.
 struct Stages<'a> {
     instance: &'a Instance,
     uplink_free: Vec<f64>,
@@ -62,7 +63,8 @@ impl<'a> Stages<'a> {
         Stages { instance, uplink_free: free.clone(), downlink_free: free }
     }
 
-    /// Sends a copy that its sender has had since `ready`: when its first and its last byte reach the receiver.
+    /// Sends a copy that its sender has held since `ready`. Returns the times at which its first and its last byte
+    /// reach the receiver.
     fn send(&mut self, parent: usize, child: usize, ready: f64, bytes: f64, connection_free: &mut f64) -> (f64, f64) {
         let begun = self.uplink_free[parent].max(ready) + self.instance.send_overhead();
         let left = begun + bytes / self.instance.uplink(parent);
@@ -74,7 +76,7 @@ impl<'a> Stages<'a> {
         (entered + latency, carried + latency)
     }
 
-    /// When a node has a packet whose first and last byte have reached its downlink.
+    /// The time at which a node has received a packet whose bytes reach its downlink from `first` to `last`.
     fn receive(&mut self, node: usize, first: f64, last: f64, bytes: f64) -> f64 {
         let taken = last.max(first.max(self.downlink_free[node]) + bytes / self.instance.downlink(node));
         self.downlink_free[node] = taken;
@@ -98,13 +100,13 @@ fn one_tree(instance: &Instance, tree: &Tree) -> f64 {
     arrived.into_iter().fold(0.0, f64::max)
 }
 
-/// All edges, each node's together.
+/// All edges, grouped by parent.
 fn in_order_of_parents(tree: &Tree) -> Vec<(usize, usize)> {
     let children = tree.children();
     tree.order().iter().flat_map(|&parent| children[parent].iter().map(move |&child| (parent, child))).collect()
 }
 
-/// Seconds until the last of the packets, which the root releases at these times for these trees, has arrived.
+/// Seconds until the last packet has arrived. `releases` gives each packet's release time at the root and its tree.
 fn several_trees(instance: &Instance, trees: &[(Tree, f64)], releases: &[(f64, u32)]) -> f64 {
     let nodes = instance.nodes();
     let children: Vec<Vec<Vec<usize>>> = trees.iter().map(|(tree, _)| tree.children()).collect();
@@ -122,7 +124,7 @@ fn several_trees(instance: &Instance, trees: &[(Tree, f64)], releases: &[(f64, u
         send(&mut stages, &mut queue, instance.root(), packet as u32, tree, at);
     }
     let mut end: f64 = 0.0;
-    // A downlink takes packets one after the other, so what a node has arrives in the order of the queue.
+    // A downlink takes packets one after the other, so a node receives its packets in the order of the queue.
     while let Some(Arrival { last, first, node, packet, tree }) = queue.pop() {
         let bytes = instance.packet(u64::from(packet)) as f64;
         let arrived = stages.receive(node as usize, first, last, bytes);
@@ -132,7 +134,7 @@ fn several_trees(instance: &Instance, trees: &[(Tree, f64)], releases: &[(f64, u
     end
 }
 
-/// A time that the schedule of this tree alone cannot beat, without simulating packets: O(N).
+/// A lower bound on the time of the schedule of this tree alone, computed without simulating packets: O(N).
 pub(crate) fn least_time(instance: &Instance, tree: &Tree) -> f64 {
     let message = instance.message_bytes() as f64;
     let packets = instance.packets();
@@ -147,7 +149,7 @@ pub(crate) fn least_time(instance: &Instance, tree: &Tree) -> f64 {
         let uplink = instance.uplink(parent);
         let rate = instance.bandwidth(parent, child).min(instance.downlink(child));
         let hop = instance.latency(parent, child) + or;
-        // Of each packet, this many copies leave before this child's.
+        // Copies of each packet that leave before this child's copy.
         let before: f64 = served[parent];
         served[parent] += 1.0;
         let entered = first[parent] + (before + 1.0) * os + before * first_bytes / uplink;
@@ -173,7 +175,7 @@ mod tests {
     proptest! {
         #![proptest_config(cases(256))]
 
-        /// One tree beside a second copy of itself takes the way through the queue of arrivals.
+        /// The simulation of one tree agrees with the queue of arrivals, and no lower bound exceeds it.
         #[test]
         fn both_ways_of_simulating_agree(instance in instances(9)) {
             for algorithm in Algorithm::ALL {

@@ -38,7 +38,7 @@ fn node_costs(costs: &Matrix) -> Vec<f64> {
 /// mean of all node costs form the fast part, the others the slow one, each ascending; over the chain root, fast, slow
 /// grows a binomial tree whose first 2^k nodes send to the next 2^k in round k. O(N²) for the node costs.
 ///
-/// Open in the text and in both worked examples: the threshold (the median of all nodes would fit them too).
+/// The paper's text and both its worked examples leave the threshold open; the median of all nodes would fit them too.
 pub(crate) fn spoc(instance: &Instance) -> Tree {
     let node_costs = node_costs(&instance.costs());
     let mean = node_costs.iter().sum::<f64>() / instance.nodes() as f64;
@@ -78,7 +78,7 @@ pub(crate) fn fastest_node_first(instance: &Instance) -> Tree {
     tree
 }
 
-/// A chain: from each node, the waiting node to which it has the highest rate (ties: smallest id). O(N²).
+/// A chain: each node sends to the waiting node to which it has the highest rate (ties: smallest id). O(N²).
 pub(crate) fn widest_chain(instance: &Instance) -> Tree {
     let mut waiting: Vec<usize> = instance.receivers().collect();
     let mut tree = Tree::begin(instance.nodes(), instance.root());

@@ -1,17 +1,17 @@
-//! The simplex method for packing programs: maximise Σ x so that A x ≤ 1, A and x not negative, with columns that are
-//! made as they are needed.
+//! The simplex method for packing programs: maximise Σ x subject to A x ≤ 1 and x ≥ 0, where A has no negative entries.
+//! Columns are generated on demand.
 //!
-//! Of the basis only its core is kept: the columns in use and as many rows, those that are tight. Its factors are made
-//! again at each step, so errors do not add up; a step of k columns costs O(k³ + k · entries of a column). Right sides
-//! are 1 plus a tiny part that differs from row to row, without which degenerate programs could cycle (Charnes); the
-//! solution is that of right sides of exactly 1.
+//! Only the core of the basis is stored: the columns in use and the same number of rows, the tight ones. Its factors
+//! are recomputed at each step, so errors do not add up; a step with k columns costs O(k³ + k · entries of a column).
+//! Right sides are 1 plus a tiny amount that differs from row to row, without which degenerate programs could cycle
+//! (Charnes); the reported solution is for right sides of exactly 1.
 
 use crate::dense::Factors;
 
 /// Entries of a column, (row, value). A row may occur once.
 pub(crate) type Column = Vec<(usize, f64)>;
 
-/// Where a value counts as 0.
+/// Values up to this size count as 0.
 const ZERO: f64 = 1e-10;
 
 pub(crate) struct Simplex {
@@ -19,7 +19,7 @@ pub(crate) struct Simplex {
     right: Vec<f64>,
     /// The columns in use: number and entries.
     columns: Vec<(usize, Column)>,
-    /// The tight rows, as many.
+    /// The tight rows, one per column in use.
     tight: Vec<usize>,
     /// By row: its place among the tight ones.
     place: Vec<Option<usize>>,
@@ -29,7 +29,7 @@ pub(crate) struct Simplex {
 }
 
 impl Simplex {
-    /// A program of this number of rows and no column.
+    /// A program with this number of rows and no columns.
     pub(crate) fn new(rows: usize) -> Simplex {
         // Multiples of the golden ratio are spread evenly, so no two rows are alike.
         let right = (1..=rows).map(|row| 1.0 + 1e-8 * (0.5 + (row as f64 * 0.618_033_988_749_895).fract())).collect();
@@ -45,17 +45,18 @@ impl Simplex {
         }
     }
 
-    /// Σ x of the present solution.
+    /// Σ x of the current solution.
     pub(crate) fn value(&self) -> f64 {
         self.values.iter().sum()
     }
 
-    /// What a unit of each row's right side is worth; none is negative if [`Simplex::drop_negative_price`] found none.
+    /// Dual price of each row: the value of one more unit of its right side. No price is negative if
+    /// [`Simplex::drop_negative_price`] found none.
     pub(crate) fn prices(&self) -> &[f64] {
         &self.prices
     }
 
-    /// Each column in use with its value, for right sides of 1.
+    /// Each column in use with its value, for right sides of exactly 1.
     pub(crate) fn solution(&self) -> Vec<(usize, f64)> {
         let values = self.factors.solve(vec![1.0; self.tight.len()]);
         self.columns.iter().zip(values).map(|((number, _), value)| (*number, value.max(0.0))).collect()
@@ -66,8 +67,8 @@ impl Simplex {
         self.columns.iter().map(|(number, _)| *number)
     }
 
-    /// Multiplies each column in use by a positive factor; its value is divided by it, so the solution stays possible.
-    /// False if no solution is known then, which only rounding explains.
+    /// Multiplies each column in use by a positive factor. Its value is divided by that factor, so the solution stays
+    /// feasible. Returns false if the new basis is singular, which only rounding can cause.
     pub(crate) fn scale(&mut self, factor: impl Fn(usize) -> f64) -> bool {
         for (number, column) in &mut self.columns {
             let factor = factor(*number);
@@ -76,8 +77,8 @@ impl Simplex {
         self.factor()
     }
 
-    /// Brings a column into use whose prices add up to less than 1. False if no step is possible, which only rounding
-    /// explains.
+    /// Brings a column into use. Its entries, weighted by the prices, must add up to less than 1. Returns false if no
+    /// step is possible, which only rounding can cause.
     pub(crate) fn enter(&mut self, number: usize, column: Column) -> bool {
         let mut on_tight = vec![0.0; self.tight.len()];
         let mut on_rows = vec![0.0; self.rows];
@@ -99,7 +100,8 @@ impl Simplex {
         self.factor()
     }
 
-    /// Loosens the tight row with the lowest price, if that is negative.
+    /// Loosens the tight row with the lowest price if that price is negative. Returns false if none is negative, or if
+    /// no step is possible.
     pub(crate) fn drop_negative_price(&mut self) -> bool {
         let lowest = self.tight.iter().copied().min_by(|&a, &b| self.prices[a].total_cmp(&self.prices[b]));
         let Some(row) = lowest.filter(|&row| self.prices[row] < -ZERO) else {
@@ -121,8 +123,8 @@ impl Simplex {
         self.factor()
     }
 
-    /// What first reaches 0 when the entering variable grows: columns in use fall by `change`, the slack of loose rows
-    /// by `on_rows` less what the columns give back.
+    /// The variable that reaches 0 first while the entering variable grows. Columns in use fall by `change`; the slack
+    /// of loose rows falls by `on_rows` minus the load that the columns release.
     fn leaving(&self, change: &[f64], on_rows: &mut [f64]) -> Option<Leaving> {
         let mut load = vec![0.0; self.rows];
         for (((_, column), change), value) in self.columns.iter().zip(change).zip(&self.values) {
@@ -153,8 +155,8 @@ impl Simplex {
         first.map(|(_, _, leaving)| leaving)
     }
 
-    /// Values and prices of the present basis. False if it is singular, which only rounding explains; the last values
-    /// and prices then stay.
+    /// Computes the values and prices of the current basis. Returns false if it is singular, which only rounding can
+    /// cause; the previous values and prices then stay.
     fn factor(&mut self) -> bool {
         let size = self.tight.len();
         self.place.fill(None);
@@ -181,7 +183,7 @@ impl Simplex {
 }
 
 enum Leaving {
-    /// The column at this place of those in use.
+    /// The column at this place among the columns in use.
     Column(usize),
     /// The slack of this row.
     Row(usize),

@@ -3,15 +3,15 @@
 //!
 //! B is the set of bottlenecks: nodes other than the root whose cheapest edge into them costs more than the mean of
 //! these minima. Phase 1 builds a tree over the other nodes V − B; phase 2 attaches each node of B, ascending, to the j
-//! in V − B of the least dist(j) + C_ji (ties: smallest j), dist being the sum of costs from the root. The paper's text
-//! leaves phase 1 open, so its readings have names of their own.
+//! in V − B of the least dist(j) + C_ji (ties: smallest j), where dist is the sum of costs from the root. The paper's
+//! text leaves phase 1 open, so each reading is a separate algorithm.
 
 use crate::greedy::{Ahead, Busy, Greedy};
 use crate::instance::Instance;
 use crate::matrix::Matrix;
 use crate::tree::Tree;
 
-/// How phase 1 builds its tree.
+/// The algorithm that builds the tree of phase 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum First {
     /// Earliest completing edge first: the paper's text.
@@ -20,7 +20,7 @@ pub(crate) enum First {
     Fef,
     /// Earliest arrival: Dijkstra.
     ShortestPaths,
-    /// The pseudo-code's `x := j` taken literally: each node attached sends to its nearest waiting one.
+    /// The pseudo-code's `x := j` taken literally: each attached node sends to its nearest waiting node.
     Walk,
 }
 
@@ -33,14 +33,14 @@ pub fn bottlenecks(instance: &Instance) -> Vec<usize> {
     nearest.iter().filter(|&&(_, cost)| cost > mean).map(|&(node, _)| node).collect()
 }
 
-/// The cost of the cheapest edge into each node but the root.
+/// Each node except the root, with the cost of the cheapest edge into it.
 fn cheapest_in(costs: &Matrix, instance: &Instance) -> Vec<(usize, f64)> {
     let cheapest =
         |node: usize| (0..costs.size()).filter(|&j| j != node).map(|j| costs[(j, node)]).fold(f64::INFINITY, f64::min);
     instance.receivers().map(|node| (node, cheapest(node))).collect()
 }
 
-/// TPS with this first phase. O(N²) as a rule.
+/// TPS with this first phase. Usually O(N²).
 pub(crate) fn two_phases(instance: &Instance, first: First) -> Tree {
     by_distance(instance, first, &bottlenecks(instance))
 }
@@ -53,8 +53,8 @@ pub(crate) fn one_bottleneck(instance: &Instance) -> Tree {
     by_distance(instance, First::Ecef, &[farthest.0])
 }
 
-/// TPS with ECEF as its first phase, whose second phase counts that a parent serves one child after the other: the
-/// least R_j + C_ji over all waiting i and all j in V − B comes first, and makes j ready at that time.
+/// TPS with ECEF as its first phase. The second phase accounts for a parent that serves its children one after the
+/// other: it takes the least R_j + C_ji over all waiting i and all j in V − B, and makes j ready at that time.
 pub(crate) fn with_ready_times(instance: &Instance) -> Tree {
     let costs = instance.costs();
     let last = bottlenecks(instance);
@@ -99,7 +99,7 @@ fn by_distance(instance: &Instance, first: First, last: &[usize]) -> Tree {
     tree
 }
 
-/// The tree over all nodes but `last`.
+/// Builds the tree over all nodes except `last`.
 fn phase_one<'a>(instance: &Instance, costs: &'a Matrix, first: First, last: &[usize]) -> Greedy<'a> {
     let waiting: Vec<usize> = instance.receivers().filter(|node| last.binary_search(node).is_err()).collect();
     let mut greedy = Greedy::new(costs, instance.root());

@@ -1,4 +1,5 @@
-//! Trees with rates for one message: as [`crate::packing`], but what counts is when the message ends, not the rate.
+//! Trees with rates for one message: like [`crate::packing`], but it minimises the completion time instead of
+//! maximising the rate.
 
 use crate::greedy::{Ahead, Busy, Greedy};
 use crate::instance::Instance;
@@ -11,7 +12,8 @@ use crate::simplex::Simplex;
 use crate::tree::Tree;
 use crate::uplinks::shallow_trees;
 
-/// How long paths may be, in turns: what a detour of the whole duration adds to the price of a tree, in parts of it.
+/// Penalties for long paths, used in turn: the price added for a detour as long as the whole duration, relative to the
+/// price of the last tree.
 const DETOURS: [f64; 4] = [0.0, 0.25, 1.0, 4.0];
 
 /// Rounds of multiplicative weights.
@@ -20,7 +22,7 @@ const ROUNDS: usize = 200;
 /// The most steps of one linear program.
 const PIVOTS: usize = 3000;
 
-/// The gap to the optimum, in parts of it, at which a linear program is solved well enough.
+/// The relative gap to the optimum at which a linear program is solved well enough.
 const GAP: f64 = 0.005;
 
 /// Steps of the search for the duration; each solves a linear program.
@@ -29,34 +31,34 @@ const STEPS: usize = 4;
 /// A message over several trees at once.
 #[derive(Debug, Clone)]
 pub(crate) struct Transfer {
-    /// Each tree with its rate in bytes/s, the one that carries most first.
+    /// Each tree with its rate in bytes/s, the tree that carries most first.
     pub(crate) trees: Vec<(Tree, f64)>,
-    /// Seconds until all have the message, if packets meet no queue.
+    /// Seconds until all nodes have the message, without queueing delays.
     pub(crate) time: f64,
 }
 
-/// A linear program and what a unit of each tree's rate is worth in it; a column is in units of that worth.
+/// A linear program and the value of a unit of each tree's rate in it; columns are in units of that value.
 struct Program {
     simplex: Simplex,
     values: Vec<f64>,
 }
 
-/// The trees that transfers of a message are made of.
+/// The trees from which transfers of a message are built.
 pub(crate) struct Trees<'a> {
     limits: Limits<'a>,
     message: f64,
     pool: Pool,
     pub(crate) trees: Vec<Tree>,
     depths: Vec<f64>,
-    /// No schedule is shorter, in seconds.
+    /// A lower bound on the time of any schedule, in seconds.
     pub(crate) least: f64,
-    /// Where the search for the duration begins.
+    /// Start of the search for the duration, in seconds.
     start: f64,
 }
 
 impl<'a> Trees<'a> {
     /// The N trees of depth 1 and 2, one of shortest paths, and those of multiplicative weights. `steady` is the
-    /// instance with what overheads leave of its rates.
+    /// instance without overheads, its rates reduced accordingly.
     pub(crate) fn new(steady: &'a Instance, instance: &Instance) -> Trees<'a> {
         let limits = Limits::new(steady, Ports::Many);
         let hops = pace::hops(instance);
@@ -87,7 +89,7 @@ impl<'a> Trees<'a> {
         self.of(&all)
     }
 
-    /// The shortest transfer over trees of `transfer`: the `most` that carry most there.
+    /// The shortest transfer over the `most` trees that carry most in `transfer`.
     pub(crate) fn fewer(&self, transfer: &Transfer, most: usize) -> Option<Transfer> {
         if transfer.trees.len() <= most {
             return Some(transfer.clone());
@@ -97,9 +99,9 @@ impl<'a> Trees<'a> {
         self.of(&few.collect::<Vec<_>>())
     }
 
-    /// The shortest transfer over these trees. For a duration T, trees of rates x and depths d carry Σ x (T − d), at
-    /// most what a linear program finds: Newton's method on that function, which is convex in T, finds the T for which
-    /// it is the message.
+    /// The shortest transfer over these trees. For a duration T, trees of rates x and depths d carry Σ x (T − d); a
+    /// linear program finds the maximum, which is convex in T. Newton's method finds the T at which that maximum is the
+    /// message size.
     fn of(&self, numbers: &[usize]) -> Option<Transfer> {
         let mut best: Option<(f64, Vec<(usize, f64)>)> = None;
         let shallowest = numbers.iter().map(|&number| self.depths[number]).fold(f64::INFINITY, f64::min);
@@ -127,7 +129,8 @@ impl<'a> Trees<'a> {
         })
     }
 
-    /// Rates in bytes/s with which the trees carry most within a duration. Begins at what `program` found for another.
+    /// Rates in bytes/s at which the trees carry most within a duration. Starts from the solution that `program` found
+    /// for another duration.
     fn most_carried(&self, program: &mut Program, numbers: &[usize], duration: f64) -> Vec<(usize, f64)> {
         let values: Vec<f64> = numbers.iter().map(|&number| 1.0 - self.depths[number] / duration).collect();
         let before = std::mem::replace(&mut program.values, values);
@@ -150,7 +153,7 @@ impl<'a> Trees<'a> {
                 }
             }
             let Some(place) = cheapest.1 else { break };
-            // No trees carry more than the prices allow the one that uses them best.
+            // Weak duality: no trees carry more than the sum of prices divided by the lowest price of a tree.
             if simplex.value() >= prices.iter().sum::<f64>() / cheapest.0 * (1.0 - GAP) {
                 break;
             }

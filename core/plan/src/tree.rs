@@ -1,11 +1,11 @@
-//! A broadcast tree: who sends to whom, and in which order.
+//! A broadcast tree: the sender of each node, and the order of sending.
 
 use std::collections::VecDeque;
 
 use serde::{Serialize, Serializer, ser::SerializeStruct};
 use thiserror::Error;
 
-/// Why parents and order make no tree.
+/// Reasons why parents and order do not form a tree.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum TreeError {
@@ -21,7 +21,7 @@ pub enum TreeError {
     Parent { node: usize, parent: usize },
 }
 
-/// A tree over nodes 0…N−1. Parents stand before their children in the order, and a node serves its children in that
+/// A tree over nodes 0…N−1. Parents come before their children in the order, and a node serves its children in that
 /// order. As JSON: `{"parent": [-1, 0, …], "order": [0, …]}`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Tree {
@@ -59,12 +59,12 @@ impl Tree {
         Ok(Tree { parent, order })
     }
 
-    /// A tree that has only its root so far, for `nodes` nodes. See [`Tree::attach`].
+    /// A tree for `nodes` nodes that contains only the root. See [`Tree::attach`].
     pub(crate) fn begin(nodes: usize, root: usize) -> Tree {
         Tree { parent: vec![None; nodes], order: vec![root] }
     }
 
-    /// Adds `child` as the last one of `parent`, which is in the tree; the child is not.
+    /// Adds `child` as the last child of `parent`. The parent must be in the tree, the child must not.
     pub(crate) fn attach(&mut self, child: usize, parent: usize) {
         debug_assert!(!self.order.contains(&child) && self.order.contains(&parent));
         self.parent[child] = Some(parent);
@@ -125,7 +125,7 @@ impl Tree {
         self.order.iter().filter_map(|&child| Some((self.parent[child]?, child)))
     }
 
-    /// Each node's children in the order in which it serves them.
+    /// Each node's children, in the order of serving.
     #[must_use]
     pub fn children(&self) -> Vec<Vec<usize>> {
         let mut children = vec![Vec::new(); self.nodes()];

@@ -1,5 +1,5 @@
-//! Broadcast where only nodes limit the rate, not connections: Li, Chou and Zhang, "Mutualcast: an efficient mechanism
-//! for content distribution in a peer-to-peer network", 2005.
+//! Broadcast where only the nodes limit the rate, not the connections: Li, Chou and Zhang, "Mutualcast: an efficient
+//! mechanism for content distribution in a peer-to-peer network", 2005.
 
 use crate::instance::Instance;
 use crate::packing::Packing;
@@ -33,9 +33,10 @@ pub fn shallow_trees(instance: &Instance) -> Vec<Tree> {
         .collect()
 }
 
-/// Mutualcast's rates for [`shallow_trees`], for uplinks and downlinks alone; limits of connections are not looked at.
-/// Relays share what the root sends in proportion to their uplinks, as far as these reach; what the root's uplink then
-/// has left serves all directly. The rate is that of [`uplink_bound`]. O(N) but for the trees, which take O(N²).
+/// Mutualcast's rates for [`shallow_trees`], for uplinks and downlinks alone; limits of connections are ignored. The
+/// root's data is split among the relays in proportion to their uplinks, as far as these reach; the remaining uplink of
+/// the root serves all nodes directly. The rate is that of [`uplink_bound`]. O(N) except for the trees, which take
+/// O(N²).
 #[must_use]
 pub fn shallow_packing(instance: &Instance) -> Packing {
     let nodes = instance.nodes();

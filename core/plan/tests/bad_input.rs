@@ -1,4 +1,4 @@
-//! What is wrong with an instance is named with its place and its value.
+//! Errors in an instance name the place and the value.
 
 #![allow(clippy::unwrap_used)]
 
@@ -19,7 +19,7 @@ fn good() -> Value {
     })
 }
 
-/// What is reported when the value at a JSON pointer is another one.
+/// The error message for a valid instance with the value at a JSON pointer replaced.
 fn with(pointer: &str, value: Value) -> String {
     let mut instance = good();
     *instance.pointer_mut(pointer).unwrap() = value;
@@ -119,7 +119,7 @@ fn parents_that_are_no_tree_are_refused() {
 proptest! {
     #![proptest_config(cases(256))]
 
-    /// Whatever a file has, reading it ends with an instance or an error.
+    /// Reading any text ends with an instance or an error.
     #[test]
     fn no_text_panics(place in 0usize..200, junk in ".{0,6}") {
         let text = good().to_string();

@@ -1,4 +1,4 @@
-//! Packings against the linear program over flows that they are dual to, solved by other code.
+//! Packings against the dual linear program over flows, solved by independent code.
 
 #![allow(clippy::unwrap_used)]
 
@@ -38,7 +38,7 @@ fn maximum(objective: &[f64], rows: &[Vec<f64>], right: &[f64]) -> f64 {
     table[m][n + m]
 }
 
-/// The highest rate r so that some capacities c within the limits carry a flow of r from the root to each node.
+/// The highest rate r such that capacities c within the limits carry a flow of r from the root to each node.
 fn by_flows(instance: &Instance, ports: Ports) -> f64 {
     let (nodes, root) = (instance.nodes(), instance.root());
     let edges: Vec<(usize, usize)> =
@@ -95,7 +95,7 @@ fn by_flows(instance: &Instance, ports: Ports) -> f64 {
     maximum(&objective, &rows, &right)
 }
 
-/// Rates of few distinct values make degenerate programs.
+/// Random instances. Rates with few distinct values make degenerate programs.
 fn instances(most: usize) -> impl Strategy<Value = Instance> {
     let rate = || prop_oneof![Just(1.0), Just(2.0), (1u32..1000).prop_map(|rate| f64::from(rate) / 100.0)];
     let cells = move |count| proptest::collection::vec(rate(), count);
@@ -161,7 +161,7 @@ proptest! {
         }
     }
 
-    /// Where connections have no limits of their own, N shallow trees reach the closed form, and nothing more can.
+    /// If connections have no limits of their own, N shallow trees reach the closed form, and no packing exceeds it.
     #[test]
     fn shallow_trees_reach_the_bound_of_uplinks(instance in instances(8)) {
         let links = instance.links();

@@ -1,4 +1,4 @@
-//! The choice against every tree that it is to beat, in every regime.
+//! The chosen schedule against every tree that it must beat, in every regime.
 
 #![allow(clippy::unwrap_used)]
 
@@ -9,18 +9,18 @@ use proptest::prelude::*;
 
 use seeds::cases;
 
-/// What limits a broadcast in an instance.
+/// The bottleneck of a broadcast in an instance.
 #[derive(Debug, Clone, Copy)]
 enum Regime {
-    /// Connections whose rates are spread evenly.
+    /// Connections with rates spread evenly.
     Uniform,
     /// Connections whose rates are spread over two decades, evenly on a logarithmic scale.
     LogUniform,
     /// TCP windows: the rate of a connection is 64 KiB per round trip.
     Windows,
-    /// Gateways with limited uplinks, and pairs with less.
+    /// Gateways with limited uplinks, and slower connections between pairs.
     Gateways,
-    /// Gateways alone.
+    /// Gateways with limited uplinks only.
     Uplinks,
     /// All links alike: ties everywhere.
     Alike,
@@ -84,8 +84,8 @@ proptest! {
 proptest! {
     #![proptest_config(cases(100))]
 
-    /// 64 MiB: at least 0.95 of the rate that no schedule exceeds, beside the time that one byte takes over the longest
-    /// path of the schedule. Without overheads, which that rate does not know.
+    /// 64 MiB: at least 0.95 of the rate that no schedule exceeds, plus the time that one byte takes over the longest
+    /// path of the schedule. Without overheads, which that rate ignores.
     #[test]
     fn long_messages_reach_the_bound(instance in instances(2..=16)) {
         let instance = instance.with_message(64 << 20, 16 << 10).unwrap().with_overheads(0.0, 0.0).unwrap();
@@ -97,7 +97,7 @@ proptest! {
         prop_assert!(chosen.time <= transfer / 0.95 + longest, "{} {transfer} {longest}", chosen.time);
     }
 
-    /// Their first packets would meet in queues.
+    /// The first packets of several trees would meet in queues.
     #[test]
     fn many_nodes_get_a_short_message_over_one_tree(instance in instances(11..=16)) {
         let instance = instance.with_message((1 << 20) - 1, 4096).unwrap();

@@ -1,4 +1,4 @@
-//! The worked instances: every tree and every time that they state.
+//! Worked instances: the algorithms build every tree and every time stated in them.
 
 #![allow(clippy::unwrap_used)]
 

@@ -1,4 +1,5 @@
-//! Configuration of the ends of a connection: which key they present, and that any key is accepted whose holder signs.
+//! Configuration of the ends of a connection: the key that each presents, and a verifier that accepts any key whose
+//! holder signs.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,10 +38,10 @@ pub struct TlsConfig {
 }
 
 impl TlsConfig {
-    /// Both ends present this certificate, which is signed by its own Ed25519 key. Only the key in it matters.
+    /// Both ends present this certificate, which is signed by its own Ed25519 key. Only its key matters.
     ///
     /// # Errors
-    /// The key is not the certificate's, or of another kind.
+    /// The key is not the certificate's, or is of another kind.
     pub fn new(certificate: CertificateDer<'static>, private: PrivateKeyDer<'static>) -> Result<TlsConfig, Error> {
         let provider = provider();
         let mut client = client_builder(&provider, Possession { provider: provider.clone(), bare: false })?
@@ -71,8 +72,8 @@ impl TlsConfig {
     }
 }
 
-/// The dialling end of a peer that has no key to present, at an acceptor that presents a site's. `token`: sent in the
-/// ClientHello, for [`hello_token`](crate::hello_token).
+/// The dialling end of a peer without a key; the acceptor presents a site's key. `token`: sent in the ClientHello, for
+/// [`hello_token`](crate::hello_token).
 ///
 /// # Errors
 /// The configuration cannot be used; never in practice.
@@ -96,8 +97,8 @@ pub(crate) fn provider() -> Arc<CryptoProvider> {
     })
 }
 
-/// The time for rustls: always the same. Keys are pinned and nothing here expires. The clock of rustls panics on a
-/// machine whose time is before 1970.
+/// A constant time for rustls. Keys are pinned, and nothing here expires. rustls's own clock panics on a machine whose
+/// time is before 1970.
 #[derive(Debug)]
 pub(crate) struct NoClock;
 
@@ -116,7 +117,7 @@ fn client_builder(
     Ok(builder.dangerous().with_custom_certificate_verifier(Arc::new(verifier)))
 }
 
-/// No session is resumed. The only names that are sent are tokens.
+/// Disables session resumption, and allows server names, which carry tokens.
 fn restrict(config: &mut ClientConfig) {
     config.resumption = Resumption::disabled();
     config.enable_sni = true;
@@ -132,12 +133,12 @@ struct Possession {
 
 impl Possession {
     fn judge(&self, shown: &CertificateDer<'_>) -> Result<(), Error> {
-        // A bare key is read when its signature is verified.
+        // A bare key is parsed when its signature is verified.
         if self.bare { Ok(()) } else { ParsedCertificate::try_from(shown).map(|_| ()) }
     }
 }
 
-/// rustls requires the same methods of either side's verifier: TLS 1.3's signatures by Ed25519, and no others.
+/// The methods that rustls requires of both sides' verifiers: only TLS 1.3 signatures by Ed25519 are valid.
 macro_rules! signatures {
     () => {
         fn verify_tls12_signature(
@@ -193,7 +194,7 @@ impl ClientCertVerifier for Possession {
         &[]
     }
 
-    /// Users and agents have none: they prove a secret.
+    /// Users and agents have no certificate: they prove a secret.
     fn client_auth_mandatory(&self) -> bool {
         false
     }

@@ -15,9 +15,9 @@ use types::sites::Fingerprint;
 use crate::Session;
 use crate::config::{NoClock, fingerprint, provider, without_key};
 
-/// A key that was made for this process and is in no file. The accepting end presents it bare (RFC 7250), the dialling
-/// end presents none. Nobody knows it beforehand, so TLS alone does not authenticate the peer: both ends have to prove
-/// a secret that covers the key that the acceptor presented.
+/// A key made for this process and stored in no file. The accepting end presents it bare (RFC 7250); the dialling end
+/// presents none. Nobody knows the key beforehand, so TLS alone does not authenticate the peer: both ends must prove a
+/// secret, and the proof must cover the key that the acceptor presented.
 #[derive(Clone)]
 pub struct Ephemeral {
     client: Arc<ClientConfig>,
@@ -46,7 +46,7 @@ impl Ephemeral {
         Ok(Ephemeral { client: without_key(true)?, server: Arc::new(server), fingerprint })
     }
 
-    /// The fingerprint that the accepting end presents.
+    /// The fingerprint of the key that the accepting end presents.
     pub fn fingerprint(&self) -> Fingerprint {
         self.fingerprint
     }

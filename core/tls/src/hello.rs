@@ -1,8 +1,7 @@
-//! The token in a ClientHello: 32 bytes in the place of the server's name, which an acceptor reads before it starts any
+//! The token in a ClientHello: 32 bytes in place of the server name. An acceptor reads them before it starts any
 //! cryptography.
 //!
-//! The name is two labels, each a letter and 32 hexadecimal digits. It is nobody's name, and it is not
-//! encrypted.
+//! The name has two labels, each a letter and 32 hexadecimal digits. It names no host, and it is not encrypted.
 
 use std::fmt::Write;
 
@@ -10,7 +9,7 @@ use rustls::server::Acceptor;
 
 /// Length of a token in bytes.
 pub const TOKEN_LEN: usize = 32;
-/// The longest record with a ClientHello that is searched for a token, in bytes. Ours have about 320.
+/// The longest record with a ClientHello that is searched for a token, in bytes. Our own have about 320.
 pub const MAX_HELLO: usize = 2048;
 /// A label must not look like a number, so it begins with a letter.
 const LETTER: char = 'x';
@@ -32,18 +31,18 @@ pub(crate) fn name(token: &[u8; TOKEN_LEN]) -> String {
     name
 }
 
-/// What the first bytes of a connection say.
+/// The token in the first bytes of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HelloToken {
     /// More bytes are needed, up to [`MAX_HELLO`] in all.
     Partial,
-    /// This token.
+    /// The token.
     Token([u8; TOKEN_LEN]),
-    /// None. Whether the bytes are a ClientHello at all is for [`Session`](crate::Session) to judge.
+    /// No token. [`Session`](crate::Session) decides whether the bytes are a ClientHello at all.
     None,
 }
 
-/// Finds the token in the first bytes that a peer has sent.
+/// Finds the token in a peer's first bytes.
 pub fn hello_token(bytes: &[u8]) -> HelloToken {
     let Some(header) = bytes.get(..HEADER) else { return HelloToken::Partial };
     let end = HEADER + usize::from(u16::from_be_bytes([header[3], header[4]]));
@@ -59,7 +58,7 @@ pub fn hello_token(bytes: &[u8]) -> HelloToken {
     }
     let accepted = match acceptor.accept() {
         Ok(Some(accepted)) => accepted,
-        // A ClientHello in several records, which nothing of ours sends, or none at all.
+        // A ClientHello in several records, which our programs never send, or no ClientHello.
         Ok(None) | Err(_) => return HelloToken::None,
     };
     let hello = accepted.client_hello();
@@ -95,7 +94,7 @@ mod tests {
 
     #[test]
     fn a_token_is_found_once_the_hello_is_whole() {
-        // Digits only would not be a name.
+        // Labels of digits only would not be a name.
         for sent in [[0x77; TOKEN_LEN], [0; TOKEN_LEN], std::array::from_fn(|at| (at * 9) as u8)] {
             let bytes = hello(Some(&sent));
             assert!(bytes.len() < 400, "{}", bytes.len());
@@ -112,7 +111,7 @@ mod tests {
     fn without_a_token_no_name_is_sent() {
         let bytes = hello(None);
         assert_eq!(hello_token(&bytes), HelloToken::None);
-        // The extension `server_name` has number 0; the length of one with a token is 72.
+        // The extension `server_name` has number 0; with a token, its length is 72.
         assert!(!bytes.windows(4).any(|window| window == [0, 0, 0, 72]));
         assert!(hello(Some(&[7; TOKEN_LEN])).windows(4).any(|window| window == [0, 0, 0, 72]));
     }

@@ -1,10 +1,10 @@
 //! TLS 1.3 without I/O, the same for users, agents, gateways and ranks.
 //!
-//! [`Session`] takes ciphertext and returns plaintext, and the reverse; its user decides what is read and written when.
-//! [`TlsConfig`] is for ends that present a site's key, [`dial_without_key`] for those that present none, [`Ephemeral`]
-//! for ends whose key lives as long as their process. There are no certificate authorities: a key proves only that the
-//! peer holds its private half. The caller decides whose key it is before it sends or trusts anything: by a known
-//! fingerprint, or by a proof that covers the key.
+//! [`Session`] turns ciphertext into plaintext and back; its user decides when to read and write. [`TlsConfig`] is for
+//! ends that present a site's key, [`dial_without_key`] for dialling ends without a key, [`Ephemeral`] for ends whose
+//! key lives as long as their process. There are no certificate authorities: a key proves only that the peer holds its
+//! private half. Before the caller sends or trusts anything, it must establish whose key it is: by a known fingerprint,
+//! or by a proof that covers the key.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]

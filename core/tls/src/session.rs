@@ -14,14 +14,14 @@ use types::sites::Fingerprint;
 use crate::config::fingerprint;
 use crate::hello::{self, TOKEN_LEN};
 
-/// Bytes that TLS adds to each record of at most [`RECORD_LEN`] bytes, at most.
+/// Most bytes that TLS adds to each record of at most [`RECORD_LEN`] bytes.
 const RECORD_OVERHEAD: usize = 32;
 /// The longest plaintext of a record (RFC 8446, 5.1).
 pub const RECORD_LEN: usize = 16 << 10;
 /// The longest ciphertext of a record, header included (RFC 8446, 5.2).
 pub const MAX_RECORD: usize = RECORD_LEN + 256 + 5;
 
-/// Most room that [`Session::seal`] may need for this many bytes.
+/// Most bytes that [`Session::seal`] may write for this many bytes.
 pub const fn sealed_len(plaintext: usize) -> usize {
     plaintext + (plaintext / RECORD_LEN + 1) * RECORD_OVERHEAD + 64
 }
@@ -45,7 +45,7 @@ pub struct Opened {
     pub consumed: usize,
     /// The handshake is over.
     pub established: bool,
-    /// The peer has announced that it sends no more.
+    /// The peer has announced the end of its data.
     pub closed: bool,
 }
 
@@ -61,7 +61,7 @@ impl Session {
         bare: bool,
         token: Option<&[u8; TOKEN_LEN]>,
     ) -> Result<Session, Error> {
-        // rustls requires a name, which nothing checks. It does not send addresses (RFC 6066, 3).
+        // rustls requires a server name, which nothing checks. An address is not sent (RFC 6066, 3).
         let name = match token {
             Some(token) => ServerName::try_from(hello::name(token)).map_err(|e| Error::General(e.to_string()))?,
             None => ServerName::from(Ipv4Addr::UNSPECIFIED),
@@ -74,8 +74,8 @@ impl Session {
         Ok(Session { side: Side::Server(Box::new(UnbufferedServerConnection::new(config)?)), bare })
     }
 
-    /// Decrypts what it can of `incoming`, passes plaintext on record by record, and appends to `outgoing` what must be
-    /// sent in return.
+    /// Decrypts the complete records in `incoming`, passes plaintext on record by record, and appends the bytes to send
+    /// in return to `outgoing`.
     ///
     /// # Errors
     /// The peer violated the protocol; `outgoing` then ends with the alert to send before closing.
@@ -104,7 +104,8 @@ impl Session {
                     return Ok(opened);
                 }
                 Err(error) => {
-                    // Once more, to collect the alert; without one, rustls would process input it has given up.
+                    // One more call collects the alert. Without a pending alert, rustls would process input that it has
+                    // given up.
                     let _ = match &mut self.side {
                         Side::Client(client) if client.wants_write() => {
                             step(client.process_tls_records(&mut []), plaintext, outgoing)
@@ -123,7 +124,7 @@ impl Session {
     /// Encrypts `plaintext` to the start of `out`, which has at least [`sealed_len`] bytes; returns the length.
     ///
     /// # Errors
-    /// The handshake is not over, the connection is closed, or its keys are worn out.
+    /// The handshake is not over, the connection is closed, or its keys have reached their limit.
     pub fn seal(&mut self, plaintext: &[u8], out: &mut [u8]) -> Result<usize, Error> {
         let mut at = 0;
         loop {
@@ -137,7 +138,7 @@ impl Session {
         }
     }
 
-    /// The key that the peer has proved to hold, once the handshake is over.
+    /// Fingerprint of the peer's key, whose possession the peer has proved; `None` before the handshake is over.
     pub fn peer(&self) -> Option<Fingerprint> {
         let certificates = match &self.side {
             Side::Client(client) => client.peer_certificates(),
@@ -209,7 +210,7 @@ fn seal<Data>(
             *at += encrypted.map_err(|e: EncryptError| Error::General(e.to_string()))?;
             Ok(true)
         }
-        // A key update of ours goes out before the data.
+        // A pending key update is sent before the data.
         ConnectionState::EncodeTlsData(mut data) => {
             *at += data.encode(&mut out[*at..]).map_err(|e| Error::General(e.to_string()))?;
             Ok(false)

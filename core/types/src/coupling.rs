@@ -1,4 +1,4 @@
-//! Names of couplings, and lines of JSON between a coupling's helper, `landbridge couple`, and the process that has
+//! Names of couplings, and the lines of JSON between a coupling's helper, `landbridge couple`, and the process that
 //! started it.
 
 use std::net::SocketAddr;
@@ -8,12 +8,12 @@ use thiserror::Error;
 
 use crate::roster::is_name;
 
-/// A text that names no coupling.
+/// A text that does not name a coupling.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("`{0}` is not NAME@SITE, such as ocean@lyon, with letters, digits, `.`, `_` and `-` in both")]
 pub struct NameError(pub String);
 
-/// The name and the site of a coupling.
+/// Splits `NAME@SITE` into the name and the site of a coupling.
 ///
 /// # Errors
 /// [`NameError`].
@@ -22,21 +22,21 @@ pub fn name_and_site(text: &str) -> Result<(&str, &str), NameError> {
     parts.ok_or_else(|| NameError(text.to_owned()))
 }
 
-/// A line to the process.
+/// A line from the helper to the process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Said {
-    /// First: where processes may be.
+    /// First: the sites at which processes may be.
     Home { site: String, sites: Vec<Place> },
-    /// What the coupling waits for, for the user.
+    /// The reason why the coupling is still waiting, for the user.
     Waiting(String),
-    /// The job.
+    /// The job that both sides form.
     Coupled(Box<Coupled>),
-    /// Last: the coupling has ended, and why.
+    /// Last: the coupling has ended, with the reason.
     Over(String),
 }
 
-/// A site that processes of a side may be at.
+/// A site at which processes of a side may be.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Place {
     pub name: String,
@@ -46,7 +46,7 @@ pub struct Place {
     pub keys: Vec<String>,
 }
 
-/// What a process must know to take part in the coupling's job.
+/// The parameters of the coupling's job that every process needs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Coupled {
     pub job: String,
@@ -54,23 +54,23 @@ pub struct Coupled {
     pub secret: String,
     pub roster: String,
     pub window: u32,
-    /// Ranks in the job: of this side's processes, of the other's.
+    /// Ranks in the job: first this side's processes, then the other's.
     pub ranks: [Vec<u32>; 2],
-    /// Where the other side's processes listen.
+    /// Listening addresses of the other side's processes.
     pub addresses: Vec<SocketAddr>,
-    /// Both sides know which of them is first.
+    /// True if this side is the first; both sides agree on that.
     pub first: bool,
     /// The other side, for messages.
     pub other: String,
 }
 
-/// A line from the process.
+/// A line from the process to the helper.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Told {
     /// First: its side's processes.
     Processes(Vec<Process>),
-    /// Last: it ends the coupling, and why. The end of its input means the same.
+    /// Last: the process ends the coupling, for this reason. The end of the helper's input has the same effect.
     Leave(String),
 }
 
@@ -79,7 +79,7 @@ pub enum Told {
 pub struct Process {
     pub site: String,
     pub node: String,
-    /// Where it listens for peers of its site.
+    /// Its listening address for peers of its site.
     pub address: SocketAddr,
 }
 

@@ -56,7 +56,7 @@ impl fmt::Display for Rank {
     }
 }
 
-/// What a frame is addressed to inside a site: an endpoint of a rank, an agent, a service, the launcher, or the gateway
+/// The destination of a frame inside a site: an endpoint of a rank, an agent, a service, the launcher, or the gateway
 /// itself.
 ///
 /// 32 bits: a 24-bit number and an 8-bit instance. Numbers up to [`Slot::MAX_RANK`] are ranks.
@@ -134,7 +134,7 @@ impl fmt::Display for Slot {
     }
 }
 
-/// A process inside a job, as frames name it: it contains no IP address.
+/// A process inside a job, as frames identify it: without an IP address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Identity {
     pub site: SiteId,
@@ -155,8 +155,8 @@ pub const SHORT_ADDRESS_LEN: usize = 16;
 const AF_INET: u16 = 2;
 const AF_INET6: u16 = 10;
 
-/// An endpoint's address: 28 bytes shaped as `struct sockaddr_in6`, or, for IPv4 alone, 16 bytes shaped as `struct
-/// sockaddr_in`.
+/// An endpoint's address: 28 bytes in the shape of `struct sockaddr_in6`, or, for IPv4 alone, 16 bytes in the shape of
+/// `struct sockaddr_in`.
 ///
 /// | bytes | content |
 /// |---|---|
@@ -176,12 +176,12 @@ const AF_INET6: u16 = 10;
 /// | 10–11 | site, little endian |
 /// | 12–15 | slot, little endian |
 ///
-/// Inside a site the IP and port are dialled; between sites only site and slot count. Outside a job tag, site and slot
-/// are zero, so that a plain `sockaddr_in6` or `sockaddr_in` resolved from `host:port` is a valid address. A link-local
-/// IPv6 address is none: it means nothing without a scope, for which no room is left.
+/// Inside a site, ranks dial the IP and port; between sites, only site and slot count. Outside a job, tag, site and
+/// slot are zero, so a plain `sockaddr_in6` or `sockaddr_in` resolved from `host:port` is a valid address. A link-local
+/// IPv6 address is not valid: it needs a scope, for which no room is left.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Address {
-    /// Where the endpoint listens on its site's LAN, in the form that [`plain`] gives.
+    /// The socket on its site's LAN that the endpoint listens on, in the form of [`plain`].
     pub socket: SocketAddr,
     /// [`JobId::tag`] (a check against mixing jobs, not a secret); zero outside a job.
     pub job: u16,
@@ -192,13 +192,13 @@ pub struct Address {
 /// No socket address: 0.0.0.0:0.
 pub const NOWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
 
-/// A socket address in the one form in which equal ones compare equal: an IPv4-mapped IPv6 address, which a dual-stack
-/// socket reports for a peer that uses IPv4, becomes the IPv4 address; flow label and scope are dropped.
+/// The canonical form of a socket address, in which equal addresses compare equal. An IPv4-mapped IPv6 address, which a
+/// dual-stack socket reports for an IPv4 peer, becomes the IPv4 address; flow label and scope are dropped.
 pub fn plain(socket: SocketAddr) -> SocketAddr {
     SocketAddr::new(socket.ip().to_canonical(), socket.port())
 }
 
-/// Whether an address only means something together with an interface: an IPv6 link-local address, `fe80::/10`.
+/// Returns true if an address needs an interface to have a meaning: an IPv6 link-local address, `fe80::/10`.
 pub fn is_link_local(ip: IpAddr) -> bool {
     matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local())
 }
@@ -209,8 +209,8 @@ impl Address {
         Address { socket: plain(socket), job: 0, identity: Identity { site: SiteId(0), slot: Slot(0) } }
     }
 
-    /// What distinguishes endpoints: in a job the identity alone (the socket address is only for dialling), outside a
-    /// job the socket address.
+    /// The part that distinguishes endpoints: in a job, the identity alone (the socket address is only for dialling);
+    /// outside a job, the socket address.
     pub fn key(self) -> Address {
         if self.job == 0 { self } else { Address { socket: NOWHERE, ..self } }
     }

@@ -1,8 +1,8 @@
 //! Ids, addresses, topology and configuration.
 //!
-//! Owns the vocabulary of all other crates: which [`Identity`] a process has, how it is packed into the 16 bytes that
-//! an MPI library exchanges ([`Address`]), which ranks run on which node of which site ([`Roster`]), and what the user
-//! wrote about the sites ([`SitesFile`]). Does no I/O: texts come in, values go out.
+//! Owns the vocabulary of all other crates: the [`Identity`] of a process, its encoding in the 16 bytes that an MPI
+//! library exchanges ([`Address`]), the placement of ranks on nodes and sites ([`Roster`]), and the user's description
+//! of the sites ([`SitesFile`]). Does no I/O: texts come in, values go out.
 //!
 //! Start reading at [`id`].
 
@@ -26,6 +26,6 @@ pub use roster::{NodeRoster, Roster, SiteRoster};
 pub use sites::SitesFile;
 pub use untrusted::UntrustedText;
 
-/// The variable by which an agent and its movers know how much of other users' time they may cost, in percent. A node
-/// service sets it for what it starts.
+/// Environment variable that limits how much of other users' time an agent and its movers may cost, in percent. A node
+/// service sets it for the processes it starts.
 pub const MOST_HARM: &str = "LANDBRIDGE_MOST_HARM";

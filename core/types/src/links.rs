@@ -1,17 +1,17 @@
-//! What is known of the network between sites: a [`LinkTable`] of round trips and rates, when a change of one is worth
-//! passing on, and in which order pairs of sites are measured.
+//! Figures of the network between sites: a [`LinkTable`] of round trips and rates, the threshold for announcing a
+//! change, and the order in which pairs of sites are measured.
 
 use std::fmt;
 
 use crate::id::SiteId;
 
-/// A figure that differs by this part of the old one is passed on.
+/// A figure is announced when it differs by this fraction of its old value.
 pub const CHANGE: f64 = 0.15;
 
-/// Round trips that differ by less than this, in seconds, count as the same.
+/// Round trips that differ by less than this many seconds count as equal.
 const LEAST: f64 = 1e-4;
 
-/// The most sites of a table: a job of more gets none.
+/// Most sites of a table: a job with more sites gets no table.
 pub const MAX_SITES: usize = 128;
 
 /// Figures of the path from one site to another.
@@ -19,13 +19,13 @@ pub const MAX_SITES: usize = 128;
 pub struct LinkFigures {
     /// Round trip in seconds, without queueing; `None` while it is unknown.
     pub round_trip: Option<f64>,
-    /// What the path carries, in bytes per second; `None` while it is unknown.
+    /// Rate of the path in bytes per second; `None` while it is unknown.
     pub rate: Option<f64>,
 }
 
 impl LinkFigures {
-    /// Whether a figure has become known or unknown, or differs from `before` by at least [`CHANGE`]; a round trip by
-    /// at least 0.1 ms as well.
+    /// Returns true if a figure has become known or unknown, or differs from `before` by at least [`CHANGE`]. A round
+    /// trip must also differ by at least 0.1 ms.
     pub fn differs(self, before: LinkFigures) -> bool {
         let differs = |now: Option<f64>, before: Option<f64>, least: f64| match (now, before) {
             (Some(now), Some(before)) => (now - before).abs() >= (CHANGE * before).max(least),
@@ -46,14 +46,14 @@ pub struct LinkTable {
 }
 
 impl LinkTable {
-    /// A table of this many sites, at most [`MAX_SITES`], in which nothing is known yet; its version is 0.
+    /// An empty table of this many sites, at most [`MAX_SITES`], with version 0.
     pub fn unknown(sites: usize) -> LinkTable {
         let sites = sites.min(MAX_SITES);
         LinkTable { version: 0, sites, figures: vec![LinkFigures::default(); sites * sites] }
     }
 
-    /// The figures of the path from one site to another; nothing is known of a site that does not exist, or of the path
-    /// of a site to itself.
+    /// The figures of the path from one site to another; unknown for a site that does not exist, and for the path of a
+    /// site to itself.
     pub fn get(&self, from: SiteId, to: SiteId) -> LinkFigures {
         self.at(from, to).map(|at| self.figures[at]).unwrap_or_default()
     }
@@ -90,7 +90,7 @@ impl LinkTable {
         &self.figures
     }
 
-    /// Whether a figure differs from `before` so much that members should know: see [`LinkFigures::differs`].
+    /// Returns true if a figure differs from `before` enough to notify members: see [`LinkFigures::differs`].
     pub fn differs(&self, before: &LinkTable) -> bool {
         self.sites != before.sites || self.figures.iter().zip(&before.figures).any(|(now, before)| now.differs(*before))
     }
@@ -111,14 +111,15 @@ impl fmt::Display for LinkTable {
     }
 }
 
-/// The order in which pairs of `sites` sites are measured: rounds of pairs, in which each site is in at most one pair
-/// and over which each pair occurs once. `sites - 1` rounds for an even number, `sites` for an odd one, where one site
-/// rests in each round. The circle method for round-robin tournaments: the last site stays, the others turn.
+/// The order in which pairs of `sites` sites are measured. In each round, a site is in at most one pair; over all
+/// rounds, each pair occurs once. There are `sites - 1` rounds for an even number of sites. For an odd number there are
+/// `sites`, and one site rests in each. The circle method for round-robin tournaments: the last site stays, the others
+/// turn.
 pub fn rounds(sites: usize) -> Vec<Vec<(usize, usize)>> {
     if sites < 2 {
         return Vec::new();
     }
-    // With an odd number of sites, the site that would meet this one rests.
+    // With an odd number of sites, the partner of this extra place rests.
     let all = sites + sites % 2;
     let turning = all - 1;
     let round = |number: usize| {

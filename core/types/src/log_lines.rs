@@ -1,7 +1,7 @@
-//! How many lines of a log each peer may cause, so that no peer can fill a disk.
+//! A limit on the log lines that each peer may cause, so that no peer can fill a disk.
 //!
-//! Each may cause [`BURST`] lines at once and [`A_SECOND`] per second in the long run. Further lines are counted, and
-//! the peer's next line reports how many were suppressed. Knows no clock: the caller passes the time since a fixed
+//! Each peer may cause [`BURST`] lines at once and [`A_SECOND`] per second in the long run. Further lines are counted,
+//! and the peer's next line reports the number suppressed. Has no clock: the caller passes the time since a fixed
 //! moment.
 
 use std::collections::HashMap;
@@ -11,10 +11,10 @@ use std::time::Duration;
 pub const BURST: u32 = 60;
 /// Lines per second that a peer may cause in the long run.
 pub const A_SECOND: u32 = 5;
-/// Peers that are told apart. All further ones together count as one.
+/// Most peers with a budget of their own. All further peers share one.
 const MOST_PEERS: usize = 4096;
 
-/// How many lines each peer may still cause.
+/// The remaining lines of each peer.
 #[derive(Clone, Debug, Default)]
 pub struct LogLines(HashMap<String, Budget>);
 
@@ -26,11 +26,12 @@ struct Budget {
 }
 
 impl LogLines {
-    /// Whether a line caused by a peer may be logged, and how many lines were suppressed before it, if any.
+    /// Asks to log a line caused by a peer. `None`: suppress it. `Some`: log it, with the number of lines suppressed
+    /// before.
     pub fn may(&mut self, peer: &str, now: Duration) -> Option<Suppressed> {
         let full = Duration::from_secs((BURST / A_SECOND).into());
         if self.0.len() >= MOST_PEERS && !self.0.contains_key(peer) {
-            // A peer that has been silent for this long may cause as many as at first.
+            // A peer without a line for this long has its full budget again, so its entry can go.
             self.0.retain(|_, budget| now.saturating_sub(budget.at) < full || budget.suppressed > 0);
         }
         let peer = if self.0.len() >= MOST_PEERS && !self.0.contains_key(peer) { "" } else { peer };
@@ -57,7 +58,7 @@ pub type Suppressed = Option<u64>;
 mod tests {
     use super::*;
 
-    /// After this much silence a peer that has used up its lines may again cause as many as at first.
+    /// After this much silence, a peer that has used up its lines has its full budget again.
     const PAUSE: Duration = Duration::from_secs((BURST / A_SECOND) as u64);
 
     #[test]

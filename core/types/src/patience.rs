@@ -1,18 +1,17 @@
-//! How long to wait for something that a busy machine does late.
+//! Deadlines that allow for a busy machine.
 //!
-//! A fixed limit on a wait is either long for a machine that is idle, or fails on one that is only busy. A [`Patience`]
-//! starts with a limit for an idle machine and extends it in two ways. Progress restarts the clock: of a hundred agents
-//! that connect one by one, none is late as long as the next one connects in time. And the limit stretches by how much
-//! slower the machine is than an idle one ([`Slowness`]). It never exceeds [`MOST`] times the initial limit, so every
-//! wait still has an end.
+//! A fixed limit either is too long on an idle machine or expires on one that is only busy. A [`Patience`] starts with
+//! the limit for an idle machine and extends it in two ways. Progress restarts the clock: of a hundred agents that
+//! connect one by one, none is late as long as the next one connects in time. And the limit stretches by the machine's
+//! [`Slowness`] compared with an idle one. It never exceeds [`MOST`] times the initial limit, so every wait still ends.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// A wait ends after this many times its calm limit, whatever the machine shows.
+/// Most times its initial limit that a wait may last, however slow the machine.
 pub const MOST: u32 = 8;
 
-/// How much slower processes run on this machine than on an idle one; 1 if not at all.
+/// The factor by which processes run slower on this machine than on an idle one; at least 1.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
 pub struct Slowness(f64);
 
@@ -20,8 +19,8 @@ impl Slowness {
     /// The slowness of an idle machine.
     pub const NONE: Slowness = Slowness(1.0);
 
-    /// For a process that ran for this long and waited for this long, ready to run, for a core. Less than a millisecond
-    /// of running is not enough to tell.
+    /// Computes it for a process that ran for `ran` and was ready for a core, but waited, for `waited`. Less than a
+    /// millisecond of running is too little to measure, and counts as idle.
     pub fn new(ran: Duration, waited: Duration) -> Slowness {
         if ran < Duration::from_millis(1) {
             return Slowness::NONE;
@@ -29,13 +28,13 @@ impl Slowness {
         Slowness(1.0 + waited.as_secs_f64() / ran.as_secs_f64())
     }
 
-    /// A limit, stretched for a machine that slow.
+    /// Stretches a limit by this factor, at most [`MOST`].
     pub fn stretch(self, calm: Duration) -> Duration {
         calm.mul_f64(self.0.clamp(1.0, f64::from(MOST)))
     }
 }
 
-/// How long a process has run on a core since it started, and how long it has waited for one, ready to run.
+/// A process's time on a core since it started, and its time waiting for one, ready to run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CoreTime {
     /// Time on a core.
@@ -44,22 +43,21 @@ pub struct CoreTime {
 }
 
 impl CoreTime {
-    /// Parses `/proc/PID/schedstat`, which Linux provides for a process: nanoseconds that it ran, and that it waited
-    /// for a core. `None` if the text is not in that format.
+    /// Parses `/proc/PID/schedstat`, Linux's record of a process: nanoseconds on a core, and nanoseconds waiting for
+    /// one. `None` if the text is not in that format.
     pub fn of_schedstat(text: &str) -> Option<CoreTime> {
         let mut numbers = text.split_whitespace().map(|number| number.parse().ok().map(Duration::from_nanos));
         let (ran, waited) = (numbers.next()??, numbers.next()??);
         Some(CoreTime { ran, waited })
     }
 
-    /// How slow the machine was for the process since an earlier reading, or since the process started if that is the
-    /// default.
+    /// The machine's slowness for the process since an earlier reading; the default reading is the process's start.
     pub fn since(self, earlier: CoreTime) -> Slowness {
         Slowness::new(self.ran.saturating_sub(earlier.ran), self.waited.saturating_sub(earlier.waited))
     }
 }
 
-/// How slow the machine was recently for a process that runs for days: over the last readings, one of which is noted
+/// The machine's recent slowness for a process that runs for days: over the last 10 readings, one of which is noted
 /// each second.
 #[derive(Clone, Debug, Default)]
 pub struct Lately {
@@ -80,13 +78,13 @@ impl Lately {
         self.readings.push_back(now);
     }
 
-    /// How slow the machine was since the oldest reading that is kept.
+    /// The machine's slowness since the oldest reading kept.
     pub fn slowness(&self, now: CoreTime) -> Slowness {
         self.readings.front().map_or(Slowness::NONE, |oldest| now.since(*oldest))
     }
 
-    /// The same, as an estimate of how late other mostly sleeping processes on this machine are: a process that hardly
-    /// ran and waited a little is not slow. A process that waited for a twentieth of the time counts as twice as slow.
+    /// An estimate of the slowness for other, mostly sleeping processes on this machine: a process that hardly ran and
+    /// waited a little is not slow. A process that waited for a twentieth of the time counts as twice as slow.
     pub fn slowness_of_sleepers(&self, now: CoreTime) -> Slowness {
         let Some(oldest) = self.readings.front() else { return Slowness::NONE };
         let time = Duration::from_secs(self.readings.len() as u64);
@@ -95,7 +93,7 @@ impl Lately {
     }
 }
 
-/// One wait; see the module docs. Times count from its start.
+/// One wait; see the module docs. All times count from its start.
 #[derive(Clone, Copy, Debug)]
 pub struct Patience {
     calm: Duration,
@@ -103,17 +101,17 @@ pub struct Patience {
 }
 
 impl Patience {
-    /// Starts a wait. `calm`: the limit on a machine that is not overloaded.
+    /// Starts a wait. `calm`: the limit on an idle machine.
     pub const fn new(calm: Duration) -> Patience {
         Patience { calm, heard: Duration::ZERO }
     }
 
-    /// Part of what is waited for has arrived.
+    /// Notes progress, which restarts the clock.
     pub fn progress(&mut self, now: Duration) {
         self.heard = self.heard.max(now);
     }
 
-    /// When the wait ends on a machine that slow.
+    /// The end of the wait on a machine of this slowness.
     pub fn deadline(&self, slowness: Slowness) -> Duration {
         (self.heard + slowness.stretch(self.calm)).min(self.calm * MOST)
     }

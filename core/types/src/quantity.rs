@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-/// Why a quantity could not be read.
+/// A text that is not the expected quantity.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("`{text}` is not {expected}")]
 pub struct QuantityError {
-    /// What was written.
+    /// The rejected text.
     pub text: String,
-    /// What is accepted.
+    /// The accepted forms, with an example.
     pub expected: &'static str,
 }
 
@@ -55,7 +55,7 @@ pub fn parse_bytes(text: &str) -> Result<u64, QuantityError> {
     Ok(bytes as u64)
 }
 
-/// Reads a rate in bits per second: `200mbit`, `1gbit`, `0` (which callers take as "unlimited").
+/// Reads a rate in bits per second: `200mbit`, `1gbit`, `0` (which callers treat as "unlimited").
 ///
 /// # Errors
 /// The text is not a number with one of the units bit, kbit, mbit, gbit, or the rate exceeds 10¹⁵ bits per second.
@@ -83,10 +83,10 @@ pub fn parse_byte_rate(text: &str) -> Result<u64, QuantityError> {
     bytes.filter(|bytes| *bytes > 0).ok_or_else(error)
 }
 
-/// Reads a duration: `5ms`, `250us`, `1.5s`, `0`.
+/// Reads a duration: `5ms`, `250us`, `1.5s`, `10min`, `2h`, `0`.
 ///
 /// # Errors
-/// The text is not a number with one of the units ns, us, ms, s, or it exceeds 10⁹ seconds.
+/// The text is not a number with one of the units ns, us, ms, s, min, h, or it exceeds 10⁹ seconds.
 pub fn parse_duration(text: &str) -> Result<Duration, QuantityError> {
     const EXPECTED: &str = "a duration such as 5ms, 1.5s, 10min or 2h";
     let (number, unit) = split(text);

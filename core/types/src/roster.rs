@@ -1,4 +1,4 @@
-//! Which ranks of a job run on which node of which site.
+//! The placement of a job's ranks on nodes and sites.
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,14 +11,14 @@ use crate::id::{NodeId, Rank, SiteId, Slot};
 /// The ranks of a job, in blocks: sites in order, nodes in order, ranks contiguous.
 ///
 /// Has a one-line text form for environment variables: `lyon:n1*2,n2*2;nancy:gpu7*4`.
-/// A peer's roster is checked like any other: reading one refuses what [`Roster::new`] refuses.
+/// Deserializing a peer's roster makes the same checks as [`Roster::new`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "Unchecked")]
 pub struct Roster {
     sites: Vec<SiteRoster>,
 }
 
-/// A roster as a peer sent it, before it is checked.
+/// A roster from a peer, not yet checked.
 #[derive(Deserialize)]
 struct Unchecked {
     sites: Vec<SiteRoster>,
@@ -31,25 +31,25 @@ impl TryFrom<Unchecked> for Roster {
     }
 }
 
-/// The part of a site in a [`Roster`].
+/// A site's part of a [`Roster`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SiteRoster {
     /// The site's name in the sites file.
     pub name: String,
-    /// Its nodes that take part, in order.
+    /// Its nodes with a part in the job, in order.
     pub nodes: Vec<NodeRoster>,
 }
 
-/// The part of a node in a [`Roster`].
+/// A node's part of a [`Roster`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeRoster {
     /// The node's name in the sites file.
     pub name: String,
-    /// How many ranks it runs.
+    /// Number of its ranks.
     pub ranks: u32,
 }
 
-/// Where a rank runs.
+/// The place of a rank: its site, its node, and its number there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place<'a> {
     /// Index of the site in the roster.
@@ -68,20 +68,20 @@ impl fmt::Display for Place<'_> {
     }
 }
 
-/// Why a roster was refused.
+/// Reasons for refusing a roster.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum RosterError {
     /// More ranks, nodes or sites than addresses can name.
     #[error("{what}: {count} is more than the {limit} an address can name")]
     TooLarge {
-        /// What there is too much of.
+        /// The kind of thing: ranks, nodes or sites.
         what: &'static str,
-        /// How many.
+        /// Their number.
         count: u64,
         limit: u64,
     },
-    /// A name is empty or has a character that the text form uses.
+    /// A name is empty, longer than 64 bytes, or has a character other than letters, digits, `.`, `_` and `-`.
     #[error("`{0}` cannot name a site or node: names are letters, digits, `.`, `_` and `-`")]
     Name(String),
     /// The text form could not be read.
@@ -89,11 +89,11 @@ pub enum RosterError {
     Syntax(String),
 }
 
-/// The name by which a roster means the machine of a site's gateway. Without ranks, ports are forwarded there; its
-/// ranks are movers of files, and nothing else. No node may have it.
+/// The name in a roster for the machine of a site's gateway. An entry without ranks forwards ports there; its ranks are
+/// movers of files, never an MPI program's. No node may have this name.
 pub const FORWARDER: &str = "_gateway";
 
-/// Whether a text can name a site or a node: letters, digits, `.`, `_`, `-`, 1 to 64 of them.
+/// Returns true if a text can name a site or a node: 1 to 64 letters, digits, `.`, `_` or `-`.
 pub fn is_name(text: &str) -> bool {
     (1..=64).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b))
 }
@@ -102,7 +102,7 @@ impl Roster {
     /// A roster of these sites.
     ///
     /// # Errors
-    /// A name that is not one, or more of anything than an address can hold.
+    /// An invalid name, or more sites, nodes or ranks than an address can hold.
     pub fn new(sites: Vec<SiteRoster>) -> Result<Roster, RosterError> {
         let limit = |what, count: u64, limit: u64| {
             if count > limit { Err(RosterError::TooLarge { what, count, limit }) } else { Ok(()) }
@@ -132,7 +132,7 @@ impl Roster {
         self.sites.get(usize::from(site.0))
     }
 
-    /// How many ranks the job has.
+    /// Number of ranks in the job.
     pub fn size(&self) -> u32 {
         self.sites.iter().map(SiteRoster::size).sum()
     }
@@ -153,7 +153,7 @@ impl Roster {
             })
     }
 
-    /// Where a rank runs; `None` when the job has no such rank.
+    /// The place of a rank; `None` when the job has no such rank.
     pub fn place(&self, rank: Rank) -> Option<Place<'_>> {
         self.nodes().find(|(_, _, first, node)| rank.0 >= first.0 && rank.0 < first.0 + node.ranks).map(
             |(site, id, first, node)| Place {
@@ -168,7 +168,7 @@ impl Roster {
 }
 
 impl SiteRoster {
-    /// How many ranks the site runs.
+    /// Number of ranks at the site.
     pub fn size(&self) -> u32 {
         self.nodes.iter().map(|n| n.ranks).sum()
     }

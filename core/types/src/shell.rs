@@ -1,20 +1,19 @@
-//! Words quoted for a shell: of scripts, of commands on other machines, and of commands that messages tell a user to
-//! type.
+//! Shell quoting: for scripts, for commands on other machines, and for commands that a message asks the user to type.
 
 use std::path::Path;
 
-/// One line that any shell, csh and fish included, splits into these words again.
+/// Joins the words into one line, which any shell, csh and fish included, splits into the same words.
 pub fn line(words: &[String]) -> String {
     words.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" ")
 }
 
-/// A word quoted for a shell. A plain word stays as it is, which keeps messages readable.
+/// Quotes a word for a shell. A plain word stays as it is, which keeps messages readable.
 pub fn quoted(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "%+,-./:=@_".contains(c);
     if !word.is_empty() && word.chars().all(plain) {
         return word.to_owned();
     }
-    // A leading tilde stays outside the quotes: it stands for the login's home.
+    // A leading tilde stays outside the quotes: it stands for the home of the login account.
     let (home, rest) = match word.strip_prefix("~/") {
         Some(rest) => ("~/", rest),
         None => ("", word),
@@ -25,12 +24,12 @@ pub fn quoted(word: &str) -> String {
     format!("{home}{}", literal(rest))
 }
 
-/// The text as one word of a POSIX shell, in which no character has a meaning, not even a leading tilde.
+/// Quotes the text as one word of a POSIX shell. No character keeps a special meaning, not even a leading tilde.
 pub fn literal(text: &str) -> String {
     format!("'{}'", text.replace('\'', r"'\''"))
 }
 
-/// A path as a user can type it: no program takes it for an option.
+/// A quoted path that no program takes for an option.
 pub fn path(path: impl AsRef<Path>) -> String {
     let path = path.as_ref().to_string_lossy();
     quoted(&if path.starts_with('-') { format!("./{path}") } else { path.into_owned() })

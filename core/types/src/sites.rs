@@ -1,7 +1,7 @@
 //! The sites file: the user's description of the sites, in TOML.
 //!
-//! Every field is documented for users in `docs/sites-file.md`. The caller reads the file from disk and passes in its
-//! text and name; a wrong entry is reported with both.
+//! `docs/sites-file.md` documents every field for users. The caller reads the file from disk and passes in its text and
+//! name; an error names the file and the wrong entry.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -36,7 +36,7 @@ pub use memory::Memory;
 pub use run::RunSettings;
 pub use starter::{PLACEHOLDERS, Slurm, Ssh, Starter, Template};
 
-/// Most bytes of a message about TOML's syntax, which quotes the line.
+/// Most bytes of a TOML syntax error, which quotes the faulty line.
 const MOST_SHOWN: usize = 2000;
 
 /// The parsed and checked sites file. The order of sites is the order of ranks.
@@ -51,13 +51,13 @@ pub struct SitesFile {
 pub struct Site {
     /// Its name, unique in the file.
     pub name: String,
-    /// Path of the site's private key (PKCS#8 PEM), relative to the sites file. Only that site's own gateways and users
+    /// Path of the site's private key (PKCS#8 PEM), relative to the sites file. Only the site's own gateways and users
     /// need it.
     pub key: Option<String>,
-    /// How the site's user reaches it by ssh: `[user@]host[:port]`. Used by the `sites` commands and by `run` on
-    /// machines outside all sites.
+    /// The ssh login by which the site's user reaches it: `[user@]host[:port]`. Used by the `sites` commands and by
+    /// `run` on machines outside all sites.
     pub ssh: Option<String>,
-    /// The folder at the site that holds the copies `sites add` made. `None`: its default.
+    /// The folder at the site that holds the copies made by `sites add`. `None`: its default.
     pub folder: Option<String>,
     /// Fingerprint of the site's public key: `sha256:` and 64 hexadecimal digits. Peers identify the site by it.
     pub fingerprint: Fingerprint,
@@ -67,24 +67,24 @@ pub struct Site {
     pub gateways: Vec<Gateway>,
     /// Its nodes: at least one, or none where they come from a batch job ([`Starter::allocates`]).
     pub nodes: Vec<Node>,
-    /// How agents are started on its nodes.
+    /// The way of starting agents on its nodes.
     pub starter: Starter,
-    /// Where its ranks share memory.
+    /// The memory that its ranks share.
     pub memory: Memory,
-    /// What programs need there.
+    /// Settings for programs that run there.
     pub run: RunSettings,
     /// Its own network. `None`: its ranks use TCP.
     pub fabric: Option<Fabric>,
-    /// Whether traffic between its ranks, and between them and its gateways, is encrypted.
+    /// Encryption of the traffic among its ranks, and between them and its gateways.
     pub inside: Inside,
-    /// How long its gateways keep jobs waiting for another site that cannot be reached.
+    /// Time for which its gateways keep jobs waiting for an unreachable site.
     pub patience: Duration,
     /// The ports that `landbridge forward` may reach there.
     pub forward: Forward,
 }
 
 impl Site {
-    /// The keys by which it is identified.
+    /// The keys that identify the site.
     pub fn keys(&self) -> Keys {
         Keys { current: self.fingerprint, next: self.next }
     }
@@ -93,7 +93,7 @@ impl Site {
 /// The smallest share of half of a gateway's memory that each member at other sites needs, in bytes: two full frames.
 pub const LEAST_SHARE: u64 = 32 << 10;
 
-/// The `listen` of a gateway that does not say otherwise: `port` of every address of its machine, IPv6 and IPv4.
+/// The default `listen` of a gateway: `port` of every address of its machine, IPv6 and IPv4.
 pub fn any_address(port: u16) -> String {
     format!("[::]:{port}")
 }
@@ -105,11 +105,12 @@ pub struct Gateway {
     pub name: String,
     /// `host:port` that other sites dial. `None`: it cannot be dialled and dials out instead.
     pub advertise: Option<String>,
-    /// How gateways of other sites log in on a machine that reaches `inside`, where firewalls let only ssh pass.
+    /// The ssh login for gateways of other sites, on a machine that reaches `inside`, where firewalls let only ssh
+    /// pass.
     pub ssh: Option<Login>,
     /// `host:port` that ranks and agents of its own site dial.
     pub inside: String,
-    /// `address:port` it binds. `[::]:port` means every address of both families.
+    /// `address:port` that it binds. `[::]:port` means every address of both families.
     pub listen: String,
     /// Most memory it may use for frames in flight, in bytes.
     pub memory: u64,
@@ -117,7 +118,7 @@ pub struct Gateway {
     pub links: Links,
     /// Address of its page and metrics, reachable only from its own machine. `None`: no page.
     pub page: Option<SocketAddr>,
-    /// Whether two gateways that cannot be dialled may meet at this one, if this one can be dialled.
+    /// True if two gateways that cannot be dialled may meet at this one, provided that this one can be dialled.
     pub meeting: bool,
 }
 
@@ -128,7 +129,7 @@ pub struct Node {
     pub name: String,
     /// The IP its ranks listen on. `None`: the local address of the agent's connection to the gateway.
     pub address: Option<IpAddr>,
-    /// Most ranks it should get when ranks are spread. `None`: no limit.
+    /// Most ranks that the spreading of ranks should place on it. `None`: no limit.
     pub slots: Option<u32>,
 }
 
@@ -185,7 +186,7 @@ impl std::str::FromStr for Fingerprint {
     }
 }
 
-/// Why a sites file was refused. Always names the file.
+/// Reasons for refusing a sites file. The message always names the file.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum SitesError {
@@ -203,7 +204,7 @@ pub enum SitesError {
         origin: String,
         /// Which entry, such as `site lyon: gateway gw1: memory`.
         place: String,
-        /// What is wrong with it.
+        /// The reason.
         message: String,
     },
 }
@@ -248,7 +249,7 @@ impl SitesFile {
     }
 }
 
-/// A problem of TOML's syntax, with the line; without its text if that is too long to be read.
+/// The text of a TOML syntax error, with the faulty line; if that is too long to read, only the line's number.
 fn syntax_problem(text: &str, error: &toml::de::Error) -> String {
     let whole = error.to_string();
     if whole.len() <= MOST_SHOWN {
@@ -306,13 +307,13 @@ fn host_port(place: &str, value: &str) -> Result<u16, Wrong> {
     port.parse().ok().filter(|port| *port != 0).ok_or_else(wrong)
 }
 
-/// Whether a host is an IPv6 address in brackets, as before a port.
+/// Returns true if a host is an IPv6 address in brackets, the form required before a port.
 fn is_bracketed(host: &str) -> bool {
     let inner = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
     inner.is_some_and(|inner| inner.parse::<std::net::Ipv6Addr>().is_ok())
 }
 
-/// Checks `address:port` of a page. The page authenticates nobody, so only the machine itself may reach it.
+/// Checks `address:port` of a page. The page has no authentication, so only the machine itself may reach it.
 fn page(value: &str) -> Result<SocketAddr, Wrong> {
     let address: Option<SocketAddr> = value.parse().ok();
     let address = address.filter(|address| address.ip().is_loopback() && address.port() != 0);

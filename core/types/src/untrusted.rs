@@ -1,8 +1,8 @@
-//! Text that others made: peers, login nodes, other users' programs, names of files, printed records of other programs.
+//! Text from others: peers, login nodes, other users' programs, names of files, printed records of other programs.
 //!
 //! Such text can hold a terminal's control sequences, a line break followed by a forged message, or characters that
-//! reverse the order of the text around them. [`UntrustedText`] is the one type for it: it can be printed only with all
-//! of these escaped, and is cut after [`SHOWN`] characters. Make one where the text comes in.
+//! reverse the order of the text around them. [`UntrustedText`] is the one type for it: its `Display` escapes all of
+//! these and cuts the text after [`SHOWN`] characters. Make one as soon as the text comes in.
 
 use std::borrow::Cow;
 use std::ffi::OsStr;
@@ -15,8 +15,8 @@ use serde::{Deserialize, Serialize};
 /// Most characters of an untrusted text that a message shows.
 pub const SHOWN: usize = 400;
 
-/// A text made by others. Its `Display` escapes control characters, separators of lines and changes of direction, as a
-/// Rust string literal does, and ends after [`SHOWN`] characters. In serialized form it is the text itself.
+/// A text from others. Its `Display` escapes control characters, line separators and changes of text direction, as a
+/// Rust string literal does, and ends after [`SHOWN`] characters. Its serialized form is the text itself.
 ///
 /// ```
 /// use types::UntrustedText;
@@ -27,17 +27,17 @@ pub const SHOWN: usize = 400;
 pub struct UntrustedText(String);
 
 impl UntrustedText {
-    /// From bytes of any encoding. What is not UTF-8 becomes U+FFFD.
+    /// Decodes bytes of any encoding. Invalid UTF-8 becomes U+FFFD.
     pub fn from_bytes(bytes: &[u8]) -> UntrustedText {
         UntrustedText(String::from_utf8_lossy(bytes).into_owned())
     }
 
-    /// The text as it came, for comparing and parsing. Never print it.
+    /// The unescaped text, for comparing and parsing. Never print it.
     pub fn raw(&self) -> &str {
         &self.0
     }
 
-    /// Whether nothing but white space is there.
+    /// Returns true if the text is empty or only white space.
     pub fn is_blank(&self) -> bool {
         self.0.trim().is_empty()
     }
@@ -45,7 +45,7 @@ impl UntrustedText {
 
 impl fmt::Display for UntrustedText {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // In one piece, so that a width in the format holds.
+        // Padded in one piece, so that a width in the format holds.
         f.pad(&printable(&self.0))
     }
 }
@@ -80,7 +80,7 @@ impl From<&Path> for UntrustedText {
     }
 }
 
-/// At most [`SHOWN`] characters of a text, with all escaped that would act on a terminal or start a new line.
+/// At most [`SHOWN`] characters of a text; escapes characters that act on a terminal or start a new line.
 pub fn printable(text: &str) -> String {
     let mut shown = String::with_capacity(text.len().min(SHOWN));
     let mut rest = text.chars();
@@ -94,8 +94,8 @@ pub fn printable(text: &str) -> String {
     shown
 }
 
-/// All of a text that may have several lines, with everything else escaped that would act on a terminal. Each line
-/// after the first begins with white space, so none of them can pass for a message of its own.
+/// The whole text, possibly of several lines; escapes all other characters that act on a terminal. Each line after the
+/// first begins with white space, so none of them can pass for a message of its own.
 ///
 /// ```
 /// assert_eq!(types::untrusted::indented("a\nlandbridge: b\u{7}"), "a\n landbridge: b\\u{7}");
@@ -114,13 +114,13 @@ pub fn indented(text: &str) -> String {
     shown
 }
 
-/// All of a text; what would act on a terminal is escaped, except line breaks and tabs. For output whose lines this
+/// The whole text; escapes characters that act on a terminal, except line breaks and tabs. For output whose lines this
 /// program has composed.
 pub fn visible(text: &str) -> Cow<'_, str> {
     escape(text, |c| acts(c) && c != '\n' && c != '\t')
 }
 
-/// All of a text on one line, with everything escaped that would act on a terminal.
+/// The whole text on one line; escapes every character that acts on a terminal.
 pub fn one_line(text: &str) -> Cow<'_, str> {
     escape(text, acts)
 }
@@ -136,7 +136,7 @@ fn escape(text: &str, escaped: impl Fn(char) -> bool + Copy) -> Cow<'_, str> {
     Cow::Owned(shown)
 }
 
-/// Whether a character does something to a terminal besides appearing where it stands.
+/// Returns true if a character has an effect on a terminal besides appearing in its place.
 pub fn acts(c: char) -> bool {
     c.is_control()
         || matches!(c,

@@ -1,4 +1,4 @@
-//! Replays everything worth keeping that the fuzzer has found, on every `cargo test`.
+//! Replays the fuzzer's saved corpus on every `cargo test`.
 #![allow(clippy::unwrap_used)]
 #![allow(unreachable_pub, reason = "the checks are also a library, whose users are the fuzz targets")]
 

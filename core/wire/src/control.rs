@@ -43,12 +43,12 @@ pub enum Control {
     Joining(JoiningMessage),
     /// Round trips and rates between sites.
     Links(LinksMessage),
-    /// Programs that look for each other.
+    /// Programs that look for each other to exchange arrays.
     Coupling(CouplingMessage),
 }
 
 impl Control {
-    /// The job it is about, if it is about one.
+    /// The message's job, if it concerns one.
     pub fn job(&self) -> Option<JobId> {
         match self {
             Control::Job(message) => Some(message.job()),

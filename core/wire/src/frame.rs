@@ -1,16 +1,16 @@
-//! The frame header: all of a frame that a gateway reads.
+//! The frame header: the only part of a frame that a gateway reads.
 //!
 //! | bytes | field | |
 //! |---|---|---|
 //! | 0–3 | `length` | payload bytes after the header |
 //! | 4 | `kind` | [`FrameKind`] |
-//! | 5 | `flags` | bit 0: a gateway made this data frame of a [`FrameKind::Many`] frame; the others are zero |
-//! | 6–7 | `route` | the gateway that a frame took first, by its number at the sender |
+//! | 5 | `flags` | bit 0: a gateway made this data frame from a [`FrameKind::Many`] frame; the others are zero |
+//! | 6–7 | `route` | the first gateway on the frame's path, by its number at the sender |
 //! | 8–11 | `job` | |
 //! | 12–17 | `to` | site and slot |
 //! | 18–23 | `from` | site and slot |
 //! | 24–27 | `sequence` | number of this frame in its channel (`from` → `to`), wrapping |
-//! | 28–31 | `ack` | next frame number that `from` expects of the reverse channel, wrapping |
+//! | 28–31 | `ack` | next frame number that `from` expects in the reverse channel, wrapping |
 //!
 //! 32 bytes; IMPI, which gave MPI implementations the idea of a routed header, used 128.
 
@@ -22,16 +22,16 @@ use crate::reader::Reader;
 /// Length of a frame header in bytes.
 pub const HEADER_LEN: usize = 32;
 
-/// The longest payload any connection may carry in one frame, in bytes. A connection's own limit is agreed in its
-/// handshake and is at most this.
+/// The longest payload of a frame on any connection, in bytes. The handshake agrees on a connection's own limit, which
+/// is at most this.
 pub const MAX_PAYLOAD: u32 = 1 << 20;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum FrameKind {
-    /// A piece of an endpoint's or agent's traffic: relayed unread, counted in its channel.
+    /// A piece of an endpoint's or agent's traffic: relayed unread, numbered in its channel.
     Data = 0,
-    /// Only the `ack` field counts: relayed, takes no sequence number; the payload is a [`crate::receipt`].
+    /// Only the `ack` field matters: relayed, takes no sequence number; the payload is a [`crate::receipt`].
     Ack = 1,
     /// A [`crate::Control`] message for the gateway (or launcher) at the other end of this connection.
     Control = 2,
@@ -41,34 +41,33 @@ pub enum FrameKind {
     Pong = 4,
     /// From a gateway to the sender of a frame: `from` cannot be reached; the payload is the reason, as text.
     Undeliverable = 5,
-    /// The other end closes this connection on purpose; the payload is the reason, as text (empty: everything is done).
+    /// The other end closes this connection on purpose; the payload is the reason, as text (empty: the work is done).
     Bye = 6,
-    /// From rank to rank of one site: an [`crate::Introduction`], after which frames go through the site's own network.
+    /// From rank to rank of one site: an [`crate::Introduction`], after which frames use the site's own network.
     Introduction = 7,
-    /// From rank to rank of one site: how many frames the sender has put on its lane so far, wrapping, in 4 bytes. It
-    /// reveals a network that silently loses frames.
+    /// From rank to rank of one site: number of frames that the sender has sent on the site's own network so far,
+    /// wrapping, in 4 bytes. It reveals a network that silently loses frames.
     Tally = 8,
-    /// From a gateway to its members: a change in its route to the site of `from`; the payload is a [`crate::Passage`].
+    /// From a gateway to its members: a change of its route to the site in `from`; the payload is a [`crate::Passage`].
     Passage = 9,
     /// Acknowledgement request. As [`FrameKind::Ack`]; the receiver must answer at once. `sequence` is the number of
-    /// the sender's next frame; the upper byte of `route` tells requests apart.
+    /// the sender's next frame; the upper byte of `route` distinguishes requests.
     Ask = 10,
-    /// As [`FrameKind::Ack`]; what was sent to `from` and not acknowledged by it may be lost, and must be
-    /// retransmitted.
+    /// As [`FrameKind::Ack`]; frames to `from` that it has not acknowledged may be lost and must be retransmitted.
     Again = 11,
-    /// Answers [`FrameKind::Ask`] through the gateway that it came by. As [`FrameKind::Ack`]; `route` is the request's,
-    /// `sequence` the number of the next frame that `from` expects in order, whether or not it acknowledges what came
-    /// before.
+    /// Answers [`FrameKind::Ask`] through the gateway that delivered it. As [`FrameKind::Ack`]; `route` is the
+    /// request's. `sequence` is the number of the next frame that `from` expects in order, even if `from` has not
+    /// acknowledged the frames before it.
     Answer = 12,
     /// From a gateway to the sender of frames: it had no memory for frames to `from`, which reads slowly, and dropped
-    /// them. They must be retransmitted, with less in flight.
+    /// them. The sender must retransmit them, with less in flight.
     Refused = 13,
-    /// A piece of one rank's traffic for several others: copied by gateways along a tree of sites, and turned into a
-    /// [`FrameKind::Data`] frame for each receiver. `to` is a gateway of the site where it is; the payload is a
-    /// [`crate::many`] block and the data.
+    /// A piece of one rank's traffic for several others. Gateways copy it along a tree of sites and make a
+    /// [`FrameKind::Data`] frame for each receiver. `to` is a gateway of the site that the frame is going to; the
+    /// payload is a [`crate::many`] block and the data.
     Many = 14,
-    /// From a gateway to the sender of a [`FrameKind::Many`] frame: the copy for `from`, with this `sequence`, got no
-    /// further. `route` is the frame's, the payload a [`crate::many::Astray`].
+    /// From a gateway to the sender of a [`FrameKind::Many`] frame: the copy for `from`, with this `sequence`, was
+    /// dropped. `route` is the frame's; the payload is a [`crate::many::Astray`].
     Astray = 15,
     /// From a gateway to a rank: figures of the links between the job's sites; the payload is a part of a
     /// [`crate::links`] table.
@@ -76,7 +75,7 @@ pub enum FrameKind {
 }
 
 impl FrameKind {
-    /// Whether `ack` counts, and gateways relay the frame unread.
+    /// Returns true if `ack` counts and gateways relay the frame unread.
     pub fn acknowledges(self) -> bool {
         matches!(self, FrameKind::Data | FrameKind::Ack | FrameKind::Ask | FrameKind::Again | FrameKind::Answer)
     }
@@ -105,16 +104,16 @@ impl FrameKind {
     }
 }
 
-/// See the table in the module docs.
+/// A frame header; see the table in the module docs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrameHeader {
     /// Payload bytes after the header.
     pub length: u32,
     pub kind: FrameKind,
-    /// A gateway made this data frame of a [`FrameKind::Many`] frame: `ack` does not count, and only shares are taken
-    /// from it.
+    /// A gateway made this data frame from a [`FrameKind::Many`] frame: `ack` does not count, and only shares are
+    /// accepted from it.
     pub relayed: bool,
-    /// The gateway it took first, by its number at the sender.
+    /// The first gateway on its path, by its number at the sender.
     pub route: u16,
     /// The job it belongs to.
     pub job: JobId,
@@ -160,7 +159,7 @@ impl FrameHeader {
         let length = reader.u32()?;
         let kind = FrameKind::from_code(reader.u8()?)?;
         let flags = reader.u8()?;
-        // Only data frames have one.
+        // Only data frames have a flag.
         if flags > u8::from(kind == FrameKind::Data) {
             return Err(WireError::Unknown { what: "frame flags", code: flags });
         }

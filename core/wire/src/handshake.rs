@@ -1,4 +1,4 @@
-//! How a connection begins, on a rank's port and on a gateway's port alike.
+//! The handshake at the start of a connection, on a rank's port and on a gateway's port alike.
 //!
 //! ```text
 //! initiator → acceptor   Hello      who I am, whom I mean, what for, 32 random bytes
@@ -7,13 +7,13 @@
 //! acceptor  → initiator  Welcome    the limits of this connection   (or Refuse, and the connection closes)
 //! ```
 //! The transcript is the hello, the acceptor's random bytes and, with TLS, the acceptor's key. Both ends prove the
-//! secret, neither sends it, and a proof is worthless between other ends or at another time: an attacker that relays
-//! these messages cannot get them accepted by an acceptor that the initiator does not want.
+//! secret, and neither sends it. A proof is useless between other ends or at another time: an attacker that relays
+//! these messages cannot get them accepted by any acceptor but the one that the initiator means.
 //!
-//! Every message is a 4-byte length (of what follows) and a type byte before the body; `Hello` has the preface
+//! Every message is a 4-byte length, a type byte and a body; the length counts type and body. `Hello` has the preface
 //! `LBRIDGE` and a version byte before its length, so that a gateway's one port can distinguish it from TLS. After
-//! `Welcome` frames follow. In a trunk's TLS session the same messages are used with [`Secret::NONE`]: TLS has already
-//! authenticated the peer.
+//! `Welcome`, frames follow. In a trunk's TLS session the same messages are used with [`Secret::NONE`], because TLS has
+//! already authenticated the peer.
 //!
 //! [`Secret::NONE`]: crate::Secret::NONE
 
@@ -46,8 +46,9 @@ pub enum Purpose {
     Trunk = 3,
     /// A site that holds a ticket and wants to join; with TLS, proof by the ticket's secret.
     Join = 4,
-    /// A gateway to one where it meets another, neither of which can be dialled; proof by its secret for that meeting.
-    /// After `Welcome`, which waits for the other gateway, the two exchange arbitrary bytes.
+    /// A gateway to the host of a meeting with another gateway, when neither of the two can be dialled; proof by its
+    /// secret for that meeting. `Welcome` comes once the other gateway is there; after it, the two exchange arbitrary
+    /// bytes.
     Meet = 5,
 }
 
@@ -60,7 +61,7 @@ pub struct Hello {
     pub job: JobId,
     /// The initiator.
     pub from: Address,
-    /// The peer that the initiator wants to reach; for gateways only its identity's site counts.
+    /// The peer that the initiator wants to reach; of a gateway's identity, only the site counts.
     pub to: Address,
     /// `Trunk`, `Join`, `Meet`: name of the initiator's site. `Member`, `Client`: name of the site it wants to reach.
     /// Otherwise empty.
@@ -68,7 +69,7 @@ pub struct Hello {
     /// `Trunk`, `Meet`: name of the initiator's gateway. `Member`, `Client`: name of the gateway it wants to reach.
     /// Otherwise empty.
     pub gateway: String,
-    /// `Trunk`, `Meet`: which link of the trunk this is, from 0.
+    /// `Trunk`, `Meet`: the index of this link in the trunk, from 0.
     pub link: u16,
     /// Never used before: random bytes, or, to a gateway without TLS, a [token](crate::token).
     pub nonce: [u8; NONCE_LEN],
@@ -79,8 +80,8 @@ pub struct Hello {
 pub struct Welcome {
     /// Longest payload of a frame, in bytes.
     pub max_payload: u32,
-    /// Bytes (headers and payloads) that a member may initially have in flight to all peers, not acknowledged end to
-    /// end.
+    /// Bytes (headers and payloads) that a member may initially have in flight to all peers, until they are
+    /// acknowledged end to end.
     pub window: u32,
     /// `Trunk`: the run number of the acceptor's program, as in [`Hello`]. Otherwise zero.
     pub run: u32,
@@ -106,12 +107,12 @@ pub enum Handshake {
     Refuse(Refusal),
 }
 
-/// Why an acceptor refuses.
+/// An acceptor's refusal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
     /// For programs to compare.
     pub code: RefusalCode,
-    /// For people to read; cut at 512 bytes when it is sent.
+    /// For people to read; cut at 512 bytes when sent.
     pub text: String,
 }
 
@@ -121,17 +122,17 @@ pub struct Refusal {
 pub enum RefusalCode {
     /// The initiator speaks another version of the protocol.
     Version = 0,
-    /// The acceptor does not serve connections of this purpose, or not in this way.
+    /// The acceptor does not serve connections of this purpose, or not over this transport.
     Purpose = 1,
-    /// The job, ticket or meeting is not known there (not yet, or no longer).
+    /// The acceptor does not know the job, ticket or meeting (not yet, or no longer).
     Unknown = 2,
-    /// The acceptor is not the one that the initiator wants.
+    /// The acceptor is not the peer that the initiator wants.
     OtherPeer = 3,
     /// The initiator does not know the secret.
     Proof = 4,
-    /// Between these two ranks there is, or will be, a connection that the acceptor has dialled.
+    /// The acceptor has dialled a connection between these two ranks, which exists or will exist soon.
     Duplicate = 5,
-    /// The proof is right, but the initiator is not admitted: the text says why.
+    /// The proof is right, but the initiator is not admitted, for the reason in the text.
     NotAdmitted = 6,
 }
 
@@ -181,7 +182,7 @@ impl Handshake {
             Handshake::Refuse(Refusal { code, text }) => {
                 out.push(4);
                 put_text(&mut out, text, MAX_TEXT);
-                // Without a code it is the message that releases before version 4 expect, so that they can show the
+                // Without a code, this is the message that releases before version 4 expect, so they can show the
                 // reason.
                 if *code != RefusalCode::Version {
                     out.push(*code as u8);
@@ -193,7 +194,7 @@ impl Handshake {
         out
     }
 
-    /// Reads one message from the start of `bytes`: returns the message and its length, or `None` when more bytes are
+    /// Reads one message from the start of `bytes`. Returns the message and its length, or `None` when more bytes are
     /// needed. `first`: a preface must come first.
     ///
     /// # Errors
@@ -260,7 +261,7 @@ impl RefusalCode {
 }
 
 impl Hello {
-    /// The bytes that proofs cover. `nonce`: the acceptor's. `key`: the key that the acceptor presented by TLS; empty
+    /// The bytes that proofs cover. `nonce`: the acceptor's. `key`: the key that the acceptor presented in TLS; empty
     /// without TLS.
     pub fn transcript(&self, nonce: &[u8; NONCE_LEN], key: &[u8]) -> Vec<u8> {
         let mut out = Vec::with_capacity(256);

@@ -1,21 +1,21 @@
-//! What two ranks of a site exchange over TCP before they use the site's own network.
+//! The first exchange of two ranks of a site, over TCP, before they use the site's own network.
 
 use crate::WireError;
 use crate::reader::{Reader, put_text};
 
-/// Longest address of a provider, in bytes.
+/// Longest address of a port, in bytes.
 pub const MAX_NAME: usize = 256;
 const MAX_PROVIDER: usize = 64;
 
-/// The address of the sender's port, and how frames to it must be marked. The connection it arrives on has proved the
-/// job's secret; so a peer that knows the token belongs to the job.
+/// The address of the sender's port, and the mark for frames to it. The connection that carries an introduction has
+/// proved the job's secret, so a peer that knows the token belongs to the job.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Introduction {
     /// The first bytes of every frame to the sender.
     pub token: u64,
-    /// The full name of the libfabric provider, such as `verbs;ofi_rxm`: both ends must use the same.
+    /// The full name of the libfabric provider, such as `verbs;ofi_rxm`; both ends must use the same one.
     pub provider: String,
-    /// The port's address, as the provider writes it.
+    /// The port's address, in the provider's format.
     pub name: Vec<u8>,
 }
 

@@ -1,7 +1,7 @@
-//! What travels on a connection: bytes in, values out, and back. No sockets, no clocks.
+//! The wire format of connections: bytes to values, and back. No sockets, no clocks.
 //!
-//! A connection begins with a [`handshake`] and then carries frames. A [`frame`] is a 32-byte header, all that a
-//! gateway looks at, and a payload. What a payload means depends on the frame's kind: [`message`]s of endpoints, which
+//! A connection begins with a [`handshake`] and then carries frames. A [`frame`] is a 32-byte header, the only part
+//! that a gateway reads, and a payload. The frame's kind determines the payload: [`message`]s of endpoints, which
 //! gateways relay unread, or [`control`] between launcher and gateways. [`proof`] shows knowledge of a secret, and a
 //! [`token`] does so in the first bytes of a connection.
 //!
@@ -47,27 +47,27 @@ pub enum WireError {
     /// Fewer bytes than the value needs.
     #[error("{what}: truncated at {have} bytes, needs {need}")]
     Truncated {
-        /// What was being read.
+        /// The value being read.
         what: &'static str,
         /// Bytes available.
         have: usize,
         /// Bytes needed.
         need: usize,
     },
-    /// The first bytes are not ours.
+    /// The first bytes are not Landbridge's preface.
     #[error("not a Landbridge connection: it begins with {0:02x?}")]
     Magic([u8; 7]),
     /// Another version of the protocol.
     #[error("peer speaks protocol version {theirs}, we speak {ours}: install the same release on both sides")]
     Version {
-        /// The peer's.
+        /// The peer's version.
         theirs: u8,
         ours: u8,
     },
     /// An unknown code number.
     #[error("{what}: unknown code {code}")]
     Unknown {
-        /// What the number should have named.
+        /// The field with the code.
         what: &'static str,
         /// The number.
         code: u8,
@@ -75,7 +75,7 @@ pub enum WireError {
     /// A length beyond the limit.
     #[error("{what}: {length} bytes; at most {limit} are allowed")]
     TooLong {
-        /// What is too long.
+        /// The value with this length.
         what: &'static str,
         /// Its length in bytes.
         length: u64,
@@ -85,9 +85,9 @@ pub enum WireError {
     /// Any other invalid value.
     #[error("{what}: {problem}")]
     Invalid {
-        /// What was being read.
+        /// The value being read.
         what: &'static str,
-        /// What is wrong with it.
+        /// The reason.
         problem: String,
     },
 }

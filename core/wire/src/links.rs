@@ -1,10 +1,10 @@
-//! What a gateway reports to its members about the links between the sites of their job: the payload of a
+//! A gateway's report to its members about the links between the sites of their job: the payload of a
 //! [`crate::FrameKind::Links`] frame, a part of a [`LinkTable`].
 //!
 //! | bytes | field | |
 //! |---|---|---|
 //! | 0–3 | `version` | of the table |
-//! | 4–5 | `sites` | how many sites the table has |
+//! | 4–5 | `sites` | number of sites in the table |
 //! | 6–7 | `first` | the first of this part's pairs: from × sites + to |
 //! | 8– | | for each pair its round trip in seconds and its rate in bytes per second, each 32-bit float, 0: unknown |
 //!
@@ -19,7 +19,7 @@ use crate::reader::Reader;
 const WHAT: &str = "link table";
 const HEAD: usize = 8;
 const PAIR: usize = 8;
-/// Most pairs of a part: a payload is at most 4 KiB, which is what ranks accept of frames that are not data.
+/// Most pairs of a part: a payload is at most 4 KiB, the most that ranks accept in a frame that is not data.
 const MOST: usize = (4096 - HEAD) / PAIR;
 
 /// The payloads that carry a table.
@@ -39,19 +39,19 @@ pub fn parts(table: &LinkTable) -> Vec<Vec<u8>> {
     table.rows().chunks(MOST).enumerate().map(part).collect()
 }
 
-/// A table that arrives in parts.
+/// A table under assembly from its parts.
 #[derive(Debug, Default)]
 pub struct Assembly {
-    /// The table as far as it has arrived, and its next pair.
+    /// The table so far, and the index of its next pair.
     begun: Option<(LinkTable, usize)>,
 }
 
 impl Assembly {
-    /// Takes the next part; returns the table once it is whole. `sites`: how many sites the job has.
+    /// Takes the next part; returns the table once it is whole. `sites`: number of sites in the job.
     ///
     /// # Errors
-    /// The part does not follow the last one, is of another number of sites, or has a figure that is none: negative,
-    /// infinite or not a number. Nothing of the table is kept.
+    /// The part does not follow the last one, is for another number of sites, or has an invalid figure: negative,
+    /// infinite or not a number. The assembly is then empty again.
     pub fn take(&mut self, bytes: &[u8], sites: usize) -> Result<Option<LinkTable>, WireError> {
         let begun = self.begun.take();
         let mut reader = Reader::new(WHAT, bytes);

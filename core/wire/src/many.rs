@@ -1,14 +1,14 @@
-//! One payload for several receivers: the tree of sites that it takes, and what becomes of it at each.
+//! One payload for several receivers: the tree of sites along which gateways copy it.
 //!
-//! The payload of a [`FrameKind::Many`] frame is a *block*, then the bytes that each receiver's data frame will have.
-//! The block describes the tree below the site where the frame is, so gateways copy the frame without keeping any
-//! state: a gateway turns each receiver of its own site into a data frame, and sends each branch, with that branch's
-//! block alone, to the next site.
+//! The payload of a [`FrameKind::Many`] frame is a *block*, then the bytes for each receiver's data frame. The block
+//! describes the tree below the site that the frame has reached, so gateways copy the frame without keeping any state.
+//! A gateway makes a data frame for each receiver of its own site. It sends each branch, with that branch's block
+//! alone, to the next site.
 //!
 //! | part | bytes | |
 //! |---|---|---|
-//! | receivers | 1 | how many receivers there are at this site |
-//! | branches | 1 | how many sites get the frame from this one |
+//! | receivers | 1 | number of receivers at this site |
+//! | branches | 1 | number of sites that get the frame from this one |
 //! | for each receiver | 8 | its slot, the number of the frame in its channel |
 //! | for each branch | 4 + length | its site and the length of its block in 16 bits each, the block |
 //!
@@ -33,7 +33,7 @@ const HEAD: usize = 2;
 const RECEIVER: usize = 8;
 const BRANCH: usize = 4;
 
-/// A receiver at the site where a block stands.
+/// A receiver at the site of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Receiver {
     pub slot: Slot,
@@ -41,17 +41,17 @@ pub struct Receiver {
     pub sequence: u32,
 }
 
-/// A block that was checked, as it is in a frame.
+/// A checked block, as in a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Block<'a>(&'a [u8]);
 
 impl<'a> Block<'a> {
-    /// Checks the block at the start of a frame's payload, at site `at`, in a frame that `root` sends. Returns it and
-    /// the bytes behind it.
+    /// Checks the block at the start of a frame's payload, at site `at`, in a frame from `root`. Returns the block and
+    /// the bytes after it.
     ///
     /// # Errors
-    /// [`WireError`]: truncated, too long, too many receivers or sites, a site twice or the root's, a receiver at the
-    /// root's site, a branch without receivers.
+    /// [`WireError`]: truncated, too long, too many receivers or sites, a site that occurs twice or is the root's, a
+    /// receiver at the root's site, a branch without receivers.
     pub fn split(payload: &'a [u8], at: SiteId, root: SiteId) -> Result<(Block<'a>, &'a [u8]), WireError> {
         let mut check = Check { sites: Vec::with_capacity(8), receivers: 0 };
         check.sites.push(root);
@@ -97,7 +97,7 @@ impl<'a> Block<'a> {
         })
     }
 
-    /// Calls `visit` with every receiver, here (at site `at`) and below.
+    /// Calls `visit` with every receiver at this site (`at`) and below.
     ///
     /// # Errors
     /// The first error of `visit`.
@@ -107,7 +107,7 @@ impl<'a> Block<'a> {
     }
 }
 
-/// What has been seen of a block.
+/// The sites and receivers seen so far in a block.
 struct Check {
     sites: Vec<SiteId>,
     receivers: usize,
@@ -132,7 +132,7 @@ impl Check {
                 return Err(invalid(format!("site #{} twice", site.0)));
             }
             self.sites.push(site);
-            // The root's own site is in the list.
+            // The list includes the root's own site.
             if self.sites.len() > MAX_SITES + 1 {
                 return Err(invalid(format!("more than {MAX_SITES} sites")));
             }
@@ -158,7 +158,7 @@ pub struct Tree {
     pub branches: Vec<(SiteId, Tree)>,
 }
 
-/// The block of a tree, in which only the numbers of the frame are missing.
+/// The block of a tree, complete except for the frame's sequence numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Template {
     bytes: Vec<u8>,
@@ -166,10 +166,10 @@ pub struct Template {
 }
 
 impl Tree {
-    /// The block of this tree at the root's site.
+    /// The block of this tree, whose top is the root's site.
     ///
     /// # Errors
-    /// It breaks a rule of [`Block::split`], or is longer than [`MAX_BLOCK`].
+    /// The tree breaks a rule of [`Block::split`], or the block is longer than [`MAX_BLOCK`].
     pub fn template(&self, root: SiteId) -> Result<Template, WireError> {
         let mut template = Template { bytes: Vec::new(), places: Vec::new() };
         template.put(self, root)?;
@@ -209,7 +209,7 @@ impl Template {
         self.places.iter().map(|(receiver, _)| *receiver)
     }
 
-    /// The block for the frame that has these numbers, one for each receiver.
+    /// The block for a frame with these sequence numbers, one for each receiver.
     pub fn fill(&mut self, sequences: impl IntoIterator<Item = u32>) -> &[u8] {
         for ((_, at), sequence) in self.places.iter().zip(sequences) {
             self.bytes[*at..*at + 4].copy_from_slice(&sequence.to_le_bytes());
@@ -224,8 +224,8 @@ impl Template {
 }
 
 impl FrameHeader {
-    /// The data frame that a `Many` frame with this header becomes for a receiver at site `at`, with a payload of
-    /// `length` bytes.
+    /// The header of the data frame that a gateway makes of this `Many` frame, for a receiver at site `at`. `length`:
+    /// bytes of its payload.
     pub fn data_of_many(&self, at: SiteId, receiver: Receiver, length: usize) -> FrameHeader {
         FrameHeader {
             length: bounded(length),
@@ -237,25 +237,25 @@ impl FrameHeader {
         }
     }
 
-    /// The `Many` frame that goes on to a site, with a payload of `length` bytes.
+    /// The header of the `Many` frame that is sent on to a site. `length`: bytes of its payload.
     pub fn onward(&self, site: SiteId, length: usize) -> FrameHeader {
         FrameHeader { length: bounded(length), to: Identity { site, slot: Slot::GATEWAY }, ..*self }
     }
 
-    /// The notice to the root that this receiver's copy of a `Many` frame with this header got no further. Its payload
-    /// is an [`Astray`].
+    /// The notice to the root that the copy of this `Many` frame for this receiver was dropped. Its payload is an
+    /// [`Astray`].
     pub fn astray(&self, receiver: Identity, sequence: u32) -> FrameHeader {
         let plain = FrameHeader::plain(FrameKind::Astray, self.job, receiver, self.from);
         FrameHeader { route: self.route, sequence, ..plain }
     }
 }
 
-/// Part of a frame is not longer than the frame.
+/// A part of a frame is never longer than the frame.
 fn bounded(length: usize) -> u32 {
     length.min(MAX_PAYLOAD as usize) as u32
 }
 
-/// Why a copy got no further.
+/// Reasons for dropping a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Why {
@@ -263,7 +263,7 @@ pub enum Why {
     Absent = 0,
     /// There is no route to the next site.
     Away = 1,
-    /// There is no memory for frames to the next site or receiver, which reads slowly.
+    /// No memory is left for frames to the next site or receiver, which reads slowly.
     Refused = 2,
 }
 
@@ -272,7 +272,7 @@ pub enum Why {
 pub struct Astray {
     /// The site that the copy reached.
     pub at: SiteId,
-    /// The site that it did not reach; the same, if only the receiver was not reached.
+    /// The site that it did not reach; equal to `at` if only the receiver was not reached.
     pub towards: SiteId,
     pub why: Why,
 }

@@ -1,10 +1,10 @@
 //! Messages between endpoints: the payload of a `Data` frame is one message header and, for some, bytes.
 //!
-//! A transfer starts with `Start`, which carries the envelope (tag, length) and the first bytes. The sender promises
-//! how many bytes it sends eagerly; the rest, if any, is sent once the receiver has a buffer for it and sends `Go`
-//! (rendezvous). So a short message is one frame, a long message to a waiting receiver is never interrupted, and a long
-//! unexpected message costs the receiver only its envelope and the promised bytes, which count against `Credit`. RMA
-//! and atomics need no matching and no `Go`.
+//! A transfer starts with `Start`, which carries the envelope (tag, length) and the first bytes. The sender states the
+//! number of bytes that it sends eagerly. It sends any remaining bytes once the receiver has a buffer for them and
+//! sends `Go` (rendezvous). So a short message is one frame, and a long message to a waiting receiver is never
+//! interrupted. A long unexpected message costs the receiver only its envelope and the promised bytes, which count
+//! against `Credit`. RMA and atomics need no matching and no `Go`.
 
 use crate::WireError;
 use crate::reader::Reader;
@@ -12,7 +12,7 @@ use crate::reader::Reader;
 /// The longest message header in bytes.
 pub const MAX_HEADER: usize = 48;
 
-/// Numbers a transfer among those that its initiator has in flight to the same peer.
+/// The number of a transfer among those that its initiator has in flight to the same peer.
 pub type TransferId = u32;
 
 /// A message header.
@@ -28,7 +28,7 @@ pub enum Message {
         tag: u64,
         /// Length of the whole message in bytes.
         total: u64,
-        /// How many bytes, from the first, are sent without a `Go`.
+        /// Number of bytes, from the first, that are sent without a `Go`.
         promised: u64,
         /// Remote completion data.
         data: Option<u64>,
@@ -43,10 +43,11 @@ pub enum Message {
         /// The transfer was initiated by the receiver of this message: a reply to `Read`.
         reply: bool,
     },
-    /// The receiver has a buffer for this transfer: send what was not promised, up to `limit` bytes in total.
+    /// The receiver has a buffer for this transfer: send the bytes beyond the promised ones, up to `limit` bytes in
+    /// total.
     Go {
         id: TransferId,
-        /// Bytes of the message that the receiver wants, from the first.
+        /// Number of bytes of the message that the receiver wants, from the first.
         limit: u64,
     },
     /// A transfer is complete at its destination.
@@ -60,7 +61,7 @@ pub enum Message {
         id: TransferId,
         /// The region's key.
         key: u64,
-        /// Offset in the region, or virtual address if the region was registered so.
+        /// Offset in the region, or virtual address if the region was registered for that.
         address: u64,
         /// Length in bytes.
         total: u64,
@@ -88,7 +89,7 @@ pub enum Message {
         datatype: u8,
         /// `enum fi_op`.
         operation: u8,
-        /// Which operands there are and whether old values are requested.
+        /// The operands that follow, and whether old values are requested.
         form: AtomicForm,
         /// Number of elements.
         count: u32,
@@ -101,8 +102,8 @@ pub enum Message {
     },
     /// The receiver has freed this much room for promised bytes.
     Credit { bytes: u64 },
-    /// The sender has a buffer for the receiver's share with this key. If the share began before that, what it cost of
-    /// the receiver's credit is given back.
+    /// The sender of this message has a buffer for the receiver's share with this key. If the share began earlier, the
+    /// credit that it has used is returned.
     Ready {
         key: u64,
         /// Length of the buffer.
@@ -118,11 +119,11 @@ pub enum Message {
     },
 }
 
-/// What an atomic operation carries and returns.
+/// The operands of an atomic operation, and its reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum AtomicForm {
-    /// Operand in, nothing back.
+    /// Operand in, no reply.
     Write = 0,
     /// Operand in (none for `FI_ATOMIC_READ`), old value back.
     Fetch = 1,
@@ -180,8 +181,8 @@ mod flag {
     pub(super) const TAGGED: u8 = 1;
     pub(super) const DATA: u8 = 2;
     pub(super) const WANTS_DONE: u8 = 4;
-    /// Total and promised both equal the bytes in this frame: there are no length fields. The common case of a short
-    /// message.
+    /// `total` and `promised` both equal the number of bytes in this frame, so there are no length fields: the common
+    /// case of a short message.
     pub(super) const WHOLE: u8 = 8;
     pub(super) const REPLY: u8 = 16;
 }
@@ -236,7 +237,7 @@ impl Encoded {
 }
 
 impl Message {
-    /// The header's bytes. `following` is how many bytes follow it in the same frame (it shortens a `Start`).
+    /// The header's bytes. `following`: number of bytes after it in the same frame (lets a `Start` omit its lengths).
     pub fn encode(&self, following: u64) -> Encoded {
         let data_flag = |data: &Option<u64>| if data.is_some() { flag::DATA } else { 0 };
         match self {

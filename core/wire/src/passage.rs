@@ -1,21 +1,21 @@
-//! What a gateway reports to its members about its route to another site.
+//! A gateway's reports to its members about its route to another site.
 
 use crate::WireError;
 use crate::reader::Reader;
 use crate::text::within;
 
-/// The payload of a [`crate::FrameKind::Passage`] frame, about the site that the frame is from. One byte, then text.
+/// The payload of a [`crate::FrameKind::Passage`] frame, about the site in the frame's `from`. One byte, then text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Passage {
-    /// Part of what was in flight is lost; what is sent from now on arrives.
+    /// Some of the frames in flight are lost; frames sent from now on arrive.
     Broken,
-    /// What was in flight is lost, and nothing arrives through this gateway now, for this reason.
+    /// All frames in flight are lost, and no frame arrives through this gateway at present, for this reason.
     Away(String),
-    /// What is sent from now on arrives.
+    /// Frames sent from now on arrive.
     Open,
 }
 
-/// The longest reason that is sent, in bytes.
+/// The longest reason sent, in bytes.
 const MAX_REASON: usize = 1024;
 
 impl Passage {

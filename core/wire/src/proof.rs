@@ -1,4 +1,4 @@
-//! Proving knowledge of a secret without sending it: HMAC-SHA256 over everything both ends have sent so far.
+//! Proving knowledge of a secret without sending it: HMAC-SHA256 over all bytes that both ends have sent so far.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,10 +9,10 @@ use sha2::Sha256;
 
 /// Length of a proof in bytes.
 pub const PROOF_LEN: usize = 32;
-/// Length in bytes of the random bytes of either end.
+/// Length in bytes of each end's random bytes.
 pub const NONCE_LEN: usize = 32;
 
-/// Which end proves. One end's proof is not valid for the other, so it cannot be reflected.
+/// The end that proves. One end's proof is not valid for the other, so it cannot be reflected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
     /// The end that dialled.
@@ -36,10 +36,10 @@ impl End {
 pub struct Secret([u8; 32]);
 
 impl Secret {
-    /// The secret of "no job": known to everybody.
+    /// The secret outside any job: known to everybody.
     pub const NONE: Secret = Secret([0; 32]);
 
-    /// A secret of these random bytes.
+    /// A secret made of these random bytes.
     pub fn new(bytes: [u8; 32]) -> Secret {
         Secret(bytes)
     }
@@ -49,12 +49,12 @@ impl Secret {
         Secret(mac(private_key, &[b"landbridge derive", purpose.as_bytes()]))
     }
 
-    /// The proof of one end; `transcript`: what both ends have sent, including fresh random bytes of each.
+    /// The proof of one end. `transcript`: the bytes that both ends have sent, including fresh random bytes of each.
     pub fn prove(&self, end: End, transcript: &[u8]) -> [u8; PROOF_LEN] {
         mac(&self.0, &[end.label(), transcript])
     }
 
-    /// Whether a proof is correct, in constant time.
+    /// Returns true if a proof is correct. Takes constant time.
     pub fn verify(&self, end: End, transcript: &[u8], proof: &[u8; PROOF_LEN]) -> bool {
         let mut hmac = keyed(&self.0);
         hmac.update(end.label());
@@ -62,26 +62,26 @@ impl Secret {
         hmac.verify_slice(proof).is_ok()
     }
 
-    /// HMAC-SHA256 over these parts, one after the other.
+    /// HMAC-SHA256 over the concatenation of these parts.
     pub(crate) fn mac(&self, parts: &[&[u8]]) -> [u8; 32] {
         mac(&self.0, parts)
     }
 
-    /// Whether the first bytes of [`Secret::mac`] are `tag`, in constant time.
+    /// Returns true if the first bytes of [`Secret::mac`] are `tag`. Takes constant time.
     pub(crate) fn verify_parts(&self, parts: &[&[u8]], tag: &[u8]) -> bool {
         let mut hmac = keyed(&self.0);
         parts.iter().for_each(|part| hmac.update(part));
         hmac.verify_truncated_left(tag).is_ok()
     }
 
-    /// As 64 hexadecimal digits, for passing it to a process that may know it.
+    /// The secret as 64 hexadecimal digits, for passing it to a process that may know it.
     pub fn to_hex(&self) -> String {
         self.0.iter().map(|byte| format!("{byte:02x}")).collect()
     }
 }
 
 fn keyed(key: &[u8]) -> Hmac<Sha256> {
-    // HMAC takes keys of any length; the error type exists for other MACs.
+    // HMAC accepts keys of any length; the error type exists for other MACs.
     Hmac::<Sha256>::new_from_slice(key).unwrap_or_else(|_| unreachable!("HMAC takes keys of any length"))
 }
 

@@ -1,4 +1,4 @@
-//! Reading fixed-width fields off a slice, with an error instead of a panic at its end.
+//! Reads fixed-width fields off a slice; reading past its end is an error, not a panic.
 
 use types::id::ADDRESS_LEN;
 use types::{Address, Identity, SiteId, Slot};

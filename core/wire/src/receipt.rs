@@ -1,4 +1,4 @@
-//! A receiver's report about each route: how much has arrived on it. Senders stripe accordingly.
+//! A receiver's report of the bytes that have arrived by each route. Senders stripe accordingly.
 
 use crate::WireError;
 use crate::reader::Reader;
@@ -8,8 +8,8 @@ pub const MAX_ROUTES: usize = 64;
 /// The longest receipt in bytes.
 pub const MAX_RECEIPT: u32 = (MAX_ROUTES * 9) as u32;
 
-/// The payload of an acknowledging frame that is not data: bytes (headers included) that have arrived so far, by the
-/// route in the frames' headers. Empty where there is only one route.
+/// The payload of an acknowledging frame without data: for each route in the frames' headers, the bytes (headers
+/// included) that have arrived on it so far. Empty if there is only one route.
 pub fn encode(arrived: &[(u8, u64)]) -> Vec<u8> {
     let mut out = Vec::with_capacity(arrived.len() * 9);
     for (route, bytes) in arrived.iter().take(MAX_ROUTES) {
@@ -22,7 +22,7 @@ pub fn encode(arrived: &[(u8, u64)]) -> Vec<u8> {
 /// Reads a receipt.
 ///
 /// # Errors
-/// It is cut in the middle of a route, or longer than [`MAX_RECEIPT`].
+/// It ends in the middle of an entry, or is longer than [`MAX_RECEIPT`].
 pub fn decode(bytes: &[u8]) -> Result<Vec<(u8, u64)>, WireError> {
     if bytes.len() > MAX_RECEIPT as usize {
         let limit = MAX_RECEIPT.into();

@@ -1,6 +1,6 @@
 //! Texts of limited length.
 
-/// The longest beginning of `text` that has at most `limit` bytes and cuts no character in two.
+/// The longest beginning of `text` that has at most `limit` bytes and splits no character.
 pub fn within(text: &str, limit: usize) -> &str {
     let mut end = text.len().min(limit);
     while !text.is_char_boundary(end) {

@@ -7,13 +7,13 @@
 //!  4 bytes  the initiator's clock, in seconds since 1970, modulo 2^32              }
 //! 12 bytes  HMAC-SHA256(secret, label ‖ site ‖ gateway ‖ the 20 bytes above), truncated
 //! ```
-//! Without TLS a token is the hello's nonce; with TLS it is the server name of the ClientHello. A peer without a token,
-//! as of an earlier release, sends 32 random bytes or no server name. The two masked fields are XORed with 8 bytes that
-//! follow from the random bytes and the names of site and gateway. To an observer who knows neither name, a token is 32
-//! random bytes.
+//! Without TLS, a token is the hello's nonce; with TLS, it is the server name of the ClientHello. A peer without a
+//! token, such as one of an earlier release, sends 32 random bytes or no server name. The two masked fields are XORed
+//! with 8 bytes derived from the random bytes and the names of site and gateway. To an observer who does not know both
+//! names, a token is 32 random bytes.
 //!
-//! A token authenticates nothing for good. The handshake still proves the secret in both directions; a recorded token
-//! is worth something only until the gateway has seen it once.
+//! A token is no lasting authentication. The handshake still proves the secret in both directions, and a recorded token
+//! is useless once the gateway has seen it.
 
 use crate::Secret;
 
@@ -21,12 +21,12 @@ use crate::Secret;
 pub const TOKEN_LEN: usize = 32;
 /// Length in bytes of a token's random part.
 pub const RANDOM_LEN: usize = 12;
-/// Length of everything that the tag covers.
+/// Length of the part that the tag covers.
 const CLAIM_LEN: usize = 20;
 const TAG_LABEL: &[u8] = b"landbridge 6 token";
 const MASK_LABEL: &[u8] = b"landbridge 6 token mask";
 
-/// The gateway that a token is meant for. Another gateway does not accept it.
+/// The gateway for which a token is made. Another gateway does not accept it.
 #[derive(Clone, Copy, Debug)]
 pub struct Audience<'a> {
     /// Name of its site.
@@ -39,15 +39,15 @@ pub struct Audience<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Token {
     bytes: [u8; TOKEN_LEN],
-    /// Which secret it should verify with.
+    /// The number of its secret.
     pub key: u32,
     /// The initiator's clock, in seconds since 1970, modulo 2^32.
     pub seconds: u32,
 }
 
 impl Token {
-    /// Makes a token: the bytes to send. `key` says which secret this is; `random`: fresh random bytes; `seconds`: the
-    /// time since 1970.
+    /// Makes a token and returns the bytes to send. `key`: the number of the secret; `random`: fresh random bytes;
+    /// `seconds`: the time since 1970.
     pub fn make(
         secret: &Secret,
         (key, seconds): (u32, u64),
@@ -64,8 +64,8 @@ impl Token {
         bytes
     }
 
-    /// Reads a received token, as the gateway that it should be meant for. Any bytes can be read; only
-    /// [`Token::verify`] tells whether they are a token.
+    /// Reads a received token. `to`: the gateway that reads it. Any bytes can be read; only [`Token::verify`] shows
+    /// that they are a token.
     pub fn read(bytes: [u8; TOKEN_LEN], to: Audience<'_>) -> Token {
         let mut clear = bytes;
         mask(&mut clear, to);
@@ -73,12 +73,12 @@ impl Token {
         Token { bytes, key: number(12), seconds: number(16) }
     }
 
-    /// Whether it was made with this secret for this gateway, in constant time.
+    /// Returns true if it was made with this secret for this gateway. Takes constant time.
     pub fn verify(&self, secret: &Secret, to: Audience<'_>) -> bool {
         secret.verify_parts(&to.parts(&self.bytes[..CLAIM_LEN]), &self.bytes[CLAIM_LEN..])
     }
 
-    /// Its random part, by which a gateway recognises a token that it has seen.
+    /// Its random part, by which a gateway recognises a token that it has seen before.
     pub fn random(&self) -> [u8; RANDOM_LEN] {
         let mut random = [0; RANDOM_LEN];
         random.copy_from_slice(&self.bytes[..RANDOM_LEN]);

@@ -30,7 +30,7 @@ pub struct View {
     pub trunks: Vec<TrunkView>,
     /// The jobs that are open here, the oldest first.
     pub jobs: Vec<JobView>,
-    /// What is known of each ordered pair of sites of the sites file, in that order; also of those between other sites.
+    /// The figures of each ordered pair of sites in the sites file, in that order, including pairs of other sites.
     #[serde(default)]
     pub pairs: Vec<PairView>,
 }
@@ -38,17 +38,17 @@ pub struct View {
 /// Memory for frames in flight, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemoryView {
-    /// What the sites file allows.
+    /// The limit in the sites file.
     pub limit: u64,
-    /// Held now.
+    /// Bytes held now.
     pub held: u64,
-    /// The most that was ever held.
+    /// The most bytes ever held.
     pub high_water: u64,
-    /// Promised to open jobs for their members' initial windows.
+    /// Bytes promised to open jobs for their members' initial windows.
     pub granted: u64,
 }
 
-/// What a gateway counted since its start.
+/// A gateway's counters since its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Totals {
     /// Frames relayed.
@@ -59,9 +59,9 @@ pub struct Totals {
     pub undeliverable: u64,
     /// Connections refused before admission.
     pub refused: u64,
-    /// Connections closed after admission because they broke the rules.
+    /// Connections closed after admission because the peer broke a rule.
     pub violations: u64,
-    /// Connections that are not admitted yet, now.
+    /// Connections not yet admitted, now.
     pub unadmitted: u64,
 }
 
@@ -80,17 +80,17 @@ pub struct TrunkView {
     pub site: String,
     /// The gateway there.
     pub gateway: String,
-    /// Whether this side dials.
+    /// True if this side dials.
     pub dials: bool,
-    /// Whether a link of it is up.
+    /// True if at least one of its links is up.
     pub up: bool,
-    /// Why it is not up, for the user; empty when it is.
+    /// The reason why it is not up, for the user; empty when it is.
     pub problem: String,
-    /// How many links it should have.
+    /// Number of links that it should have.
     pub links_wanted: u32,
-    /// How often a link of it was lost.
+    /// Number of times that one of its links was lost.
     pub losses: u64,
-    /// Bytes of frames sent over it, on all links that it ever had.
+    /// Bytes of frames sent over it, on all its links since the start.
     pub sent: u64,
     /// Bytes of frames received over it, likewise.
     pub received: u64,
@@ -125,7 +125,7 @@ pub struct JobView {
     pub job: JobId,
     /// The site of its launcher.
     pub home: String,
-    /// Whether this gateway leads it at its site.
+    /// True if this gateway leads the job at its site.
     pub leads: bool,
     /// It is being closed.
     pub closing: bool,
@@ -135,13 +135,13 @@ pub struct JobView {
     pub members: u32,
     /// Bytes that each member may initially have in flight to all peers.
     pub window: u64,
-    /// Bytes of its frames that are queued here.
+    /// Bytes of its frames queued here.
     pub queued: u64,
     /// Its counters at this gateway.
     pub traffic: Traffic,
 }
 
-/// Figures of the path from one site to another, over all gateways that it uses.
+/// Figures of the path from one site to another, over all its gateways.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PairView {
     /// The site that sends.
@@ -150,20 +150,20 @@ pub struct PairView {
     pub to: String,
     /// Round trip without queueing, in microseconds, if it is known.
     pub rtt_us: Option<u64>,
-    /// What the path carries, in bytes per second, if it is known.
+    /// Rate of the path, in bytes per second, if it is known.
     pub rate: Option<u64>,
     /// Milliseconds since the rate was measured.
     pub age_ms: Option<u64>,
-    /// The rate was measured by a transfer for this purpose, rather than seen on the traffic of jobs.
+    /// The rate was measured by a transfer for this purpose, rather than derived from the traffic of jobs.
     pub active: bool,
     /// The rate is unknown or too old to rely on.
     pub stale: bool,
 }
 
-/// A site's part in a job.
+/// A site's part of a job.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RanksView {
     pub site: String,
-    /// How many of the job's ranks run there.
+    /// Number of the job's ranks there.
     pub ranks: u32,
 }

@@ -8,14 +8,14 @@ use std::ffi::{CStr, c_int, c_void};
 
 use crate::door::Source;
 
-/// An MPI handle as a register: a pointer, or an `int` with the upper half cleared.
+/// An MPI handle as held in a register: a pointer, or an `int` with the upper half cleared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Handle(pub usize);
 
-/// What differs between MPI libraries.
+/// Constants that differ between MPI libraries.
 #[derive(Clone, Debug)]
 pub(crate) struct Abi {
-    /// Whether handles are `int`s.
+    /// True if handles are `int`s.
     pub small_handles: bool,
     pub comm_world: Handle,
     pub comm_null: Handle,
@@ -37,7 +37,7 @@ pub(crate) struct Abi {
 }
 
 impl Abi {
-    /// The ABI of the library behind `source`. `None`: it lacks an object that its ABI needs.
+    /// The ABI of the library behind `source`. `None`: the library lacks an object that its ABI needs.
     ///
     /// # Safety
     /// The functions of `source` can be called.
@@ -50,17 +50,17 @@ impl Abi {
         if source.standard {
             return Some(standard::ABI);
         }
-        // Only Open MPI's handles are the addresses of objects.
+        // Only in Open MPI are handles the addresses of objects.
         match object(openmpi::WORLD) {
             Some(_) => openmpi::abi(object),
             None => Some(mpich::ABI),
         }
     }
 
-    /// The handle at a place in the program's memory.
+    /// Reads the handle at a place in the program's memory.
     ///
     /// # Safety
-    /// A handle is there.
+    /// `place` holds a handle.
     pub(crate) unsafe fn handle_at(&self, place: *const c_void) -> Handle {
         match self.small_handles {
             // SAFETY: the caller's promise.
@@ -70,7 +70,7 @@ impl Abi {
         }
     }
 
-    /// A handle as it was passed.
+    /// Converts a handle as passed in a register.
     pub(crate) fn handle(&self, register: usize) -> Handle {
         Handle(if self.small_handles { register & 0xffff_ffff } else { register })
     }

@@ -1,7 +1,7 @@
-//! `MPI_Allgather` and `MPI_Allgatherv`: every block crosses once into each other site, and is spread inside it.
+//! `MPI_Allgather` and `MPI_Allgatherv`: every block crosses to each other site once, and is distributed inside it.
 //!
-//! Short blocks of a site cross together, between leaders. Long ones go from every rank straight to a rank of each
-//! other site, so that all cards carry some. All ranks know the lengths of all blocks.
+//! A site's short blocks cross together, between leaders. Long blocks go directly from their rank to one rank of each
+//! other site, so that all network cards share the load. All ranks know the lengths of all blocks.
 
 use std::ffi::c_int;
 
@@ -16,7 +16,7 @@ use crate::payload::{Payload, Place};
 use crate::requests::Requests;
 use crate::state::{State, running};
 
-/// Bytes of all blocks at most: lengths are `int`s, and everything is held once more.
+/// Maximum total length of all blocks, in bytes: lengths are `int`s, and memory holds all blocks once more.
 const MOST: u64 = 1 << 30;
 
 /// `MPI_Allgather` for the layer.
@@ -32,7 +32,7 @@ pub(crate) unsafe extern "C" fn allgatherv(from: Side, to: Sides, comm: usize) -
 }
 
 /// # Safety
-/// The arguments are as MPI demands. `to` finds the blocks.
+/// The arguments are as MPI demands. `to` returns the blocks.
 unsafe fn all_gathered(
     from: Side,
     to: impl FnOnce(&State, usize) -> Result<Option<Blocks>, Fault>,
@@ -46,7 +46,7 @@ unsafe fn all_gathered(
         let ranks = 0..plan.layout.sites.len() as u32;
         let lengths: Vec<u64> = ranks.map(|rank| to.of(rank).bytes()).collect::<Result<_, Fault>>()?;
         let longest = lengths.iter().copied().max().unwrap_or(0);
-        // The same on all ranks, since MPI demands that what is sent matches what is received.
+        // The same on all ranks, since MPI demands that sent and received lengths match.
         if longest == 0 || lengths.iter().fold(0, |sum: u64, length| sum.saturating_add(*length)) > MOST {
             return Ok(None);
         }
@@ -70,13 +70,13 @@ unsafe fn all_gathered(
 /// The bytes of all blocks, in an order of ranks.
 struct Gathered {
     bytes: Vec<u8>,
-    /// By rank.
+    /// Length of each rank's block.
     lengths: Vec<usize>,
     starts: Vec<usize>,
 }
 
 impl Gathered {
-    /// `groups`: which ranks' blocks follow each other. Also gives the place of each group's blocks.
+    /// `groups`: the ranks whose blocks follow each other. Also returns the range of each group's blocks.
     fn new(groups: &[Vec<u32>], lengths: Vec<usize>) -> Result<(Gathered, Parts), Fault> {
         let (mut starts, mut at) = (vec![0; lengths.len()], 0);
         let mut parts = Parts::default();
@@ -100,7 +100,7 @@ impl Gathered {
         &self.bytes[start..start + length]
     }
 
-    /// The elements of some bytes.
+    /// A byte range as elements.
     fn part(&mut self, mpi: &Mpi, start: usize, length: usize) -> Elements {
         Elements::bytes(mpi, &mut self.bytes[start..start + length])
     }
@@ -109,7 +109,7 @@ impl Gathered {
         self.part(mpi, parts.starts[group] as usize, parts.counts[group] as usize)
     }
 
-    /// Puts in a rank's own block. MPI demands that it has the length that all expect of it.
+    /// Copies in a rank's own block. MPI demands that it has the length that all ranks expect.
     ///
     /// # Safety
     /// `own` is as MPI demands.
@@ -140,7 +140,7 @@ unsafe fn between_leaders(mpi: &Mpi, plan: &Plan, own: Place, lengths: Vec<usize
     let mine = gathered.part(mpi, gathered.starts[plan.rank as usize], gathered.lengths[plan.rank as usize]);
     let all: Pointer = gathered.bytes.as_mut_ptr().cast();
     let mine = if leaders.leads() { Elements { start: mpi.abi.in_place as Pointer, ..mine } } else { mine };
-    // SAFETY: memory of ours, with room for the blocks of all ranks.
+    // SAFETY: our own memory, with room for the blocks of all ranks.
     unsafe { mpi.gather_bytes(mine, all, &inside, leaders.inside(), plan.site) }?;
     if leaders.leads() {
         let own = gathered.of_group(mpi, &sites, leaders.own_site());
@@ -150,7 +150,7 @@ unsafe fn between_leaders(mpi: &Mpi, plan: &Plan, own: Place, lengths: Vec<usize
         unsafe { leaders.tell(own, &theirs) }?;
     }
     let all = Elements::bytes(mpi, &mut gathered.bytes);
-    // SAFETY: memory of ours.
+    // SAFETY: our own memory.
     unsafe { mpi.broadcast(all, leaders.inside(), plan.site) }?;
     Ok(gathered)
 }
@@ -159,7 +159,7 @@ unsafe fn between_leaders(mpi: &Mpi, plan: &Plan, own: Place, lengths: Vec<usize
 /// `own` is as MPI demands.
 unsafe fn between_ranks(mpi: &Mpi, plan: &Plan, own: Place, lengths: Vec<usize>) -> Result<Gathered, Fault> {
     let (own_site, members) = (usize::from(plan.layout.sites[plan.rank as usize]), &plan.layout.members);
-    // Of another site's ranks, those that send to this rank of ours.
+    // The ranks of other sites that send to this rank of ours.
     let senders = |to: usize| {
         let others = members.iter().enumerate().filter(move |(site, _)| *site != own_site);
         others.flat_map(move |(_, ranks)| ranks.iter().copied().skip(to).step_by(members[own_site].len()))
@@ -173,7 +173,7 @@ unsafe fn between_ranks(mpi: &Mpi, plan: &Plan, own: Place, lengths: Vec<usize>)
     let mut requests = Requests::new(mpi, groups[number].len() + members.len());
     for sender in &groups[number][1..] {
         let into = gathered.part(mpi, gathered.starts[*sender as usize], gathered.lengths[*sender as usize]);
-        // SAFETY: memory of ours, which outlives the requests.
+        // SAFETY: our own memory, which outlives the requests.
         unsafe { requests.receive(into, (*sender, IN_ORDER), plan.private) }?;
     }
     let mine = gathered.part(mpi, gathered.starts[plan.rank as usize], gathered.lengths[plan.rank as usize]);
@@ -184,7 +184,7 @@ unsafe fn between_ranks(mpi: &Mpi, plan: &Plan, own: Place, lengths: Vec<usize>)
     }
     requests.finish()?;
     let all: Pointer = gathered.bytes.as_mut_ptr().cast();
-    // SAFETY: memory of ours, with room for all blocks.
+    // SAFETY: our own memory, with room for all blocks.
     unsafe { mpi.allgather_bytes(all, &parts, plan.site) }?;
     Ok(gathered)
 }

@@ -1,8 +1,9 @@
-//! `MPI_Alltoall` and `MPI_Alltoallv`: every rank sends each other rank its block directly, all at once, those to other
-//! sites first.
+//! `MPI_Alltoall` and `MPI_Alltoallv`: every rank sends each other rank its block directly. All sends begin at once,
+//! those to other sites first.
 //!
-//! The data cross a trunk once in any case. MPI libraries take several rounds, each of which waits for the one before:
-//! Bruck's algorithm for short blocks (which also sends most bytes several times), pairwise exchange for long ones.
+//! The data cross a trunk once in any case. MPI libraries take several rounds, each of which waits for the previous
+//! one: Bruck's algorithm for short blocks (which also sends most bytes several times), pairwise exchange for long
+//! ones.
 
 use std::ffi::c_int;
 
@@ -14,7 +15,8 @@ use crate::mpi::{Fault, Mpi};
 use crate::requests::Requests;
 use crate::state::{State, running};
 
-/// Ranks of a communicator at most: each has a message each way to every other one at one time.
+/// Maximum number of ranks in a communicator: each rank has a message in flight to and from every other at the same
+/// time.
 const MOST_RANKS: usize = 256;
 
 /// `MPI_Alltoall` for the layer.
@@ -35,13 +37,13 @@ pub(crate) unsafe extern "C" fn alltoallv(from: Sides, to: Sides, comm: usize) -
 }
 
 /// # Safety
-/// The arguments are as MPI demands. `find` finds the blocks to send and those to receive.
+/// The arguments are as MPI demands. `find` returns the blocks to send and to receive.
 unsafe fn exchanged(
     kept: bool,
     find: impl FnOnce(&State, usize) -> Result<(Option<Blocks>, Option<Blocks>), Fault>,
     comm: usize,
 ) -> c_int {
-    // MPI demands that all ranks keep their blocks, or none.
+    // MPI demands that either all ranks use `MPI_IN_PLACE`, or none.
     if kept {
         return PASS;
     }
@@ -63,13 +65,13 @@ unsafe fn everyone(mpi: &Mpi, plan: &Plan, from: &Blocks, to: &Blocks) -> Result
     let (ranks, own) = (sites.len() as u32, plan.rank);
     let mut requests = Requests::new(mpi, 2 * sites.len());
     for other in (0..ranks).filter(|rank| *rank != own) {
-        // Neither end has a message for an empty block.
+        // An empty block has no message, at either end.
         if to.of(other).bytes()? > 0 {
             // SAFETY: the program's room for this rank's block, which overlaps no other.
             unsafe { requests.receive(to.elements(other), (other, IN_ORDER), plan.private) }?;
         }
     }
-    // Each begins with another one, so that not all send to the same rank first.
+    // Each rank begins with a different one, so that not all send to the same rank first.
     let in_turn = |step: u32| (own + step) % ranks;
     let is_near = |rank: &u32| sites[*rank as usize] == sites[own as usize];
     let (near, far): (Vec<u32>, Vec<u32>) = (1..ranks).map(in_turn).partition(is_near);

@@ -1,4 +1,4 @@
-//! `MPI_Barrier`: inside each site, then between the sites' leaders, each with each, then inside each site.
+//! `MPI_Barrier`: inside each site, then between all pairs of leaders, then inside each site.
 
 use std::ffi::c_int;
 
@@ -25,7 +25,7 @@ pub(crate) unsafe extern "C" fn barrier(comm: usize) -> c_int {
     work().unwrap_or_else(|fault| state.mpi.raise(comm, fault))
 }
 
-/// Takes one trip between sites, where a dissemination over all ranks takes several.
+/// Takes one trip between sites; a dissemination over all ranks takes several.
 fn meet(mpi: &Mpi, plan: &Plan) -> Result<(), Fault> {
     let leaders = Leaders::new(mpi, plan, None);
     mpi.barrier(plan.site)?;
@@ -33,7 +33,7 @@ fn meet(mpi: &Mpi, plan: &Plan) -> Result<(), Fault> {
         let (mut own, mut theirs) = ([0; 1], vec![[0; 1]; leaders.others().count()]);
         let theirs = leaders.others().zip(&mut theirs).map(|(site, byte)| (site, Elements::bytes(mpi, byte)));
         let theirs: Vec<(usize, Elements)> = theirs.collect();
-        // SAFETY: bytes of ours.
+        // SAFETY: our own memory.
         unsafe { leaders.tell(Elements::bytes(mpi, &mut own), &theirs) }?;
     }
     mpi.barrier(plan.site)

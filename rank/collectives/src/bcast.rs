@@ -14,7 +14,7 @@ use crate::route::{Crossing, inside};
 use crate::shares::Trees;
 use crate::state::running;
 
-/// Between two sites, shorter messages are left to the MPI library, which sends them in as few steps.
+/// Minimum message length with two sites, in bytes: the MPI library sends shorter messages in as few steps.
 const LEAST: u64 = 4 << 10;
 
 /// `MPI_Bcast` for the layer.
@@ -28,7 +28,7 @@ pub(crate) unsafe extern "C" fn bcast(
     let Some(state) = running() else { return PASS };
     let abi = &state.mpi.abi;
     let (datatype, comm) = (abi.handle(datatype), abi.handle(comm));
-    // The MPI library reports what is wrong with a call.
+    // The MPI library reports invalid arguments.
     if comm == abi.comm_null || datatype == abi.datatype_null || count < 0 || root < 0 {
         return PASS;
     }
@@ -52,16 +52,16 @@ pub(crate) unsafe extern "C" fn bcast(
     work().unwrap_or_else(|fault| state.mpi.raise(comm, fault))
 }
 
-/// A broadcast of no bytes is over at once. Ranks agree on the number of bytes, not on that of elements: with none at
-/// the root and elements without bytes elsewhere, MPICH divides by zero, and ranks of Open MPI wait for each other.
+/// A broadcast of no bytes is over at once. Ranks agree on the number of bytes, not on the number of elements: with no
+/// elements at the root and empty elements elsewhere, MPICH divides by zero, and ranks of Open MPI wait for each other.
 fn nothing(mpi: &Mpi, comm: Handle, root: c_int) -> Result<c_int, Fault> {
-    // The MPI library reports what is wrong with a root.
+    // The MPI library reports an invalid root.
     let is_ours = !mpi.is_inter(comm)? && root < mpi.size(comm)?;
     Ok(if is_ours { 0 } else { PASS })
 }
 
 /// # Safety
-/// `place` is as MPI demands of a buffer.
+/// `place` is a buffer as MPI demands.
 unsafe fn spread(mpi: &Mpi, plan: &Plan, place: Place, root: u32) -> Result<(), Fault> {
     let is_root = plan.rank == root;
     // SAFETY: the caller's promise.
@@ -76,10 +76,10 @@ unsafe fn spread(mpi: &Mpi, plan: &Plan, place: Place, root: u32) -> Result<(), 
     unsafe { payload.deliver(mpi, plan.private) }
 }
 
-/// Moves `length` bytes from the root's `start` to everyone's.
+/// Moves `length` bytes from the root's `start` to the `start` of all other ranks.
 ///
 /// # Safety
-/// `start` points to that many bytes, which nobody else uses meanwhile.
+/// `start` points to `length` bytes, which nobody else uses meanwhile.
 unsafe fn send_along(mpi: &Mpi, plan: &Plan, start: *mut u8, length: usize, root: u32) -> Result<(), Fault> {
     let (chunks, layout) = (Chunks::new(start, length), &plan.layout);
     let crossing = Crossing::new(layout, root, chunks.count());

@@ -1,4 +1,4 @@
-//! Where the blocks of all ranks are in the memory that a call names.
+//! Locates the blocks of all ranks in a call's buffers.
 
 use std::ffi::c_int;
 
@@ -10,21 +10,21 @@ use crate::payload::Place;
 use crate::state::State;
 
 pub(crate) struct Blocks {
-    /// Its count is that of each block, where all have the same.
+    /// The first block; its count is that of each block, if all are equal.
     first: Place,
     extent: i64,
-    /// Of each rank, the number of elements and where they begin, counted in elements.
+    /// For each rank, the number of elements and the offset of the first, in elements.
     listed: Option<Vec<(i64, i64)>>,
 }
 
 impl Blocks {
-    /// Blocks of the same length, one after the other. `None`: the MPI library reports what is wrong.
+    /// Blocks of the same length, one after the other. `None`: the arguments are invalid; the MPI library reports that.
     pub(crate) fn equal(state: &State, side: Side) -> Result<Option<Blocks>, Fault> {
         let Some(first) = place(state, side)? else { return Ok(None) };
         Ok(Some(Blocks { first, extent: state.mpi.extent(first.datatype)?.1, listed: None }))
     }
 
-    /// Blocks of `ranks` ranks as a call lists them. `None`: as above.
+    /// Blocks of `ranks` ranks as listed in a call. `None`: as above.
     ///
     /// # Safety
     /// The lists have an entry for each rank.
@@ -66,7 +66,7 @@ impl Blocks {
     }
 }
 
-/// One side of a call. `None`: the MPI library reports what is wrong with it.
+/// One side of a call. `None`: the arguments are invalid; the MPI library reports that.
 pub(crate) fn place(state: &State, side: Side) -> Result<Option<Place>, Fault> {
     let datatype: Handle = state.mpi.abi.handle(side.datatype);
     if datatype == state.mpi.abi.datatype_null || side.count < 0 {
@@ -76,7 +76,7 @@ pub(crate) fn place(state: &State, side: Side) -> Result<Option<Place>, Fault> {
     Ok(Some(Place { buffer: side.buffer, count: side.count, datatype, size }))
 }
 
-/// Whether a side is `MPI_IN_PLACE`.
+/// Returns true if a side is `MPI_IN_PLACE`.
 pub(crate) fn in_place(state: &State, buffer: *const std::ffi::c_void) -> bool {
     buffer as usize == state.mpi.abi.in_place
 }

@@ -1,13 +1,13 @@
 //! Blocks of several ranks in one message: their lengths, then their bytes.
 //!
-//! Only the root of a gather or a scatter knows the lengths of all blocks, and ranks that were given lengths that do
-//! not match would wait for each other. So each block's length travels with it, and blocks longer than [`LONGEST`]
-//! travel alone, which both ends see from the length.
+//! Only the root of a gather or a scatter knows the lengths of all blocks, and ranks whose arguments disagree would
+//! wait for each other. So each block's length travels with it. Blocks longer than [`LONGEST`] travel alone, as both
+//! ends see from the length.
 
 use crate::mpi::Fault;
 
-/// Bytes of a block at most that travels with others. Longer ones take less time on their own, since the card of the
-/// rank in between carries all of them. Measured with 2 and 3 sites of 4 ranks, 10 ms apart.
+/// Maximum length of a block that travels with others, in bytes. Longer ones take less time on their own, since the
+/// network card of the rank in between carries all of them. Measured with 2 and 3 sites of 4 ranks, 10 ms apart.
 pub(crate) const LONGEST: usize = 16 << 10;
 const HEADER: usize = size_of::<u64>();
 
@@ -23,7 +23,7 @@ impl Bundle {
         Bundle::of_length(blocks, blocks * (HEADER + LONGEST))
     }
 
-    /// A bundle of these blocks. Of one that travels alone only the length is in it.
+    /// A bundle of these blocks. For a block that travels alone it holds only the length.
     pub(crate) fn new<'a>(blocks: impl Iterator<Item = (u64, &'a [u8])> + Clone) -> Result<Bundle, Fault> {
         let (count, data) = blocks.clone().fold((0, 0), |(count, data), (_, bytes)| (count + 1, data + bytes.len()));
         let mut bundle = Bundle::of_length(count, count * HEADER + data)?;
@@ -48,13 +48,13 @@ impl Bundle {
         &mut self.bytes
     }
 
-    /// The blocks: their lengths, and the bytes of those that travel in it.
+    /// The blocks: their lengths, and the bytes of those inside the bundle.
     pub(crate) fn blocks(&self) -> impl Iterator<Item = (u64, &[u8])> + Clone {
         let mut at = self.blocks * HEADER;
         self.bytes[..at].chunks_exact(HEADER).map(move |header| {
             let length = header.try_into().map_or(0, u64::from_ne_bytes);
             let inside = if travels_alone(length) { 0 } else { length as usize };
-            // Nothing beyond the memory, whatever a header says.
+            // An invalid header must not reach beyond the memory.
             let end = (at + inside).min(self.bytes.len());
             let bytes = &self.bytes[at..end];
             at = end;
@@ -78,7 +78,7 @@ mod tests {
             [(3, b"abc"), (0, b""), (LONGEST as u64 + 1, b""), (LONGEST as u64, &long), (1, b"z")];
         let mut sent = Bundle::new(blocks.iter().copied()).unwrap();
         assert!(sent.blocks().eq(blocks));
-        // What arrives in a larger room is the same.
+        // A bundle that arrives in a larger buffer is read the same way.
         let mut room = Bundle::room(5).unwrap();
         let length = sent.memory().len();
         room.memory()[..length].copy_from_slice(sent.memory());

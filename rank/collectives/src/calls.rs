@@ -1,4 +1,4 @@
-//! Messages, and the MPI library's own collective operations, which carry data inside a site.
+//! Point-to-point messages, and the MPI library's own collective operations, which carry data inside a site.
 
 use std::ffi::c_int;
 
@@ -20,22 +20,22 @@ impl Elements {
     }
 }
 
-/// Which bytes of an array are of which rank of a communicator.
+/// Byte range of each rank of a communicator in an array.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Parts {
     pub counts: Vec<c_int>,
     pub starts: Vec<c_int>,
 }
 
-/// The tag of messages that one rank expects in the order in which another sends them.
+/// Tag of messages that the receiver expects in the order of sending.
 pub(crate) const IN_ORDER: c_int = 0;
-/// The tag of a rank's block that goes to its receiver by itself.
+/// Tag of a rank's block that goes directly to its receiver.
 pub(crate) const ALONE: c_int = 1;
-/// MPI allows tags of at least 15 bits. No message has the last of these.
+/// MPI guarantees tags of at least 15 bits. No message uses the last of these tags.
 const NOBODYS_TAG: c_int = (1 << 15) - 1;
 
 impl Mpi {
-    /// The least of each number over all ranks, by the library's own allreduce.
+    /// The minimum of each number over all ranks, by the library's own allreduce.
     pub(crate) fn least<const N: usize>(&self, comm: Handle, mut numbers: [c_int; N]) -> Result<[c_int; N], Fault> {
         let mut found = [0; N];
         let (from, to) = (numbers.as_mut_ptr().cast(), found.as_mut_ptr().cast());
@@ -80,7 +80,7 @@ impl Mpi {
         quiet(unsafe { (self.functions.irecv)(to.cast(), length, byte, from, tag, comm.0, request) })
     }
 
-    /// Waits until one of `count` requests has completed: its index, or `None` if all are null, and whether it failed.
+    /// Waits until one of `count` requests has completed. Returns its index, or `None` if all are null, and its result.
     ///
     /// # Safety
     /// `requests` holds `count` handles of requests.
@@ -91,7 +91,7 @@ impl Mpi {
         (usize::try_from(index).ok(), quiet(code))
     }
 
-    /// Whether one of `count` requests has completed: its index. Makes progress.
+    /// Returns the index of one of `count` requests that has completed, if any, and its result. Makes progress.
     ///
     /// # Safety
     /// As [`Mpi::wait_any`].
@@ -103,7 +103,7 @@ impl Mpi {
         (usize::try_from(index).ok().filter(|_| flag != 0 || code != 0), quiet(code))
     }
 
-    /// Makes progress without a request, by looking for a message that nobody sends.
+    /// Makes progress without a request, by probing for a message that nobody sends.
     pub(crate) fn poke(&self, comm: Handle) -> Result<(), Fault> {
         let mut flag = 0;
         let call = self.functions.iprobe;
@@ -111,7 +111,7 @@ impl Mpi {
         quiet(unsafe { call(0, NOBODYS_TAG, comm.0, &mut flag, self.abi.status_ignore) })
     }
 
-    /// `MPI_Allgather` of an array of bytes: those of all ranks, in their order.
+    /// `MPI_Allgather` of an array of bytes: returns the arrays of all ranks, in rank order.
     pub(crate) fn all<const N: usize>(
         &self,
         comm: Handle,
@@ -125,7 +125,7 @@ impl Mpi {
         Ok(found)
     }
 
-    /// Gives a request up, after an error.
+    /// Abandons a request, after an error.
     ///
     /// # Safety
     /// `request` holds the handle of a request that is not null.
@@ -211,7 +211,7 @@ impl Mpi {
         quiet(unsafe { (self.functions.bcast)(start, count, datatype.0, root as c_int, comm.0) })
     }
 
-    /// `MPI_Reduce`; `to` counts at the root.
+    /// `MPI_Reduce`; `to` is used only at the root.
     ///
     /// # Safety
     /// As above.
@@ -229,7 +229,7 @@ impl Mpi {
         quiet(unsafe { (self.functions.reduce)(start, to, count, datatype.0, operation.0, root as c_int, comm.0) })
     }
 
-    /// `MPI_Reduce_local`: `into` becomes `from` and `into` combined.
+    /// `MPI_Reduce_local`: combines `from` and `into`, with the result in `into`.
     ///
     /// # Safety
     /// As above.
@@ -240,10 +240,10 @@ impl Mpi {
         quiet(unsafe { (self.functions.reduce_local)(start, into, count, datatype.0, operation.0) })
     }
 
-    /// `MPI_Gatherv` of this rank's bytes; `all` counts at the root.
+    /// `MPI_Gatherv` of this rank's bytes; `all` is used only at the root.
     ///
     /// # Safety
-    /// As above; `parts` has as many as the communicator has ranks.
+    /// As above; `parts` has an entry for each rank of the communicator.
     pub(crate) unsafe fn gather_bytes(
         &self,
         own: Elements,
@@ -258,7 +258,7 @@ impl Mpi {
         quiet(unsafe { call(own.start, count, byte, all, counts, starts, byte, root, comm.0) })
     }
 
-    /// `MPI_Allgatherv` of bytes, each rank's being in their place.
+    /// In-place `MPI_Allgatherv` of bytes.
     ///
     /// # Safety
     /// As above.

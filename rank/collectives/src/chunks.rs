@@ -1,4 +1,4 @@
-//! Moves a message chunk by chunk: a rank passes on each chunk as soon as it has it.
+//! Moves a message chunk by chunk: a rank forwards each chunk as soon as it has it.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::ffi::c_int;
@@ -8,19 +8,19 @@ use crate::mpi::{Fault, Mpi};
 use crate::requests::Requests;
 use crate::shares::{Share, Shares, Trees};
 
-/// Bytes of a chunk. A chunk costs each rank some 10 µs, and a rank passes it on once it has all of it, so a message is
-/// cut into about `CHUNKS` of them within these limits.
+/// Limits of a chunk's length, in bytes. A chunk costs each rank some 10 µs, and a rank forwards it only once it is
+/// complete, so a message is cut into about `CHUNKS` chunks within these limits.
 const SHORTEST: usize = 16 << 10;
 const LONGEST: usize = 512 << 10;
 const CHUNKS: usize = 32;
-/// Messages that a rank has in flight at most, each way.
+/// Maximum number of messages that a rank has in flight, each way, per peer.
 const IN_FLIGHT: usize = 64;
-/// Shares that a rank awaits at most.
+/// Maximum number of shares that a rank awaits.
 const AWAITED: usize = 32;
-/// MPI allows tags of at least 15 bits; the last is never used.
+/// MPI guarantees tags of at least 15 bits; the last tag is never used.
 const TAGS: usize = (1 << 15) - 1;
 
-/// Bytes of each chunk of a message of `length` bytes, but for the last.
+/// Length of the chunks of a message of `length` bytes, in bytes; the last one may be shorter.
 pub(crate) fn chunk(length: usize) -> usize {
     (length / CHUNKS).next_multiple_of(4096).clamp(SHORTEST, LONGEST)
 }
@@ -48,25 +48,25 @@ impl Chunks {
     }
 }
 
-/// Where a rank's chunks come from.
+/// Source of a rank's chunks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum From {
-    /// It has them all.
+    /// The rank has them all.
     Own,
-    /// From a rank, by MPI's messages.
+    /// Another rank, by MPI messages.
     Rank(u32),
-    /// From a rank at another site, by shares.
+    /// A rank at another site, by shares.
     Share(u32),
 }
 
 /// A rank's part in moving a message.
 pub(crate) struct Part<'a> {
     pub from: From,
-    /// Those at other sites whom it sends each chunk. What is there from the beginning goes to them first.
+    /// Ranks at other sites to send each chunk to. Chunks that this rank has from the start go to them first.
     pub far: Vec<u32>,
-    /// Those at its own site whom it sends each chunk.
+    /// Ranks at its own site to send each chunk to.
     pub near: Vec<u32>,
-    /// The ranks of other sites that it shares each chunk with, and what is to be known for the choice of trees.
+    /// Ranks of other sites to share each chunk with, and the input for choosing trees.
     pub export: Option<(&'a [u32], Trees<'a>)>,
 }
 
@@ -76,7 +76,7 @@ impl Part<'_> {
     }
 }
 
-/// Chunks that have come in any order, to be taken in that of their numbers: receivers of shares await the first ones.
+/// Chunks that arrived in any order, to be taken in order of their numbers: receivers of shares await the first ones.
 #[derive(Debug, Default)]
 struct InOrder {
     next: usize,
@@ -94,29 +94,29 @@ impl InOrder {
     }
 }
 
-/// What is in flight at one rank.
+/// Chunks in flight at one rank.
 struct Movement<'a> {
     mpi: &'a Mpi,
     plan: &'a Plan,
     chunks: Chunks,
     part: &'a Part<'a>,
-    /// Owners below the number of chunks are receives, the others sends.
+    /// Requests with owners below the number of chunks are receives, the others sends.
     requests: Requests<'a>,
     receiving: usize,
     sending: usize,
     awaited: VecDeque<Share<'a>>,
     exporting: Option<Share<'a>>,
-    /// Chunks that have been asked for.
+    /// Number of chunks whose receives have begun.
     asked: usize,
     arrived: usize,
-    /// What is to be sent, and to whom.
+    /// Chunks to send, each with its receiver.
     to_send: VecDeque<(usize, u32)>,
     to_export: InOrder,
-    /// Chunks sent to a child, or exported.
+    /// Number of finished sends to children and finished exports.
     done: usize,
 }
 
-/// Moves chunks from where they come from to where they go. `first`: the number of the first among the communicator's
+/// Moves chunks from their source to all receivers. `first`: the number of the first one among the communicator's
 /// shared chunks.
 ///
 /// # Safety
@@ -161,14 +161,14 @@ pub(crate) unsafe fn pass_on(mpi: &Mpi, plan: &Plan, chunks: Chunks, part: &Part
 }
 
 impl<'a> Movement<'a> {
-    /// A chunk is complete.
+    /// Records that a chunk is complete.
     fn has(&mut self, number: usize) {
         self.arrived += 1;
         self.to_send.extend(self.part.far.iter().chain(&self.part.near).map(|child| (number, *child)));
         self.to_export.come.extend(self.part.export.is_some().then_some(number));
     }
 
-    /// Begins to receive what there is room for.
+    /// Begins as many receives as there is room for.
     ///
     /// # Safety
     /// Nobody else uses the chunks' memory.
@@ -198,8 +198,8 @@ impl<'a> Movement<'a> {
         Ok(())
     }
 
-    /// Begins to share the next chunk. Shares that are in flight together take turns, and each of them ends later; the
-    /// next one is begun as soon as this one is on its way.
+    /// Begins to share the next chunk. Shares in flight at the same time take turns, and each of them ends later. So
+    /// the next one begins only when this one has been sent.
     ///
     /// # Safety
     /// As [`Movement::ask`].
@@ -218,7 +218,7 @@ impl<'a> Movement<'a> {
         Ok(())
     }
 
-    /// Begins to send what there is room for.
+    /// Begins as many sends as there is room for.
     ///
     /// # Safety
     /// As [`Movement::ask`].
@@ -238,7 +238,7 @@ impl<'a> Movement<'a> {
         Ok(())
     }
 
-    /// Waits for something to happen; with shares it only looks, because MPI does not know of them.
+    /// Waits for an event. With shares it polls, because MPI does not know about them.
     fn wait(&mut self, shares: Option<&Shares>) -> Result<(), Fault> {
         let Some(shares) = shares else {
             let number = self.requests.next()?.ok_or(Fault::NO_MEMORY)?;
@@ -254,7 +254,7 @@ impl<'a> Movement<'a> {
                 break;
             }
             self.awaited.pop_front();
-            // They end in the order in which they are sent.
+            // Shares end in the order of sending.
             self.has(self.arrived);
         }
         if let Some(share) = &mut self.exporting

@@ -1,8 +1,8 @@
-//! What is known of a communicator, kept in an attribute of it: whether it reaches several sites, and how its ranks
-//! then work together.
+//! Our state of a communicator, kept in an attribute of it: whether it reaches several sites, and the plan for its
+//! ranks.
 //!
 //! Most communicators are within one site: all their ranks see that from the group alone, and every later call costs
-//! one look. The others get a plan once they have been used enough to repay its cost. MPI requires all ranks of a
+//! one lookup. The others get a plan once they have been used enough to repay its cost. MPI requires all ranks of a
 //! communicator to make the same collective calls in the same order, so they all reach that moment in the same call.
 
 use std::cell::OnceCell;
@@ -22,7 +22,7 @@ const WORTH_BYTES: u64 = 32 << 10;
 /// ...as does one with this many covered calls before.
 const WORTH_CALLS: u32 = 1;
 
-/// What the attribute points to.
+/// Value of the attribute.
 pub(crate) struct Known(Mutex<Mode>);
 
 enum Mode {
@@ -36,19 +36,19 @@ enum Mode {
     Planned(Box<Plan>),
 }
 
-/// How the ranks of a communicator work together.
+/// Plan for the cooperation of a communicator's ranks.
 pub(crate) struct Plan {
     /// A communicator of the same ranks, for our own messages.
     pub private: Handle,
     /// A communicator of this site's ranks alone.
     pub site: Handle,
     pub rank: u32,
-    /// At least one rank wants reductions to be the MPI library's own.
+    /// True if at least one rank wants the MPI library's own reductions.
     pub exact: bool,
     pub layout: Layout,
-    /// How gateways are made to copy messages; `None` if they cannot be, or there is one other site only.
+    /// State for having gateways copy messages; `None` if they cannot, or if there is only one other site.
     pub shares: Option<Shares>,
-    /// A communicator of this node's ranks alone, once it was needed.
+    /// A communicator of this node's ranks alone, made when first needed.
     node: OnceCell<Handle>,
 }
 
@@ -63,7 +63,7 @@ impl Plan {
     }
 }
 
-/// A communicator with a plan, for the time of one call.
+/// A communicator's plan, locked for one call.
 pub(crate) struct Planned<'a>(MutexGuard<'a, Mode>);
 
 impl Planned<'_> {
@@ -75,15 +75,15 @@ impl Planned<'_> {
     }
 }
 
-/// The plan of a communicator for a call that moves `bytes` to each rank; `None` if the MPI library is to do it.
-/// Collective.
+/// The plan of a communicator for a call that moves `bytes` to each rank; `None` if the MPI library is to make the
+/// call. Collective.
 ///
 /// # Errors
-/// What MPI says.
+/// MPI's error.
 pub(crate) fn plan_for(state: &'static State, comm: Handle, bytes: u64) -> Result<Option<Planned<'static>>, Fault> {
-    // Without MPI_COMM_WORLD, in a program of sessions alone, nobody knows where a group's ranks are. While a
-    // communicator is being freed, callbacks of the program's attributes may use it when ours is gone already, and they
-    // need not run in the same order on all ranks.
+    // Without MPI_COMM_WORLD, in a program that uses only sessions, nobody knows the locations of a group's ranks.
+    // While a communicator is being freed, callbacks of the program's attributes may use it after ours is gone, and
+    // they need not run in the same order on all ranks.
     if !state.mpi.initialized() || state.is_freeing(comm) {
         return Ok(None);
     }
@@ -117,7 +117,7 @@ pub(crate) fn plan_for(state: &'static State, comm: Handle, bytes: u64) -> Resul
 }
 
 /// Runs `work` with the plan of `comm`, for a call that moves `bytes` to each rank; `work` may also leave the call to
-/// the MPI library (`None`), on all ranks alike. Gives what the layer returns. Collective.
+/// the MPI library (`None`), on all ranks alike. Returns the layer's return code. Collective.
 pub(crate) fn with_plan(
     comm: usize,
     bytes: u64,
@@ -136,7 +136,7 @@ pub(crate) fn with_plan(
     run().unwrap_or_else(|fault| state.mpi.raise(comm, fault))
 }
 
-/// What the group of a communicator says: the same on all of its ranks.
+/// Derives the mode from the group of a communicator: the result is the same on all of its ranks.
 fn look(state: &State, comm: Handle) -> Result<Mode, Fault> {
     let mpi = &state.mpi;
     if mpi.is_inter(comm)? {
@@ -151,7 +151,7 @@ fn look(state: &State, comm: Handle) -> Result<Mode, Fault> {
     let ranks = mpi.translate(own, size, all);
     mpi.free_group(own);
     mpi.free_group(all);
-    // Ranks of another MPI_COMM_WORLD have no number in ours, nor ours in theirs.
+    // Ranks of another MPI_COMM_WORLD have no number in ours, and ours have none in theirs.
     let location = |rank: c_int| state.world.locations.get(usize::try_from(rank).ok()?).copied();
     let locations: Option<Vec<Location>> = ranks?.into_iter().map(location).collect();
     let reach_several = |locations: &Vec<Location>| locations.iter().any(|other| other.site != locations[0].site);
@@ -210,7 +210,7 @@ unsafe fn freed(place: *mut c_void, call: impl FnOnce(&State) -> unsafe extern "
     state.freeing(comm, || unsafe { call(state)(place) })
 }
 
-/// `MPI_Comm_copy_attr_function`: a duplicate finds out for itself.
+/// `MPI_Comm_copy_attr_function`: copies nothing; a duplicate builds its own state.
 pub(crate) unsafe extern "C" fn copy_nothing(
     _comm: usize,
     _key: c_int,
@@ -226,7 +226,7 @@ pub(crate) unsafe extern "C" fn copy_nothing(
 
 /// `MPI_Comm_delete_attr_function`: called when the program frees the communicator.
 pub(crate) unsafe extern "C" fn forget(comm: usize, _key: c_int, value: *mut c_void, _extra: *mut c_void) -> c_int {
-    // SAFETY: the attribute of this key is what `plan_for` set, and MPI deletes it once.
+    // SAFETY: the attribute of this key is the value that `plan_for` set, and MPI deletes it once.
     let known = unsafe { Box::from_raw(value.cast::<Known>()) };
     // After MPI_Finalize has begun, MPI frees communicators itself.
     let Some(state) = running() else { return 0 };

@@ -1,15 +1,15 @@
-//! Whether the data of a datatype lie in memory one after the other, in the order in which MPI sends them.
+//! Checks whether a datatype's data lie in memory one after the other, in the order in which MPI sends them.
 
 use std::ffi::c_int;
 
 use crate::abi::{Abi, Handle};
 use crate::mpi::{Fault, Mpi};
 
-/// Datatypes of datatypes that are looked into.
+/// Maximum nesting depth of derived datatypes that we examine.
 const DEPTH: u32 = 8;
 
-/// Whether any number of elements, of `size` bytes of data each, can be sent as bytes. Derived datatypes count only if
-/// nothing in them can change the order; the others are packed.
+/// Returns true if any number of elements, with `size` bytes of data each, can be sent as bytes. A derived datatype
+/// qualifies only if nothing in it can change the order; all others are packed.
 pub(crate) fn is_plain(mpi: &Mpi, datatype: Handle, size: i64) -> Result<bool, Fault> {
     if mpi.extent(datatype)? != (0, size) {
         return Ok(false);

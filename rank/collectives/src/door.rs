@@ -1,60 +1,60 @@
-//! What the preloaded layer and the provider's shared object agree on.
+//! Interface between the preloaded layer and the provider's shared object.
 
 use std::ffi::{c_char, c_int, c_void};
 
 use endpoint::Endpoint;
 
-/// Number of this interface. The layer and the provider of one release have the same.
+/// Version of this interface. The layer and the provider of one release have the same.
 pub const INTERFACE: u32 = 4;
 
-/// Returned by a function of [`Table`] that leaves the call alone: the layer then calls the MPI library's own function.
-/// No MPI library has this error code.
+/// Returned by a function of [`Table`] that does not handle the call: the layer then calls the MPI library's own
+/// function. No MPI library has this error code.
 pub const PASS: c_int = c_int::MIN;
 
-/// How to find things in the rank's MPI library.
+/// Lookup functions for the rank's MPI library.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Source {
-    /// The library's own function of this name, or null.
+    /// Returns the library's own function of this name, or null.
     pub function: unsafe extern "C" fn(*const c_char) -> *mut c_void,
-    /// The object of this name that the program and the library share, or null.
+    /// Returns the object of this name that the program and the library share, or null.
     pub object: unsafe extern "C" fn(*const c_char) -> *mut c_void,
-    /// Whether the library has the ABI that MPI-5 standardised.
+    /// True if the library has the ABI that MPI-5 standardised.
     pub standard: bool,
 }
 
 /// The rank's endpoint, which its MPI library uses too.
 pub trait Transport: Sync {
-    /// Calls `work` with the endpoint, which is locked meanwhile. `false`: none is open.
+    /// Calls `work` with the endpoint, which is locked meanwhile. Returns false if none is open.
     fn with(&self, work: &mut dyn FnMut(&mut Endpoint)) -> bool;
 }
 
-/// What a call sends, or where it receives.
+/// The data that a call sends, or the buffer that it receives into.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Side {
     pub buffer: *mut c_void,
-    /// Elements of one rank.
+    /// Number of elements per rank.
     pub count: i64,
     pub datatype: usize,
 }
 
-/// What a call sends to each rank, or where it receives from each: lists with an entry for every rank.
+/// The data that a call sends to each rank, or the buffers that it receives into: lists with an entry for every rank.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Sides {
     pub buffer: *mut c_void,
-    /// `int`s, or `MPI_Count`s.
+    /// Number of elements for each rank, as `int`s or `MPI_Count`s.
     pub counts: *const c_void,
-    /// Counted in elements: `int`s, or `MPI_Aint`s.
+    /// Start of each rank's block, in elements, as `int`s or `MPI_Aint`s.
     pub starts: *const c_void,
-    /// Whether the lists have 64-bit numbers.
+    /// True if the lists have 64-bit numbers.
     pub large: bool,
     pub datatype: usize,
 }
 
-/// Covered functions, with counts as 64-bit numbers. A handle is passed as the register that holds it: a pointer, or
-/// an `int` whose upper half is undefined.
+/// Covered functions, with 64-bit counts. A handle is passed as the register that holds it: a pointer, or an `int`
+/// whose upper half is undefined.
 #[repr(C)]
 pub struct Table {
     /// `MPI_Bcast`.
@@ -101,6 +101,6 @@ pub struct Table {
     pub comm_free: unsafe extern "C" fn(comm: *mut c_void) -> c_int,
     /// `MPI_Comm_disconnect`, likewise.
     pub comm_disconnect: unsafe extern "C" fn(comm: *mut c_void) -> c_int,
-    /// Before `MPI_Finalize`.
+    /// Called before `MPI_Finalize`.
     pub finalize: unsafe extern "C" fn(),
 }

@@ -1,7 +1,7 @@
-//! `MPI_Gather` and `MPI_Gatherv`: short blocks of a site's ranks cross a trunk together, long ones by themselves.
+//! `MPI_Gather` and `MPI_Gatherv`: a site's short blocks cross a trunk together, long blocks one by one.
 //!
-//! A rank knows the length of its own block, and only the root those of all. So nothing is decided together: what a
-//! message holds is written in it (`bundle`), and a block that is longer than the root expects is an error there.
+//! A rank knows the length of its own block, and only the root knows all lengths. So no lengths are agreed on: each
+//! message states its own content (`bundle`), and a block that is longer than the root expects is an error at the root.
 
 use std::ffi::c_int;
 
@@ -29,7 +29,7 @@ pub(crate) unsafe extern "C" fn gatherv(from: Side, to: Sides, root: c_int, comm
 }
 
 /// # Safety
-/// The arguments are as MPI demands. `to` finds the root's blocks.
+/// The arguments are as MPI demands. `to` returns the root's blocks.
 unsafe fn gathered(
     from: Side,
     to: impl FnOnce(&State, usize) -> Result<Option<Blocks>, Fault>,
@@ -52,12 +52,12 @@ unsafe fn gathered(
     })
 }
 
-/// A root, if the communicator has such a rank.
+/// The root as a rank number; `None` if the communicator has no such rank.
 pub(crate) fn rank_in(plan: &Plan, root: c_int) -> Option<u32> {
     u32::try_from(root).ok().filter(|root| (*root as usize) < plan.layout.sites.len())
 }
 
-/// What every rank but the root does.
+/// The part of every rank except the root.
 ///
 /// # Safety
 /// `own` is as MPI demands.
@@ -79,7 +79,7 @@ unsafe fn contribute(mpi: &Mpi, plan: &Plan, own: Place, root: u32) -> Result<()
         let mut rooms = members.iter().map(|_| Bundle::room(1)).collect::<Result<Vec<Bundle>, Fault>>()?;
         let mut requests = Requests::new(mpi, members.len());
         for (member, room) in members.iter().zip(&mut rooms).filter(|(member, _)| **member != plan.rank) {
-            // SAFETY: memory of ours, which outlives the requests.
+            // SAFETY: our own memory, which outlives the requests.
             unsafe { receive(mpi, plan, room, *member, &mut requests) }?;
         }
         requests.finish()?;
@@ -87,19 +87,19 @@ unsafe fn contribute(mpi: &Mpi, plan: &Plan, own: Place, root: u32) -> Result<()
             true => (length, bytes),
             false => room.blocks().next().unwrap_or_default(),
         });
-        // SAFETY: memory of ours.
+        // SAFETY: our own memory.
         unsafe { send(mpi, plan, &mut Bundle::new(blocks)?, root) }?;
     } else {
-        // SAFETY: memory of ours.
+        // SAFETY: our own memory.
         unsafe { send(mpi, plan, &mut Bundle::new([(length, bytes)].into_iter())?, leaders.own_leader()) }?;
     }
     alone.finish()
 }
 
-/// What the root does. Without `own` its block is in its place.
+/// The part of the root. Without `own`, its block is already in its place.
 ///
 /// # Safety
-/// All of it is as MPI demands.
+/// All arguments are as MPI demands.
 unsafe fn collect(mpi: &Mpi, plan: &Plan, own: Option<Place>, to: &Blocks) -> Result<(), Fault> {
     let mut expected: Vec<(u32, &[u32], Bundle)> = Vec::new();
     let (home, leaders) =
@@ -115,7 +115,7 @@ unsafe fn collect(mpi: &Mpi, plan: &Plan, own: Option<Place>, to: &Blocks) -> Re
     }
     let mut requests = Requests::new(mpi, expected.len());
     for (from, _, room) in &mut expected {
-        // SAFETY: memory of ours, which outlives the requests.
+        // SAFETY: our own memory, which outlives the requests.
         unsafe { receive(mpi, plan, room, *from, &mut requests) }?;
     }
     requests.finish()?;
@@ -154,7 +154,7 @@ pub(crate) unsafe fn receive(
 }
 
 /// # Safety
-/// None beyond MPI's.
+/// None beyond MPI's own requirements.
 unsafe fn send(mpi: &Mpi, plan: &Plan, bundle: &mut Bundle, to: u32) -> Result<(), Fault> {
     let (mut requests, from) = (Requests::new(mpi, 1), Elements::bytes(mpi, bundle.memory()));
     // SAFETY: the bundle outlives the request.

@@ -1,9 +1,10 @@
 //! The ranks of one site, or of one node, working together: reductions to one of them, broadcasts from one of them.
 //!
-//! Only what the MPI library does right is left to it. Intel MPI 2021.18's `MPI_Reduce` is not: results are wrong from
-//! some 1,100 elements of `MPI_DOUBLE_INT` on, sooner within a node, and ranks other than the root find their memory
-//! overwritten. Its collectives in shared memory take gaps of a datatype for data. So with Intel MPI elements are
-//! combined along a binomial tree of messages, and with all libraries elements with gaps are broadcast packed.
+//! We use the MPI library's own functions only where they are correct. Intel MPI 2021.18's `MPI_Reduce` is not: results
+//! are wrong from some 1,100 elements of `MPI_DOUBLE_INT` on, sooner within a node, and the memory of ranks other than
+//! the root is overwritten. Its collectives in shared memory treat gaps of a datatype as data. So with Intel MPI,
+//! elements are combined along a binomial tree of messages, and with all libraries, elements with gaps are broadcast
+//! packed.
 
 use crate::abi::Handle;
 use crate::calls::{Elements, IN_ORDER};
@@ -13,14 +14,14 @@ use crate::payload::{Payload, Place};
 use crate::requests::Requests;
 use crate::span::Span;
 
-/// Ranks of this rank's site.
+/// A group of ranks at this rank's site.
 pub(crate) struct Group<'a> {
     pub mpi: &'a Mpi,
     pub plan: &'a Plan,
     /// The MPI library's communicator of these ranks, in the same order.
     pub comm: Handle,
     pub members: &'a [u32],
-    /// The rank that gets a reduction's result, or has what is broadcast.
+    /// The rank that gets a reduction's result, or holds the data to broadcast.
     pub root: u32,
 }
 
@@ -34,7 +35,7 @@ impl Group<'_> {
         self.members.iter().position(|member| *member == self.root).unwrap_or(0) as u32
     }
 
-    /// Combines the members' elements `from` at the root's `to`, which may be where its own are.
+    /// Combines the members' elements `from` into the root's `to`, which may be the same memory as its `from`.
     ///
     /// # Safety
     /// `from` is as MPI demands; at the root, `to` has room for as many elements.
@@ -56,7 +57,7 @@ impl Group<'_> {
         let (mpi, plan) = (self.mpi, self.plan);
         let order = self.order(mpi.is_commutative(operation)?);
         let (children, parent) = binomial(&order, plan.rank);
-        // The last child's elements can be combined where the result goes.
+        // The last child's elements can be combined directly into the result's memory.
         let result = (self.is_root() && order[0] == self.root).then_some(to);
         let (mut total, mut _memory) = (from, None);
         for (at, child) in children.iter().enumerate() {
@@ -65,7 +66,7 @@ impl Group<'_> {
                 Some(to) => Elements { start: to, ..from },
                 None => span.insert(Span::new(mpi, from.count, from.datatype)?).elements(),
             };
-            // SAFETY: the root's room for the result, or memory of ours; nobody else uses either.
+            // SAFETY: the root's room for the result, or our own memory; nobody else uses either.
             unsafe {
                 self.receive(into, *child)?;
                 mpi.combine(total, into.start, operation)?;
@@ -73,7 +74,7 @@ impl Group<'_> {
             (total, _memory) = (into, span);
         }
         if let Some(parent) = parent {
-            // SAFETY: the program's elements, or memory of ours.
+            // SAFETY: the program's elements, or our own memory.
             unsafe { self.send(total, parent) }?;
         }
         let to = Elements { start: to, ..from };
@@ -88,8 +89,8 @@ impl Group<'_> {
         }
     }
 
-    /// The members in an order of combining. If any order will do, the root comes first, and ranks of a node are next
-    /// to each other.
+    /// The order in which to combine the members. If any order is allowed, the root comes first, and ranks of a node
+    /// are next to each other.
     fn order(&self, any: bool) -> Vec<u32> {
         if !any {
             return self.members.to_vec();
@@ -100,7 +101,7 @@ impl Group<'_> {
         all.filter(|rank| self.members.contains(rank)).collect()
     }
 
-    /// Gives all members the root's elements.
+    /// Copies the root's elements to all members.
     ///
     /// # Safety
     /// `elements` are as MPI demands.
@@ -111,7 +112,7 @@ impl Group<'_> {
         let mut payload = unsafe { Payload::of(mpi, place, self.is_root(), self.plan.private) }?;
         let (start, count) = (payload.start().cast(), payload.length() as i64);
         let bytes = Elements { start, count, datatype: mpi.abi.byte };
-        // SAFETY: the program's memory, or a copy of ours.
+        // SAFETY: the program's memory, or our own copy.
         unsafe { mpi.broadcast(bytes, self.root_inside(), self.comm) }?;
         if self.is_root() {
             return Ok(());
@@ -140,7 +141,7 @@ impl Group<'_> {
 }
 
 /// The children and the parent of a rank in a binomial tree over `order`, whose first rank is the tree's root. A rank's
-/// own part and those of its children, one after the other, are next to each other in the order.
+/// own contribution and those of its children, one after the other, are adjacent in the order.
 fn binomial(order: &[u32], rank: u32) -> (Vec<u32>, Option<u32>) {
     let own = order.iter().position(|other| *other == rank).unwrap_or(0);
     let mut children = Vec::new();
@@ -159,7 +160,7 @@ fn binomial(order: &[u32], rank: u32) -> (Vec<u32>, Option<u32>) {
 mod tests {
     use super::*;
 
-    /// What reaches a rank, in the order in which it is combined.
+    /// The contributions that reach a rank, in the order of combining.
     fn combined(order: &[u32], rank: u32) -> Vec<u32> {
         let below = binomial(order, rank).0.into_iter().flat_map(|child| combined(order, child));
         std::iter::once(rank).chain(below).collect()

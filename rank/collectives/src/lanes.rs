@@ -1,12 +1,12 @@
-//! Large reductions: lanes, each of which carries a part of the elements across trunks.
+//! Large reductions: each lane carries a part of the elements across trunks.
 //!
-//! The ranks of a node share its card, so each node first adds up its own elements in memory. The first ranks of a
-//! site's nodes, the heads, then divide the elements: each lane's carrier combines its part of all nodes, exchanges it
-//! with the carriers of the same lane at other sites, and gives the result to the other heads. So a card carries, for n
-//! bytes, k nodes a site and two sites, n (k - 1) / k to its site, n / k to the other one and n (k - 1) / k back: as
-//! little as reduce-scatter and allgather over all nodes (Rabenseifner, "Optimization of Collective Reduction
-//! Operations", 2004), with one trip between sites instead of two. Elements move in chunks, so that trips and the
-//! combining of one chunk pass while others are on the wire.
+//! The ranks of a node share its network card, so each node first combines its own elements in memory. The first rank
+//! of each node at a site, its head, takes part in the rest: the heads divide the elements into lanes. Each lane's
+//! carrier combines its part from all nodes, exchanges it with the carriers of the same lane at other sites, and sends
+//! the result to the other heads. So with n bytes, k nodes a site and two sites, a card carries n (k - 1) / k to its
+//! own site, n / k to the other one and n (k - 1) / k back: as little as reduce-scatter and allgather over all nodes
+//! (Rabenseifner, "Optimization of Collective Reduction Operations", 2004), with one trip between sites instead of two.
+//! Elements move in chunks, so that trips and the combining of one chunk overlap with the transfer of others.
 
 use std::ffi::c_int;
 
@@ -19,20 +19,20 @@ use crate::reduce::combined;
 use crate::requests::Requests;
 use crate::span::Span;
 
-/// More lanes gain little, and each costs a message to each other site.
+/// Maximum number of lanes. More gain little, and each costs a message to each other site.
 const MOST_LANES: usize = 8;
-/// Bytes of one lane's part of a chunk, within these limits about a quarter of the lane's part of all. Each costs every
-/// head some 50 µs a message.
+/// Limits of the length of one lane's part of a chunk, in bytes. Within them it is 1/`CHUNKS` of the lane's part of all
+/// elements. Each part costs every head some 50 µs a message.
 const SHORTEST_PART: i64 = 64 << 10;
 const LONGEST_PART: i64 = 512 << 10;
 const CHUNKS: i64 = 4;
-/// Bytes of elements that are on their way at one time: what others send is kept until it is combined.
+/// Maximum bytes of elements in flight: received elements stay in memory until they are combined.
 const MOST_AT_ONCE: i64 = 32 << 20;
-/// From this many bytes of a part on, each of more than two carriers combines its share of it, so that what each sends
-/// does not grow with the number of sites. It costs a second trip.
+/// Minimum length of a part that carriers divide, in bytes. With more than two sites, each carrier then combines only
+/// its share of the part, so its traffic does not grow with the number of sites. This costs a second trip.
 const SHARED: i64 = 16 << 10;
 
-/// Who carries what in one call.
+/// The ranks' roles in one call.
 struct Lanes<'a> {
     mpi: &'a Mpi,
     plan: &'a Plan,
@@ -40,34 +40,34 @@ struct Lanes<'a> {
     heads: Vec<Vec<u32>>,
     lanes: usize,
     own_site: usize,
-    /// The only rank that wants the result.
+    /// The only rank that wants the result, in `MPI_Reduce`.
     root: Option<u32>,
     operation: Handle,
-    /// Bytes from one element to the next.
+    /// Distance between elements, in bytes.
     extent: i64,
-    /// Bytes of data in an element.
+    /// Length of an element's data, in bytes.
     size: i64,
 }
 
 /// The part of a chunk that this rank carries in one lane.
 struct Part<'a> {
     lane: usize,
-    /// Where the result arrives; before, what this node has added up.
+    /// Memory for the result; before, it holds this node's combined elements.
     place: Elements,
-    /// What this site has added up.
+    /// This site's combined elements.
     total: Elements,
-    /// What other nodes sent, then what other sites sent.
+    /// Elements received from other nodes, then from other sites.
     near: Vec<(usize, Span)>,
     far: Vec<(usize, Span)>,
     requests: Requests<'a>,
 }
 
-/// What a chunk waits for. Its number is the tag of the messages.
+/// Data that a chunk waits for. The stage's number is the tag of its messages.
 #[derive(Clone, Copy, Debug)]
 enum Stage {
-    /// What the other nodes of this site have added up.
+    /// The combined elements of this site's other nodes.
     Node,
-    /// What other sites have.
+    /// The elements of other sites.
     Site,
     /// The shares of the result that other sites' carriers combine.
     Others,
@@ -75,12 +75,12 @@ enum Stage {
     Result,
 }
 
-/// Some elements on their way, at a head.
+/// A chunk of elements in flight, at a head.
 struct Chunk<'a> {
-    /// Where the result arrives.
+    /// Memory for the result.
     place: Elements,
     parts: Vec<Part<'a>>,
-    /// Messages of lanes that others carry.
+    /// Messages of lanes with other carriers.
     requests: Requests<'a>,
 }
 
@@ -108,7 +108,7 @@ pub(crate) unsafe fn in_lanes(
             Some(room) => Elements { count, ..room.elements() },
             None => lanes.slice(Elements { start: to, ..from }, first, count),
         };
-        // SAFETY: the caller's promise, and room at a head that keeps no result.
+        // SAFETY: the caller's promise; a head that keeps no result has room of its own.
         unsafe { lanes.reduce(some, to) }?;
     }
     Ok(())
@@ -161,8 +161,8 @@ impl<'a> Lanes<'a> {
         (0..pieces.len()).try_for_each(hand_on)
     }
 
-    /// Moves chunks through their stages as soon as they can go; `hand_on` is called for each that has its result. In
-    /// each stage they keep their order, at all heads the same, so messages need a tag for each stage only.
+    /// Moves chunks through their stages as soon as possible; calls `hand_on` for each chunk that has its result. In
+    /// each stage chunks keep their order, which is the same at all heads, so each stage needs only one tag.
     ///
     /// # Safety
     /// As [`Lanes::divide`].
@@ -172,15 +172,15 @@ impl<'a> Lanes<'a> {
         hand_on: impl Fn(usize) -> Result<(), Fault>,
     ) -> Result<(), Fault> {
         let stages = [Stage::Node, Stage::Site, Stage::Others, Stage::Result];
-        // How many chunks each stage has finished with.
+        // Number of chunks that each stage has finished.
         let mut done = [0; 4];
         while done[3] < chunks.len() {
-            // What is further along goes first: others wait for it.
+            // Later stages go first: other ranks wait for them.
             for (at, stage) in stages.into_iter().enumerate().rev() {
                 let come = if at == 0 { chunks.len() } else { done[at - 1] };
                 while done[at] < come && self.has_all(&mut chunks[done[at]], stage)? {
                     let chunk = &mut chunks[done[at]];
-                    // SAFETY: the caller's promise, and everything that the stage waits for is there.
+                    // SAFETY: the caller's promise, and all data that the stage waits for has arrived.
                     unsafe {
                         match stage {
                             Stage::Node => self.cross(chunk),
@@ -196,7 +196,7 @@ impl<'a> Lanes<'a> {
         Ok(())
     }
 
-    /// Whether everything has arrived, and left, that a chunk waits for in this stage.
+    /// Returns true if all receives and sends that a chunk waits for in this stage have completed.
     fn has_all(&self, chunk: &mut Chunk<'a>, stage: Stage) -> Result<bool, Fault> {
         let comm = self.plan.private;
         let others_lanes = matches!(stage, Stage::Node | Stage::Result);
@@ -211,7 +211,7 @@ impl<'a> Lanes<'a> {
         Ok(true)
     }
 
-    /// Adds up the elements of this rank's node at its head.
+    /// Combines the elements of this rank's node at its head.
     ///
     /// # Safety
     /// As [`in_lanes`].
@@ -225,10 +225,10 @@ impl<'a> Lanes<'a> {
         unsafe { node.reduce(from, to.start, self.operation) }
     }
 
-    /// Begins to bring each lane's part to its carrier at this site.
+    /// Begins to send each lane's part to its carrier at this site.
     ///
     /// # Safety
-    /// `place` holds what this node has added up.
+    /// `place` holds this node's combined elements.
     unsafe fn divide(&self, place: Elements) -> Result<Chunk<'a>, Fault> {
         let sites = self.heads.len();
         let mut requests = Requests::new(self.mpi, 2 * self.lanes);
@@ -245,7 +245,7 @@ impl<'a> Lanes<'a> {
             let near = others.iter().map(|(node, _)| Ok((*node, Span::new(self.mpi, own.count, own.datatype)?)));
             let mut near: Vec<(usize, Span)> = near.collect::<Result<_, Fault>>()?;
             for ((_, head), (_, span)) in others.iter().zip(&mut near) {
-                // SAFETY: memory of ours.
+                // SAFETY: our own memory.
                 unsafe { self.receive(&mut part_requests, Stage::Node, span.elements(), *head) }?;
             }
             parts.push(Part { lane, place: own, total: own, near, far: Vec::new(), requests: part_requests });
@@ -253,7 +253,7 @@ impl<'a> Lanes<'a> {
         Ok(Chunk { place, parts, requests })
     }
 
-    /// Combines what this site's nodes have added up, and begins to exchange it with the other sites.
+    /// Combines the elements of this site's nodes, and begins to exchange the result with the other sites.
     ///
     /// # Safety
     /// As [`Lanes::divide`].
@@ -263,14 +263,14 @@ impl<'a> Lanes<'a> {
             let awaited = self.root.is_none_or(|root| root == self.plan.rank) && carrier != self.plan.rank;
             if awaited {
                 let place = self.share(chunk.place, lane, self.lanes);
-                // SAFETY: what was in this place has been sent.
+                // SAFETY: this place's old content has been sent.
                 unsafe { self.receive(&mut chunk.requests, Stage::Result, place, carrier) }?;
             }
         }
         for part in &mut chunk.parts {
             let own = (self.plan.layout.nodes.own(self.plan.rank), part.total);
             let near = part.near.iter_mut().map(|(node, span)| (*node, span.elements()));
-            // SAFETY: all of it has arrived, and is overwritten by nobody else.
+            // SAFETY: all elements have arrived, and nobody else overwrites them.
             part.total = unsafe { combined(self.mpi, near.chain([own]).collect(), self.operation) }?;
             // SAFETY: as above.
             unsafe { self.exchange(part) }?;
@@ -278,7 +278,7 @@ impl<'a> Lanes<'a> {
         Ok(())
     }
 
-    /// Begins to exchange a part with its carriers at other sites.
+    /// Begins to exchange a part with the lane's carriers at other sites.
     ///
     /// # Safety
     /// The part's total is complete.
@@ -292,7 +292,7 @@ impl<'a> Lanes<'a> {
         let mine = if shared { self.share(total, self.own_site, self.heads.len()) } else { total };
         for (site, carrier) in self.other_carriers(part.lane) {
             let mut span = Span::new(self.mpi, mine.count, mine.datatype)?;
-            // SAFETY: memory of ours.
+            // SAFETY: our own memory.
             unsafe { self.receive(&mut part.requests, Stage::Site, span.elements(), carrier) }?;
             part.far.push((site, span));
             if self.root.is_none() {
@@ -304,7 +304,7 @@ impl<'a> Lanes<'a> {
         Ok(())
     }
 
-    /// Combines what other sites sent.
+    /// Combines the elements received from other sites.
     ///
     /// # Safety
     /// As [`Lanes::divide`].
@@ -317,7 +317,7 @@ impl<'a> Lanes<'a> {
             let of_site = |all: Elements, site: usize| if shared { self.share(all, site, sites) } else { all };
             let own = (self.own_site, of_site(part.total, self.own_site));
             let far = part.far.iter_mut().map(|(site, span)| (*site, span.elements()));
-            // SAFETY: all of it has arrived, and what was sent has left.
+            // SAFETY: all elements have arrived, and all sends have completed.
             let result = unsafe { combined(self.mpi, far.chain([own]).collect(), self.operation) }?;
             let place = of_site(part.place, self.own_site);
             if result.start != place.start {
@@ -328,16 +328,16 @@ impl<'a> Lanes<'a> {
                 continue;
             }
             for (site, carrier) in self.other_carriers(part.lane) {
-                // SAFETY: what was in this place has been sent.
+                // SAFETY: this place's old content has been sent.
                 unsafe { self.receive(&mut part.requests, Stage::Others, of_site(part.place, site), carrier) }?;
-                // SAFETY: the result, which stays.
+                // SAFETY: the result, which no longer changes.
                 unsafe { self.send(&mut part.requests, Stage::Others, place, carrier) }?;
             }
         }
         Ok(())
     }
 
-    /// Begins to give the result to the other heads of this site, or to the root.
+    /// Begins to send the result to the other heads of this site, or to the root.
     ///
     /// # Safety
     /// As [`Lanes::divide`].
@@ -348,14 +348,14 @@ impl<'a> Lanes<'a> {
         for part in &mut chunk.parts {
             let wanting = self.other_heads().map(|(_, head)| head);
             for head in wanting.filter(|head| self.root.is_none_or(|root| root == *head)) {
-                // SAFETY: the result, which stays.
+                // SAFETY: the result, which no longer changes.
                 unsafe { self.send(&mut part.requests, Stage::Result, part.place, head) }?;
             }
         }
         Ok(())
     }
 
-    /// Whether each carrier combines a share of a part, and gives it to the others.
+    /// Returns true if each carrier combines a share of a part, and sends the result to the others.
     fn shares(&self, part: Elements) -> bool {
         let sites = self.heads.len() as i64;
         self.root.is_none() && sites > 2 && part.count * self.size >= SHARED && part.count >= sites
@@ -370,23 +370,23 @@ impl<'a> Lanes<'a> {
         self.head() == self.plan.rank
     }
 
-    /// The ranks of this rank's node, with its head as root. `None`: the rank is alone on it.
+    /// The ranks of this rank's node, with its head as root. `None`: the rank is alone on its node.
     fn node(&self) -> Result<Option<Group<'a>>, Fault> {
         let (mpi, plan) = (self.mpi, self.plan);
         let nodes = &plan.layout.nodes.members[self.own_site];
         let members = &nodes[plan.layout.nodes.own(plan.rank)];
-        // Ranks of one site make the communicators of their nodes together.
+        // All ranks of a site make their nodes' communicators together.
         let node = if nodes.iter().any(|node| node.len() > 1) { Some(plan.node(mpi)?) } else { None };
         let group = |comm| Group { mpi, plan, comm, members, root: self.head() };
         Ok(node.filter(|_| members.len() > 1).map(group))
     }
 
-    /// The site of the rank that wants the result, if only one does.
+    /// Site of the rank that wants the result, if only one does.
     fn home(&self) -> Option<usize> {
         self.root.map(|root| usize::from(self.plan.layout.sites[root as usize]))
     }
 
-    /// Lanes are spread over the nodes of each site.
+    /// The carrier of a lane at a site. Lanes are spread over the site's nodes.
     fn carrier(&self, site: usize, lane: usize) -> u32 {
         let heads = &self.heads[site];
         heads[lane * heads.len() / self.lanes]
@@ -407,7 +407,7 @@ impl<'a> Lanes<'a> {
         Elements { start: all.start.wrapping_byte_offset((first * self.extent) as isize), count, ..all }
     }
 
-    /// Share `number` of `shares`.
+    /// Share `number` of `shares` nearly equal shares.
     fn share(&self, all: Elements, number: usize, shares: usize) -> Elements {
         let bound = |number: usize| number as i64 * all.count / shares as i64;
         self.slice(all, bound(number), bound(number + 1) - bound(number))
@@ -434,12 +434,12 @@ impl<'a> Lanes<'a> {
     }
 }
 
-/// The first and the number of elements of each piece of at most `most`.
+/// Splits `count` elements into pieces of at most `most`: the first element and the length of each piece.
 fn divided(count: i64, most: i64) -> impl Iterator<Item = (i64, i64)> {
     (0..(count + most - 1) / most).map(move |piece| (piece * most, most.min(count - piece * most)))
 }
 
-/// How many elements of `size` bytes are about `bytes`.
+/// Number of elements of `size` bytes that fit in about `bytes`, at least one.
 fn elements_in(bytes: i64, size: i64) -> i64 {
     (bytes / size).max(1)
 }

@@ -1,4 +1,4 @@
-//! One rank of each site, through which a site's data cross trunks.
+//! Leaders: one rank of each site, which carries the site's data across trunks.
 
 use types::SiteId;
 
@@ -20,7 +20,7 @@ pub(crate) struct Leaders<'a> {
 }
 
 impl<'a> Leaders<'a> {
-    /// The first rank of each site. `root`: leads its own site, if there is one.
+    /// The first rank of each site leads it. If there is a `root`, it leads its own site.
     pub(crate) fn new(mpi: &'a Mpi, plan: &'a Plan, root: Option<u32>) -> Leaders<'a> {
         let mut ranks: Vec<u32> = plan.layout.members.iter().filter_map(|members| members.first().copied()).collect();
         if let Some(root) = root {
@@ -34,13 +34,13 @@ impl<'a> Leaders<'a> {
         self.own_site
     }
 
-    /// All sites but this rank's.
+    /// All sites except this rank's.
     pub(crate) fn others(&self) -> impl Iterator<Item = usize> + use<> {
         let own = self.own_site;
         (0..self.ranks.len()).filter(move |site| *site != own)
     }
 
-    /// Whether this rank leads its site.
+    /// Returns true if this rank leads its site.
     pub(crate) fn leads(&self) -> bool {
         self.ranks[self.own_site] == self.plan.rank
     }
@@ -76,9 +76,9 @@ impl<'a> Leaders<'a> {
         usize::from(self.plan.layout.sites[rank as usize])
     }
 
-    /// Tells all other leaders the same elements, and puts theirs in `theirs`, as many of each. Where there are several
-    /// other sites, gateways copy them along the trees of sites that are fastest. All leaders of a communicator call
-    /// it, without a root.
+    /// Sends `own` to all other leaders, and receives as many elements from each of them into `theirs`. With several
+    /// other sites, gateways copy the elements along the fastest trees of sites. All leaders of a communicator must
+    /// call this, and the call has no root.
     ///
     /// # Safety
     /// As [`Leaders::exchange`].
@@ -105,7 +105,7 @@ impl<'a> Leaders<'a> {
         let into = theirs.iter().map(|(site, elements)| Ok((*site, payload(*elements, false)?)));
         let mut into: Vec<(usize, Payload)> = into.collect::<Result<_, Fault>>()?;
         let mut awaited: Vec<Share<'_>> = Vec::with_capacity(1 + into.len());
-        // Ours goes first: the word that theirs are awaited takes the direct way, which may be longer.
+        // Our share goes first: the announcements that we await theirs go directly, which may take longer.
         let names = &self.plan.layout.names;
         let others: Vec<SiteId> = self.others().map(|site| names[site]).collect();
         let to: Vec<u32> = self.others().map(|site| self.ranks[site]).collect();
@@ -136,7 +136,7 @@ impl<'a> Leaders<'a> {
     /// Sends to and receives from leaders of other sites, all at once, and waits for all of it.
     ///
     /// # Safety
-    /// All elements are as MPI demands, what is received overlaps nothing, and all of it outlives the call.
+    /// All elements are as MPI demands, receive buffers overlap nothing, and all of them outlive the call.
     pub(crate) unsafe fn exchange(
         &self,
         sends: impl IntoIterator<Item = (usize, Elements)>,
@@ -157,7 +157,7 @@ impl<'a> Leaders<'a> {
     }
 }
 
-/// A share, once there is room for it.
+/// Begins a share as soon as there is room for it.
 fn begun<'s>(
     mpi: &Mpi,
     plan: &Plan,

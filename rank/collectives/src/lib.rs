@@ -1,14 +1,14 @@
 //! Collective operations for communicators that reach several sites: each trunk is crossed as seldom as possible.
 //!
-//! Runs inside a rank, in the provider's shared object. The preloaded layer hands it covered MPI calls through a
-//! [`Table`] and passes on what it leaves alone ([`PASS`]). It calls the rank's own MPI library through function
-//! pointers (`mpi`) and knows each library's constants (`abi`). What gateways are to copy goes through the rank's
-//! endpoint (`shares`), along trees of sites planned from measured links (`trees`). It knows nothing of frames or
-//! libfabric.
+//! This crate runs inside a rank, in the provider's shared object. The preloaded layer passes covered MPI calls to it
+//! through a [`Table`], and makes the MPI library's own call when a function returns [`PASS`]. The crate calls the
+//! rank's own MPI library through function pointers (`mpi`) and knows each library's constants (`abi`). Data for
+//! gateways to copy goes through the rank's endpoint (`shares`), along trees of sites planned from measured links
+//! (`trees`). The crate knows nothing of frames or libfabric.
 //!
 //! Every decision here must be the same on all ranks of a communicator, or they wait for each other forever. So
-//! decisions rest on what all ranks share: the group, the job's roster, the number of calls so far, and byte counts.
-//! What only one rank knows is first agreed on (`communicator`). Start reading at `bcast`.
+//! decisions rest on data that all ranks share: the group, the job's roster, the number of calls so far, and byte
+//! counts. Data that only one rank knows is first agreed on (`communicator`). Start reading at `bcast`.
 
 #![deny(unsafe_op_in_unsafe_fn)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]

@@ -1,4 +1,4 @@
-//! The functions of the rank's MPI library, by their profiling names (`PMPI_`).
+//! The functions of the rank's MPI library, under their profiling names (`PMPI_`).
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr::null_mut;
@@ -6,27 +6,27 @@ use std::ptr::null_mut;
 use crate::abi::{Abi, Handle};
 use crate::door::Source;
 
-/// Why a call failed.
+/// An MPI error code, and whether the program's error handler has seen it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// With this MPI error code, which the program's error handler has not seen.
+    /// The handler has not seen this code.
     Quiet(c_int),
-    /// With this MPI error code, which the program's error handler has seen.
+    /// The handler has seen this code.
     Raised(c_int),
 }
 
-/// `MPI_ERR_OTHER` of MPICH; the others number it 16, and text by `MPI_Error_string` is all that a program gets of it.
+/// MPICH's `MPI_ERR_OTHER`; other libraries number it 16. A program gets only a text for it, by `MPI_Error_string`.
 const ERR_OTHER: c_int = 15;
 
-/// How Intel MPI's version begins.
+/// Prefix of Intel MPI's version text.
 const INTEL: &[u8] = b"Intel(R) MPI Library";
-/// `MPI_MAX_LIBRARY_VERSION_STRING` is 8192 in MPICH and MPI-5's ABI, less in the others.
+/// `MPI_MAX_LIBRARY_VERSION_STRING` is 8192 in MPICH and MPI-5's ABI, less in the other libraries.
 const LONGEST_VERSION: usize = 8192;
 
 impl Fault {
-    /// Memory that a message needs is not there.
+    /// No memory for a message.
     pub(crate) const NO_MEMORY: Fault = Fault::Quiet(ERR_OTHER);
-    /// A rank that a message was for, or from, is lost.
+    /// The sender or receiver of a message is lost.
     pub(crate) const LOST: Fault = Fault::Quiet(ERR_OTHER);
 }
 
@@ -47,10 +47,10 @@ macro_rules! functions {
         }
 
         impl Functions {
-            /// `None`: the library lacks one that is not optional.
+            /// `None`: the library lacks a required function.
             ///
             /// # Safety
-            /// The functions of `source` can be called, and what they find are functions of an MPI library.
+            /// The functions of `source` can be called, and return functions of an MPI library.
             unsafe fn find(source: &Source) -> Option<Functions> {
                 let find = |name: &CStr| {
                     // SAFETY: the caller's promise, and the name ends with a zero.
@@ -131,23 +131,23 @@ functions! {
     }
 }
 
-/// An MPI library. Its methods are thin: each makes one call and turns the error code into a [`Fault`].
+/// An MPI library. Its methods are thin: each makes one call and converts the error code to a [`Fault`].
 pub(crate) struct Mpi {
     pub(crate) functions: Functions,
     /// The library's constants.
     pub abi: Abi,
-    /// Whether its `MPI_Reduce` is right.
+    /// True if its `MPI_Reduce` is correct.
     pub reduces: bool,
 }
 
-/// What a datatype was made by.
+/// A datatype's constructor, and the number of its arguments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Envelope {
     pub integers: i64,
     pub addresses: i64,
     pub datatypes: i64,
     pub combiner: c_int,
-    /// It was made with counts that an `int` does not hold.
+    /// True if it was made with counts that do not fit an `int`.
     pub large: bool,
 }
 
@@ -159,21 +159,21 @@ pub(crate) fn raised(code: c_int) -> Result<(), Fault> {
     if code == 0 { Ok(()) } else { Err(Fault::Raised(code)) }
 }
 
-/// What the library says it is.
+/// The library's version text.
 ///
 /// # Safety
-/// The functions are those of an MPI library.
+/// The functions belong to an MPI library.
 unsafe fn version(functions: &Functions) -> Vec<u8> {
     let Some(call) = functions.get_library_version else { return Vec::new() };
     let (mut text, mut length) = (vec![0; LONGEST_VERSION], 0);
-    // SAFETY: the caller's promise; it may be called at any time, and no library's text is longer.
+    // SAFETY: the caller's promise; the function may be called at any time, and no library's text is longer.
     unsafe { call(text.as_mut_ptr().cast(), &mut length) };
     text.truncate(usize::try_from(length).unwrap_or(0));
     text
 }
 
 impl Mpi {
-    /// The library behind `source`. `None`: it lacks something.
+    /// The library behind `source`. `None`: it lacks a required function or object.
     ///
     /// # Safety
     /// `source` finds functions and objects of one MPI library, which stays loaded.
@@ -185,11 +185,11 @@ impl Mpi {
         Some(Mpi { functions, abi, reduces })
     }
 
-    /// A handle that `call` writes.
+    /// Returns the handle that `call` writes, and its error code.
     fn made(&self, call: impl FnOnce(Pointer) -> c_int) -> (Handle, c_int) {
         let mut place = 0_usize;
-        // A library with `int` handles writes the lower half, which comes first on little-endian machines, the only
-        // ones that Landbridge runs on.
+        // A library with `int` handles writes only the lower half, which comes first on little-endian machines;
+        // Landbridge runs only on those.
         let code = call((&raw mut place).cast());
         (self.abi.handle(place), code)
     }
@@ -221,7 +221,7 @@ impl Mpi {
         Ok(rank)
     }
 
-    /// The group of a communicator, to be given to [`Mpi::free_group`].
+    /// The group of a communicator; free it with [`Mpi::free_group`].
     pub(crate) fn group(&self, comm: Handle) -> Result<Handle, Fault> {
         // SAFETY: as in `is_inter`.
         let (group, code) = self.made(|place| unsafe { (self.functions.comm_group)(comm.0, place) });
@@ -235,7 +235,7 @@ impl Mpi {
         unsafe { (self.functions.group_free)((&raw mut place).cast()) };
     }
 
-    /// The ranks in `other` of ranks `0..count` of `group`.
+    /// The ranks in `other` that correspond to ranks `0..count` of `group`.
     pub(crate) fn translate(&self, group: Handle, count: c_int, other: Handle) -> Result<Vec<c_int>, Fault> {
         let mut ranks: Vec<c_int> = (0..count).collect();
         let mut found = vec![0; ranks.len()];
@@ -257,7 +257,7 @@ impl Mpi {
         Ok(made)
     }
 
-    /// A communicator for each `part`, in the order of ranks. Collective. It inherits the error handler.
+    /// A communicator for each `part`, in rank order. Collective. It inherits the error handler.
     pub(crate) fn split(&self, comm: Handle, part: u16) -> Result<Handle, Fault> {
         let split = self.functions.comm_split;
         // SAFETY: as in `is_inter`.
@@ -275,7 +275,7 @@ impl Mpi {
         unsafe { (self.functions.comm_free)((&raw mut place).cast()) };
     }
 
-    /// Lets the program's error handler of `comm` see a fault; gives the code that the call returns.
+    /// Passes a fault to the program's error handler of `comm`; returns the code for the call to return.
     pub(crate) fn raise(&self, comm: Handle, fault: Fault) -> c_int {
         match fault {
             Fault::Raised(code) => code,
@@ -287,7 +287,7 @@ impl Mpi {
         }
     }
 
-    /// A message is longer than the place where it was to go.
+    /// The fault of a message that is longer than its receive buffer.
     pub(crate) fn truncated(&self) -> Fault {
         Fault::Quiet(self.abi.err_truncate)
     }
@@ -317,7 +317,7 @@ impl Mpi {
         unsafe { (self.functions.comm_delete_attr)(comm.0, key) };
     }
 
-    /// Bytes of data in an element.
+    /// Length of an element's data, in bytes.
     pub(crate) fn type_size(&self, datatype: Handle) -> Result<i64, Fault> {
         let mut size = 0;
         // SAFETY: as in `is_inter`.
@@ -325,7 +325,7 @@ impl Mpi {
         Ok(size)
     }
 
-    /// Lower bound and extent of an element, in bytes.
+    /// An element's lower bound and extent, in bytes.
     pub(crate) fn extent(&self, datatype: Handle) -> Result<(i64, i64), Fault> {
         let (mut lower, mut extent) = (0, 0);
         // SAFETY: as in `is_inter`.
@@ -333,7 +333,7 @@ impl Mpi {
         Ok((lower, extent))
     }
 
-    /// Lower bound and extent of the data of an element, in bytes.
+    /// Lower bound and extent of an element's data, in bytes.
     pub(crate) fn true_extent(&self, datatype: Handle) -> Result<(i64, i64), Fault> {
         let (mut lower, mut extent) = (0, 0);
         // SAFETY: as in `is_inter`.
@@ -366,13 +366,13 @@ impl Mpi {
         Ok(Envelope { integers, addresses, datatypes, combiner, large: false })
     }
 
-    /// The datatype that a datatype with one integer (or none), no address and one datatype was made of.
+    /// The inner datatype of a datatype that was made from at most one integer, no address and one datatype.
     pub(crate) fn inner_type(&self, datatype: Handle, integers: c_int) -> Result<Handle, Fault> {
         let (mut numbers, mut address) = ([0; 4], 0_usize);
         let most = integers.min(4);
         let contents = self.functions.type_get_contents;
         let (inner, code) = self.made(|place| {
-            // SAFETY: as in `is_inter`; there is room for the numbers and the datatype announced.
+            // SAFETY: as in `is_inter`; there is room for the announced numbers and the datatype.
             unsafe { contents(datatype.0, most, 0, 1, numbers.as_mut_ptr(), (&raw mut address).cast(), place) }
         });
         raised(code)?;
@@ -381,11 +381,11 @@ impl Mpi {
 
     pub(crate) fn free_type(&self, datatype: Handle) {
         let mut place = datatype.0;
-        // SAFETY: as in `is_inter`; only for a derived type that `inner_type` gave.
+        // SAFETY: as in `is_inter`; only for a derived type that `inner_type` returned.
         unsafe { (self.functions.type_free)((&raw mut place).cast()) };
     }
 
-    /// Whether [`Mpi::pack`] and [`Mpi::unpack`] take more bytes at once than an `int` counts.
+    /// Returns true if [`Mpi::pack`] and [`Mpi::unpack`] accept more bytes at once than an `int` can count.
     pub(crate) fn packs_large(&self) -> bool {
         self.functions.pack_c.is_some() && self.functions.unpack_c.is_some()
     }

@@ -1,15 +1,16 @@
-//! The ranks of a communicator by their nodes. Ranks of one node share its memory, and its network card.
+//! The ranks of a communicator, grouped by node. Ranks of one node share its memory, and its network card.
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Nodes {
-    /// The ranks of each node of each site. Nodes are in the order of their lowest ranks, ranks in theirs.
+    /// The ranks of each node of each site. Nodes are in the order of their lowest ranks; ranks of a node are in rank
+    /// order.
     pub members: Vec<Vec<Vec<u32>>>,
-    /// Of each rank, the number of its node within `members`.
+    /// For each rank, the number of its node within `members`.
     places: Vec<u32>,
 }
 
 impl Nodes {
-    /// `sites`: the ranks of each site. `nodes`: a number of the node of each rank within its site, whatever it is.
+    /// `sites`: the ranks of each site. `nodes`: for each rank, any number that identifies its node within its site.
     pub(crate) fn new(sites: &[Vec<u32>], nodes: &[u32]) -> Nodes {
         let mut places = vec![0; nodes.len()];
         let of_site = |ranks: &Vec<u32>| {
@@ -35,8 +36,8 @@ impl Nodes {
         self.places[rank as usize] as usize
     }
 
-    /// The ranks of a site by nodes, beginning with the node of `first`. Each node's list begins with the rank by which
-    /// the node gets a message: `first`, elsewhere the lowest.
+    /// The ranks of a site by nodes, beginning with the node of `first`. Each node's list begins with the rank that
+    /// gets the node's messages: `first` on its own node, elsewhere the lowest rank.
     pub(crate) fn beginning_with(&self, site: usize, first: u32) -> Vec<Vec<u32>> {
         let mut nodes = self.members[site].clone();
         nodes[..=self.own(first)].rotate_right(1);
@@ -46,12 +47,13 @@ impl Nodes {
         nodes
     }
 
-    /// The most nodes that a site has.
+    /// Maximum number of nodes at one site.
     pub(crate) fn most(&self) -> usize {
         self.members.iter().map(Vec::len).max().unwrap_or(0)
     }
 
-    /// Whether the order of sites, of nodes inside each, and of ranks inside each, is the order of ranks.
+    /// Returns true if the order of sites, of nodes inside each site, and of ranks inside each node, is the order of
+    /// ranks.
     pub(crate) fn is_ordered(&self) -> bool {
         self.members.iter().flatten().flatten().is_sorted()
     }

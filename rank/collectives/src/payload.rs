@@ -1,4 +1,4 @@
-//! The bytes of a message: the program's own memory where its datatype allows, else a packed copy.
+//! The bytes of a message: the program's own memory if its datatype allows, else a packed copy.
 
 use std::ffi::c_void;
 
@@ -7,13 +7,13 @@ use crate::calls::Elements;
 use crate::datatype::is_plain;
 use crate::mpi::{Fault, Mpi};
 
-/// Where an MPI call says its data are.
+/// Location of the data of an MPI call.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Place {
     pub buffer: *mut c_void,
     pub count: i64,
     pub datatype: Handle,
-    /// Bytes of data in an element.
+    /// Length of an element's data, in bytes.
     pub size: i64,
 }
 
@@ -22,15 +22,16 @@ impl Place {
         Elements { start: self.buffer, count: self.count, datatype: self.datatype }
     }
 
-    /// Bytes of data in all elements.
+    /// Length of the data of all elements, in bytes.
     ///
     /// # Errors
-    /// They are more than memory can hold.
+    /// The length exceeds any memory.
     pub(crate) fn bytes(&self) -> Result<u64, Fault> {
         self.count.checked_mul(self.size).and_then(|bytes| u64::try_from(bytes).ok()).ok_or(Fault::NO_MEMORY)
     }
 
-    /// Calls `work` with the start of some elements, their number, and the place and length of their packed bytes.
+    /// Calls `work` for each portion, with the start and number of its elements, and the place and length of their
+    /// packed bytes.
     fn each_portion(
         &self,
         mpi: &Mpi,
@@ -43,7 +44,7 @@ impl Place {
         let mut done = 0;
         while done < count {
             let now = most.min(count - done);
-            // Lower bounds are below the start: the address of an element is all that moves.
+            // Lower bounds are relative to an element's address, so only that address moves.
             let start = buffer.wrapping_byte_offset((done * extent) as isize);
             let packed = bytes.wrapping_add((done * size) as usize);
             work(start, now, packed.cast(), now * size)?;
@@ -53,10 +54,10 @@ impl Place {
     }
 }
 
-/// Bytes at most that are packed by one call of a library that counts them with an `int`.
+/// Maximum bytes packed by one call of a library that counts them with an `int`.
 const PORTION: i64 = 1 << 30;
 
-/// The bytes of a message, to be sent or to be filled.
+/// The bytes of a message, to be sent or filled.
 pub(crate) struct Payload {
     place: Place,
     packed: Option<Vec<u8>>,
@@ -64,10 +65,10 @@ pub(crate) struct Payload {
 }
 
 impl Payload {
-    /// The bytes at `place`. `full`: whether they hold data already.
+    /// The bytes at `place`. `full`: true if they already hold data.
     ///
     /// # Safety
-    /// `place` is as MPI demands of a buffer.
+    /// `place` is a buffer as MPI demands.
     pub(crate) unsafe fn of(mpi: &Mpi, place: Place, full: bool, comm: Handle) -> Result<Payload, Fault> {
         let length = usize::try_from(place.count.checked_mul(place.size).ok_or(Fault::NO_MEMORY)?);
         let length = length.map_err(|_| Fault::NO_MEMORY)?;
@@ -91,7 +92,7 @@ impl Payload {
         self.length
     }
 
-    /// Where the bytes begin.
+    /// Start of the bytes.
     pub(crate) fn start(&mut self) -> *mut u8 {
         match &mut self.packed {
             Some(bytes) => bytes.as_mut_ptr(),
@@ -109,7 +110,7 @@ impl Payload {
         if length == 0 { &[] } else { unsafe { std::slice::from_raw_parts(start, length) } }
     }
 
-    /// Puts what was received where the program wants it.
+    /// Unpacks a received message into the program's memory.
     ///
     /// # Safety
     /// As [`Payload::of`].
@@ -121,10 +122,10 @@ impl Payload {
         })
     }
 
-    /// Puts `bytes` where the program wants a block; fewer than it wants fill the first elements.
+    /// Copies `bytes` into the program's block. If they are fewer than the block holds, they fill its first elements.
     ///
     /// # Errors
-    /// There are more than it wants: the MPI error of a message that is truncated.
+    /// The bytes exceed the block: the MPI error of a truncated message.
     ///
     /// # Safety
     /// `place` is as MPI demands.
@@ -136,7 +137,7 @@ impl Payload {
             return Ok(());
         }
         if is_plain(mpi, place.datatype, place.size)? {
-            // SAFETY: the place has room for its elements, and `bytes` are memory of ours.
+            // SAFETY: the place has room for its elements, and `bytes` are in our own memory.
             unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), place.buffer.cast(), bytes.len()) };
             return Ok(());
         }
@@ -148,7 +149,7 @@ impl Payload {
         })
     }
 
-    /// Calls `work` with the start of some elements, their number, and the place and length of their packed bytes.
+    /// Calls `work` for each portion; see [`Place::each_portion`]. Does nothing if the bytes are not packed.
     fn each_portion(
         &mut self,
         mpi: &Mpi,

@@ -1,8 +1,8 @@
 //! `MPI_Reduce` and `MPI_Allreduce`: inside each site (`group`), then between the sites' leaders.
 //!
-//! Partial results of sites are combined in the order of sites. MPI requires the order of ranks for operations that do
-//! not commute, so those are covered only where each site's ranks are next to each other. All ranks get the same bits,
-//! because every leader combines the same partial results in the same order.
+//! Partial results of sites are combined in the order of sites. MPI requires rank order for operations that do not
+//! commute, so those are covered only if each site's ranks are consecutive. All ranks get the same bits, because every
+//! leader combines the same partial results in the same order.
 
 use std::ffi::{c_int, c_void};
 
@@ -16,10 +16,10 @@ use crate::mpi::{Fault, Mpi};
 use crate::span::Span;
 use crate::state::{State, running};
 
-/// From this length on, lanes carry the elements across.
+/// Minimum length in bytes for lanes to carry the elements.
 const IN_LANES: u64 = 64 << 10;
 
-/// A reduction as the program asked for it.
+/// A reduction as requested by the program.
 struct Asked {
     from: *mut c_void,
     to: *mut c_void,
@@ -29,7 +29,7 @@ struct Asked {
     bytes: u64,
 }
 
-/// The arguments that all reductions have, as they came.
+/// The arguments common to all reductions, as passed.
 struct Call {
     from: *mut c_void,
     to: *mut c_void,
@@ -40,7 +40,7 @@ struct Call {
 }
 
 impl Asked {
-    /// `None`: it is left to the MPI library, on all ranks alike, since MPI demands the same count, datatype and
+    /// `None`: the call is left to the MPI library, on all ranks alike, since MPI demands the same count, datatype and
     /// operation on all of them.
     fn new(state: &State, call: &Call, comm: Handle) -> Result<Option<Asked>, Fault> {
         let (mpi, abi) = (&state.mpi, &state.mpi.abi);
@@ -58,19 +58,19 @@ impl Asked {
         Elements { start: self.from, count: self.count, datatype: self.datatype }
     }
 
-    /// Whether the plan's order of combining is allowed and wanted.
+    /// Returns true if the plan's order of combining is allowed and wanted.
     fn suits(&self, mpi: &Mpi, plan: &Plan) -> Result<bool, Fault> {
         Ok(!plan.exact && (plan.layout.is_ordered() || mpi.is_commutative(self.operation)?))
     }
 
-    /// Whether several ranks of each site carry the elements, those of each node together.
+    /// Returns true if several ranks of each site carry the elements, after each node has combined its own.
     fn suits_lanes(&self, mpi: &Mpi, plan: &Plan) -> Result<bool, Fault> {
         Ok(self.bytes >= IN_LANES && (plan.layout.nodes.is_ordered() || mpi.is_commutative(self.operation)?))
     }
 }
 
-/// Runs `work` with the plan of the communicator if the reduction is ours: as far as its arguments say, and as far as
-/// the plan says (`allows`, which is told whether the elements are in place).
+/// Runs `work` with the plan of the communicator if the arguments and the plan allow us to make the reduction. `allows`
+/// gets the plan, and whether the elements are in place.
 fn planned(
     call: &Call,
     allows: impl FnOnce(&Plan, bool) -> bool,
@@ -88,7 +88,7 @@ fn planned(
         if asked.bytes == 0 || !allows(plan, in_place) || !asked.suits(&state.mpi, plan)? {
             return Ok(PASS);
         }
-        // Only lanes divide more elements than an `int` counts.
+        // Only lanes can divide more elements than an `int` can count.
         if c_int::try_from(asked.count).is_err() && !asked.suits_lanes(&state.mpi, plan)? {
             return Ok(PASS);
         }
@@ -159,10 +159,10 @@ unsafe fn to_root(mpi: &Mpi, plan: &Plan, asked: &Asked, root: u32) -> Result<()
         return Ok(());
     }
     if !is_root(plan, root as c_int) {
-        // SAFETY: what was reduced above.
+        // SAFETY: the elements that were reduced above.
         return unsafe { leaders.exchange([(leaders.site_of(root), own)], []) };
     }
-    // SAFETY: memory of ours, and the program's for the result.
+    // SAFETY: our own memory, and the program's for the result.
     unsafe { receive_and_combine(mpi, plan, &leaders, false, own, to, operation) }
 }
 
@@ -180,18 +180,18 @@ unsafe fn to_all(mpi: &Mpi, plan: &Plan, asked: &Asked) -> Result<(), Fault> {
     // SAFETY: the program's elements, and room for as many at the leader.
     unsafe { leaders.group().reduce(from, own.start, operation) }?;
     if leaders.leads() {
-        // SAFETY: memory of ours, and the program's for the result.
+        // SAFETY: our own memory, and the program's for the result.
         unsafe { receive_and_combine(mpi, plan, &leaders, true, own, to, operation) }?;
     }
     // SAFETY: the program's room for the result.
     unsafe { leaders.group().broadcast(Elements { start: to, ..from }) }
 }
 
-/// Receives as many elements as `own` from each other site's leader, and combines all into `to`. `tells`: all leaders
-/// do so, and get `own`.
+/// Receives as many elements as `own` from each other site's leader, and combines all into `to`. With `tells`, all
+/// leaders make this call, and each also sends `own` to the others.
 ///
 /// # Safety
-/// `own` is memory of ours, which is overwritten; `to` has room for as many elements.
+/// `own` is our own memory, which is overwritten; `to` has room for as many elements.
 unsafe fn receive_and_combine(
     mpi: &Mpi,
     plan: &Plan,
@@ -204,7 +204,7 @@ unsafe fn receive_and_combine(
     let room = |site| Ok((site, Span::new(mpi, own.count, own.datatype)?));
     let mut parts: Vec<(usize, Span)> = leaders.others().map(room).collect::<Result<_, Fault>>()?;
     let mut all: Vec<(usize, Elements)> = parts.iter_mut().map(|(site, span)| (*site, span.elements())).collect();
-    // SAFETY: the caller's promise, and memory of ours for each part.
+    // SAFETY: the caller's promise, and our own memory for each part.
     unsafe {
         match tells {
             true => leaders.tell(own, &all),
@@ -215,10 +215,10 @@ unsafe fn receive_and_combine(
     }
 }
 
-/// Combines the elements of all sites in the order of sites, and puts them where they are wanted.
+/// Combines the elements of all sites in the order of sites, and copies the result to `to`.
 ///
 /// # Safety
-/// `all` are memory of ours, and are overwritten; `to` has room for the elements.
+/// `all` are in our own memory, and are overwritten; `to` has room for the elements.
 unsafe fn combine(
     mpi: &Mpi,
     plan: &Plan,
@@ -232,10 +232,11 @@ unsafe fn combine(
     unsafe { mpi.copy(total, Elements { start: to, ..total }, plan.rank, plan.private) }
 }
 
-/// Combines elements in the order of their numbers. The result is where those of the highest number were.
+/// Combines elements in the order of their numbers. The result is in the memory of the elements with the highest
+/// number.
 ///
 /// # Safety
-/// All of them can be overwritten; there is at least one.
+/// All elements can be overwritten; there is at least one entry.
 pub(crate) unsafe fn combined(
     mpi: &Mpi,
     mut all: Vec<(usize, Elements)>,

@@ -1,4 +1,4 @@
-//! An array of MPI requests, each with a number of its owner.
+//! An array of MPI requests, each with a number from its owner.
 
 use std::ffi::{c_int, c_void};
 
@@ -6,10 +6,10 @@ use crate::abi::Handle;
 use crate::calls::Elements;
 use crate::mpi::{Fault, Mpi};
 
-/// Requests in flight. Whatever is left when this is dropped is given up, so it must outlive no buffer it uses.
+/// Requests in flight. Dropping this abandons all unfinished requests, so it must not outlive a buffer they use.
 pub(crate) struct Requests<'a> {
     mpi: &'a Mpi,
-    /// Handles next to each other, of 4 or 8 bytes.
+    /// Adjacent handles, of 4 or 8 bytes each.
     handles: Vec<u64>,
     owners: Vec<Option<usize>>,
     in_flight: usize,
@@ -24,12 +24,12 @@ impl<'a> Requests<'a> {
         requests
     }
 
-    /// Whether another one can be begun.
+    /// Returns true if there is room for another request.
     pub(crate) fn has_room(&self) -> bool {
         self.in_flight < self.owners.len()
     }
 
-    /// Begins one: `begin` writes the handle. Only when there is room.
+    /// Begins a request; `begin` writes its handle. There must be room.
     pub(crate) fn begin(
         &mut self,
         owner: usize,
@@ -63,19 +63,20 @@ impl<'a> Requests<'a> {
         self.begin(0, |request| unsafe { mpi.receive_elements(into, from, comm, request) })
     }
 
-    /// Waits for one to complete: its owner. `None`: there are none.
+    /// Waits for a request to complete, and returns its owner. `None`: no request is in flight.
     pub(crate) fn next(&mut self) -> Result<Option<usize>, Fault> {
         if self.in_flight == 0 {
             return Ok(None);
         }
         let count = self.owners.len() as c_int;
         let array = self.place(0);
-        // SAFETY: the array holds that many handles, null where nothing is in flight.
+        // SAFETY: the array holds `count` handles, null where nothing is in flight.
         let (found, result) = unsafe { self.mpi.wait_any(array, count) };
         self.completed(found, result)
     }
 
-    /// The owner of one that has completed, if any has. Makes progress, in communicator `comm` if none is in flight.
+    /// Returns the owner of a completed request, if any. Makes progress, in communicator `comm` if no request is in
+    /// flight.
     pub(crate) fn test(&mut self, comm: Handle) -> Result<Option<usize>, Fault> {
         if self.in_flight == 0 {
             self.mpi.poke(comm)?;
@@ -88,20 +89,20 @@ impl<'a> Requests<'a> {
         self.completed(found, result)
     }
 
-    /// Whether all of them have completed. Makes progress, in communicator `comm` if none is in flight.
+    /// Returns true if all requests have completed. Makes progress, in communicator `comm` if no request is in flight.
     pub(crate) fn have_ended(&mut self, comm: Handle) -> Result<bool, Fault> {
         while self.test(comm)?.is_some() {}
         Ok(self.in_flight == 0)
     }
 
     fn completed(&mut self, found: Option<usize>, result: Result<(), Fault>) -> Result<Option<usize>, Fault> {
-        // MPI frees a request that failed too.
+        // MPI also frees a request that failed.
         let owner = found.and_then(|index| self.owners.get_mut(index)?.take());
         self.in_flight -= usize::from(owner.is_some());
         result.map(|()| owner)
     }
 
-    /// Waits for all of them, also after one has failed: what is not received would be taken for a later message.
+    /// Waits for all requests, even after one has failed: an unreceived message would be taken for a later one.
     pub(crate) fn finish(&mut self) -> Result<(), Fault> {
         let mut result = Ok(());
         loop {
@@ -127,7 +128,7 @@ impl<'a> Requests<'a> {
 
     fn write(&mut self, index: usize, handle: Handle) {
         let place = self.place(index);
-        // SAFETY: `index` is below the room, for which there are 8 bytes each.
+        // SAFETY: `index` is within the room, which has 8 bytes for each handle.
         unsafe {
             match self.mpi.abi.small_handles {
                 true => place.cast::<u32>().write(handle.0 as u32),

@@ -1,24 +1,24 @@
-//! Whom each rank receives from and sends to, when a message goes from one rank to all.
+//! The tree for a message from one rank to all: each rank's parent and children.
 
 use types::SiteId;
 
 use crate::nodes::Nodes;
 use crate::world::Location;
 
-/// The ranks of a communicator by their sites. Sites are numbered in the order of their lowest ranks.
+/// The ranks of a communicator, grouped by site. Sites are numbered in the order of their lowest ranks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Layout {
     /// The site of each rank.
     pub sites: Vec<u16>,
-    /// The ranks of each site, in their order.
+    /// The ranks of each site, in rank order.
     pub members: Vec<Vec<u32>>,
     pub nodes: Nodes,
-    /// The number of each site in the job.
+    /// The job's number for each site.
     pub names: Vec<SiteId>,
 }
 
 impl Layout {
-    /// `locations`: where each rank is.
+    /// `locations` has an entry for each rank.
     pub(crate) fn new(locations: &[Location]) -> Layout {
         let (mut names, mut members): (Vec<SiteId>, Vec<Vec<u32>>) = (Vec::new(), Vec::new());
         let mut sites = Vec::with_capacity(locations.len());
@@ -35,7 +35,7 @@ impl Layout {
         Layout { sites, nodes: Nodes::new(&members, &nodes), members, names }
     }
 
-    /// Whether the order of sites, and of ranks inside each, is the order of ranks.
+    /// Returns true if the order of sites, and of ranks inside each, is the order of ranks.
     pub(crate) fn is_ordered(&self) -> bool {
         self.sites.is_sorted()
     }
@@ -44,23 +44,23 @@ impl Layout {
 /// One rank's neighbours in a tree.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Neighbours {
-    /// From whom it receives; `None` where the message enters.
+    /// The rank that it receives from; `None` where the message enters.
     pub parent: Option<u32>,
-    /// To whom it sends, those that are farthest first.
+    /// The ranks that it sends to, the farthest first.
     pub children: Vec<u32>,
 }
 
-/// Where a message of `root` leaves its site and enters the others.
+/// The ranks where a message of `root` leaves its site and enters the others.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Crossing {
     /// The rank that sends it to other sites.
     pub exporter: u32,
-    /// The first rank of each other site, which gets it from there.
+    /// The first rank of each other site, which receives it from the exporter.
     pub entries: Vec<u32>,
 }
 
 impl Crossing {
-    /// For a message in `chunks`. With a chain of nodes, the last one sends it on: the others' cards are busy.
+    /// For a message in `chunks`. In a chain of nodes, the last node exports it: the other nodes' cards are busy.
     pub(crate) fn new(layout: &Layout, root: u32, chunks: usize) -> Crossing {
         let home = usize::from(layout.sites[root as usize]);
         let others = layout.members.iter().enumerate().filter(|(site, _)| *site != home);
@@ -70,20 +70,20 @@ impl Crossing {
         Crossing { exporter: last.copied().unwrap_or(root), entries }
     }
 
-    /// The rank by which a message of `root` enters a site.
+    /// The rank where a message of `root` enters a site.
     pub(crate) fn entry(&self, layout: &Layout, root: u32, site: u16) -> u32 {
         let is_there = |rank: &u32| layout.sites[*rank as usize] == site;
         self.entries.iter().copied().find(is_there).unwrap_or(root)
     }
 }
 
-/// Whether a message in `chunks` goes from node to node in a chain: its card sends it once, where in a tree it sends it
-/// twice. That takes `chunks + nodes - 1` steps, a binary tree about twice as many as there are chunks.
+/// Returns true if a message in `chunks` goes from node to node in a chain. In a chain each card sends the message
+/// once, in a tree twice. A chain takes `chunks + nodes - 1` steps, a binary tree about `2 * chunks`.
 fn is_chain(nodes: usize, chunks: usize) -> bool {
     chunks >= 2 * nodes
 }
 
-/// A rank's neighbours in its own site, which a message in `chunks` enters at `first`: a chain or a binary tree of
+/// A rank's neighbours in its own site, where a message in `chunks` enters at `first`: a chain or a binary tree of
 /// nodes, and a binary tree on each node.
 pub(crate) fn inside(layout: &Layout, first: u32, rank: u32, chunks: usize) -> Neighbours {
     let nodes = layout.nodes.beginning_with(usize::from(layout.sites[rank as usize]), first);

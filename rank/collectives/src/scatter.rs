@@ -27,7 +27,7 @@ pub(crate) unsafe extern "C" fn scatterv(from: Sides, to: Side, root: c_int, com
 }
 
 /// # Safety
-/// The arguments are as MPI demands. `from` finds the root's blocks.
+/// The arguments are as MPI demands. `from` returns the root's blocks.
 unsafe fn scattered(
     from: impl FnOnce(&State, usize) -> Result<Option<Blocks>, Fault>,
     to: Side,
@@ -50,10 +50,10 @@ unsafe fn scattered(
     })
 }
 
-/// What the root does. Without `own` its block stays where it is.
+/// The part of the root. Without `own`, its block stays in its place.
 ///
 /// # Safety
-/// All of it is as MPI demands.
+/// All arguments are as MPI demands.
 unsafe fn distribute(mpi: &Mpi, plan: &Plan, from: &Blocks, own: Option<Place>) -> Result<(), Fault> {
     let (home, leaders) =
         (usize::from(plan.layout.sites[plan.rank as usize]), Leaders::new(mpi, plan, Some(plan.rank)));
@@ -106,7 +106,7 @@ unsafe fn bundle_of(mpi: &Mpi, plan: &Plan, from: &Blocks, members: &[u32]) -> R
     Bundle::new(blocks.iter().copied())
 }
 
-/// What every rank but the root does.
+/// The part of every rank except the root.
 ///
 /// # Safety
 /// `own` is as MPI demands.
@@ -116,7 +116,7 @@ unsafe fn take(mpi: &Mpi, plan: &Plan, own: Place, root: u32) -> Result<(), Faul
     let leads = leaders.leads();
     let mut room = Bundle::room(if leads { members.len() } else { 1 })?;
     let mut requests = Requests::new(mpi, 1);
-    // SAFETY: memory of ours, which outlives the request.
+    // SAFETY: our own memory, which outlives the request.
     unsafe { receive(mpi, plan, &mut room, if leads { root } else { leaders.own_leader() }, &mut requests) }?;
     requests.finish()?;
     let mut passed: Vec<(u32, Bundle)> = Vec::new();

@@ -17,38 +17,38 @@ use crate::mpi::{Fault, Mpi};
 use crate::state::State;
 use crate::trees::Planned;
 
-/// A share has at most this many receivers, and this many sites get it.
+/// Maximum number of a share's receivers, and of the sites that get it.
 pub(crate) const MOST_RECEIVERS: usize = 64;
-/// Low bits of a key, which number a communicator's chunks.
+/// Number of low bits of a key that number a communicator's chunks.
 const CHUNK_BITS: u32 = 24;
-/// Of these, the one that tells what leaders tell each other from the chunks of broadcasts.
+/// One of these bits: set for the leaders' exchanges, clear for chunks of broadcasts.
 const LEADERS: u64 = 1 << (CHUNK_BITS - 1);
 
-/// How the ranks of a communicator reach each other's endpoints.
+/// State for sharing chunks among the ranks of a communicator.
 pub(crate) struct Shares {
     transport: &'static dyn Transport,
     algorithm: Option<plan::Algorithm>,
-    /// By rank of the communicator.
+    /// Address of each rank of the communicator.
     addresses: Vec<Address>,
     /// The high bits of the communicator's keys.
     context: u64,
-    /// The number of the next chunk, the same on all ranks.
+    /// Number of the next chunk, the same on all ranks.
     next: Cell<u64>,
-    /// The same among its leaders, for what they tell each other.
+    /// Number of the leaders' last exchange, the same on all leaders.
     told: Cell<u64>,
-    /// For messages that this rank sends to other sites.
+    /// Trees for messages that this rank sends to other sites.
     planned: RefCell<Option<Planned>>,
 }
 
-/// Tells the communicators of this process apart.
+/// Number of the next communicator of this process, which distinguishes it from the others.
 static NEXT_CONTEXT: AtomicU64 = AtomicU64::new(0);
-/// Tells the shares of this process apart.
+/// Number of the next share of this process, which distinguishes it from the others.
 static NEXT_TICKET: AtomicUsize = AtomicUsize::new(1);
-/// Shares that have ended and whose threads have not looked yet: whether they succeeded.
+/// Shares that have ended but whose threads have not looked yet; true if the share succeeded.
 static ENDED: Mutex<Option<HashMap<usize, bool>>> = Mutex::new(None);
 
 impl Shares {
-    /// Agrees with the ranks of `private` on how to use shares; `None` if one of them has no endpoint. Collective.
+    /// Agrees with the ranks of `private` on the use of shares; `None` if one of them has no endpoint. Collective.
     pub(crate) fn agree(mpi: &Mpi, state: &State, private: Handle, size: usize) -> Result<Option<Shares>, Fault> {
         let mut own = None;
         let (transport, algorithm) = (state.transport, state.algorithm);
@@ -58,8 +58,8 @@ impl Shares {
         if let Some(own) = own {
             bytes[..ADDRESS_LEN].copy_from_slice(&own.to_bytes());
         }
-        // No two communicators of a rank propose the same, so what all proposed names the communicator. That two have
-        // the same hash is unlikely beyond concern.
+        // No two communicators of a rank propose the same number, so the proposals of all ranks together identify the
+        // communicator. A collision of two hashes is too unlikely to matter.
         let proposed = NEXT_CONTEXT.fetch_add(1, Ordering::Relaxed);
         bytes[ADDRESS_LEN..].copy_from_slice(&proposed.to_le_bytes());
         let all = mpi.all(private, bytes, size)?;
@@ -71,14 +71,14 @@ impl Shares {
         Ok(addresses.map(|addresses| Shares { transport, algorithm, addresses, context, next, told, planned }))
     }
 
-    /// Numbers for the next `count` chunks of the communicator: the number of the first one.
+    /// Reserves numbers for the next `count` chunks of the communicator; returns the first.
     pub(crate) fn reserve(&self, count: usize) -> u64 {
         let first = self.next.get();
         self.next.set(first.wrapping_add(count as u64) % LEADERS);
         first
     }
 
-    /// The number of what each leader now tells all others.
+    /// Reserves the number of the leaders' next exchange.
     pub(crate) fn reserve_for_leaders(&self) -> u64 {
         self.told.set((self.told.get() + 1) % LEADERS);
         LEADERS + self.told.get()
@@ -88,7 +88,7 @@ impl Shares {
         self.context | chunk
     }
 
-    /// Awaits a chunk. `None`: too many are awaited, try again later.
+    /// Awaits a chunk. `None`: too many are awaited already; try again later.
     ///
     /// # Safety
     /// `start` has room for `length` bytes, which nobody else touches until the share has ended.
@@ -107,8 +107,7 @@ impl Shares {
         })
     }
 
-    /// Sends a chunk of a message of `bytes` from site `own` to the ranks `to`, at the sites `sites`. `None`: try again
-    /// later.
+    /// Sends a chunk to the ranks `to`, along trees planned from `trees`. `None`: try again later.
     ///
     /// # Safety
     /// `start` holds `length` bytes, which nobody changes until the share has ended.
@@ -138,7 +137,7 @@ impl Shares {
         }
     }
 
-    /// Takes note of shares that have ended. Makes no progress.
+    /// Records shares that have ended. Makes no progress.
     pub(crate) fn collect(&self) {
         self.transport.with(&mut |endpoint| {
             let mut ended = None;
@@ -165,23 +164,23 @@ impl Shares {
     }
 }
 
-/// FNV-1a (Fowler, Noll and Vo), of 64 bits.
+/// 64-bit FNV-1a hash (Fowler, Noll and Vo).
 fn hash(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
-/// What trees are planned for.
+/// Input for planning trees.
 #[derive(Clone, Copy)]
 pub(crate) struct Trees<'a> {
-    /// The site that sends.
+    /// The sending site.
     pub own: SiteId,
-    /// Those that receive.
+    /// The receiving sites.
     pub others: &'a [SiteId],
-    /// Bytes of the whole message.
+    /// Length of the whole message, in bytes.
     pub bytes: u64,
 }
 
-/// A share in flight. Dropped before its end, it gives its memory back all the same.
+/// A share in flight. If dropped before its end, it releases its memory first.
 pub(crate) struct Share<'a> {
     shares: &'a Shares,
     ticket: usize,
@@ -189,7 +188,7 @@ pub(crate) struct Share<'a> {
 }
 
 impl Share<'_> {
-    /// Whether it had ended when [`Shares::collect`] was called last; a fault if something of it was lost.
+    /// Returns true if it had ended at the last call of [`Shares::collect`]; a fault if part of it was lost.
     pub(crate) fn has_ended(&mut self) -> Result<bool, Fault> {
         let found = ENDED.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_default().remove(&self.ticket);
         self.has_ended |= found.is_some();
@@ -200,7 +199,7 @@ impl Share<'_> {
 impl Drop for Share<'_> {
     fn drop(&mut self) {
         let user = UserData { context: self.ticket, flags: 0 };
-        // What is being sent is read until it has ended, which it does once its receivers have it or are lost.
+        // The memory of a share that is being sent is read until it ends: when its receivers have it or are lost.
         while !self.has_ended {
             let mut is_free = true;
             let is_open = self.shares.transport.with(&mut |endpoint| {

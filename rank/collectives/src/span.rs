@@ -4,13 +4,13 @@ use crate::abi::Handle;
 use crate::calls::Elements;
 use crate::mpi::{Fault, Mpi};
 
-/// As much as any datatype needs.
+/// Alignment that suffices for any datatype.
 const ALIGNMENT: i64 = 16;
 
 /// Room for some elements.
 pub(crate) struct Span {
     memory: Vec<u128>,
-    /// From the start of the memory to the first element's own start, which may be outside.
+    /// Offset of the first element's own start from the start of the memory, which may lie outside.
     offset: i64,
     count: i64,
     datatype: Handle,
@@ -18,7 +18,7 @@ pub(crate) struct Span {
 
 impl Span {
     /// # Errors
-    /// There is no memory, or MPI's.
+    /// Out of memory, or MPI's error.
     pub(crate) fn new(mpi: &Mpi, count: i64, datatype: Handle) -> Result<Span, Fault> {
         let ((_, extent), (lower, data)) = (mpi.extent(datatype)?, mpi.true_extent(datatype)?);
         let reach = extent.saturating_mul((count - 1).max(0));

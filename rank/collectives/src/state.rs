@@ -1,4 +1,4 @@
-//! What this process keeps from its first covered call to its last.
+//! State of this process from its first covered call to its last.
 
 use std::ffi::c_int;
 use std::sync::OnceLock;
@@ -13,25 +13,25 @@ use crate::mpi::{Fault, Mpi};
 use crate::world::World;
 use crate::{allgather, alltoall, barrier, gather, reduce, scatter};
 
-/// Communicators at most that have a plan at one time. Each plan holds a communicator of its own, and MPICH has 2048
-/// in all.
+/// Maximum number of communicators that have a plan at one time. Each plan holds a communicator of its own, and MPICH
+/// has 2048 in all.
 const MOST_PLANS: usize = 128;
 
 pub(crate) struct State {
     pub mpi: Mpi,
     pub world: World,
     pub transport: &'static dyn Transport,
-    /// This rank is to leave reductions to the MPI library, whose result does not depend on sites.
+    /// If true, this rank leaves reductions to the MPI library, whose result does not depend on sites.
     pub exact: bool,
-    /// What builds the tree of sites of each broadcast that this rank sends, instead of the best trees.
+    /// Algorithm that builds one tree of sites for each broadcast of this rank, instead of the best trees.
     pub algorithm: Option<plan::Algorithm>,
     key: OnceLock<c_int>,
-    /// Only one thread makes the key.
+    /// Ensures that only one thread makes the key.
     making: Mutex<()>,
     plans: AtomicUsize,
-    /// Communicators with something of ours, to be released before MPI ends.
+    /// Communicators that hold our state, which must be released before MPI ends.
     known: Mutex<Vec<Handle>>,
-    /// Communicators that the program is freeing, while its callbacks may still use them.
+    /// Communicators that the program is freeing; its callbacks may still use them.
     freed: Mutex<Vec<Handle>>,
     ended: AtomicBool,
 }
@@ -55,8 +55,8 @@ static TABLE: Table = Table {
     finalize,
 };
 
-/// The covered functions for the MPI library behind `source`, which uses `transport`, or `None` if nothing is covered
-/// in this process. The first call decides.
+/// Returns the table of covered functions for the MPI library behind `source`. They use `transport`. `None` if no
+/// function is covered in this process. The first call decides.
 ///
 /// # Safety
 /// `source` finds functions and objects of one MPI library, which stays loaded.
@@ -106,7 +106,7 @@ impl State {
         Ok(*self.key.get_or_init(|| key))
     }
 
-    /// Whether another communicator can have a plan.
+    /// Returns true if another communicator can have a plan.
     pub(crate) fn has_room(&self) -> bool {
         self.plans.load(Ordering::Relaxed) < MOST_PLANS
     }
@@ -140,7 +140,7 @@ impl State {
     }
 }
 
-/// Takes one of these out.
+/// Removes one entry of this communicator.
 fn remove(comms: &Mutex<Vec<Handle>>, comm: Handle) {
     let mut comms = comms.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(at) = comms.iter().rposition(|other| *other == comm) {
@@ -148,7 +148,7 @@ fn remove(comms: &Mutex<Vec<Handle>>, comm: Handle) {
     }
 }
 
-/// Frees what we made, before `MPI_Finalize`.
+/// Frees everything we made, before `MPI_Finalize`.
 unsafe extern "C" fn finalize() {
     let Some(state) = running() else { return };
     let Some(key) = state.key.get() else { return };

@@ -1,4 +1,4 @@
-//! Along which trees of sites a message goes, by what is known of the links between sites.
+//! Plans the trees of sites for a message, from measured links between sites.
 
 use std::time::{Duration, Instant};
 
@@ -9,32 +9,34 @@ use types::links::LinkTable;
 
 use crate::chunks::chunk;
 
-/// Trees of one message at most. Each flow is paced by what it delivers, which takes a few frames to find out.
+/// Maximum number of trees for one message. Each flow is paced by its delivery rate, which takes a few frames to
+/// measure.
 const MOST_TREES: usize = 8;
-/// Most bytes of the packets that gateways copy.
+/// Maximum length of the packets that gateways copy, in bytes.
 const PACKET: u64 = 64 << 10;
-/// A schedule that takes this much longer than the fastest is preferred if each byte leaves the root's site once: its
-/// uplink carries more than this message. From `LONG` bytes on, and below.
+/// A schedule that sends each byte out of the root's site only once is preferred if it takes at most this many times as
+/// long as the fastest: the site's uplink carries more than this message. The first factor is for messages of `LONG`
+/// bytes or more, the second for shorter ones.
 const WORTH_ONE_COPY: [f64; 2] = [2.0, 1.1];
 const LONG: u64 = 64 << 10;
-/// Bytes per second of all links while no rate is known.
+/// Rate assumed for all links while none is known, in bytes per second.
 const UNKNOWN: f64 = 1e7;
-/// Planning takes at most this part of the time.
+/// Planning takes at most 1/`LEAST_PAUSE` of the time.
 const LEAST_PAUSE: u32 = 50;
 
-/// The trees of messages of about one length from one site to the same others.
+/// Trees for messages of similar length from one site to a fixed set of others.
 #[derive(Clone, Debug)]
 pub(crate) struct Planned {
     class: u32,
     version: Option<u32>,
-    /// When they may be planned again.
+    /// Earliest time to plan them again.
     again: Instant,
     pub trees: Vec<ShareTree>,
 }
 
 impl Planned {
-    /// Plans for messages of about `bytes` from `root` to the sites `others`, of which there is one at least: the best
-    /// trees, or the algorithm's.
+    /// Plans for messages of about `bytes` from `root` to the sites `others`, of which there is at least one. Builds
+    /// the best trees, or the algorithm's tree if one is given.
     pub(crate) fn new(
         links: Option<&LinkTable>,
         root: SiteId,
@@ -51,8 +53,8 @@ impl Planned {
         Planned { class: class(bytes), version: links.map(LinkTable::version), again, trees }
     }
 
-    /// Whether they still serve for messages of this length and these links. They do for a while after links have
-    /// changed, so that planning costs little.
+    /// Returns true if the trees still serve for messages of this length and these links. Old trees stay in use for a
+    /// while after links have changed, so that planning costs little.
     pub(crate) fn serves(&self, links: Option<&LinkTable>, bytes: u64) -> bool {
         let is_late = || Instant::now() >= self.again;
         self.class == class(bytes) && (self.version == links.map(LinkTable::version) || !is_late())
@@ -64,17 +66,17 @@ fn class(bytes: u64) -> u32 {
     bytes.max(1).ilog2() / 2
 }
 
-/// Bytes of the packets that gateways copy of a message: chunks are copied whole, up to this length.
+/// Length of the packets that gateways copy, in bytes: chunks are copied whole, up to `PACKET`.
 fn packet(bytes: u64) -> u64 {
     (chunk(bytes as usize) as u64).min(PACKET)
 }
 
-/// The first of `sites` to all others.
+/// A star: the first of `sites` sends to all others.
 fn star(sites: &[SiteId]) -> ShareTree {
     ShareTree { edges: sites[1..].iter().map(|site| (sites[0], *site)).collect(), weight: 1.0 }
 }
 
-/// The schedule to use. `None`: too little is known of the links, or it does not matter.
+/// The schedule to use. `None`: too little is known of the links, or there are fewer than three sites.
 fn schedule(links: &LinkTable, sites: &[SiteId], bytes: u64, algorithm: Option<Algorithm>) -> Option<Schedule> {
     if sites.len() < 3 {
         return None;
@@ -89,17 +91,17 @@ fn schedule(links: &LinkTable, sites: &[SiteId], bytes: u64, algorithm: Option<A
     Some(once.filter(|once| once.time <= worth * fastest.time).unwrap_or(fastest))
 }
 
-/// The links between `sites`, of which the first is the root. What a site sends to all others together is limited by
-/// its connections only, as far as is known.
+/// The links between `sites`, of which the first is the root. We know no limit on a site's total rate beyond the sum of
+/// its links' rates.
 ///
-/// A rate that is unknown is taken to be as high as the highest known one: gateways learn rates from what passes, so
-/// what looks worth a try is tried, and planned again once it is known. `None`: a round trip is unknown.
+/// An unknown rate counts as the highest known one: gateways learn rates from traffic, so a promising link is tried,
+/// and trees are planned again once its rate is known. `None`: a round trip is unknown.
 fn instance(links: &LinkTable, sites: &[SiteId], bytes: u64) -> Option<Instance> {
     let count = sites.len();
     let figures = |from: usize, to: usize| links.get(sites[from], sites[to]);
     let pairs =
         || (0..count).flat_map(move |from| (0..count).map(move |to| (from, to))).filter(|(from, to)| from != to);
-    // Of a pair that is known one way only, the other way is taken to be the same.
+    // If a pair is known in one direction only, the other direction is taken to be the same.
     let rate = |from: usize, to: usize| figures(from, to).rate.or(figures(to, from).rate).filter(|rate| *rate > 0.0);
     let trip = |from: usize, to: usize| figures(from, to).round_trip.or(figures(to, from).round_trip);
     if pairs().any(|(from, to)| trip(from, to).is_none()) {
@@ -115,11 +117,11 @@ fn instance(links: &LinkTable, sites: &[SiteId], bytes: u64) -> Option<Instance>
     Instance::new(Links { latency, bandwidth, uplink, downlink }, 0, bytes.max(1), packet(bytes)).ok()
 }
 
-/// The best trees in which the root has one child. `None`: there are none of a positive rate.
+/// The best trees in which the root has one child. `None`: no such tree has a positive rate.
 fn once_out_of_root(instance: &Instance) -> Option<Vec<(plan::Tree, f64)>> {
     let mut trees = plan::shallow_trees(instance);
     let effort = Effort { rounds: 500, gap: 0.005 };
-    // With as little uplink as the rate needs, a tree in which the root has two children halves the rate.
+    // With an uplink of just the best rate, a tree in which the root has two children would halve the rate.
     let most = plan::pack(instance, Ports::Many, effort).rate;
     let mut links = instance.links().clone();
     links.uplink[instance.root()] = most;
@@ -132,7 +134,7 @@ fn once_out_of_root(instance: &Instance) -> Option<Vec<(plan::Tree, f64)>> {
     (!packed.is_empty()).then_some(packed)
 }
 
-/// Trees of sites with their shares.
+/// Converts a schedule to trees of sites with their weights.
 fn named(schedule: &Schedule, sites: &[SiteId]) -> Vec<ShareTree> {
     let named = |(tree, weight): &(plan::Tree, f64)| {
         let edges = tree.order().iter().filter_map(|node| Some((sites[tree.parent(*node)?], sites[*node])));
@@ -149,7 +151,7 @@ mod tests {
 
     const ALL: [SiteId; 4] = [SiteId(0), SiteId(1), SiteId(2), SiteId(3)];
 
-    /// 20 ms between all sites; rates in Mbit/s, the same both ways, of pairs 01, 02, 03, 12, 13, 23.
+    /// Links with 20 ms between all sites. Rates in Mbit/s, the same both ways, of pairs 01, 02, 03, 12, 13, 23.
     fn table(rates: [f64; 6]) -> LinkTable {
         let mut table = LinkTable::unknown(4);
         let pairs = [(0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3)];
@@ -161,7 +163,7 @@ mod tests {
         table.numbered(1)
     }
 
-    /// How often each byte leaves the root's site.
+    /// Average number of times that each byte leaves the root's site.
     fn copies(trees: &[ShareTree], root: SiteId) -> f64 {
         let all: f64 = trees.iter().map(|tree| tree.weight).sum();
         let out = |tree: &ShareTree| tree.edges.iter().filter(|(from, _)| *from == root).count() as f64;

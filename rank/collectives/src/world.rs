@@ -1,8 +1,8 @@
-//! Where each rank of `MPI_COMM_WORLD` is.
+//! Locations of the ranks of `MPI_COMM_WORLD`.
 
 use types::{Rank, Roster, SiteId};
 
-/// Where a rank is.
+/// Location of a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Location {
     pub site: SiteId,
@@ -10,15 +10,15 @@ pub(crate) struct Location {
     pub node: u32,
 }
 
-/// The locations of the job's ranks, in their order.
+/// Locations of the job's ranks, in rank order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct World {
     pub locations: Vec<Location>,
 }
 
 impl World {
-    /// From the roster that the agent put into this rank's environment. `None`: this is no rank of a job, or its job
-    /// is within one site.
+    /// Reads the roster from this rank's environment, where the agent put it. `None`: this process is not a rank of a
+    /// job, or its job is within one site.
     pub(crate) fn from_env(lookup: impl Fn(&str) -> Option<String>) -> Option<World> {
         let roster: Roster = lookup("LANDBRIDGE_ROSTER")?.parse().ok()?;
         let locations = (0..roster.size())

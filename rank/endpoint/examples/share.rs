@@ -1,11 +1,11 @@
-//! Ranks of a job that share bytes along given trees of sites, and print when those arrived. `landbridge run` starts it
-//! like any program; it needs no MPI:
+//! Ranks of a job that share bytes along given trees of sites, and print the times of arrival. `landbridge run` starts
+//! it like any program; it needs no MPI:
 //!
 //! `share stream TREES TO BYTES COUNT`: rank 0 sends COUNT shares of BYTES bytes, two at a time. TREES are edges
 //! between sites' numbers, such as `0-1,1-2;0-2,2-1`, each tree with a weight if `*2.5` follows it. TO: `firsts`, the
-//! first rank of each other site; `others`, all ranks there; or ranks' numbers. Each rank prints a JSON object: when it
-//! began and when each share was complete there, in seconds of the machine's monotonic clock, and the bytes that
-//! arrived in each tenth of a second since it began.
+//! first rank of each other site; `others`, all ranks there; or ranks' numbers. Each rank prints a JSON object: the
+//! times at which it began and at which each share was complete there, in seconds of the machine's monotonic clock, and
+//! the bytes that arrived in each tenth of a second since it began.
 //!
 //! `share storm SEED COUNT`: COUNT random shares of random ranks along random trees, and messages between them.
 //!
@@ -23,10 +23,10 @@ use endpoint::{Completion, Config, Endpoint, PeerId, ShareOp, ShareTree, UserDat
 use memory::{Buffer, Regions};
 use types::{Address, Identity, Instance, Rank, Roster, SiteId, Slot};
 
-/// Shares of a stream in progress at a time at the root, and awaited at a receiver.
+/// Shares of a stream that are in progress at a time: at the root, and awaited at a receiver.
 const IN_PROGRESS: usize = 2;
 const AWAITED: usize = 4;
-/// Steps of a storm that a rank takes part in at a time.
+/// Maximum number of steps of a storm in which a rank takes part at a time.
 const STEPS: usize = 8;
 const PATIENCE: Duration = Duration::from_secs(60);
 const BUCKET_S: f64 = 0.1;
@@ -79,7 +79,7 @@ impl Program {
         self.endpoint.peer(Address { socket, identity, ..own })
     }
 
-    /// The next completion, if there is one within a moment.
+    /// The next completion; `None`: there is none within a moment.
     fn next(&mut self) -> Result<Option<Completion>, String> {
         let mut next = || self.endpoint.next_share_completion().or_else(|| self.endpoint.next_completion());
         let found = next();
@@ -110,7 +110,7 @@ impl Program {
         self.endpoint.receive_share(from, key, buffer, user).map_err(|error| error.to_string())
     }
 
-    /// Whether these are the bytes with this number.
+    /// Checks that a completion has the bytes with this number.
     fn check(&self, done: &Completion, pattern: &Pattern, number: u64, length: usize) -> Result<(), String> {
         let whole = done.length as usize == length;
         let buffer = done.buffer.as_ref().filter(|_| whole);
@@ -121,7 +121,7 @@ impl Program {
     }
 }
 
-/// Bytes that tell numbers apart.
+/// Bytes that differ from number to number.
 struct Pattern(Vec<u8>);
 
 impl Pattern {
@@ -188,12 +188,12 @@ fn stream(program: &mut Program, words: &[String]) -> Result<(), String> {
             }
             ends.push(seconds());
         }
-        // Shares take turns, so several arrive at a time. `None`: not begun, or complete.
+        // Shares take turns, so several arrive at a time. `None`: the share has not begun, or is complete.
         let open = (0..begun).filter_map(|context| program.endpoint.share_arrived(UserData { context, flags: 0 }));
         let arrived = (ends.len() * length) as u64 + open.sum::<u64>();
         let bucket = ((seconds() - began) / BUCKET_S) as usize;
         buckets.resize(buckets.len().max(bucket + 1), 0);
-        // A share that is complete, and whose completion was not taken, is not counted yet.
+        // A complete share is counted only once its completion was taken.
         buckets[bucket] += arrived.saturating_sub(counted);
         counted = counted.max(arrived);
     }
@@ -231,17 +231,17 @@ impl Random {
     }
 }
 
-/// What the ranks of a storm do at the same time, as all of them know.
+/// A step of a storm. All ranks know all steps.
 struct Step {
     root: usize,
     to: Vec<usize>,
     length: usize,
     trees: Vec<ShareTree>,
-    /// A message: from, to, and its length.
+    /// A message: its sender, its receiver, and its length.
     message: (usize, usize, usize),
 }
 
-/// Mostly short ones.
+/// Lengths in bytes, most of them short.
 const LENGTHS: [usize; 8] = [0, 1, 1000, 16_384, 60_000, 200_000, 1_000_000, 3_000_000];
 
 fn steps(program: &Program, seed: u64, count: usize) -> Vec<Step> {
@@ -251,7 +251,7 @@ fn steps(program: &Program, seed: u64, count: usize) -> Vec<Step> {
         let root = random.below(ranks);
         let away = |rank: usize| program.site(rank) != program.site(root);
         let mut to: Vec<usize> = (0..ranks).filter(|rank| away(*rank)).collect();
-        // All of them, one of each site, or any.
+        // All of them, one of each site, or a random choice.
         match random.below(3) {
             0 => {}
             1 => {
@@ -280,7 +280,7 @@ fn storm(program: &mut Program, words: &[String]) -> Result<(), String> {
     let (seed, count) = (seed.parse().map_err(|_| usage)?, count.parse().map_err(|_| usage)?);
     let (steps, pattern) = (steps(program, seed, count), Pattern::new(LENGTHS[LENGTHS.len() - 1]));
     let rank = program.rank;
-    // What this rank waits for, by step: (step, kind of completion).
+    // Operations that this rank waits for: (step, kind of completion).
     let mut open: Vec<(usize, Kind)> = Vec::new();
     let (mut at, mut shares, mut messages) = (0, 0, 0);
     while at < steps.len() || !open.is_empty() {

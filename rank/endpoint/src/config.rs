@@ -1,4 +1,4 @@
-//! What an endpoint must know before it opens: where it listens, and its job.
+//! Configuration of an endpoint: its listener, its job, the site's own network, and limits.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
@@ -14,10 +14,10 @@ use wire::Secret;
 /// Configuration of an endpoint. In a job it comes from the environment that the agent set ([`Config::from_env`]).
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Where to listen. Port 0 lets the kernel choose.
+    /// Address of the listener. Port 0 lets the kernel choose.
     pub listen: SocketAddr,
-    /// Whether an endpoint of the job, or this one, has an IPv6 address. If so, the addresses that programs exchange
-    /// have the length of a `sockaddr_in6`; all processes of a job must agree on that.
+    /// True if an endpoint of the job, or this one, has an IPv6 address. The addresses that programs exchange then have
+    /// the length of a `sockaddr_in6`; all processes of a job must agree on that.
     pub ipv6: bool,
     /// The job; `None` outside a job, where every peer is trusted.
     pub job: Option<JobConfig>,
@@ -27,12 +27,12 @@ pub struct Config {
     pub limits: Limits,
 }
 
-/// A network of the site's own, reached through one of libfabric's providers.
+/// The site's own network, reached through one of libfabric's providers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NativeConfig {
     /// The provider, such as `verbs`, `cxi`, `tcp`.
     pub provider: String,
-    /// The libfabric that contains it; `None`: the one that MPI uses, else one of the system's.
+    /// The libfabric that contains the provider; `None`: the one that MPI uses, else one of the system's.
     pub library: Option<PathBuf>,
 }
 
@@ -42,17 +42,18 @@ pub struct JobConfig {
     pub id: JobId,
     /// The secret that members of the job prove.
     pub secret: Secret,
-    /// Which rank is at which site and node.
+    /// The site and node of each rank.
     pub roster: Roster,
     pub rank: Rank,
-    /// The gateways of this rank's site, for reaching the others. If the job has one site they are dialled only for a
+    /// The gateways of this rank's site, for reaching other sites. If the job has one site they are dialled only for a
     /// rank that is `watched`.
     pub gateways: Vec<Gateway>,
-    /// Whether gateways look after this rank: in a job without agents.
+    /// True if gateways look after this rank, as in a job without agents.
     pub watched: bool,
-    /// Bytes that may initially be in flight to all peers behind gateways together; more once there is room for more.
+    /// Bytes that may initially be in flight to all peers behind gateways together. The limit grows once there is room
+    /// for more.
     pub window: u32,
-    /// Where the region is that this rank shares with its neighbours: paths to try in this order. Empty: there is none.
+    /// Paths of the region that this rank shares with its neighbours, to be tried in this order. Empty: there is none.
     pub memory: Vec<PathBuf>,
     /// The keys of this rank's site, if its network is shared with strangers: traffic to the site's ranks and gateways
     /// uses TLS, and a peer without TLS is refused. `None`: no TLS.
@@ -65,14 +66,15 @@ pub struct Gateway {
     /// Name of the site.
     pub site: String,
     pub name: String,
-    /// Where to dial it.
+    /// The address to dial.
     pub address: SocketAddr,
 }
 
 /// Limits of an endpoint.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Most bytes of a message that are sent eagerly to a peer of the same site. Default 1 MiB (`LANDBRIDGE_EAGER`).
+    /// Maximum number of bytes of a message that are sent eagerly to a peer of the same site. Default 1 MiB
+    /// (`LANDBRIDGE_EAGER`).
     pub eager: u64,
     /// The same for peers behind gateways, where a rendezvous costs a WAN round trip. Default 1 MiB
     /// (`LANDBRIDGE_EAGER_REMOTE`).
@@ -86,14 +88,15 @@ pub struct Limits {
     /// Maximum length of the messages that a program may submit for copying, instead of keeping them in place until
     /// they are sent. Default 4 KiB (`LANDBRIDGE_INJECT`).
     pub inject: u64,
-    /// Most bytes stored for unexpected messages, over all peers. Default 64 MiB (`LANDBRIDGE_UNEXPECTED`).
+    /// Maximum number of bytes stored for unexpected messages, over all peers. Default 64 MiB
+    /// (`LANDBRIDGE_UNEXPECTED`).
     pub unexpected: u64,
-    /// Most bytes in our own copies of outgoing messages, over all peers, before operations are refused with "again".
-    /// Default 64 MiB.
+    /// Maximum number of bytes in our own copies of outgoing messages, over all peers, before operations are refused
+    /// with "again". Default 64 MiB.
     pub buffered: u64,
-    /// How long a peer may take to accept a connection. Default 10 s.
+    /// Time limit for a peer to accept a connection. Default 10 s.
     pub connect: Duration,
-    /// How long closing waits for bytes to leave. Default 10 s.
+    /// Time limit for queued bytes to leave on close. Default 10 s.
     pub linger: Duration,
 }
 
@@ -121,21 +124,21 @@ pub struct ConfigError {
     pub name: &'static str,
     /// Its value (secrets are not shown).
     pub value: String,
-    /// What is wrong with it.
+    /// The problem, in words.
     pub problem: String,
 }
 
 impl Config {
-    /// Outside any job, listening on this address.
+    /// A configuration outside any job, with this address for the listener.
     pub fn standalone(listen: SocketAddr) -> Config {
         Config { listen, ipv6: plain(listen).is_ipv6(), job: None, native: None, limits: Limits::default() }
     }
 
-    /// From the environment: `LANDBRIDGE_JOB`, `_SECRET`, `_ROSTER`, `_RANK`, `_ADDRESS`, `_GATEWAYS`, `_WINDOW`,
+    /// Reads the environment: `LANDBRIDGE_JOB`, `_SECRET`, `_ROSTER`, `_RANK`, `_ADDRESS`, `_GATEWAYS`, `_WINDOW`,
     /// `_MEMORY`, `_MEMORY_FD`, `_INSIDE_KEYS` (the site's keys; set if ranks must use TLS), `_FABRIC` (the site's own
     /// network, by libfabric's provider), `_LIBFABRIC` (path of a libfabric that contains it), `_IPV6` (set if a
-    /// process of the job has an IPv6 address), and the limits. Without
-    /// `LANDBRIDGE_JOB`: standalone on `LANDBRIDGE_ADDRESS` or 127.0.0.1. `lookup` returns a variable's value.
+    /// process of the job has an IPv6 address), and the limits. Without `LANDBRIDGE_JOB`: standalone on
+    /// `LANDBRIDGE_ADDRESS` or 127.0.0.1. `lookup` returns a variable's value.
     ///
     /// # Errors
     /// [`ConfigError`]: a variable of a job is missing or malformed.
@@ -183,14 +186,14 @@ impl Config {
     }
 }
 
-/// Why a site's own network cannot be used here.
+/// Reasons why a site's own network cannot be used here.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum NativeError {
     /// No libfabric offers its provider.
     #[error(transparent)]
     Find(#[from] FindError),
-    /// One does, but cannot open a port.
+    /// A libfabric offers the provider, but cannot open a port.
     #[error("{library}: {fault}")]
     Port {
         /// Its file and version.
@@ -210,10 +213,10 @@ impl NativeConfig {
     }
 }
 
-/// Bytes of a frame on a site's own network: long enough that its fixed cost hardly matters, short enough that several
-/// fit a cache.
+/// Bytes of a frame on a site's own network: long enough that the fixed cost of a frame hardly matters, short enough
+/// that several fit a cache.
 const FRAME: usize = 64 << 10;
-/// Receives posted at a time.
+/// Number of receives posted at a time.
 const RECEIVES: usize = 64;
 const DEFAULT_WINDOW: u32 = 1 << 20;
 
@@ -251,8 +254,8 @@ impl Env<'_> {
         text.parse().map_err(|problem: &str| ConfigError { name, value: "…".into(), problem: problem.into() })
     }
 
-    /// The descriptor that this rank inherited, then the path of its agent's: which of them can be opened depends on
-    /// what is between the agent and the program.
+    /// Paths of the region: the descriptor that this rank inherited, then the agent's path. Which of them can be opened
+    /// depends on the programs and containers between the agent and this rank.
     fn memory(&self) -> Result<Vec<PathBuf>, ConfigError> {
         let Some(path) = self.text("LANDBRIDGE_MEMORY") else { return Ok(Vec::new()) };
         let inherited: Option<u32> = self.parse("LANDBRIDGE_MEMORY_FD")?;

@@ -30,8 +30,8 @@ mod waiting;
 pub use opening::OpenError;
 use opening::open_memory;
 
-/// Which link carries items to a peer. Chosen with the first item and then kept, because links keep no order among each
-/// other.
+/// The link that carries items to a peer. It is chosen with the first item and then kept, because different links do
+/// not keep the order of items.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Route {
     Own,
@@ -40,16 +40,16 @@ enum Route {
     Gateway,
 }
 
-/// The volume that one link was given to carry.
+/// The volume handed to one link.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Carried {
-    /// Messages, and parts of them that were sent separately.
+    /// Messages, and parts of messages that were sent separately.
     pub items: u64,
     /// Bytes of user data in them.
     pub bytes: u64,
 }
 
-/// What an endpoint has sent, by the link that carries it.
+/// Traffic that an endpoint has sent, by link.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
     /// Through memory shared with neighbours.
@@ -65,20 +65,20 @@ pub struct Endpoint {
     me: Address,
     own_peer: PeerId,
     limits: Limits,
-    /// Site and node, as messages name them.
+    /// Site and node, for texts to the user.
     place: String,
-    /// Which rank is where, if this is part of a job.
+    /// The site and node of each rank, if this endpoint is part of a job.
     roster: Option<Roster>,
     protocol: Protocol,
     memory: Option<MemoryLink>,
-    /// What the user should know about how it was opened.
+    /// A note for the user about the way the endpoint was opened.
     note: Option<String>,
     site: SiteLink,
     gateway: Option<GatewayLink>,
     /// By peer.
     routes: Vec<Option<Route>>,
     traffic: Traffic,
-    /// Number of calls of `progress`, and the call up to which sockets are polled every time.
+    /// Number of calls of `progress`, and the call up to which every call polls sockets.
     turn: u64,
     sockets_until: u64,
     /// Items to ourselves.
@@ -90,8 +90,8 @@ const STANDALONE_CREDIT: u64 = 8 << 20;
 const MAX_CREDIT: u64 = 16 << 20;
 const MIN_CREDIT: u64 = 64 << 10;
 /// With a memory link, a call costs less than one system call. So sockets are polled on every call only while they are
-/// active, for this many calls after they had something; otherwise on one in this many fruitless calls, and one in this
-/// many calls overall.
+/// active, for `SOCKETS_FOR` calls after they had something. Otherwise they are polled at these intervals of calls: if
+/// the call moved nothing through memory, and if it moved something.
 const SOCKETS_FOR: u64 = 64;
 const SOCKETS_WHEN_FRUITLESS: u64 = 32;
 const SOCKETS_ALWAYS: u64 = 64;
@@ -108,7 +108,8 @@ impl Endpoint {
         Self::open_on(listener, config, instance, regions)
     }
 
-    /// The same with a listener that is bound already, to an address that [`Config::listen`] need not name.
+    /// Like [`Endpoint::open`], with a listener that is already bound, to an address that [`Config::listen`] need not
+    /// name.
     ///
     /// # Errors
     /// [`OpenError`].
@@ -146,7 +147,7 @@ impl Endpoint {
         let paths = job.as_ref().map_or(&[][..], |job| &job.memory);
         let (memory, note) =
             open_memory(paths, &own, limits).map_err(|source| OpenError::Memory { place: place.clone(), source })?;
-        // No network link within the site is needed if there are no other ranks, or all are reached through memory.
+        // The site needs no network link if it has no other ranks, or if all of them are reached through memory.
         let here = job.as_ref().and_then(|job| job.roster.site(me.identity.site));
         let needless = here.is_some_and(|site| {
             let nodes = site.nodes.iter().filter(|node| node.ranks > 0).count();
@@ -184,7 +185,7 @@ impl Endpoint {
         })
     }
 
-    /// What the user should know about this endpoint, though it works.
+    /// A note for the user about this endpoint, which works nevertheless.
     pub fn note(&self) -> Option<&str> {
         self.note.as_deref()
     }
@@ -194,7 +195,7 @@ impl Endpoint {
         self.me
     }
 
-    /// The peer with this address. Cheap if it is known. If it is unreachable, operations to it fail.
+    /// The peer with this address; cheap if it is already known. Operations to an unreachable peer fail.
     pub fn peer(&mut self, address: Address) -> PeerId {
         self.protocol.intern(address)
     }
@@ -224,7 +225,7 @@ impl Endpoint {
                 }
                 Err(back) => op = back,
             }
-            // It would only be copied in order to wait: better to try again later.
+            // The message would be copied only to wait: it is better to try again later.
             if copied && memory.is_full(to) {
                 return Err(NotBegun::Again);
             }
@@ -234,7 +235,7 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Whether a send would be refused for now, because too much is queued.
+    /// True if a send would be refused for now, because too much is queued.
     pub fn is_full(&self) -> bool {
         self.check_room() == Err(NotBegun::Again)
     }
@@ -250,8 +251,9 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Starts to send a share: bytes for several ranks at other sites. It is sent when all receivers are ready, and
-    /// completes when its buffer is no longer read; a lost receiver fails it then, and the others get it all the same.
+    /// Starts a share: bytes for several ranks at other sites. It is sent when all receivers are ready or have room for
+    /// it, and completes when its buffer is no longer read. If a receiver is lost, the others still get the share, and
+    /// it completes with a failure.
     ///
     /// # Errors
     /// [`NotBegun::Tree`], [`NotBegun::UnknownPeer`], [`NotBegun::Closed`].
@@ -265,10 +267,11 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Awaits the share of a peer with this key. It completes when all of it is in the buffer.
+    /// Awaits the share of a peer with this key. It completes when all its bytes are in the buffer.
     ///
     /// # Errors
-    /// [`NotBegun::Again`] if a share of the peer with this key, or too many, are awaited; [`NotBegun::UnknownPeer`].
+    /// [`NotBegun::Again`] if a share of the peer with this key is awaited already, or too many shares are;
+    /// [`NotBegun::UnknownPeer`].
     pub fn receive_share(&mut self, from: PeerId, key: u64, buffer: Buffer, user: UserData) -> Result<(), NotBegun> {
         self.check_open()?;
         self.protocol.receive_share(from, key, buffer, user)?;
@@ -279,14 +282,14 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Bytes from the start that are in the buffer of an awaited share, to be passed on before all is there. `None`: it
-    /// has completed.
+    /// Number of bytes at the start of an awaited share that are in its buffer, to be passed on before the rest
+    /// arrives. `None`: the share has completed.
     pub fn share_arrived(&self, user: UserData) -> Option<u64> {
         self.protocol.sharing.arrived(user)
     }
 
-    /// Gives a share up. `true`: its memory is not used any more, and it has no completion with this `user`. `false`:
-    /// it is being sent, and completes when its receivers have it or are lost; or it has completed.
+    /// Gives a share up. `true`: its memory is no longer used, and it has no completion with this `user`. `false`: it
+    /// is being sent, and completes when its receivers have it or are lost; or it has completed already.
     pub fn forget_share(&mut self, user: UserData) -> bool {
         self.protocol.sharing.forget(user)
     }
@@ -322,7 +325,8 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Cancels the oldest posted receive with this context, if it has not matched; it completes with `Cancelled`.
+    /// Cancels the oldest posted receive with this context that has not matched. It completes with `Cancelled`. Returns
+    /// false if there is none.
     pub fn cancel(&mut self, context: usize) -> bool {
         self.protocol.cancel(context)
     }
@@ -360,7 +364,7 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Moves bytes without blocking. Returns whether anything moved.
+    /// Moves bytes without blocking. Returns true if any moved.
     pub fn progress(&mut self) -> bool {
         self.turn += 1;
         let mut moved = self.memory.as_mut().is_some_and(|memory| memory.progress(&mut self.protocol));
@@ -382,7 +386,7 @@ impl Endpoint {
         moved
     }
 
-    /// Sleeps until something arrives or `timeout` has passed; then does [`Endpoint::progress`].
+    /// Sleeps until something arrives or `timeout` has passed, then calls [`Endpoint::progress`].
     pub fn wait(&mut self, timeout: Duration) -> bool {
         let timeout = self.site.longest_sleep().map_or(timeout, |longest| timeout.min(longest));
         if self.memory.as_mut().is_none_or(MemoryLink::fall_asleep) {
@@ -413,7 +417,7 @@ impl Endpoint {
         let _ = rustix::event::poll(&mut fds[..count], Some(&timeout));
     }
 
-    /// Why operations have failed although no process may have ended: the memory that ranks share is exhausted, or
+    /// A reason for failed operations other than the end of a process: the memory that ranks share is exhausted, or
     /// there is no connection to a peer of this site, or the last gateway fell silent. Reported once, and only in jobs:
     /// a program started in another way expects no output from us.
     pub fn take_trouble(&mut self) -> Option<String> {
@@ -426,8 +430,8 @@ impl Endpoint {
         trouble.filter(|_| !self.place.is_empty()).map(|trouble| format!("{}: {trouble}", self.place))
     }
 
-    /// Whether memory that ranks share is exhausted, and [`Endpoint::take_trouble`] was not called since. Then messages
-    /// may be lost that no operation of ours waits for, such as the word that another rank may send.
+    /// True if the memory that ranks share is exhausted and [`Endpoint::take_trouble`] was not called since. Messages
+    /// may then be lost that no operation of ours waits for, such as a message that another rank may send.
     pub fn is_out_of_memory(&self) -> bool {
         self.memory.as_ref().is_some_and(MemoryLink::has_trouble)
     }
@@ -452,19 +456,19 @@ impl Endpoint {
         self.site.fabric()
     }
 
-    /// What the gateways report about the links between the job's sites, numbered as in the roster. It arrives with
-    /// [`Endpoint::progress`], at the latest a second after a figure has changed by 15 %. `None`: nothing was reported
+    /// The gateways' figures of the links between the job's sites, numbered as in the roster. They arrive with
+    /// [`Endpoint::progress`], at the latest a second after a figure has changed by 15 %. `None`: none have arrived
     /// yet, or the job has one site only.
     pub fn links(&self) -> Option<&LinkTable> {
         self.gateway.as_ref().and_then(GatewayLink::links)
     }
 
-    /// What has been sent so far, by link.
+    /// The traffic sent so far, by link.
     pub fn traffic(&self) -> Traffic {
         self.traffic
     }
 
-    /// Whether a completion has not yet been taken.
+    /// True if a completion has not been taken yet.
     #[inline]
     pub fn has_completed(&self) -> bool {
         !self.protocol.completions.is_empty()
@@ -475,18 +479,18 @@ impl Endpoint {
         self.protocol.completions.pop_front()
     }
 
-    /// Whether nothing of ours is queued or in flight.
+    /// True if nothing of ours is queued or in flight.
     pub fn is_idle(&self) -> bool {
         self.protocol.is_idle() && self.is_flushed()
     }
 
-    /// Whether a thread may block on this endpoint: a receive is posted, or something is in flight. Multi-receive
+    /// True if a thread may block on this endpoint: a receive is posted, or something is in flight. Multi-receive
     /// buffers, which MPI libraries keep posted all the time, do not count.
     pub fn is_awaited(&self) -> bool {
         self.protocol.is_awaited() || !self.is_flushed()
     }
 
-    /// Whether everything has been handed to the operating system.
+    /// True if everything has been handed to the operating system.
     pub fn is_flushed(&self) -> bool {
         self.site.is_idle()
             && self.memory.as_ref().is_none_or(Link::is_idle)
@@ -494,7 +498,7 @@ impl Endpoint {
             && self.looped.is_empty()
     }
 
-    /// Waits (at most [`Limits::linger`]) until what is queued has been sent, says goodbye, and closes. Later
+    /// Waits (at most [`Limits::linger`]) until all queued bytes have been sent, sends goodbyes, and closes. Later
     /// operations are refused.
     pub fn close(&mut self) {
         if std::mem::replace(&mut self.closed, true) {
@@ -515,8 +519,8 @@ impl Endpoint {
         }
     }
 
-    /// Makes progress until `done`, for at most [`Limits::linger`], and longer while gateways have patience with a site
-    /// that is cut off.
+    /// Makes progress until `done`, for at most [`Limits::linger`]. The limit starts anew while gateways still have
+    /// patience with a site that is cut off.
     fn progress_until(&mut self, done: impl Fn(&Endpoint) -> bool) {
         let mut deadline = Instant::now() + self.limits.linger;
         while !done(self) && Instant::now() < deadline {
@@ -593,7 +597,7 @@ impl Endpoint {
         }
     }
 
-    /// An item to ourselves arrives at once.
+    /// Delivers an item to ourselves at once.
     fn deliver_to_self(&mut self, mut item: Outgoing) {
         let count = item.left().min(SELF_FRAME);
         let message = item.head.unwrap_or(wire::Message::More { id: item.id, offset: item.at, reply: item.reply });

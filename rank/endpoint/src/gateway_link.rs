@@ -1,8 +1,8 @@
 //! The gateway link: one connection to each gateway of the site, shared by all peers of other sites.
 //!
-//! [`member::Conversations`] tracks what is in flight with each peer and handles losses. Here are the sockets
-//! (`gateway_link/connection.rs`), the handling of what gateways send (`gateway_link/arrival.rs`), and the splitting of
-//! items into frames. Peers take turns frame by frame, so a long message to one does not delay the others.
+//! [`member::Conversations`] tracks frames in flight with each peer and handles losses. This link has the sockets
+//! (`gateway_link/connection.rs`), the handling of frames from gateways (`gateway_link/arrival.rs`), and the splitting
+//! of items into frames. Peers take turns frame by frame, so a long message to one does not delay the others.
 
 mod arrival;
 mod connection;
@@ -35,11 +35,11 @@ use crate::operation::{PeerId, ShareOp};
 use crate::reader::Broken;
 use crate::sharing::Pieces;
 
-/// How long the other gateways may take once one is connected.
+/// Time limit for the other gateways once one is connected.
 const MOMENT: Duration = Duration::from_secs(1);
-/// How long a gateway may take when it is dialled again.
+/// Time limit for a gateway that is dialled again.
 const REDIAL: Duration = Duration::from_secs(5);
-/// A frame, kept until its receiver has it. The body of a share's is kept once for all its receivers.
+/// A frame, kept until its receiver has it. All receivers of a share's frame use the same body.
 #[derive(Clone, Debug)]
 struct Frame {
     head: Arc<Vec<u8>>,
@@ -59,7 +59,7 @@ pub(crate) struct GatewayLink {
     looked_ns: u64,
     /// Bytes of our own copies in queues.
     buffered: u64,
-    /// Why the last gateway is lost, if it fell silent.
+    /// The reason for the loss of the last gateway, if it fell silent.
     trouble: Option<String>,
 }
 
@@ -108,7 +108,7 @@ impl Carrier<Frame, Items> for Cutter<'_> {
 
     fn cut(&mut self, queue: &mut Items, header: FrameHeader, most: u32) -> (Frame, u32) {
         let most = queue.most(most);
-        // Nothing is taken off an empty queue; if it were, the frame would be empty.
+        // An empty queue is never cut; if it were, the frame would be empty.
         let nothing = || Outgoing::header(Message::More { id: 0, offset: 0, reply: false });
         if queue.is_empty() {
             queue.0.push_back(nothing());
@@ -170,8 +170,8 @@ impl Carrier<Frame, Items> for Cutter<'_> {
 }
 
 impl GatewayLink {
-    /// Connects to the gateways of the site: waits at most `timeout` for the first, and a moment for the others, which
-    /// are retried later.
+    /// Connects to the site's gateways. Waits at most `timeout` for the first, then a moment for the others, which are
+    /// retried later.
     pub(crate) fn open(own: Credentials, job: &JobConfig, timeout: Duration) -> Result<GatewayLink, OpenError> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(OpenError::io)?;
         let gateways = job.gateways.iter().take(MAX_GATEWAYS);
@@ -231,32 +231,32 @@ impl GatewayLink {
         self.epoll.as_fd()
     }
 
-    /// Asks all peers to acknowledge what they have not acknowledged yet: nothing more will be sent. The request is
-    /// repeated until everything is acknowledged, because a request that arrives while a peer closes is lost, and the
-    /// next one shows that the peer is gone.
+    /// Asks all peers to acknowledge everything in flight: nothing more will be sent. The request is repeated until
+    /// everything is acknowledged. A request that arrives while a peer closes is lost, and the next one shows that the
+    /// peer is gone.
     pub(crate) fn leave(&mut self, sink: &mut dyn Sink) {
         self.leaving = true;
         self.talk.leave(self.now_ns());
         self.flush(sink);
     }
 
-    /// Whether every peer that still exists has received everything sent to it.
+    /// True if every peer that still exists has received everything sent to it.
     pub(crate) fn is_settled(&self) -> bool {
         self.talk.is_settled()
     }
 
-    /// Whether a peer's site cannot be reached at the moment. That state ends when its gateway loses patience.
+    /// True if a peer's site cannot be reached at the moment. That state ends when its gateway loses patience.
     pub(crate) fn is_cut_off(&self) -> bool {
         self.talk.is_cut_off()
     }
 
-    /// What the first gateway that is connected and has said so knows of the links between the job's sites.
+    /// Figures of the links between the job's sites, from the first connected gateway that has sent them.
     pub(crate) fn links(&self) -> Option<&LinkTable> {
-        // A closed link has no connections any more.
+        // A closed link has no connections.
         self.links.first(|route| self.connections.get(usize::from(route.0)).is_some_and(Connection::is_open))
     }
 
-    /// Sends a share whose receivers are all ready.
+    /// Sends a share whose receivers are all ready or have room for it.
     pub(crate) fn share(&mut self, number: usize, op: ShareOp, sink: &mut dyn Sink) {
         let to: Vec<_> = op.to.iter().filter_map(|peer| Some((*peer, sink.address(*peer)?.identity))).collect();
         let pieces = Pieces { number, key: op.key, buffer: Arc::new(op.buffer), at: 0, begun: false };
@@ -264,7 +264,7 @@ impl GatewayLink {
         self.flush(sink);
     }
 
-    /// A peer will send a share.
+    /// Prepares for a share from a peer.
     pub(crate) fn expect_share(&mut self, from: PeerId, sink: &dyn Sink) {
         if let Some(address) = sink.address(from).filter(|address| address.identity.site != self.own.me.identity.site) {
             self.talk.expect_shares(from, address.identity);
@@ -310,8 +310,8 @@ impl GatewayLink {
         }
     }
 
-    /// Dials a lost gateway again if there are others: without any, everything is lost already. Returns whether it is
-    /// connected now.
+    /// Dials a lost gateway again if another one is connected: without any, all peers are lost already. Returns true if
+    /// the lost gateway is connected now.
     fn revive(&mut self, at: usize, now_ns: u64) -> bool {
         let alone = !self.any_is_open();
         let connection = &mut self.connections[at];
@@ -336,14 +336,14 @@ impl GatewayLink {
         }
     }
 
-    /// A gateway's connection broke. Other gateways take over what it carried; without any, all peers are lost.
+    /// Handles a broken connection to a gateway. Other gateways take over its frames; without any, all peers are lost.
     fn lose_connection(&mut self, at: usize, broken: &Broken, sink: &mut dyn Sink) {
         let connection = &mut self.connections[at];
         let reason = format!("gateway {}: {broken}", connection.gateway.address);
         connection.lose(reason.clone());
         self.talk.route_lost(Route(at as u8));
         if !self.any_is_open() {
-            // One that closes the connection may have been told to, or the agent knows of its end.
+            // A gateway that closes the connection may do so on request, or the agent reports its end.
             if let Broken::Silent(_) = broken {
                 self.trouble.get_or_insert_with(|| reason.clone());
             }
@@ -354,12 +354,12 @@ impl GatewayLink {
         }
     }
 
-    /// Why this rank has lost its last gateway, if that fell silent. Reported once.
+    /// The reason for the loss of this rank's last gateway, if that fell silent. Reported once.
     pub(crate) fn take_trouble(&mut self) -> Option<String> {
         self.trouble.take()
     }
 
-    /// Notices gateways that are silent.
+    /// Sends pings to quiet gateways and gives up silent ones, if it is time to look.
     fn listen_for_silence(&mut self, now_ns: u64, sink: &mut dyn Sink) {
         if now_ns - self.looked_ns < LOOK_NS {
             return;
@@ -412,8 +412,8 @@ impl GatewayLink {
     }
 }
 
-/// Settings for a rank's conversations. Different ranks start with different gateways, so that short messages of all
-/// ranks do not load the same gateway.
+/// Settings for a rank's conversations. Ranks start with different gateways, so that the short messages of all ranks do
+/// not load the same one.
 fn settings(own: &Credentials, gateways: usize) -> Settings {
     let first = match own.me.identity.slot.kind() {
         SlotKind::Rank(rank, _) => rank.0 as usize % gateways.max(1),
@@ -430,7 +430,7 @@ fn notice(connections: &mut [Connection], route: Route, header: FrameHeader, rec
     }
 }
 
-/// A peer is lost; what was queued for it is never sent.
+/// Handles the loss of a peer. Items queued for it are never sent.
 fn lose(talk: &mut Talk, buffered: &mut u64, peer: PeerId, reason: Option<String>, sink: &mut dyn Sink) {
     sink.lost(peer, reason);
     for item in talk.lose(peer).into_iter().flat_map(|items| items.0) {
@@ -496,7 +496,7 @@ impl Link for GatewayLink {
     }
 
     fn close(&mut self) {
-        // Final acknowledgements, for peers that ask later, when this rank is gone. They are sent with the goodbye.
+        // Final acknowledgements, for peers that ask when this rank is gone. They are sent with the goodbye.
         let connections = &mut self.connections;
         self.talk.farewell(&mut |route, header, receipt| notice(connections, route, header, receipt));
         let me = self.own.me.identity;

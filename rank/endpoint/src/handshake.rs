@@ -1,4 +1,4 @@
-//! How this endpoint identifies itself when a connection starts, and which peers it admits. The messages are
+//! The identity that this endpoint proves when a connection starts, and the peers that it admits. The messages are
 //! `member::handshake`'s.
 
 use std::io;
@@ -37,7 +37,7 @@ impl Credentials {
 
     /// A fresh [token](wire::token) for a gateway of this site.
     pub(crate) fn token(&self, gateway: &Gateway) -> io::Result<[u8; TOKEN_LEN]> {
-        // A clock before 1970 makes an old token, which a gateway treats as none.
+        // A clock before 1970 makes an old token, which a gateway treats like a missing one.
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let to = Audience { site: &gateway.site, gateway: &gateway.name };
         Ok(Token::make(&self.secret, (self.job.0, since.as_secs()), to, random()?))
@@ -57,7 +57,7 @@ impl Credentials {
     /// Checks that a peer that dialled meant this endpoint.
     ///
     /// # Errors
-    /// Why it must be refused.
+    /// The refusal to send to the peer.
     pub(crate) fn admits(&self, hello: &Hello) -> Result<(), Refusal> {
         if hello.purpose != Purpose::Peer {
             return Err(Refusal::new(RefusalCode::Purpose, "this is a rank's port, not a gateway's"));
@@ -79,7 +79,7 @@ fn random<const LENGTH: usize>() -> io::Result<[u8; LENGTH]> {
     Ok(bytes)
 }
 
-/// The accepting end's next message, and, when the handshake is over, the peer's address or why it was refused.
+/// The accepting end's next message and, when the handshake is over, the peer's address or its refusal.
 type Accepted = (Option<Handshake>, Option<Result<Address, Refusal>>);
 
 /// The accepting end's next step. `key`: the key that this end presented by TLS; empty without TLS.
@@ -109,7 +109,7 @@ pub(crate) fn accept(
 /// The limits that this endpoint grants: none beyond the protocol's.
 const WELCOME: Welcome = Welcome { max_payload: MAX_PAYLOAD, window: u32::MAX, run: 0 };
 
-/// Refuses limits that no acceptor grants.
+/// Rejects limits that no acceptor grants.
 pub(crate) fn check(welcome: &Welcome) -> Result<(), Misbehaved> {
     match welcome.max_payload {
         1024..=MAX_PAYLOAD => Ok(()),

@@ -1,8 +1,8 @@
 //! The endpoint inside a rank: tag matching, transfers, and the links that carry them.
 //!
-//! An [`Endpoint`] is driven by polling: nothing happens except inside its methods, there is no thread and no signal.
-//! Operations ([`operation`]) go in, completions come out, `progress` moves bytes. Knows nothing of libfabric's ABI
-//! (that is `provider`) and nothing of MPI.
+//! An [`Endpoint`] is driven by polling: nothing happens outside its methods, there is no thread and no signal.
+//! Operations ([`operation`]) go in, completions come out, `progress` moves bytes. The crate knows nothing of
+//! libfabric's ABI (that is `provider`) and nothing of MPI.
 //!
 //! Start reading at [`Endpoint`].
 

@@ -1,7 +1,7 @@
 //! The interface between links and the protocol.
 //!
-//! A [`Link`] carries [`Outgoing`] items to peers, split into frames, and hands what arrives to a [`Sink`]. It knows
-//! how to reach peers and nothing about matching; the protocol knows matching and nothing about sockets.
+//! A [`Link`] carries [`Outgoing`] items to peers, split into frames, and passes arriving frames to a [`Sink`]. It
+//! knows how to reach peers and nothing about matching; the protocol knows matching and nothing about sockets.
 
 use std::io;
 use std::sync::Arc;
@@ -15,30 +15,30 @@ use wire::{FrameHeader, Message, WireError};
 use crate::operation::{Kind, PeerId, UserData};
 use crate::protocol::Place;
 
-/// Where an item's bytes are.
+/// Location of an item's bytes.
 #[derive(Debug)]
 pub(crate) enum Bytes {
     None,
-    /// All of it belongs to this item.
+    /// A buffer that belongs to this item alone.
     Buffer(Buffer),
-    /// A transfer keeps it for further items.
+    /// A buffer that a transfer keeps for further items.
     Shared(Arc<Buffer>),
-    /// A share's, for one receiver that gets the rest of it alone.
+    /// The rest of a share, for one receiver that gets it alone.
     Share {
         key: u64,
         buffer: Arc<Buffer>,
     },
-    /// In a registered region, read when a frame is made.
+    /// In a registered region, which is read when a frame is made.
     Region {
         key: u64,
         address: u64,
     },
 }
 
-/// A message with nothing queued behind it goes through gateways in this many frames: the delay it has at each gateway
-/// is then a sixteenth of its transmission time.
+/// A message with nothing queued behind it goes through gateways in this many frames: its delay at each gateway is then
+/// a sixteenth of its transmission time.
 const PIPELINE: u64 = 16;
-/// Smaller frames would cost more than they gain, in bytes.
+/// Minimum size of such a part in bytes: smaller frames would cost more than they gain.
 const LEAST_PART: u64 = 4 << 10;
 
 /// Something to send to a peer: a message header followed by bytes `at..end` of a transfer, in one or more frames.
@@ -54,18 +54,18 @@ pub(crate) struct Outgoing {
     pub bytes: Bytes,
     /// The user's buffer may be reused once `Link::send` has returned.
     pub detach: bool,
-    /// Reported to the sink when the last byte has been sent.
+    /// Reported to the sink once the last byte has been sent.
     pub sent: Option<Sent>,
 }
 
 impl Outgoing {
-    /// Only a header.
+    /// An item that is only a header.
     pub(crate) fn header(message: Message) -> Outgoing {
         let bytes = Bytes::None;
         Outgoing { head: Some(message), id: 0, reply: false, at: 0, end: 0, bytes, detach: false, sent: None }
     }
 
-    /// Replaces the user's memory by a copy. Returns the bytes copied.
+    /// Replaces the user's memory by a copy. Returns the number of bytes copied.
     pub(crate) fn detach_now(&mut self) -> u64 {
         match std::mem::replace(&mut self.bytes, Bytes::None) {
             Bytes::Buffer(buffer) => {
@@ -85,14 +85,14 @@ impl Outgoing {
         self.end - self.at
     }
 
-    /// The longest payload of its frames when nothing is queued behind it: it is split into several frames, so that a
-    /// gateway forwards the first ones while the others arrive. When more is queued, full frames are cheaper.
+    /// The longest payload of its frames if nothing is queued behind it: the item is split into several frames, so that
+    /// a gateway forwards the first ones while the others arrive. If more is queued, full frames are cheaper.
     pub(crate) fn pipelined(&self, max_payload: u32) -> u32 {
         let part = (self.end / PIPELINE).max(LEAST_PART) + MAX_HEADER as u64;
         part.min(max_payload.into()) as u32
     }
 
-    /// The message header of the next frame and how many bytes follow it, for frames of at most `max_payload`.
+    /// The message header of the next frame and the number of bytes after it, for payloads of at most `max_payload`.
     pub(crate) fn next_frame(&self, max_payload: u32) -> (Encoded, u64) {
         let room = u64::from(max_payload) - MAX_HEADER as u64;
         let count = room.min(self.left());
@@ -104,20 +104,20 @@ impl Outgoing {
         (message.encode(count), count)
     }
 
-    /// Bytes the next frame takes, header included.
+    /// Length of the next frame in bytes, header included.
     pub(crate) fn next_frame_len(&self, max_payload: u32) -> u32 {
         let (header, count) = self.next_frame(max_payload);
         (HEADER_LEN + header.as_slice().len()) as u32 + count as u32
     }
 
-    /// Notes that `count` bytes have been sent. Returns whether those were the last.
+    /// Records that `count` bytes have been sent. Returns true if those were the last.
     pub(crate) fn advance(&mut self, count: u64) -> bool {
         self.head = None;
         self.at += count;
         self.at == self.end
     }
 
-    /// Appends the next frame to `out`, with the header for its length. Returns whether it was the last.
+    /// Appends the next frame to `out`, with the header for its length. Returns true if it was the last.
     pub(crate) fn cut_frame(
         &mut self,
         max_payload: u32,
@@ -141,7 +141,7 @@ impl Outgoing {
         true
     }
 
-    /// Appends bytes `at..at + count` to `out`; the status if a region is gone.
+    /// Appends bytes `at..at + count` to `out`. The error is the status for a region that is gone.
     pub(crate) fn copy_to(&self, count: u64, regions: &Regions, out: &mut Vec<u8>) -> Result<(), Status> {
         let range = self.at as usize..(self.at + count) as usize;
         match &self.bytes {
@@ -157,7 +157,7 @@ impl Outgoing {
         Ok(())
     }
 
-    /// Writes the next bytes, as many as fit into `out`; the status if a region is gone.
+    /// Copies the next bytes, as many as fit, into `out`. The error is the status for a region that is gone.
     pub(crate) fn copy_into(&self, regions: &Regions, out: &mut [u8]) -> Result<(), Status> {
         if self.is_region() {
             let mut copy = Vec::with_capacity(out.len());
@@ -173,7 +173,7 @@ impl Outgoing {
         Ok(())
     }
 
-    /// Whether the bytes have to be copied out under the regions' lock.
+    /// True if the bytes have to be copied under the regions' lock.
     pub(crate) fn is_region(&self) -> bool {
         matches!(self.bytes, Bytes::Region { .. })
     }
@@ -199,23 +199,23 @@ pub(crate) fn status_of(error: memory::RegionError) -> Status {
     }
 }
 
-/// What has been sent.
+/// A part of the work that a link has finished.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Sent {
     /// A send or write that is now complete for the user.
     Complete { kind: Kind, user: UserData, tagged: bool, tag: u64, length: u64 },
     /// The last bytes of this transfer have been sent.
     Transfer(TransferId),
-    /// One of those who send the share with this number has sent all.
+    /// One of the senders of the share with this number has sent all its frames.
     Share(usize),
 }
 
-/// What a link reports to the protocol.
+/// Reports from a link to the protocol.
 pub(crate) trait Sink {
-    /// A frame from a peer starts, with `following` bytes after its message header. Returns where they go.
+    /// A frame from a peer starts, with `following` bytes after its message header. Returns the place for these bytes.
     fn begin(&mut self, from: PeerId, message: Message, following: u32) -> Result<Place, Misbehaved>;
-    /// A frame that is available with all its `following` bytes: takes it whole if it is a message that has found its
-    /// receive. `read` copies the bytes out. Otherwise the frame must go through `begin`.
+    /// Takes a frame whose `following` bytes are all available, if it is a whole message with a posted receive. `read`
+    /// copies the bytes out. Otherwise returns false, and the frame must go through `begin`.
     fn take_whole(
         &mut self,
         from: PeerId,
@@ -223,9 +223,10 @@ pub(crate) trait Sink {
         following: u32,
         read: &mut dyn FnMut(&mut [u8]),
     ) -> Result<bool, Misbehaved>;
-    /// Bytes of the frame that were already read.
+    /// Stores bytes of the frame that were already read.
     fn put(&mut self, place: &mut Place, bytes: &[u8]);
-    /// Bytes of the frame, to be read by `read` into the memory it is given (at most `limit` bytes). Returns how many.
+    /// Has `read` read bytes of the frame straight into their memory, at most `limit`. Returns the number of bytes
+    /// read.
     fn fill(
         &mut self,
         place: &mut Place,
@@ -240,7 +241,7 @@ pub(crate) trait Sink {
     fn unsent(&mut self, to: PeerId, sent: Sent);
     /// One receiver gets the rest of the share with this number alone.
     fn alone(&mut self, share: usize);
-    /// A peer can no longer be reached. `reason` is for the user; `None`: it said goodbye.
+    /// A peer can no longer be reached. `reason` is for the user; `None`: the peer sent a goodbye.
     fn lost(&mut self, peer: PeerId, reason: Option<String>);
     /// The peer with this address.
     fn peer(&mut self, address: Address) -> PeerId;
@@ -272,16 +273,16 @@ pub(crate) enum Misbehaved {
 
 /// A way to reach peers.
 pub(crate) trait Link {
-    /// Sends, or queues, an item for a peer this link reaches. `more`: another item for it follows at once, so that
-    /// both may go out with one system call.
+    /// Sends or queues an item for a peer that this link reaches. `more`: another item for this peer follows at once,
+    /// so both may go out with one system call.
     fn send(&mut self, to: PeerId, item: Outgoing, more: bool, sink: &mut dyn Sink);
-    /// Moves what can be moved without blocking. Returns whether anything moved.
+    /// Moves bytes without blocking. Returns true if any moved.
     fn progress(&mut self, sink: &mut dyn Sink) -> bool;
-    /// Whether nothing is queued.
+    /// True if nothing is queued.
     fn is_idle(&self) -> bool;
     /// Bytes of our own copies waiting to be sent.
     fn buffered(&self) -> u64;
-    /// Says goodbye on all connections whose queues are empty, and closes.
+    /// Sends a goodbye on every connection whose queue is empty, and closes.
     fn close(&mut self);
 }
 

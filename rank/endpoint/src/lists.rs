@@ -6,7 +6,7 @@ use rustc_hash::FxHashMap;
 
 const NONE: u32 = u32::MAX;
 
-/// Lists named by `Key`; a node is in at most one list of each `Lists`.
+/// Lists named by `Key`. A node is in at most one list of each `Lists`.
 pub(crate) struct Lists<Key> {
     ends: FxHashMap<Key, (u32, u32)>,
     links: Vec<(u32, u32)>,
@@ -31,7 +31,7 @@ impl<Key: Hash + Eq + Copy> Lists<Key> {
         self.links[at] = (before, NONE);
     }
 
-    /// Takes a node out of the list it is in.
+    /// Removes a node from its list.
     pub(crate) fn remove(&mut self, key: Key, node: u32) {
         let (before, after) = self.links[node as usize];
         let Some((first, last)) = self.ends.get_mut(&key) else { return };
@@ -62,7 +62,7 @@ impl<Key: Hash + Eq + Copy> Lists<Key> {
         self.ends.get(&key).map(|(first, _)| *first)
     }
 
-    /// The nodes from the oldest on.
+    /// The nodes, from the oldest on.
     pub(crate) fn iter(&self, key: Key) -> impl Iterator<Item = u32> {
         std::iter::successors(self.first(key), |node| {
             let next = self.links[*node as usize].1;

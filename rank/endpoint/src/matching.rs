@@ -1,9 +1,9 @@
-//! Which receive gets which message: posted receives and unexpected messages.
+//! Matching of messages and receives: posted receives and unexpected messages.
 //!
-//! Both queues find an exact match in constant time, whatever their length; receives that ignore tag bits are examined
-//! in the order they were posted. A short queue is searched linearly, which is faster than any index. The rule is
-//! MPI's: a message goes to the oldest receive that matches it, a receive gets the oldest message that matches it.
-//! Entries are numbers whose meaning is the caller's.
+//! Both queues find an exact match in constant time, regardless of their length. Receives that ignore tag bits are
+//! examined in the order they were posted. A short queue is searched linearly, which is faster than any index. The rule
+//! is MPI's: a message goes to the oldest receive that matches it, a receive gets the oldest message that matches it.
+//! The queues do not interpret the values of their entries.
 
 use slab::Slab;
 
@@ -20,7 +20,7 @@ pub(crate) struct Envelope {
 }
 
 impl Match {
-    /// Whether a message with this envelope matches.
+    /// True if a message with this envelope matches.
     pub(crate) fn takes(&self, envelope: &Envelope) -> bool {
         self.tagged == envelope.tagged
             && self.from.is_none_or(|from| from == envelope.from)
@@ -36,7 +36,8 @@ impl Match {
     }
 }
 
-/// A longer queue gets an index, which it keeps until it is a lot shorter. Tests exercise both kinds all the time.
+/// A longer queue gets an index, which it keeps until it is much shorter. The limit is small in tests, so that they
+/// exercise both kinds.
 const FEW: usize = if cfg!(test) { 4 } else { 32 };
 const FEW_AGAIN: usize = FEW / 4;
 
@@ -74,7 +75,7 @@ struct PostedEntry<T> {
 /// Receives waiting for a message.
 pub(crate) struct Posted<T> {
     entries: Slab<PostedEntry<T>>,
-    /// All of them, oldest first, unless they are `indexed`.
+    /// All entries, oldest first, unless they are `indexed`.
     few: Vec<u32>,
     indexed: bool,
     lists: Lists<PostedList>,
@@ -165,10 +166,10 @@ struct UnexpectedEntry<T> {
 /// Messages waiting for a receive.
 pub(crate) struct Unexpected<T> {
     entries: Slab<UnexpectedEntry<T>>,
-    /// All that can be found, oldest first, unless they are indexed: then, how many.
+    /// The messages that are not hidden, oldest first, unless they are indexed. `indexed` is then their number.
     few: Vec<u32>,
     indexed: usize,
-    /// All tagged, all untagged: in order of arrival.
+    /// Tagged messages and untagged ones, each in order of arrival.
     all: Lists<bool>,
     by_tag: Lists<(bool, u64)>,
     exact: Lists<(PeerId, bool, u64)>,
@@ -236,8 +237,7 @@ impl<T> Unexpected<T> {
         &mut self.entries[key.0].value
     }
 
-    /// Hides a message, so that it can no longer be found; [`Unexpected::get`] still works until
-    /// [`Unexpected::remove`].
+    /// Hides a message: it is no longer found. [`Unexpected::get`] still works until [`Unexpected::remove`].
     pub(crate) fn hide(&mut self, key: UnexpectedKey) {
         if self.indexed == 0 {
             return take_out(&mut self.few, key.0);
@@ -257,7 +257,7 @@ impl<T> Unexpected<T> {
         }
     }
 
-    /// Forgets a hidden message.
+    /// Removes a hidden message.
     pub(crate) fn remove(&mut self, key: UnexpectedKey) -> (Envelope, T) {
         let entry = self.entries.remove(key.0);
         (entry.envelope, entry.value)

@@ -1,13 +1,12 @@
 //! The memory link: rings in a file that the ranks of a node (or of a pool's nodes) map; see the crate `pool`.
 //!
-//! A frame is one record of a ring, without a frame header, because each ring has one writer and one reader. The
-//! payload of a long frame stays where it is, and its reader copies it once, from the writer's memory into the user's
-//! buffer, where the kernel allows it; otherwise it goes through the ring in pieces, as it does between the nodes of a
-//! pool.
+//! A frame is one record of a ring, without a frame header, because each ring has one writer and one reader. Where the
+//! kernel allows it, the payload of a long frame stays in place, and its reader copies it once, from the writer's
+//! memory into the user's buffer. Otherwise it goes through the ring in pieces, as it does between the nodes of a pool.
 //!
-//! New writers are found by checking for knocks now and then, as a listener is polled for connections. A sleeping
-//! reader is marked as such in its seat and is woken by a datagram to its doorbell, once per nap. A lost datagram costs
-//! the rest of a nap, which is bounded; anybody may send one, because nothing is trusted because of it.
+//! New writers are found by regular checks for knocks, as a listener is polled for connections. A sleeping reader is
+//! marked in its seat and is woken by a datagram to its doorbell, once per nap. A lost datagram costs the rest of a
+//! nap, which is bounded. Anybody may send a datagram, because it does nothing but end a nap.
 
 mod doorbell;
 mod neighbour;
@@ -29,11 +28,11 @@ use crate::operation::PeerId;
 use doorbell::{Doorbell, Watched};
 use neighbour::{Neighbour, Trouble, Unwritable};
 
-/// Rings that are read on every call; the others take turns, as many at a time.
+/// Number of rings read on every call. The others take turns, this many on each call.
 const HOT: usize = 8;
-/// Most records taken from one ring before the others have their turn.
+/// Maximum number of records taken from one ring before the others have their turn.
 const RECORDS: usize = 64;
-/// Calls between two checks for knocks, and between two checks for ended processes.
+/// Number of calls between two checks for knocks, and between two checks for ended processes.
 const KNOCKS_EVERY: u32 = 64;
 const DEATHS_EVERY: u32 = 16_384;
 
@@ -52,14 +51,14 @@ pub(crate) struct MemoryLink {
     /// Neighbours with items queued or not yet copied.
     sending: Vec<usize>,
     turn: u32,
-    /// Where the round over the rings that are not hot continues.
+    /// Position in the round over the rings that are not hot.
     round: usize,
     nap: u64,
     buffered: u64,
     scratch: Vec<u8>,
-    /// Why the region cannot provide what a neighbour needs; the neighbour is not at fault.
+    /// An error of the region, such as lack of room for a ring; the neighbour is not at fault.
     trouble: Option<PoolError>,
-    /// A word that others read to find out whether they can read our memory.
+    /// A word that others read to test whether they can read our memory.
     _probe: Box<u64>,
 }
 
@@ -120,7 +119,7 @@ impl MemoryLink {
         (ours && self.region.seat(place).is_some()).then_some(place)
     }
 
-    /// Whether this peer has joined the region. Stays true from then on.
+    /// True if this peer has joined the region. Stays true from then on.
     pub(crate) fn reaches(&self, address: Address) -> bool {
         self.place_of(address).is_some()
     }
@@ -130,17 +129,18 @@ impl MemoryLink {
         self.doorbell.poll_fd()
     }
 
-    /// What is wrong with the region itself; reported once.
+    /// An error of the region itself. Reported once.
     pub(crate) fn take_trouble(&mut self) -> Option<PoolError> {
         self.trouble.take()
     }
 
-    /// Whether that has not been reported yet.
+    /// True if such an error has not been reported yet.
     pub(crate) fn has_trouble(&self) -> bool {
         self.trouble.is_some()
     }
 
-    /// Call before sleeping; `false`: something is there already. Either way call [`MemoryLink::wake_up`] afterwards.
+    /// Call before sleeping. `false`: do not sleep, there is something to do. In both cases call
+    /// [`MemoryLink::wake_up`] afterwards.
     pub(crate) fn fall_asleep(&mut self) -> bool {
         self.nap += 1;
         self.region.set_nap(self.place, self.nap);
@@ -156,7 +156,7 @@ impl MemoryLink {
         self.turn = u32::MAX;
     }
 
-    /// The neighbour at a place, met now or earlier.
+    /// The neighbour at a place, created if it is new.
     fn meet(&mut self, place: u32, peer: PeerId) -> Option<usize> {
         if let Some(at) = self.by_place.get(&place) {
             return Some(*at);
@@ -198,7 +198,7 @@ impl MemoryLink {
         !new.is_empty()
     }
 
-    /// Takes what a neighbour has written.
+    /// Takes the records that a neighbour has written. Returns true if there were any.
     fn read(&mut self, at: usize, sink: &mut dyn Sink) -> bool {
         let neighbour = &mut self.neighbours[at];
         for taken in 0..RECORDS {
@@ -222,7 +222,7 @@ impl MemoryLink {
         true
     }
 
-    /// Reads the rings that are hot, and some of the others.
+    /// Reads the hot rings, and some of the others.
     fn read_some(&mut self, sink: &mut dyn Sink) -> bool {
         let mut moved = false;
         let hot = self.reading.len().min(HOT);
@@ -237,7 +237,7 @@ impl MemoryLink {
             let Some(at) = self.reading.get(index).copied() else { break };
             if self.read(at, sink) {
                 moved = true;
-                // It may have been lost, and removed from the list.
+                // A lost neighbour was removed from the list.
                 if index > 0 && self.reading.get(index) == Some(&at) {
                     self.reading[..=index].rotate_right(1);
                 }
@@ -246,14 +246,15 @@ impl MemoryLink {
         moved
     }
 
-    /// Writes what a neighbour's ring takes.
+    /// Writes as many queued items as a neighbour's ring takes.
     fn flush(&mut self, at: usize, sink: &mut dyn Sink) -> bool {
         let neighbour = &mut self.neighbours[at];
         let result = neighbour.flush(&mut self.buffered, &mut self.scratch, sink);
         self.written(at, result, sink)
     }
 
-    /// Handles the result of writing to a neighbour's ring. Returns whether it was written to, or is broken.
+    /// Handles the result of writing to a neighbour's ring. Returns true if something was written, or the ring is
+    /// broken.
     fn written(&mut self, at: usize, result: Result<bool, Corrupt>, sink: &mut dyn Sink) -> bool {
         let moved = match result {
             Ok(moved) => moved,
@@ -272,8 +273,8 @@ impl MemoryLink {
         moved
     }
 
-    /// Looks for neighbours whose process has ended, or that left without a goodbye because the ring was full or never
-    /// used.
+    /// Handles neighbours whose process has ended, and those that left without a goodbye because the ring was full or
+    /// never used.
     fn look_for_deaths(&mut self, sink: &mut dyn Sink) -> bool {
         let mut moved = false;
         let ended = self.doorbell.ended();
@@ -285,7 +286,7 @@ impl MemoryLink {
                 continue;
             }
             moved = true;
-            // What it had written is still there.
+            // The records that it had written are still there.
             self.answer_knocks(sink);
             while !self.neighbours[at].is_lost() && self.read(at, sink) {}
             if !self.neighbours[at].is_lost() {
@@ -302,7 +303,7 @@ impl MemoryLink {
         self.sending.retain(|sending| *sending != at);
         let neighbour = &mut self.neighbours[at];
         let peer = neighbour.peer;
-        // Before it ended it may have copied what we sent. A broken ring says nothing about that.
+        // Before it ended it may have copied our items. A broken ring cannot show that.
         let _ = neighbour.report_copied(&mut self.buffered, sink);
         let items = neighbour.lose(reason.clone());
         sink.lost(peer, reason);
@@ -325,7 +326,7 @@ impl MemoryLink {
         true
     }
 
-    /// Whether the ring to this neighbour has no room, or items are queued for it.
+    /// True if the ring to this neighbour has no room, or items are queued for it.
     pub(crate) fn is_full(&mut self, to: PeerId) -> bool {
         self.by_peer.get(&to).is_some_and(|at| self.neighbours[*at].is_full())
     }
@@ -376,7 +377,7 @@ impl Link for MemoryLink {
         let detach = item.detach;
         if detach {
             self.buffered += item.end;
-            // Its reader would copy it after we have returned.
+            // The reader would copy the bytes after this function has returned.
             if self.neighbours[at].may_want_single_copy(item.left()) {
                 item.detach_now();
             }
@@ -440,7 +441,7 @@ impl Link for MemoryLink {
     }
 }
 
-/// The refusal of an item whose region has been closed, in place of the frame.
+/// The refusal that replaces the frame of an item whose region has been closed.
 fn refusal(item: &Outgoing, status: wire::message::Status) -> wire::message::Encoded {
     wire::Message::Fetched { id: item.id, status }.encode(0)
 }

@@ -19,10 +19,10 @@ pub struct UserData {
     pub flags: u64,
 }
 
-/// When a send or write is complete.
+/// Completion condition of a send or a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CompleteWhen {
-    /// When its bytes are copied or sent, whichever is first: the buffer may be reused at once.
+    /// When its bytes are copied or sent, whichever is first: the user may reuse the buffer at once.
     Buffered,
     /// When all its bytes have been sent to the peer.
     Sent,
@@ -46,12 +46,12 @@ pub struct SendOp {
     pub user: UserData,
 }
 
-/// Which messages a receive or a peek matches.
+/// The messages that a receive or a peek matches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Match {
     /// The sender; `None` is any.
     pub from: Option<PeerId>,
-    /// Match tagged messages; otherwise untagged ones (`tag` and `ignore` then do not count).
+    /// Match tagged messages. Otherwise match untagged ones, and ignore `tag` and `ignore`.
     pub tagged: bool,
     pub tag: u64,
     /// Bits of the tag that are ignored.
@@ -61,18 +61,18 @@ pub struct Match {
 /// A receive to post.
 #[derive(Debug)]
 pub struct RecvOp {
-    /// Which messages it matches.
+    /// The messages that it matches.
     pub matching: Match,
-    /// Where its bytes go. Written until the completion (the `released` one, if `multi`).
+    /// Target of its bytes. Written until the completion (the `released` one, if `multi`).
     pub buffer: Buffer,
-    /// `Some(least)`: a multi-receive. It takes message after message, one behind the other, until fewer than `least`
-    /// bytes are free; the completion that retires the buffer has `released` set.
+    /// `Some(least)`: a multi-receive. It stores message after message, one behind the other, until fewer than `least`
+    /// bytes are free. The completion that retires the buffer has `released` set.
     pub multi: Option<usize>,
     /// Returned with each completion.
     pub user: UserData,
 }
 
-/// What to do with a message that a peek finds.
+/// Action on a message that a peek finds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PeekThen {
     Leave,
@@ -94,7 +94,7 @@ pub struct WriteOp {
     pub buffer: Buffer,
     /// Data for a completion at the peer.
     pub data: Option<u64>,
-    /// When it is complete. A failure at the peer is reported only for `Delivered`.
+    /// Completion condition. A failure at the peer is reported only for `Delivered`.
     pub complete: CompleteWhen,
     /// Returned with the completion.
     pub user: UserData,
@@ -108,7 +108,7 @@ pub struct ReadOp {
     /// The region's key.
     pub key: u64,
     pub address: u64,
-    /// Where the bytes go; its length is the number of bytes read.
+    /// Target of the bytes; its length is the number of bytes read.
     pub buffer: Buffer,
     /// Returned with the completion.
     pub user: UserData,
@@ -126,13 +126,13 @@ pub struct AtomicOp {
     pub datatype: u8,
     /// `enum fi_op`.
     pub operation: u8,
-    /// Whether old values are fetched and compare operands given.
+    /// The form: with or without old values and compare operands.
     pub form: AtomicForm,
     /// Number of elements.
     pub count: u32,
     /// The operands, then the compare operands; at most [`MAX_ATOMIC`] bytes in all.
     pub operands: Vec<u8>,
-    /// Where the old values go.
+    /// Target of the old values.
     pub result: Buffer,
     /// Returned with the completion.
     pub user: UserData,
@@ -141,20 +141,20 @@ pub struct AtomicOp {
 /// Bytes for several ranks at other sites, sent once along trees of sites.
 #[derive(Debug)]
 pub struct ShareOp {
-    /// Names the share among those of this rank; its receivers use the same.
+    /// Identifies the share among those of this rank. Its receivers use the same key.
     pub key: u64,
     /// At most 64 receivers, none of them at this rank's site.
     pub to: Vec<PeerId>,
     /// The bytes. Read until the completion.
     pub buffer: Buffer,
-    /// Frames are spread over these by what each delivers. Every tree begins at this rank's site and has every
-    /// receiver's; a site without a receiver passes nothing on.
+    /// Frames are spread over these trees according to the rate at which each delivers. Every tree begins at this
+    /// rank's site and contains every receiver's site. A site without a receiver forwards nothing.
     pub trees: Vec<member::ShareTree>,
     /// Returned with the completion.
     pub user: UserData,
 }
 
-/// Most bytes of operands (and compare operands) of one atomic operation.
+/// Maximum number of bytes of operands (and compare operands) in one atomic operation.
 pub const MAX_ATOMIC: usize = 8192;
 
 /// The kind of a completed operation.
@@ -169,7 +169,7 @@ pub enum Kind {
     Read,
     /// Our own atomic operation.
     Atomic,
-    /// A share that was sent, or received: its completion is in a queue of its own.
+    /// A share that was sent or received. Its completion is in a separate queue.
     Share,
     /// A peer wrote to a region with completion data. Has no user data.
     RemoteWrite,
@@ -179,9 +179,9 @@ pub enum Kind {
 #[derive(Debug)]
 pub struct Completion {
     pub kind: Kind,
-    /// The operation's.
+    /// The operation's user data.
     pub user: UserData,
-    /// Whether the message was tagged.
+    /// True if the message was tagged.
     pub tagged: bool,
     /// The message's tag.
     pub tag: u64,
@@ -201,7 +201,7 @@ pub struct Completion {
     pub result: Result<(), Failure>,
 }
 
-/// Why an operation failed.
+/// Reasons for the failure of an operation.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum Failure {
@@ -232,7 +232,7 @@ pub enum Failure {
     Refused(Status),
 }
 
-/// Why an operation was not started.
+/// Reasons for refusing an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum NotBegun {

@@ -1,13 +1,13 @@
 //! Transfers: the protocol between endpoints, without I/O. This file has the state and the user's operations; `arrival`
-//! handles what peers send.
+//! handles frames from peers.
 //!
 //! Implements the messages of [`wire::message`] over the queues of `matching`. Operations go in as method calls, frames
 //! through [`Sink`](crate::link::Sink); completions and items to send ([`Outgoing`]) come out of queues.
 //!
 //! *Credit.* A sender has credit at each peer. A `Start` costs [`ENVELOPE`] plus the bytes it promises; the receiver
-//! returns the cost when the message has found its receive. A receiver therefore stores for unexpected messages at most
-//! its number of peers times the credit. Without credit for its bytes a message promises none and waits for `Go`;
-//! without credit for its envelope it waits at the sender.
+//! returns the cost when the message has found its receive. So for unexpected messages a receiver stores at most its
+//! number of peers times the credit. If the credit does not cover its bytes, a message promises none and waits for
+//! `Go`; if it does not cover its envelope, the message waits at the sender.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -30,16 +30,15 @@ use crate::operation::{
 };
 use crate::sharing::{self, Sharing};
 
-/// The cost of an envelope against a sender's credit, in bytes: about what the receiver stores for it.
+/// The cost of an envelope against a sender's credit, in bytes: about as much as the receiver stores for it.
 pub(crate) const ENVELOPE: u64 = 128;
-/// Most operations waiting for credit at a peer before new ones are refused.
+/// Maximum number of operations waiting for credit at a peer; further ones are refused.
 const MAX_WAITING: usize = 16_384;
 const SCRATCH: usize = 64 << 10;
-/// The number of messages that are sent whole and never referred to again; the numbers that `number` returns start
-/// above it.
+/// The transfer number of all messages that are sent whole and never referred to again. `number` returns higher ones.
 const WHOLE: TransferId = 1 << 31;
 
-/// Where the bytes of a frame go.
+/// The place for a frame's bytes.
 #[derive(Debug)]
 pub(crate) struct Place {
     from: PeerId,
@@ -70,7 +69,7 @@ struct Peer {
     credit: u64,
     /// Bytes held here for the peer's unmatched messages.
     held: u64,
-    /// Bytes of those that were freed and not yet returned as credit.
+    /// Bytes of freed messages that were not yet returned as credit.
     freed: u64,
     waiting: VecDeque<SendOp>,
     lost: Option<String>,
@@ -142,7 +141,7 @@ enum Transfer {
         to: PeerId,
         rest: Option<Arc<Buffer>>,
         promised: u64,
-        /// Number of its items that have not been sent: until then they need the user's memory.
+        /// Number of its items that have not been sent. They need the user's memory.
         queued: u8,
         complete: CompleteWhen,
         done: Sent,
@@ -188,8 +187,8 @@ pub(crate) struct Protocol {
 }
 
 impl Protocol {
-    /// `credit_window`: bytes each peer may have stored here; the same on all endpoints of a job. `site`: peers of
-    /// other sites are behind gateways.
+    /// `credit_window`: the number of bytes that each peer may have stored here, the same on all endpoints of a job.
+    /// `site`: peers of other sites are behind gateways.
     pub(crate) fn new(limits: Limits, credit_window: u64, site: SiteId, regions: Arc<Regions>) -> Protocol {
         Protocol {
             limits,
@@ -238,14 +237,14 @@ impl Protocol {
         id
     }
 
-    /// Sets how many bytes of a message are sent eagerly to this peer.
+    /// Sets the maximum number of bytes of a message that are sent eagerly to this peer.
     pub(crate) fn set_eager(&mut self, peer: PeerId, eager: u64) {
         if let Some(peer) = self.peers.get_mut(peer.0 as usize) {
             peer.eager = eager.min(self.credit_window / 2);
         }
     }
 
-    /// Whether no transfers of ours, or answers to them, are outstanding.
+    /// True if none of our transfers, and no answer to one, is outstanding.
     pub(crate) fn is_idle(&self) -> bool {
         self.sharing.is_idle()
             && self.transfers.is_empty()
@@ -253,7 +252,7 @@ impl Protocol {
             && self.peers.iter().all(|peer| peer.waiting.is_empty())
     }
 
-    /// Whether an operation is still to arrive or to be sent. Multi-receive buffers, which MPI libraries keep posted
+    /// True if an operation has still to arrive or to be sent. Multi-receive buffers, which MPI libraries keep posted
     /// all the time, do not count.
     pub(crate) fn is_awaited(&self) -> bool {
         let standing = self.multis.iter().filter(|(_, multi)| !multi.retired).count();
@@ -288,8 +287,8 @@ impl Protocol {
         Ok(())
     }
 
-    /// Sends a short message whole, if nothing prevents it and `write` takes it at once; otherwise returns the
-    /// operation. This short path serves most messages over memory.
+    /// Sends a short message whole, if nothing prevents it and `write` takes it at once. Otherwise returns the
+    /// operation. Most messages over memory take this short path.
     pub(crate) fn send_whole(&mut self, op: SendOp, write: impl FnOnce(&Message, &[u8]) -> bool) -> Result<(), SendOp> {
         let (Some(bytes), Some(peer)) = (op.buffer.as_slice(), self.peers.get_mut(op.to.0 as usize)) else {
             return Err(op);
@@ -369,7 +368,7 @@ impl Protocol {
         self.outbox.push_back((to, item));
     }
 
-    /// Returns a number for a transfer of which we keep no state: distinct from those numbered by `transfers`.
+    /// A number for a transfer that has no state here, distinct from the numbers that `transfers` gives.
     fn number(&mut self) -> TransferId {
         self.next_number = self.next_number % 0x7FFF_FFFE + 1;
         self.next_number | WHOLE
@@ -431,7 +430,7 @@ impl Protocol {
         self.posted.push(matching, Receive { buffer: Buffer::empty(), user, multi: Some(multi) });
     }
 
-    /// Room for a message in a multi-receive buffer; `None` when it has not enough left, which retires it.
+    /// Reserves room for a message in a multi-receive buffer; `None`: too little is left, and the buffer is retired.
     fn reserve(&mut self, key: usize, total: u64) -> Option<Into> {
         let multi = &mut self.multis[key];
         let left = multi.buffer.len() - multi.used;
@@ -448,7 +447,7 @@ impl Protocol {
         Some(Into::Multi { multi: key, offset, room })
     }
 
-    /// A retired multi-receive buffer in which nothing is arriving: tells the user that it is free.
+    /// Returns a retired multi-receive buffer to the user, if no message is arriving in it.
     fn release_empty(&mut self, multi: usize, user: UserData) {
         if self.multis[multi].arriving == 0 {
             self.multis.remove(multi);
@@ -456,7 +455,7 @@ impl Protocol {
         }
     }
 
-    /// A hidden unexpected message goes to a receive.
+    /// Gives a hidden unexpected message to a receive.
     fn take(&mut self, key: UnexpectedKey, user: UserData, discard: bool, into: Into) {
         let envelope = self.unexpected.envelope(key);
         let waiting = self.unexpected.get(key);
@@ -617,7 +616,7 @@ impl Protocol {
         }
         let bytes = buffer.len() as u64;
         let cost = self.sharing.receive(from, key, buffer, user)?;
-        // The credit goes back with the message.
+        // `Ready` returns the credit.
         self.peers[from.0 as usize].held -= cost;
         self.outbox.push_back((from, Outgoing::header(Message::Ready { key, bytes })));
         Ok(())

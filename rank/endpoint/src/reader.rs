@@ -14,27 +14,27 @@ use crate::protocol::Place;
 use crate::stream::Stream;
 
 const BUFFER: usize = 64 << 10;
-/// Payloads with at least this much still to arrive bypass the buffer.
+/// Payloads with at least this many bytes still to arrive bypass the buffer.
 const DIRECT: u32 = 8 << 10;
-/// After a payload of this length, another one is likely: then only this much is read ahead into the buffer, because
-/// payload bytes in the buffer have to be copied once more.
+/// After a payload of this length, another one is likely. Then only `AHEAD` bytes are read ahead into the buffer,
+/// because payload bytes in the buffer are copied once more.
 const LONG: u32 = 20 << 10;
 const AHEAD: usize = 4 << 10;
-/// Most bytes taken from one connection before the other connections have their turn, and the program, which posts
-/// receives for what comes next.
+/// Maximum number of bytes taken from one connection before the other connections have their turn, and the program,
+/// which posts receives for the next messages.
 const TURN: usize = 256 << 10;
 /// The longest payload of a frame that is not data.
 const MAX_OTHER: u32 = 4096;
 
-/// What a connection does with frames.
+/// The handler of a connection's frames.
 pub(crate) trait Frames {
-    /// A data frame starts; returns the peer it is from.
+    /// A data frame starts. Returns its sender.
     fn data(&mut self, header: &FrameHeader, sink: &mut dyn Sink) -> Result<PeerId, Misbehaved>;
     /// A frame of another kind; on a connection that takes whole frames, of any kind.
     fn other(&mut self, header: &FrameHeader, payload: &[u8], sink: &mut dyn Sink) -> Result<(), Misbehaved>;
 }
 
-/// Why nothing more will arrive.
+/// Reasons for the end of a connection.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Broken {
     #[error("connection closed by the other end")]
@@ -48,7 +48,7 @@ pub(crate) enum Broken {
     /// Frozen machines and pulled cables do not close connections.
     #[error("no sign of life for {0} s")]
     Silent(u64),
-    /// There is, or will be, a connection that the other end has dialled.
+    /// The other end has dialled, or is dialling, a connection that replaces this one.
     #[error("duplicate: the other side has already dialled us")]
     Duplicate,
     /// The lane through the site's own network, as opposed to its TCP connection.
@@ -94,7 +94,7 @@ pub(crate) struct Reader {
     start: usize,
     end: usize,
     payload: Option<(Place, u32)>,
-    /// How many bytes are read at once when a header is next.
+    /// Number of bytes read at once when a header is next.
     ahead: usize,
     /// Data frames also go to [`Frames::other`], frame by frame.
     whole: bool,
@@ -114,7 +114,7 @@ impl Reader {
         }
     }
 
-    /// Takes data as whole frames too, for connections that may be lost in the middle of a frame that is then
+    /// Takes data as whole frames too, for connections that may be lost in the middle of a frame, which is then
     /// retransmitted. Frames must be shorter than the buffer.
     pub(crate) fn take_whole(&mut self, max_payload: u32) -> Result<(), Misbehaved> {
         if max_payload as usize > BUFFER / 2 {
@@ -125,7 +125,7 @@ impl Reader {
         Ok(())
     }
 
-    /// Reads what is there, without blocking. Returns whether there was anything.
+    /// Reads available bytes without blocking. Returns true if there were any.
     pub(crate) fn fill(&mut self, stream: &mut Stream) -> Result<bool, Broken> {
         if self.start > 0 {
             self.buffer.copy_within(self.start..self.end, 0);
@@ -152,7 +152,7 @@ impl Reader {
         Ok(Some(message))
     }
 
-    /// Skips the next frame in the buffer, which is not data; returns its kind if it is there as a whole.
+    /// Skips the next frame in the buffer, which must not be data. Returns its kind; `None`: it is not complete yet.
     pub(crate) fn skip_other(&mut self) -> Result<Option<FrameKind>, Misbehaved> {
         let bytes = &self.buffer[self.start..self.end];
         if bytes.len() < HEADER_LEN {
@@ -170,7 +170,7 @@ impl Reader {
         Ok(Some(header.kind))
     }
 
-    /// Takes frames until the socket has no more, or its turn is over. Returns whether anything arrived.
+    /// Takes frames until the socket has no more, or its turn is over. Returns true if anything arrived.
     pub(crate) fn pump(
         &mut self,
         stream: &mut Stream,
@@ -185,7 +185,7 @@ impl Reader {
                     let (mut asked, mut beyond, whole) = (0, 0, *left as usize);
                     let next = &mut self.buffer[..AHEAD];
                     let mut read = |into: &mut [u8]| {
-                        // The next header is read together with the end of this payload, which saves a call.
+                        // The next header is read in the same call as the end of this payload, which saves a call.
                         let after = if into.len() == whole { &mut *next } else { &mut [] };
                         asked = into.len() + after.len();
                         let count = stream.recv_both(into, after)?.ok_or(io::ErrorKind::WouldBlock)?;
@@ -213,15 +213,15 @@ impl Reader {
             };
             taken += count;
             self.parse(frames, sink)?;
-            // Less than requested: the socket is empty, so the call that would confirm that is saved. But epoll would
-            // not wake us for bytes that the stream itself holds.
+            // Fewer bytes than requested: the socket is empty, so the call that would confirm that is saved. A turn
+            // does not end while the stream itself holds bytes, because epoll would not wake us for those.
             if count < asked || (taken >= TURN && !stream.has_unread()) {
                 return Ok(true);
             }
         }
     }
 
-    /// Processes what is in the buffer.
+    /// Processes the bytes in the buffer.
     fn parse(&mut self, frames: &mut dyn Frames, sink: &mut dyn Sink) -> Result<(), Misbehaved> {
         loop {
             let bytes = &self.buffer[self.start..self.end];

@@ -1,10 +1,10 @@
 //! Shares: bytes of one rank for several ranks at other sites. This file has the state of both sides, without I/O.
 //!
-//! A receiver that has a buffer says so ([`Message::Ready`]). A share begins once each of its receivers is ready, or
-//! has room for all of it: as unexpected messages do, a share that is not awaited costs its length and an envelope of
-//! the credit that the root has at the receiver, which keeps it until it is awaited. `Ready` gives that credit back.
-//! Shares leave half of the credit to messages, because a receiver may need a message before it awaits a share. Pieces
-//! beyond the credit are misbehaviour.
+//! A receiver with a buffer announces it ([`Message::Ready`]). A share begins once each of its receivers is ready or
+//! has room for all of it. A share that is not awaited costs credit, as unexpected messages do: its length and an
+//! envelope, of the credit that the root has at the receiver. The receiver keeps it until it is awaited, and `Ready`
+//! returns that credit. Shares leave half of the credit to messages, because a receiver may need a message before it
+//! awaits a share. Pieces beyond the credit are misbehaviour.
 
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
@@ -20,15 +20,16 @@ use crate::link::Misbehaved;
 use crate::operation::{Completion, Failure, Kind, NotBegun, PeerId, ShareOp, UserData};
 use crate::protocol::{ENVELOPE, blank};
 
-/// Most shares for which a peer may be ready before their root begins them, and most that may be awaited from a peer.
+/// Maximum number of shares for which a peer may be ready before their root begins them, and of shares awaited from a
+/// peer.
 const MOST_READY: usize = 1024;
 
-/// What a share of this many bytes costs of the root's credit at a receiver that is not ready.
+/// Cost of a share of this many bytes, in the root's credit at a receiver that is not ready.
 pub(crate) fn cost(bytes: u64) -> u64 {
     ENVELOPE.saturating_add(bytes)
 }
 
-/// What frames of a share are cut from.
+/// The remainder of a share, from which frames are cut.
 #[derive(Debug)]
 pub(crate) struct Pieces {
     /// The share's number at this endpoint.
@@ -40,7 +41,7 @@ pub(crate) struct Pieces {
 }
 
 impl Pieces {
-    /// Length of the share.
+    /// Length of the share in bytes.
     pub(crate) fn total(&self) -> u64 {
         self.buffer.len() as u64
     }
@@ -69,7 +70,7 @@ struct Root {
     to: Vec<PeerId>,
     /// Receivers that are not ready.
     waits: Vec<PeerId>,
-    /// How many senders still read the buffer.
+    /// Number of senders that still read the buffer.
     open: usize,
     length: u64,
     user: UserData,
@@ -79,7 +80,7 @@ struct Root {
 /// A share of a peer.
 struct Arriving {
     buffer: Buffer,
-    /// `None`: nobody awaits it yet, and `buffer` is ours and has all its bytes.
+    /// `None`: nobody awaits the share yet, and `buffer` is ours and has room for all its bytes.
     user: Option<UserData>,
     received: u64,
     total: Option<u64>,
@@ -95,18 +96,18 @@ impl Arriving {
 pub(crate) struct Sharing {
     roots: slab::Slab<Root>,
     arriving: FxHashMap<(PeerId, u64), Arriving>,
-    /// How many of these are awaited, by peer; never zero.
+    /// Number of the awaited ones, by peer; never zero.
     awaited: FxHashMap<PeerId, usize>,
     ready: FxHashMap<(PeerId, u64), u64>,
-    /// What shares cost that began before these peers were ready for them.
+    /// Costs of the shares that began before these peers were ready for them.
     early: FxHashMap<(PeerId, u64), u64>,
-    /// Shares whose receivers are all ready, by number.
+    /// Shares that may begin, by number.
     pub begin: Vec<(usize, ShareOp)>,
     pub completions: std::collections::VecDeque<Completion>,
 }
 
 impl Sharing {
-    /// Whether nothing of ours is in flight.
+    /// True if no share of ours is in flight.
     pub(crate) fn is_idle(&self) -> bool {
         self.roots.is_empty()
     }
@@ -115,8 +116,8 @@ impl Sharing {
         !self.roots.is_empty() || !self.awaited.is_empty()
     }
 
-    /// Starts a share; `lost`: why a receiver cannot be reached, if it cannot. Gives the receivers that are not ready
-    /// and must be charged for it, if each of them `has_credit`.
+    /// Starts a share. `lost`: the reason why a receiver cannot be reached, if it cannot. Returns the receivers that
+    /// are not ready and must be charged for the share; there are none unless each of them `has_credit`.
     pub(crate) fn share(
         &mut self,
         op: ShareOp,
@@ -157,14 +158,14 @@ impl Sharing {
         self.begin.push((number, op));
     }
 
-    /// One more sender reads the buffer of a share.
+    /// Counts one more sender that reads the buffer of a share.
     pub(crate) fn alone(&mut self, number: usize) {
         if let Some(root) = self.roots.get_mut(number) {
             root.open += 1;
         }
     }
 
-    /// One sender no longer reads it.
+    /// Counts one sender less. The share completes after the last one.
     pub(crate) fn sent(&mut self, number: usize) {
         let Some(root) = self.roots.get_mut(number) else { return };
         root.open -= 1;
@@ -175,7 +176,7 @@ impl Sharing {
         }
     }
 
-    /// A peer has a buffer for our share. Gives the credit that comes back by that.
+    /// Handles a peer's announcement of a buffer for our share. Returns the credit that comes back with it.
     pub(crate) fn is_ready(&mut self, from: PeerId, key: u64) -> Result<u64, Misbehaved> {
         if let Some(cost) = self.early.remove(&(from, key)) {
             return Ok(cost);
@@ -197,7 +198,7 @@ impl Sharing {
         Ok(0)
     }
 
-    /// Awaits a share of a peer, which may have begun to arrive. Gives what it was charged.
+    /// Awaits a share of a peer, which may have begun to arrive. Returns the cost that was charged for it.
     pub(crate) fn receive(
         &mut self,
         from: PeerId,
@@ -224,13 +225,14 @@ impl Sharing {
         Ok(cost)
     }
 
-    /// Bytes from the start that are in the buffer of a share that is awaited.
+    /// Number of bytes at the start of an awaited share that are in its buffer.
     pub(crate) fn arrived(&self, user: UserData) -> Option<u64> {
         let mut all = self.arriving.values();
         all.find(|share| share.user == Some(user)).map(|share| share.received.min(share.buffer.len() as u64))
     }
 
-    /// Gives up a share that is awaited, whose bytes go nowhere from now on, or one of ours that has not begun.
+    /// Gives up an awaited share, whose bytes are then discarded, or one of ours that has not begun. Returns false if
+    /// there is neither.
     pub(crate) fn forget(&mut self, user: UserData) -> bool {
         if let Some(share) = self.arriving.values_mut().find(|share| share.user == Some(user)) {
             (share.buffer, share.user) = (Buffer::empty(), Some(UserData::default()));
@@ -244,8 +246,7 @@ impl Sharing {
         false
     }
 
-    /// A piece begins; `left`: the credit that its sender has left. Gives what it is charged for a share that nobody
-    /// awaits.
+    /// Begins a piece. `left`: the credit that its sender has left. Returns the charge for a share that nobody awaits.
     pub(crate) fn piece(
         &mut self,
         from: PeerId,
@@ -282,7 +283,7 @@ impl Sharing {
         }
     }
 
-    /// A piece of this many bytes is complete.
+    /// Ends a piece of this many bytes.
     pub(crate) fn end(&mut self, from: PeerId, key: u64, count: u64) {
         let Some(share) = self.arriving.get_mut(&(from, key)) else { return };
         share.received += count;
@@ -291,7 +292,7 @@ impl Sharing {
         }
     }
 
-    /// A share that is awaited has arrived.
+    /// Completes an awaited share that has arrived.
     fn complete(&mut self, from: PeerId, key: u64) {
         if let Some(Arriving { buffer, user: Some(user), received, .. }) = self.arriving.remove(&(from, key)) {
             self.no_longer_awaited(from);
@@ -303,7 +304,7 @@ impl Sharing {
         }
     }
 
-    /// One share of a peer less is awaited.
+    /// Counts one awaited share of a peer less.
     fn no_longer_awaited(&mut self, from: PeerId) {
         if let Entry::Occupied(mut count) = self.awaited.entry(from) {
             *count.get_mut() -= 1;
@@ -313,7 +314,7 @@ impl Sharing {
         }
     }
 
-    /// A peer is lost: what was awaited from it fails, and our shares go on without it and fail at their end.
+    /// Handles the loss of a peer: shares awaited from it fail, and our shares go on without it and fail at their end.
     pub(crate) fn lost(&mut self, peer: PeerId, failure: &Failure) {
         self.ready.retain(|(from, _), _| *from != peer);
         self.early.retain(|(to, _), _| *to != peer);

@@ -1,9 +1,9 @@
 //! The site link: one TCP connection between two ranks of a site, dialled by the one that sends first. If the site has
-//! its own network (`native`), frames go through that, and TCP remains for the handshake and to notice when a peer is
+//! its own network (`native`), frames go through that, and TCP remains for the handshake and to notice that a peer is
 //! gone.
 //!
-//! If both dial at once, the connection of the smaller address stays: the other side refuses its own as a duplicate, or
-//! drops it, before anything but handshakes was sent. (Two one-way connections would work, but then TCP could not
+//! If both dial at once, the connection of the smaller address stays. The other one is refused as a duplicate, or
+//! dropped, before anything but handshakes was sent on it. (Two one-way connections would work, but then TCP could not
 //! piggyback acknowledgements on answers: half a segment and two microseconds more per short message.) Recently active
 //! connections are read without asking epoll first, which saves a system call per message.
 
@@ -45,18 +45,19 @@ use crate::reader::{Broken, Reader};
 use crate::stream::{Stream, family};
 use crate::writer::Writer;
 
-/// Most connections that may be silent for longer than the connect timeout: ranks that dialled and then computed, or
-/// strangers.
+/// Maximum number of connections that may be silent for longer than the connect timeout: ranks that dialled and then
+/// computed, or strangers.
 const MAX_SILENT: usize = 256;
 const LISTENER: u64 = u64::MAX;
 const PORT: u64 = u64::MAX - 1;
-/// Most events taken from epoll at once.
+/// Maximum number of events taken from epoll at once.
 const EVENTS: usize = 32;
 /// Number of connections that are read without asking epoll.
 const HOT: usize = 4;
 /// After this many fruitless reads a connection is no longer hot.
 const COLD_AFTER: u32 = 200;
-/// While some are hot, epoll is asked about the others every this many fruitless calls, and every so often overall.
+/// Intervals, in calls, at which epoll is asked about the others while some are hot: if the call moved nothing, and if
+/// it moved something.
 const ASK_WHEN_FRUITLESS: u32 = 4;
 const ASK_ALWAYS: u32 = 64;
 
@@ -73,22 +74,22 @@ pub(crate) struct SiteLink {
     connect_timeout: Duration,
     /// Connections that are not open yet.
     opening: usize,
-    /// Items for peers that we expect to dial us, and until when.
+    /// Items for peers that we expect to dial us, each with the time limit for that.
     parked: FxHashMap<PeerId, (Instant, VecDeque<Outgoing>)>,
-    /// The site's own network, if it has one: then TCP only introduces peers, and shows when they are gone.
+    /// The site's own network, if it has one. TCP then only introduces peers, and shows that they are gone.
     native: Option<Native>,
     /// A peer that was lost although its process may still be running, and the reason, until it is reported.
     trouble: Option<(Address, String)>,
     started: Instant,
-    /// When connections were last checked for signs of life.
+    /// Time of the last check for signs of life.
     looked: Instant,
-    /// What puts connections into TLS; `None`: no TLS.
+    /// The key with which connections use TLS; `None`: no TLS.
     sealing: Option<Sealing>,
 }
 
 impl SiteLink {
-    /// `port`: on the site's own network, if it has one. `encrypted`: connections use TLS; traffic through the port
-    /// cannot, so there is no port then.
+    /// `port` is on the site's own network, if it has one. `encrypted`: connections use TLS; there is no port then,
+    /// because its traffic cannot be encrypted.
     pub(crate) fn new(
         listener: TcpListener,
         own: Credentials,
@@ -140,7 +141,7 @@ impl SiteLink {
         of_native.map_or(until_look, |of_native| Some(until_look.map_or(of_native, |look| look.min(of_native))))
     }
 
-    /// A peer that cannot be reached for a reason other than its end, and that reason. Reported once.
+    /// A peer that cannot be reached for a reason other than its end, with that reason. Reported once.
     pub(crate) fn take_trouble(&mut self) -> Option<(Address, String)> {
         self.trouble.take()
     }
@@ -213,14 +214,14 @@ impl SiteLink {
                 Some(sealing) => sealing.accept(stream.into()),
             });
             if let Ok(stream) = stream {
-                // If epoll accepts no more descriptors the connection closes; the peer sees that.
+                // If epoll accepts no more descriptors, the connection closes, and the peer notices that.
                 let _ = self.add(stream, Phase::Accepting(Acceptor::default()), EventFlags::IN);
             }
         }
         any
     }
 
-    /// Reads and writes what it can on one connection.
+    /// Reads and writes as much as possible on one connection.
     fn turn(&mut self, key: usize, sink: &mut dyn Sink) -> bool {
         match self.try_turn(key, sink) {
             Ok(moved) => moved,
@@ -275,7 +276,7 @@ impl SiteLink {
             Err(_) if connection.stream.in_clear() => return Err(self.refuse_in_clear(key)),
             filled => filled?,
         };
-        // What was queued until both ends had their keys.
+        // Send the bytes that were queued until both ends had their keys.
         connection.writer.send(&mut connection.stream, None)?;
         loop {
             let connection = &mut self.connections[key];
@@ -297,7 +298,7 @@ impl SiteLink {
                 Phase::Accepting(acceptor) => handshake::accept(acceptor, message, &self.own, connection.stream.key())?,
                 Phase::Connecting(_) | Phase::Open => break,
             };
-            // We may have dialled since it sent its hello.
+            // We may have dialled since the peer sent its hello.
             if let (Phase::Accepting(_), Some(Ok(address))) = (&connection.phase, &done) {
                 self.refuse_duplicate(key, *address, sink)?;
             }
@@ -335,8 +336,8 @@ impl SiteLink {
     }
 
     /// Refuses a connection that this peer dialled if we have, or will have, another one. When two ranks dial each
-    /// other at once, the connection of the lower address is kept; both ends have to agree on this until the very end
-    /// of the handshake, or each closes what the other keeps.
+    /// other at once, the connection of the lower address is kept. Both ends have to agree on this until the very end
+    /// of the handshake, or each closes the connection that the other keeps.
     fn refuse_duplicate(&mut self, key: usize, from: Address, sink: &dyn Sink) -> Result<(), Broken> {
         let existing = sink.known(from).and_then(|peer| self.sending.get(&peer));
         let is_kept =
@@ -351,7 +352,7 @@ impl SiteLink {
         Err(refusal.into())
     }
 
-    /// Tells a peer that does not use TLS why it is refused.
+    /// Sends the reason for its refusal to a peer that does not use TLS.
     fn refuse_in_clear(&mut self, key: usize) -> Broken {
         let text = "ranks of this site must use TLS (`inside = \"encrypted\"`), but this one connected without TLS";
         let refusal = Refusal::new(RefusalCode::Purpose, text);
@@ -359,7 +360,7 @@ impl SiteLink {
         refusal.into()
     }
 
-    /// Sends what is queued, as far as the socket takes it. Returns whether anything was sent.
+    /// Sends queued items as far as the socket takes them. Returns true if anything was sent.
     fn flush(&mut self, key: usize, sink: &mut dyn Sink) -> Result<bool, Broken> {
         let connection = &mut self.connections[key];
         let mut moved = false;
@@ -415,7 +416,7 @@ impl SiteLink {
         Ok(())
     }
 
-    /// An open connection takes over what is queued for its peer, unless another open one already has.
+    /// Gives an open connection the items queued for its peer, unless another open one already has them.
     fn adopt(&mut self, peer: PeerId, key: usize) {
         let before = self.sending.get(&peer).copied().filter(|before| *before != key);
         if before.is_some_and(|before| matches!(self.connections[before].phase, Phase::Open)) {
@@ -433,8 +434,8 @@ impl SiteLink {
         self.sending.insert(peer, key);
     }
 
-    /// A connection can no longer be used. If it has a lane, it waits for what the peer sent before, and possibly its
-    /// goodbye.
+    /// Handles a connection that can no longer be used. If it has a lane, it waits for the peer's earlier frames, and
+    /// possibly its goodbye.
     fn lose_connection(&mut self, key: usize, broken: Broken, sink: &mut dyn Sink) {
         let waits = matches!(broken, Broken::Closed | Broken::Io(_) | Broken::Lane(_));
         self.note(key, &broken, sink);
@@ -444,14 +445,14 @@ impl SiteLink {
         {
             native.end(key, lane, broken.to_string());
             self.hot.retain(|hot| *hot != key);
-            // A socket that epoll no longer watches is just as good.
+            // If this fails, epoll does not watch the socket, which is just as good.
             let _ = epoll::delete(&self.epoll, &connection.stream);
             return;
         }
         self.drop_connection(key, broken, sink);
     }
 
-    /// Keeps the reason to report it, if nothing else reports it: the agent reports processes that have ended.
+    /// Keeps the reason for a report, unless the peer's process has ended: the agent reports that.
     fn note(&mut self, key: usize, broken: &Broken, sink: &dyn Sink) {
         let has_ended = match broken {
             Broken::Closed => true,
@@ -482,7 +483,7 @@ impl SiteLink {
             let open =
                 |(_, other): &(usize, &Connection)| other.peer == Some(peer) && matches!(other.phase, Phase::Open);
             let items = std::mem::take(&mut connection.queue);
-            // It may have computed for hours before it refused: its time to dial starts now.
+            // The peer may have computed for hours before it refused: its time to dial starts now.
             self.parked.insert(peer, (Instant::now() + self.connect_timeout, items));
             if let Some(other) = self.connections.iter().find(open).map(|(key, _)| key) {
                 self.adopt(peer, other);
@@ -494,8 +495,8 @@ impl SiteLink {
         self.give_up(peer, connection.queue, sink);
     }
 
-    /// Gives up what has waited too long. Only the peer's kernel has to be quick: its process answers a handshake at
-    /// its next call, which may be after hours of computing. See [`life`] for how its machine's silence is noticed.
+    /// Gives up connections and items whose time limit has passed. Only the peer's kernel has to be quick: its process
+    /// answers a handshake at its next call, which may be after hours of computing. See [`life`] for silent machines.
     fn expire(&mut self, sink: &mut dyn Sink) {
         let now = Instant::now();
         let unreachable = |c: &Connection| matches!(c.phase, Phase::Connecting(_)) && c.deadline < now;
@@ -518,7 +519,7 @@ impl SiteLink {
                 );
             }
         }
-        // A connection that is still handshaking may come from this peer.
+        // A connection in its handshake may come from a peer that we wait for.
         if self.connections.iter().any(|(_, c)| matches!(c.phase, Phase::Accepting(_))) {
             return;
         }
@@ -552,7 +553,7 @@ impl SiteLink {
             if data == LISTENER {
                 moved |= self.accept();
             } else if data == PORT {
-                // Polled on every call.
+                // The port is polled on every call.
             } else if let Some(connection) = self.connections.get_mut(data as usize) {
                 connection.blocked &= !flags.contains(EventFlags::OUT);
                 let key = data as usize;
@@ -602,7 +603,7 @@ impl Link for SiteLink {
             self.buffered += item.end;
         }
         let connection = &mut self.connections[key];
-        // Otherwise it is sent after what is queued before it.
+        // Otherwise it is sent after the items queued before it.
         let is_next = connection.queue.is_empty() || connection.held;
         connection.queue.push_back(item);
         connection.held = is_next && more;

@@ -1,7 +1,7 @@
 //! A socket, with or without TLS, as its readers and writers see it: bytes in, bytes out, without blocking.
 //!
-//! Without TLS it is just the system's calls. With TLS it decrypts what has arrived and encrypts what it is given, and
-//! holds what the socket does not take: [`Stream::wants_write`] says whether epoll should watch for room.
+//! Without TLS it only makes system calls. With TLS it decrypts received bytes, encrypts bytes to send, and holds the
+//! bytes that the socket does not take: [`Stream::wants_write`] returns true while epoll should watch for room.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::SocketAddr;
@@ -15,9 +15,9 @@ use tls::{MAX_RECORD, RECORD_LEN, Session, sealed_len};
 use types::sites::{Fingerprint, Keys};
 use wire::handshake::PREFACE;
 
-/// Ciphertext that is read at once.
+/// Number of ciphertext bytes read at once.
 const CIPHER: usize = 4 * MAX_RECORD;
-/// Most plaintext encrypted before the socket has its turn.
+/// Maximum number of plaintext bytes encrypted before the socket has its turn.
 const SEAL: usize = 64 << 10;
 /// Shorter pieces are gathered into one record, longer ones are encrypted in place.
 const GATHER: usize = 4 << 10;
@@ -35,7 +35,7 @@ pub(crate) struct Stream {
     tls: Option<Box<Tls>>,
 }
 
-/// What TLS needs besides the socket.
+/// The state of TLS.
 struct Tls {
     session: Session,
     expected: Expected,
@@ -44,24 +44,25 @@ struct Tls {
     established: bool,
     /// The peer has announced that it sends no more.
     closed: bool,
-    /// Received ciphertext that is not decrypted yet: the first `held` bytes.
+    /// Received ciphertext that is not decrypted yet: the first `held` bytes of it.
     cipher: Vec<u8>,
     held: usize,
-    /// Decrypted bytes that were not taken yet: from `taken` on.
+    /// Decrypted bytes not delivered yet: from `taken` on.
     plain: Vec<u8>,
     taken: usize,
-    /// Encrypted bytes that were not sent yet: from `sent` on.
+    /// Encrypted bytes not sent yet: from `sent` on.
     sealed: Vec<u8>,
     sent: usize,
     /// Short pieces to be put into one record.
     gathered: Vec<u8>,
 }
 
-/// Which end dialled, and which key the acceptor must present.
+/// The dialling end, and the key that the acceptor must present.
 pub(crate) enum Expected {
     /// We dialled: one of these keys and no other.
     Site(Keys),
-    /// We dialled: a key that nobody knows beforehand. The handshake inside has to prove a secret that covers it.
+    /// We dialled: any key, because nobody knows it beforehand. The handshake inside has to prove a secret that covers
+    /// it.
     Unknown,
     /// We accepted, and present this key.
     Ours(Fingerprint),
@@ -106,22 +107,22 @@ impl Stream {
         Ok(Stream { socket, tls: Some(Box::new(tls)) })
     }
 
-    /// The acceptor's key, which proofs have to cover: empty without TLS, and before it is known.
+    /// The acceptor's key, which proofs have to cover. Empty without TLS, and before it is known.
     pub(crate) fn key(&self) -> &[u8] {
         self.tls.as_ref().and_then(|tls| tls.key.as_ref()).map_or(&[], |key| &key.0)
     }
 
-    /// Whether bytes that were accepted for sending have not been sent yet.
+    /// True if bytes accepted for sending have not been sent yet.
     pub(crate) fn has_unsent(&self) -> bool {
         self.tls.as_ref().is_some_and(|tls| tls.sent < tls.sealed.len())
     }
 
-    /// Whether there are bytes here that epoll does not know of.
+    /// True if this stream holds bytes that epoll does not know of.
     pub(crate) fn has_unread(&self) -> bool {
         self.tls.as_ref().is_some_and(|tls| tls.taken < tls.plain.len())
     }
 
-    /// Whether to wait for room in the socket. `waiting`: the user has something to send.
+    /// True if epoll should watch for room in the socket. `waiting`: the user has something to send.
     pub(crate) fn wants_write(&self, waiting: bool) -> bool {
         match &self.tls {
             None => waiting,
@@ -130,8 +131,8 @@ impl Stream {
         }
     }
 
-    /// Reads what is there. `None` when there is nothing; 0 when nothing more will arrive. Fewer bytes than requested:
-    /// the socket is empty, and nothing is left here.
+    /// Reads available bytes. `None`: there are none; 0: nothing more will arrive. Fewer bytes than requested: the
+    /// socket is empty, and nothing is left here.
     pub(crate) fn recv(&mut self, into: &mut [u8]) -> io::Result<Option<usize>> {
         match &mut self.tls {
             None => read_some(self.socket.as_fd(), into),
@@ -147,8 +148,8 @@ impl Stream {
         }
     }
 
-    /// Takes bytes to send; returns how many. `None`: no more can be taken until the socket has room or the peer has
-    /// sent something.
+    /// Accepts bytes for sending. Returns their number. `None`: no more are accepted until the socket has room or the
+    /// peer has sent something.
     pub(crate) fn send(&mut self, slices: &[IoSlice<'_>]) -> io::Result<Option<usize>> {
         match &mut self.tls {
             None => write_some(self.socket.as_fd(), slices),
@@ -156,18 +157,18 @@ impl Stream {
         }
     }
 
-    /// Sends what was taken. Returns whether all of it has been sent.
+    /// Sends the accepted bytes. Returns true if all of them have been sent.
     pub(crate) fn flush(&mut self) -> io::Result<bool> {
         self.tls.as_mut().map_or(Ok(true), |tls| tls.flush(self.socket.as_fd()))
     }
 
     /// Sends a last message to a peer that does not use TLS, without TLS too.
     pub(crate) fn refuse_in_clear(&mut self, bytes: &[u8]) {
-        // It is refused whether or not it learns why.
+        // The peer is refused even if it does not receive the reason.
         let _ = write_some(self.socket.as_fd(), &[IoSlice::new(bytes)]);
     }
 
-    /// Whether a peer that should have used TLS started with one of our plaintext handshakes.
+    /// True if a peer that should have used TLS started with one of our plaintext handshakes.
     pub(crate) fn in_clear(&self) -> bool {
         self.tls.as_deref().is_some_and(Tls::in_clear)
     }
@@ -254,7 +255,7 @@ impl Tls {
         Ok(filled)
     }
 
-    /// Checks that the acceptor is the intended one, as far as keys can show.
+    /// Checks the acceptor's identity, as far as its key shows it.
     fn judge(&mut self) -> io::Result<()> {
         let keys = match &self.expected {
             Expected::Ours(_) => return Ok(()),
@@ -329,7 +330,7 @@ fn seal(session: &mut Session, plaintext: &[u8], sealed: &mut Vec<u8>) -> io::Re
     Ok(())
 }
 
-/// Copies bytes into two buffers whose first `filled` bytes are taken. Returns how many fit.
+/// Copies bytes into two buffers whose first `filled` bytes are taken. Returns the number of bytes that fit.
 fn put(bytes: &[u8], filled: usize, first: &mut [u8], second: &mut [u8]) -> usize {
     let in_first = first.len().saturating_sub(filled).min(bytes.len());
     let start = filled.min(first.len());
@@ -345,7 +346,7 @@ fn broken(error: tls::Error) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("TLS: {error}"))
 }
 
-/// One `recvmsg` into one buffer after the other; `None` when there is nothing.
+/// One `recvmsg` into one buffer after the other; `None`: there is nothing to read.
 fn read_both(socket: BorrowedFd<'_>, first: &mut [u8], second: &mut [u8]) -> io::Result<Option<usize>> {
     if second.is_empty() {
         return read_some(socket, first);
@@ -361,7 +362,7 @@ fn read_both(socket: BorrowedFd<'_>, first: &mut [u8], second: &mut [u8]) -> io:
     }
 }
 
-/// One `recv`; `None` when there is nothing.
+/// One `recv`; `None`: there is nothing to read.
 fn read_some(socket: BorrowedFd<'_>, into: &mut [u8]) -> io::Result<Option<usize>> {
     loop {
         return match recv(socket, &mut *into, RecvFlags::DONTWAIT) {
@@ -373,7 +374,7 @@ fn read_some(socket: BorrowedFd<'_>, into: &mut [u8]) -> io::Result<Option<usize
     }
 }
 
-/// One `send` or `sendmsg`; `None` when the socket is full.
+/// One `send` or `sendmsg`; `None`: the socket is full.
 fn write_some(socket: BorrowedFd<'_>, slices: &[IoSlice<'_>]) -> io::Result<Option<usize>> {
     let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
     loop {

@@ -9,7 +9,7 @@ use crate::stream::Stream;
 
 /// Payloads up to this length are copied behind their header; longer ones get their own slice in the `sendmsg`.
 const COPY: u64 = 4 << 10;
-/// With more than this staged, send first.
+/// With more bytes than this staged, send first.
 const STAGE: usize = 64 << 10;
 const MAX_SLICES: usize = 8;
 
@@ -17,7 +17,7 @@ const MAX_SLICES: usize = 8;
 pub(crate) struct Writer {
     staged: Vec<u8>,
     written: usize,
-    /// Bytes of a payload that is not staged, which come next.
+    /// Bytes of a payload that come next and are not staged.
     direct: u64,
     pub max_payload: u32,
 }
@@ -27,7 +27,7 @@ impl Writer {
         Writer { staged: Vec::new(), written: 0, direct: 0, max_payload }
     }
 
-    /// Whether another frame should be staged before sending.
+    /// True if another frame should be staged before sending.
     pub(crate) fn has_room(&self) -> bool {
         self.direct == 0 && self.staged.len() < STAGE
     }
@@ -41,9 +41,8 @@ impl Writer {
         self.staged.extend_from_slice(bytes);
     }
 
-    /// Stages the item's next frame. A long payload stays where it is, and the item must then be given to
-    /// [`Writer::send`] until it has been sent. Returns whether that was the item's last frame and it is staged
-    /// entirely.
+    /// Stages the item's next frame. A long payload stays in place, and the item must then be passed to
+    /// [`Writer::send`] until it has been sent. Returns true if that was the item's last frame and all of it is staged.
     pub(crate) fn stage_frame(
         &mut self,
         item: &mut Outgoing,
@@ -61,8 +60,8 @@ impl Writer {
         false
     }
 
-    /// Sends what is staged, and the payload of `item` if its frame is direct. `Ok(None)`: the stream takes no more for
-    /// now. Otherwise returns whether `item` has been sent entirely.
+    /// Sends the staged bytes, and the payload of `item` if its frame is direct. `Ok(None)`: the stream takes no more
+    /// for now. Otherwise returns true if `item` has been sent entirely.
     pub(crate) fn send(&mut self, stream: &mut Stream, mut item: Option<&mut Outgoing>) -> io::Result<Option<bool>> {
         while !self.is_empty() {
             let staged = self.staged.len() - self.written;

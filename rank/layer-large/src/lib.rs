@@ -1,4 +1,4 @@
-//! The preloaded layer for MPI libraries that have MPI-4's functions with large counts: `layer` and those functions.
+//! The preloaded layer for MPI libraries with MPI-4's large-count functions: `layer`, and those functions.
 
 #![deny(unsafe_op_in_unsafe_fn)]
 

@@ -1,4 +1,4 @@
-//! Which loaded libraries matter: the MPI library and the provider.
+//! Finds the loaded MPI library and the provider.
 
 use std::ffi::{CStr, CString, c_int, c_void};
 use std::os::unix::ffi::OsStrExt;
@@ -7,15 +7,15 @@ use std::sync::OnceLock;
 
 /// The MPI library of this process.
 pub(crate) struct Library {
-    /// From dlopen.
+    /// Handle from dlopen.
     pub handle: usize,
-    /// Where it is loaded.
+    /// Address that it is loaded at.
     base: usize,
-    /// Whether it has the ABI of MPI-5.
+    /// True if it has the ABI of MPI-5.
     pub standard: bool,
 }
 
-/// Found once, when the first covered function is called: MPI is loaded by then.
+/// Finds the library once, when the first covered function is called: MPI is loaded by then.
 pub(crate) struct Lazy(OnceLock<Option<Library>>);
 
 pub(crate) static LIBRARY: Lazy = Lazy(OnceLock::new());
@@ -36,7 +36,7 @@ pub(crate) fn provider() -> Option<*mut c_void> {
     open(&CString::new(own.with_file_name(PROVIDER).as_os_str().as_bytes()).ok()?)
 }
 
-/// Whether an address is in the MPI library.
+/// Returns true if an address is in the MPI library, or if that cannot be determined.
 pub(crate) fn is_mpi(address: *const c_void) -> bool {
     match (place(address), LIBRARY.get()) {
         (Some(place), Some(library)) => place.base == library.base,
@@ -49,7 +49,7 @@ struct Place {
     base: usize,
 }
 
-/// The loaded file that an address belongs to.
+/// The loaded file that contains an address.
 fn place(address: *const c_void) -> Option<Place> {
     let mut info = std::mem::MaybeUninit::<libc::Dl_info>::zeroed();
     // SAFETY: dladdr takes any address and fills `info`, for which all zeroes is a value.
@@ -64,7 +64,7 @@ fn place(address: *const c_void) -> Option<Place> {
     Some(Place { file, base: info.dli_fbase as usize })
 }
 
-/// A handle of a library that is loaded.
+/// Returns a handle of a library that is already loaded.
 fn open(file: &CStr) -> Option<*mut c_void> {
     // SAFETY: nothing new is loaded, so no code of the library runs.
     let handle = unsafe { libc::dlopen(file.as_ptr(), libc::RTLD_NOLOAD | libc::RTLD_LAZY) };
@@ -83,7 +83,7 @@ fn find() -> Option<Library> {
     Some(Library { handle: handle as usize, base: place(known)?.base, standard })
 }
 
-/// Stops at the first MPI library.
+/// Records the name of the first MPI library, and stops there.
 unsafe extern "C" fn note(info: *mut libc::dl_phdr_info, _size: usize, file: *mut c_void) -> c_int {
     // SAFETY: the linker passes a valid description, and `find` a place for the name.
     let (name, file) = unsafe { ((*info).dlpi_name, &mut *file.cast::<Option<CString>>()) };

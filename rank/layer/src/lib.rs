@@ -1,12 +1,12 @@
-//! The library that ranks of a job of several sites preload: it defines covered MPI functions, by both of their names,
-//! and hands each call to the provider's collectives or to the MPI library.
+//! The library that ranks of a multi-site job preload. It defines the covered MPI functions, under both of their names,
+//! and passes each call to the provider's collectives or to the MPI library.
 //!
 //! It finds the MPI library's own functions in the loaded library, not by the linker's next definition: under Python
-//! the library is not in the global scope. It defines no function that an MPI library may lack, because mpi4py asks
+//! the library is not in the global scope. It defines no function that an MPI library may lack, because mpi4py checks
 //! whether a name exists; `layer-large` adds MPI-4's functions with large counts for libraries that have them.
 //!
-//! A profiling tool still works. If the tool is preloaded first, or is the program's own, its `MPI_Bcast` calls
-//! `PMPI_Bcast`, which is ours. If ours comes first, it calls the tool's.
+//! A profiling tool still works. If the tool is preloaded first, or is part of the program, its `MPI_Bcast` calls
+//! `PMPI_Bcast`, which is ours. If our library comes first, it calls the tool's function.
 
 #![deny(unsafe_op_in_unsafe_fn)]
 
@@ -17,11 +17,11 @@ pub use collectives::{Side, Sides};
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 
-/// The number of the interface to the provider; the provider looks for this symbol to see that the layer is loaded.
+/// Version of the interface to the provider. The provider looks for this symbol to check that the layer is loaded.
 #[unsafe(no_mangle)]
 pub static landbridge_layer: u32 = collectives::INTERFACE;
 
-/// Defines an MPI function under both of its names. `$hand` takes the covered functions and the arguments.
+/// Defines an MPI function under both of its names. `$hand` gets the table of covered functions and the arguments.
 #[macro_export]
 macro_rules! cover {
     ($($name:ident $profiling:ident ($($argument:ident: $type:ty),*) $hand:expr;)*) => {$(
@@ -184,14 +184,14 @@ cover! {
         };
 }
 
-/// What a call sends, or where it receives.
+/// Describes the data that a call sends, or the buffer that it receives into.
 pub fn side(buffer: *mut c_void, count: i64, datatype: usize) -> Side {
     Side { buffer, count, datatype }
 }
 
-/// A number in a list of counts or of places.
+/// An element of a list of counts or offsets.
 pub trait Number {
-    /// Whether it has 64 bits.
+    /// True for 64-bit elements.
     const LARGE: bool;
 }
 
@@ -203,7 +203,7 @@ impl Number for i64 {
     const LARGE: bool = true;
 }
 
-/// What a call sends to each rank, or where it receives from each. `lists`: counts, and where blocks begin.
+/// Describes the data for each rank, or the buffer for each rank's data. `lists`: counts, and starts of the blocks.
 pub fn sides<N: Number>(buffer: *mut c_void, lists: (*const N, *const N), datatype: usize) -> Sides {
     Sides { buffer, counts: lists.0.cast(), starts: lists.1.cast(), large: N::LARGE, datatype }
 }
@@ -213,7 +213,7 @@ fn lacking(name: *const c_char) -> ! {
     // SAFETY: the names of this crate end with a zero.
     let name = unsafe { CStr::from_ptr(name) };
     let text = format!("landbridge: the loaded MPI library has no {name:?}: run with --collectives native\n");
-    // SAFETY: the text is as long as it says; where it cannot be written, nothing else can be done.
+    // SAFETY: the length is the text's own; if the write fails, there is no other remedy.
     unsafe {
         libc::write(2, text.as_ptr().cast(), text.len());
         libc::abort()

@@ -11,7 +11,7 @@ pub use collectives::{PASS, Table};
 use crate::found::{self, LIBRARY};
 use crate::lacking;
 
-/// The MPI library's function of a name.
+/// The MPI library's function with this name.
 pub struct Real {
     name: &'static str,
     function: AtomicPtr<()>,
@@ -40,7 +40,7 @@ impl Real {
     }
 }
 
-/// Another library's function of one of our names, which would have been called if we were not here.
+/// Another library's function with one of our names, which would be called if our library were absent.
 pub struct Tool {
     name: &'static str,
     function: OnceLock<Option<usize>>,
@@ -64,7 +64,7 @@ impl Tool {
     }
 }
 
-/// The provider's covered functions. `None`: this process has no provider of ours, or it covers nothing.
+/// Table of the provider's covered functions. `None`: this process has not loaded our provider, or it covers nothing.
 pub fn table() -> Option<&'static Table> {
     static KNOWN: OnceLock<Option<&'static Table>> = OnceLock::new();
     *KNOWN.get_or_init(|| {
@@ -75,7 +75,7 @@ pub fn table() -> Option<&'static Table> {
             return None;
         }
         let source = Source { function, object, standard: LIBRARY.get()?.standard };
-        // SAFETY: the provider's function of this name takes these; both libraries stay loaded.
+        // SAFETY: the provider's function of this name takes these arguments; both libraries stay loaded.
         unsafe {
             let door =
                 std::mem::transmute::<*mut c_void, unsafe extern "C" fn(u32, *const Source) -> *const Table>(door);
@@ -91,8 +91,8 @@ unsafe extern "C" fn function(name: *const c_char) -> *mut c_void {
     unsafe { libc::dlsym(library.handle as *mut c_void, name) }
 }
 
-/// An object of the MPI library. An executable may hold a copy of it, which is then the one that everybody uses
-/// (`R_COPY` relocations), and which comes first in the program's scope.
+/// An object of the MPI library. An executable may hold a copy of it (`R_COPY` relocation). Then everybody uses the
+/// copy, which comes first in the program's scope.
 unsafe extern "C" fn object(name: *const c_char) -> *mut c_void {
     // SAFETY: the caller's name.
     let shared = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name) };

@@ -15,13 +15,13 @@ pub struct Fault {
     pub reason: String,
 }
 
-/// The result of calls when there is nothing to do, or no room: `FI_EAGAIN`.
+/// Result of a call that found nothing to do, or no room: `FI_EAGAIN`.
 pub(crate) const AGAIN: isize = -(libc::EAGAIN as isize);
-/// The result of reading a completion queue when an error entry comes first: `FI_EAVAIL`.
+/// Result of reading a completion queue whose first entry is an error: `FI_EAVAIL`.
 pub(crate) const ERROR_AVAILABLE: isize = -259;
 
-/// An entry of an operation table: the function, or `None` where the provider's table is shorter or has a hole. In an
-/// unsafe block only: the pointer must be null or point to a living `repr(C)` table that begins with its own `size`.
+/// Returns an entry of an operation table: the function, or `None` if the provider's table is shorter or has a hole. In
+/// an unsafe block only: the pointer must be null or point to a living `repr(C)` table that begins with its own `size`.
 macro_rules! entry {
     ($table:expr, $type:ty, $name:ident) => {{
         let table: *const $type = $table;
@@ -34,7 +34,7 @@ macro_rules! entry {
 }
 pub(crate) use entry;
 
-/// A function pointer that C wrote, which may be null, as a Rust function pointer, which must not be.
+/// Converts a function pointer written by C, which may be null, to a Rust function pointer, which must not be.
 ///
 /// # Safety
 /// `place` can be read, and holds null or a function of type `F`.

@@ -1,7 +1,7 @@
-//! Memory that the provider reads and fills: blocks of equal frames, registered where it requires that.
+//! Memory that the provider reads and fills: blocks of equal frames, registered if the provider requires it.
 //!
-//! Memory that a provider holds must not move and must not be borrowed by Rust meanwhile, so a block is kept behind raw
-//! pointers, and a caller that asks for a frame's bytes guarantees that the provider does not hold it.
+//! While a provider holds memory, the memory must not move, and Rust must not borrow it. So a block is kept behind raw
+//! pointers, and a caller that asks for a frame's bytes guarantees that the provider does not hold the frame.
 
 use std::ffi::c_void;
 
@@ -18,7 +18,7 @@ pub(crate) struct Control {
     pub ticket: u64,
 }
 
-/// `count` frames of `length` bytes each.
+/// A block of `count` frames of `length` bytes each.
 pub(crate) struct Block {
     controls: *mut Control,
     bytes: *mut u8,
@@ -29,7 +29,7 @@ pub(crate) struct Block {
 }
 
 impl Block {
-    /// `first`: the number of its first frame.
+    /// `first` is the number of the block's first frame.
     pub(crate) fn new(count: usize, length: usize, first: usize) -> Block {
         let controls: Box<[Control]> =
             (0..count).map(|at| Control { context: [0; 8], number: first + at, ticket: 0 }).collect();
@@ -43,7 +43,7 @@ impl Block {
         }
     }
 
-    /// All of its memory, for registration.
+    /// All of the block's memory, for registration.
     pub(crate) fn memory(&self) -> (*mut u8, usize) {
         (self.bytes, self.count * self.length)
     }
@@ -58,7 +58,7 @@ impl Block {
         self.control(at).cast()
     }
 
-    /// Whether the frame with this number and context belongs to this block.
+    /// Returns true if the frame with this number and context belongs to this block.
     pub(crate) fn holds(&self, context: *mut c_void, number: usize) -> bool {
         number < self.count && context == self.context(number)
     }
@@ -77,7 +77,7 @@ impl Block {
     /// The bytes of a frame.
     ///
     /// # Safety
-    /// The provider does not hold it.
+    /// The provider does not hold the frame.
     pub(crate) unsafe fn bytes(&self, at: usize, count: usize) -> &[u8] {
         // SAFETY: within the block, initialised; not written meanwhile, by the caller's promise.
         unsafe { std::slice::from_raw_parts(self.start(at), count.min(self.length)) }
@@ -86,7 +86,7 @@ impl Block {
     /// The bytes of a frame, to be written.
     ///
     /// # Safety
-    /// The provider does not hold it.
+    /// The provider does not hold the frame.
     pub(crate) unsafe fn bytes_mut(&mut self, at: usize) -> &mut [u8] {
         // SAFETY: within the block, initialised; nobody else uses it, by the caller's promise and `&mut self`.
         unsafe { std::slice::from_raw_parts_mut(self.start(at), self.length) }
@@ -95,8 +95,8 @@ impl Block {
 
 impl Drop for Block {
     fn drop(&mut self) {
-        // SAFETY: both were made from boxes of these lengths in `new`; the port drops blocks only after its endpoint,
-        // the only one that knows their addresses, is closed.
+        // SAFETY: both were made from boxes of these lengths in `new`; the port drops blocks only after it has closed
+        // its endpoint, and nothing else knows their addresses.
         unsafe {
             drop(Box::from_raw(std::ptr::slice_from_raw_parts_mut(self.controls, self.count)));
             drop(Box::from_raw(std::ptr::slice_from_raw_parts_mut(self.bytes, self.count * self.length)));

@@ -1,12 +1,13 @@
-//! libfabric's C interface from both of its sides.
+//! libfabric's C interface, for both sides.
 //!
 //! [`abi`] is the binary layout, which our provider implements and a consumer calls. The rest is that consumer: it
-//! finds a libfabric ([`Library`]) that offers the provider a site has chosen ([`Offer`]) and opens an endpoint on it
-//! ([`Port`]) that carries frames. Knows nothing about the content of frames, nor about MPI. Start reading at [`port`].
+//! finds a libfabric ([`Library`]) that offers the provider chosen by a site ([`Offer`]) and opens an endpoint on it
+//! ([`Port`]) that carries frames. It knows nothing about the content of frames, nor about MPI. Start reading at
+//! [`port`].
 //!
-//! We are ourselves inside a libfabric provider, called by an MPI library that uses libfabric. Two rules follow.
-//! [`library`] decides which libfabric to use. And no environment variable is changed to choose a provider: the process
-//! has other threads that read it, and MPI's choice depends on it. See [`offer`] for what is done instead.
+//! This code itself runs inside a libfabric provider, called by an MPI library that uses libfabric. Two rules follow.
+//! [`library`] decides which libfabric to use. And we change no environment variable to choose a provider: the process
+//! has other threads that read it, and MPI's choice depends on it. [`offer`] describes the alternative.
 
 #![deny(unsafe_op_in_unsafe_fn)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]

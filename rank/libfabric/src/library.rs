@@ -1,11 +1,11 @@
-//! Finding a libfabric that offers a provider.
+//! Finds a libfabric that offers a provider.
 //!
-//! A path that the site names comes first, and alone. Otherwise the one that MPI has already loaded: a call from inside
-//! its provider, ours, is safe, because its core holds no lock while it calls a provider. Otherwise one on the library
-//! path or among the system's: an MPI library's own libfabric often has few providers, and the site's has the right
-//! ones.
+//! If the site names a path, only that file is tried. Otherwise the libfabric that MPI has already loaded comes first:
+//! a call from inside its provider, ours, is safe, because its core holds no lock while it calls a provider. Then come
+//! those on the library path and in the system's folders: an MPI library's own libfabric often has few providers, and
+//! the site's has the right ones.
 //!
-//! A second libfabric in a process must not interfere with the first: it is loaded with `RTLD_LOCAL`, so that nothing
+//! A second libfabric in a process must not interfere with the first. It is loaded with `RTLD_LOCAL`, so that nothing
 //! else finds its symbols, and `RTLD_DEEPBIND`, so that its own calls of `fi_freeinfo` and the like, which go through
 //! the global scope, resolve to itself. It is never unloaded: providers leave threads and exit handlers behind.
 
@@ -21,10 +21,10 @@ use crate::abi::objects::fid_fabric;
 use crate::call::{Fault, function};
 use crate::offer::{self, Offer};
 
-/// The oldest version whose structures start like ours.
+/// The oldest version whose structures begin like ours.
 const OLDEST: (u32, u32) = (1, 9);
 const SONAME: &CStr = c"libfabric.so.1";
-/// Where systems keep their libraries, after `LD_LIBRARY_PATH`.
+/// Library folders of common systems, tried after `LD_LIBRARY_PATH`.
 const FOLDERS: [&str; 7] = [
     "/usr/local/lib64",
     "/usr/local/lib",
@@ -55,7 +55,7 @@ impl fmt::Debug for Library {
     }
 }
 
-/// Why no libfabric offers the provider.
+/// Reasons why no libfabric offers the provider.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum FindError {
@@ -63,16 +63,16 @@ pub enum FindError {
     #[error("there is no libfabric here: MPI has not loaded {}, and it is not in LD_LIBRARY_PATH or the system's \
              folders", SONAME.to_string_lossy())]
     None,
-    /// None of the libraries offers it.
+    /// None of the libraries offers the provider.
     #[error("no provider `{provider}` here: {seen}")]
     NotOffered {
         provider: String,
-        /// Each library, and what it offers or why it cannot be used.
+        /// Each library, with its providers or the reason why it cannot be used.
         seen: String,
     },
 }
 
-/// Why a file cannot be used as a libfabric.
+/// Reasons why a file cannot be used as a libfabric.
 #[derive(Debug, Error)]
 enum Unusable {
     /// The dynamic linker's message, which names the file.
@@ -88,11 +88,11 @@ enum Unusable {
 }
 
 impl Library {
-    /// The first libfabric that offers `provider`, and its offer. `named`: only this file. `address` (an IP address of
-    /// this node, as text) decides between several networks of one provider.
+    /// Returns the first libfabric that offers `provider`, and its offer. `named`: only this file is tried. `address`
+    /// (an IP address of this node) decides between several networks of one provider.
     ///
     /// # Errors
-    /// [`FindError`], with what the libraries here do offer.
+    /// [`FindError`], with the providers that the libraries here do offer.
     pub fn offering(
         provider: &str,
         named: Option<&Path>,
@@ -128,7 +128,7 @@ impl Library {
         self.version
     }
 
-    /// Opens one. `None`: there is none.
+    /// Opens a library. `None`: there is no such library.
     fn open(candidate: &Candidate) -> Result<Option<Library>, Unusable> {
         let (name, flags) = match candidate {
             Candidate::Loaded => (SONAME.to_owned(), libc::RTLD_NOW | libc::RTLD_NOLOAD),
@@ -137,11 +137,11 @@ impl Library {
                 (name, libc::RTLD_NOW | libc::RTLD_LOCAL | libc::RTLD_DEEPBIND)
             }
         };
-        // SAFETY: loading runs the library's initialisers, which is what its user asks for; the name ends with a zero.
+        // SAFETY: loading runs the library's initialisers, as its user wants; the name ends with a zero.
         let handle = unsafe { libc::dlopen(name.as_ptr(), flags) };
         if handle.is_null() {
             let Candidate::File(path) = candidate else { return Ok(None) };
-            // SAFETY: gives the text of this thread's last failure, or null.
+            // SAFETY: returns the text of this thread's last failure, or null.
             let reason = unsafe { text(libc::dlerror()) };
             return Err(reason.map_or_else(|| Unusable::Mute(path.clone()), Unusable::NotLoaded));
         }
@@ -166,22 +166,22 @@ impl Library {
         Ok(Some(library))
     }
 
-    /// The error of a call that returned `code`, negative.
+    /// The error of a call that returned `code`, a negative number.
     pub(crate) fn fault(&self, call: &'static str, code: impl Into<i64>) -> Fault {
         let code = i32::try_from(-code.into()).unwrap_or(libc::EIO);
-        // SAFETY: gives a constant text for any number.
+        // SAFETY: returns a constant text for any number.
         let reason = unsafe { text((self.strerror)(code)) }.unwrap_or_else(|| "unknown error".into());
         Fault { call, code, reason }
     }
 
-    /// The error of a call that this provider does not have.
+    /// The error of a call that this provider does not implement.
     pub(crate) fn missing(&self, call: &'static str) -> Fault {
         self.fault(call, -i64::from(libc::ENOSYS))
     }
 }
 
 enum Candidate {
-    /// What MPI has loaded.
+    /// The libfabric that MPI has loaded.
     Loaded,
     File(PathBuf),
 }
@@ -212,10 +212,10 @@ fn candidates(named: Option<&Path>) -> Vec<Candidate> {
     std::iter::once(Candidate::Loaded).chain(fresh.map(Candidate::File)).collect()
 }
 
-/// A function of a loaded library.
+/// Returns a function of a loaded library.
 ///
 /// # Safety
-/// `F` is the type of the function of this name.
+/// `F` is the type of the function with this name.
 unsafe fn symbol<F: Copy>(handle: *mut c_void, name: &CStr, library: &str) -> Result<F, Unusable> {
     // SAFETY: a handle from dlopen, and a name that ends with a zero.
     let address = unsafe { libc::dlsym(handle, name.as_ptr()) };
@@ -224,16 +224,16 @@ unsafe fn symbol<F: Copy>(handle: *mut c_void, name: &CStr, library: &str) -> Re
     found.ok_or_else(|| Unusable::NoFunction { library: library.to_owned(), name: name.to_string_lossy().into_owned() })
 }
 
-/// The file that an address belongs to.
+/// Returns the file that contains an address.
 fn file_of(address: *const c_void) -> Option<String> {
     // SAFETY: a structure of pointers; zeroes are valid.
     let mut info: libc::Dl_info = unsafe { std::mem::zeroed() };
-    // SAFETY: writes `info` only if it gives something but 0; names of loaded files stay.
+    // SAFETY: writes `info` only if it returns nonzero; names of loaded files stay valid.
     unsafe { if libc::dladdr(address, &mut info) == 0 { None } else { text(info.dli_fname) } }
 }
 
 /// # Safety
-/// Null, or a text that ends with a zero.
+/// `start` is null, or points to a zero-terminated text.
 pub(crate) unsafe fn text(start: *const c_char) -> Option<String> {
     // SAFETY: not null; the caller's promise.
     (!start.is_null()).then(|| unsafe { CStr::from_ptr(start) }.to_string_lossy().into_owned())

@@ -1,17 +1,16 @@
-//! What a provider offers here: `fi_getinfo` as a consumer inside a provider must call it.
+//! Queries a provider's offer: `fi_getinfo` as a consumer inside a provider must call it.
 //!
-//! MPI is told to use our provider by `FI_PROVIDER=landbridge`, which hides all others from every caller of
-//! `fi_getinfo`, us included. Changing the variable while threads run is no way out, and naming a second provider in it
-//! is none either: MPICH takes the first that fits, which is never ours. The way out is libfabric's own, for providers
-//! that are layered over others:
+//! `FI_PROVIDER=landbridge` makes MPI use our provider, and hides all others from every caller of `fi_getinfo`, us
+//! included. We cannot change the variable while threads run, nor add a second provider to it: MPICH takes the first
+//! that fits, which is never ours. So we use libfabric's own mechanism for providers that are layered over others:
 //!
 //! - Before the program starts, the variable is set to [`mpis_choice`], such as `landbridge,verbs;landbridge`. A
 //!   layered name makes libfabric load the provider below, `verbs`, but the answer to MPI has only whole matches:
 //!   `landbridge`.
 //! - We call `fi_getinfo` with the flag `OFI_GETINFO_INTERNAL`, whose answer is not filtered by the variable.
 //!
-//! The flag is not in libfabric's manual pages; tried with 1.17, 2.4 and 2.5. A libfabric that does not know it offers
-//! nothing, which is reported as such.
+//! The flag is not in libfabric's manual pages; tested with 1.17, 2.4 and 2.5. A libfabric that does not know it offers
+//! nothing, which we report.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -20,7 +19,7 @@ use crate::abi::info::{fi_domain_attr, fi_ep_attr, fi_fabric_attr, fi_info};
 use crate::call::Fault;
 use crate::library::{Library, text};
 
-/// The version of the API we are written for.
+/// The API version that this code is written for.
 pub(crate) const API: u32 = version(1, 9);
 const INTERNAL: u64 = 1 << 58;
 const HIDDEN: u64 = 1 << 60;
@@ -31,7 +30,7 @@ pub fn mpis_choice(fabric: &str) -> String {
     format!("landbridge,{core};landbridge")
 }
 
-/// A provider's offer: a reliable datagram endpoint that keeps messages in order and queues what it has no room for.
+/// A provider's offer: a reliable datagram endpoint that keeps messages in order and queues messages that do not fit.
 #[derive(Debug)]
 pub struct Offer {
     library: Library,
@@ -42,12 +41,12 @@ pub struct Offer {
 unsafe impl Send for Offer {}
 
 impl Offer {
-    /// The best offer of a provider: its own before one layered over it (`verbs` before `verbs;ofi_rxm`), and among
-    /// several networks the one that has `address`.
+    /// The best offer of a provider: prefers, among several networks, the one that has `address`, then the provider
+    /// itself over one layered over it (`verbs` before `verbs;ofi_rxm`).
     pub(crate) fn find(library: &Library, provider: &str, address: Option<IpAddr>) -> Result<Offer, Fault> {
         let all = List::get(library, Some(provider))?;
         let rank = |info: &fi_info| {
-            // SAFETY: an answer of libfabric; its attributes are there.
+            // SAFETY: an answer of libfabric, whose attributes are not null (`List::iter`).
             let name = unsafe { provider_of(info) }.unwrap_or_default();
             let exact = name == provider || (provider.contains(';') && name.starts_with(provider));
             let ours = name.split(';').any(|part| part == "landbridge");
@@ -56,7 +55,7 @@ impl Offer {
             (!ours && (matching || exact)).then_some((near, exact))
         };
         let best = all.iter().filter_map(|info| rank(info).map(|rank| (rank, info)));
-        // The first of equals: libfabric lists the faster networks first.
+        // The first of equals wins: libfabric lists the faster networks first.
         let best = best.reduce(|best, other| if other.0 > best.0 { other } else { best });
         let Some((_, info)) = best else { return Err(library.fault("fi_getinfo", -i64::from(libc::ENODATA))) };
         // SAFETY: copies one entry of the list.
@@ -77,9 +76,9 @@ impl Offer {
         self.info
     }
 
-    /// The answer's parts.
+    /// The parts of the answer.
     pub(crate) fn parts(&self) -> (&fi_info, &fi_ep_attr, &fi_domain_attr) {
-        // SAFETY: `find` chose an entry whose attributes are there (`List::iter`); they live as long as it does.
+        // SAFETY: `find` chose an entry whose attributes are not null (`List::iter`); they live as long as the entry.
         unsafe { (&*self.info, &*(*self.info).ep_attr, &*(*self.info).domain_attr) }
     }
 
@@ -96,7 +95,7 @@ impl Drop for Offer {
     }
 }
 
-/// The names of the providers that this library offers here, for messages.
+/// Names of the providers that this library offers on this machine, for messages.
 pub(crate) fn names(library: &Library) -> Vec<String> {
     let Ok(list) = List::get(library, None) else { return Vec::new() };
     // SAFETY: answers of libfabric.
@@ -121,8 +120,8 @@ impl List<'_> {
             return Err(library.fault("fi_allocinfo", -i64::from(libc::ENOMEM)));
         }
         let mut first = std::ptr::null_mut();
-        // SAFETY: `fi_dupinfo` allocates the structure with its attributes, in this library's layout, of which ours is
-        // the beginning. The name is freed by `fi_freeinfo`, so it is allocated with `strdup`.
+        // SAFETY: `fi_dupinfo` allocates the structure with its attributes, in this library's layout, which begins like
+        // ours. `fi_freeinfo` frees the name, so `strdup` allocates it.
         let code = unsafe {
             let info = &mut *hints;
             info.caps = FI_MSG;
@@ -150,7 +149,7 @@ impl List<'_> {
     }
 
     fn iter(&self) -> impl Iterator<Item = &fi_info> {
-        // SAFETY: a list of libfabric's ends with null, and lives until it is freed.
+        // SAFETY: libfabric ends its lists with null, and a list lives until it is freed.
         let first = unsafe { self.first.as_ref() };
         // SAFETY: as above.
         let all = std::iter::successors(first, |info| unsafe { info.next.as_ref() });
@@ -172,19 +171,19 @@ impl Drop for List<'_> {
 }
 
 /// # Safety
-/// An answer of libfabric.
+/// `info` is an answer of libfabric.
 unsafe fn provider_of(info: &fi_info) -> Option<String> {
     // SAFETY: the caller's promise: null, or a structure whose name is null or a text.
     unsafe { info.fabric_attr.as_ref().and_then(|attr| text(attr.prov_name)) }
 }
 
-/// The IP address that an offer is for, if it has one.
+/// IP address of an offer's network, if it has one.
 fn source_of(info: &fi_info) -> Option<IpAddr> {
     let format = info.addr_format;
     if info.src_addr.is_null() || !matches!(format, FI_SOCKADDR | FI_SOCKADDR_IN | FI_SOCKADDR_IN6) {
         return None;
     }
-    // SAFETY: the answer has as many bytes at this place as it says.
+    // SAFETY: the answer has `src_addrlen` bytes at this address.
     let bytes = unsafe { std::slice::from_raw_parts(info.src_addr.cast::<u8>(), info.src_addrlen) };
     let family = i32::from(u16::from_ne_bytes(*bytes.first_chunk()?));
     match family {

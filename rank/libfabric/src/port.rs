@@ -1,10 +1,10 @@
 //! An endpoint on a site's own network, opened through libfabric: sends frames, receives frames.
 //!
 //! Frames are messages of at most [`Port::frame`] bytes. They are sent from and received into the port's own memory,
-//! registered where the provider requires that; a number of receives is always posted. When none is posted, the
-//! provider queues what arrives, or makes the sender wait (`FI_RM_ENABLED`): a slow receiver is never overrun. A
-//! provider keeps messages between two endpoints in order when it matches them (`FI_ORDER_SAS`), but may report a short
-//! one before a long one that was sent earlier: a user that needs order numbers them.
+//! registered if the provider requires it. A number of receives is kept posted. When none is posted, the provider
+//! queues incoming frames, or makes the sender wait (`FI_RM_ENABLED`): a slow receiver is never overrun. A provider
+//! matches messages between two endpoints in order (`FI_ORDER_SAS`), but may report a short one before a long one that
+//! was sent earlier: a user that needs order numbers them.
 //!
 //! Driven by polling, by one thread at a time; nothing here waits.
 
@@ -23,12 +23,12 @@ use crate::offer::Offer;
 
 /// Send frames per block; more blocks are added as needed.
 const BLOCK: usize = 16;
-/// Completions taken at once.
+/// Maximum number of completions per read.
 const BATCH: usize = 16;
-/// More bytes than any provider's address.
+/// Longer than any provider's address, in bytes.
 const MAX_NAME: usize = 256;
 
-/// A peer, by its provider's number.
+/// Address of a peer, as the provider's number for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PeerAddress(u64);
 
@@ -36,18 +36,18 @@ pub struct PeerAddress(u64);
 #[derive(Debug)]
 pub struct Staged(usize);
 
-/// What happened to a posted frame.
+/// Result of posting a frame.
 #[derive(Debug)]
 pub enum Posted {
     /// It was sent, and there will be no event for it.
     Left,
-    /// It is in flight: an event with its ticket will follow.
+    /// It is in flight; an event with its ticket will follow.
     UnderWay,
-    /// The provider has no room: post it again after polling.
+    /// The provider has no room; post the frame again after polling.
     Again(Staged),
 }
 
-/// What polling found.
+/// Event found by polling.
 #[derive(Debug)]
 pub enum Event<'a> {
     /// A frame has arrived.
@@ -85,7 +85,7 @@ struct Objects {
 }
 
 // SAFETY: `FI_THREAD_DOMAIN` is negotiated: all objects may be used from any thread, one at a time, which `&mut self`
-// sees to (and `&self` where libfabric only reads). Blocks belong to the port.
+// ensures (and `&self` where libfabric only reads). Blocks belong to the port.
 unsafe impl Send for Port {}
 
 impl Port {
@@ -133,24 +133,24 @@ impl Port {
         self.offer.provider()
     }
 
-    /// The address by which peers reach this port.
+    /// The address that peers use to reach this port.
     pub fn name(&self) -> &[u8] {
         &self.name
     }
 
-    /// Most bytes of a frame.
+    /// Maximum length of a frame, in bytes.
     pub fn frame(&self) -> usize {
         self.frame
     }
 
-    /// Readable when polling may find something, if the provider has such a descriptor. Ask [`Port::may_sleep`] before
-    /// each wait on it.
+    /// A descriptor that is readable when polling may find something, if the provider has one. Call [`Port::may_sleep`]
+    /// before each wait on it.
     pub fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
         // SAFETY: belongs to the completion queue, which is open as long as the port.
         self.wait.map(|fd| unsafe { BorrowedFd::borrow_raw(fd) })
     }
 
-    /// Whether nothing has arrived that the descriptor would not report.
+    /// Returns true if it is safe to wait on the descriptor: nothing has arrived that it would not report.
     pub fn may_sleep(&self) -> bool {
         // SAFETY: both objects are open; `fi_trywait` takes an array of objects.
         unsafe {
@@ -169,7 +169,7 @@ impl Port {
             return Ok(*known);
         }
         let is_text = self.offer.parts().0.addr_format == FI_ADDR_STR;
-        // Providers read as many bytes as their addresses have, whatever length they are given.
+        // Providers read as many bytes as their addresses have, regardless of the given length.
         let fits =
             if is_text { name.len() < MAX_NAME && name.last() == Some(&0) } else { name.len() == self.name.len() };
         if !fits {
@@ -178,7 +178,7 @@ impl Port {
         let mut padded = [0u8; MAX_NAME];
         padded[..name.len()].copy_from_slice(name);
         let mut number = FI_ADDR_NOTAVAIL;
-        // SAFETY: the address vector is open; the address is longer than any, and the provider copies it.
+        // SAFETY: the address vector is open; the buffer is longer than any address, and the provider copies it.
         let code = unsafe {
             let insert = entry!((*self.objects.av).ops, fi_ops_av, insert)
                 .ok_or_else(|| self.library.missing("fi_av_insert"))?;
@@ -206,7 +206,7 @@ impl Port {
     }
 
     pub fn bytes(&mut self, staged: &Staged) -> &mut [u8] {
-        // SAFETY: the owner of the `Staged` owns the frame; posting it takes it away.
+        // SAFETY: the owner of the `Staged` owns the frame; posting the frame consumes it.
         unsafe { self.sends[staged.0 / BLOCK].bytes_mut(staged.0 % BLOCK) }
     }
 
@@ -224,8 +224,8 @@ impl Port {
         let length = length.min(self.frame);
         let (block, at) = (&self.sends[number / BLOCK], number % BLOCK);
         let (start, control, ep) = (block.start(at), block.control(at), self.objects.ep);
-        // SAFETY: the endpoint is open; the frame's memory stays where it is and is not touched until its completion
-        // comes (it is in nobody's list until then), or was copied if injected; its control is ours until posted.
+        // SAFETY: the endpoint is open. The frame's memory does not move, and nobody touches it until its completion
+        // (until then it is in no list), or it was copied if injected. Its control is ours until posted.
         let (code, injected) = unsafe {
             let table = (*ep).msg;
             let inject = if length <= self.inject { entry!(table, fi_ops_msg, inject) } else { None };
@@ -252,7 +252,7 @@ impl Port {
         }
     }
 
-    /// Makes progress and reports events. Returns whether there were any.
+    /// Makes progress and reports events. Returns true if there were any.
     ///
     /// # Errors
     /// The port is broken.
@@ -289,11 +289,11 @@ impl Port {
         if context.is_null() {
             return;
         }
-        // SAFETY: libfabric gives back the contexts it was given, each the control of one of our frames, once.
+        // SAFETY: libfabric returns the contexts that it was given, each the control of one of our frames, once.
         let (number, ticket) = unsafe { ((*context.cast::<Control>()).number, (*context.cast::<Control>()).ticket) };
         if let Some(receives) = self.receives.as_ref().filter(|receives| receives.holds(context, number)) {
             if let Ok(length) = result {
-                // SAFETY: the receive is complete: the provider has let go of the frame.
+                // SAFETY: the receive is complete: the provider no longer holds the frame.
                 tell(Event::Received(unsafe { receives.bytes(number, length) }));
             }
             self.unposted.push(number);
@@ -307,8 +307,8 @@ impl Port {
     }
 
     fn take_error(&mut self, tell: &mut dyn FnMut(Event<'_>)) -> Result<(), Fault> {
-        // SAFETY: numbers and null pointers: no buffer for more data. A library that knows a longer structure writes as
-        // much of it as the API version we asked for has; room for the next field is there anyway.
+        // SAFETY: numbers and null pointers: no buffer for more data. A library that knows a longer structure writes
+        // only the fields of the API version that we requested; room for the next field is there anyway.
         let mut error: fi_cq_err_entry_1_20 = unsafe { std::mem::zeroed() };
         let cq = self.objects.cq;
         // SAFETY: the queue is open.
@@ -329,7 +329,7 @@ impl Port {
         let (Some(receives), ep) = (&self.receives, self.objects.ep) else { return Ok(()) };
         while let Some(number) = self.unposted.pop() {
             let (start, context) = (receives.start(number), receives.context(number));
-            // SAFETY: the endpoint is open; the frame is in no list any more, so nobody touches it until it completes.
+            // SAFETY: the endpoint is open; the frame is in no list now, so nobody touches it until it completes.
             let code = unsafe {
                 let recv = entry!((*ep).msg, fi_ops_msg, recv).ok_or_else(|| self.library.missing("fi_recv"))?;
                 recv(ep, start.cast(), self.frame, receives.descriptor(), FI_ADDR_UNSPEC, context)

@@ -9,7 +9,7 @@
 
 use thiserror::Error;
 
-/// What an atomic operation carries and returns.
+/// Operands and result of an atomic operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     /// Operand in, nothing back.
@@ -20,7 +20,7 @@ pub enum Form {
     Compare,
 }
 
-/// Why an operation was not applied. The target is then unchanged.
+/// Reasons why an operation was not applied. The target is then unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum Unsupported {
@@ -32,7 +32,7 @@ pub enum Unsupported {
         /// `enum fi_op`.
         operation: u8,
     },
-    /// The operands do not have as many elements as the target, or the target ends inside an element.
+    /// The operands or compare operands differ in length from the target, or the target ends inside an element.
     #[error("lengths do not match: {target} bytes of target, {operands} of operands, {compares} of compare operands")]
     Lengths {
         target: usize,
@@ -79,7 +79,7 @@ pub fn size(datatype: u8) -> Option<usize> {
     })
 }
 
-/// Whether [`apply`] can do this, and the operation exists in this form.
+/// True if [`apply`] supports this operation on this datatype, and the operation exists in this form.
 pub fn supported(datatype: u8, operation: u8, form: Form) -> bool {
     let right_form = match form {
         Form::Write => operation < op::READ || matches!(operation, op::WRITE | op::DIFF),
@@ -111,10 +111,10 @@ fn defined(datatype: u8, operation: u8) -> bool {
     }
 }
 
-/// Applies an operation to every element of `target`, whose previous bytes are appended to `old`.
+/// Applies an operation to every element of `target`. Appends the previous bytes to `old`.
 ///
-/// `operands` is as long as `target` (may be empty for `FI_ATOMIC_READ`); so is `compares` for compare-and-swaps and
-/// `FI_MSWAP`, otherwise it is ignored. Integers wrap around.
+/// `operands` is as long as `target` (may be empty for `FI_ATOMIC_READ`). So is `compares` for compare-and-swaps and
+/// `FI_MSWAP`; otherwise it is ignored. Integers wrap around.
 ///
 /// # Errors
 /// [`Unsupported`]; nothing has then changed.
@@ -170,7 +170,7 @@ trait Element<const N: usize>: Copy + PartialEq {
     fn to_bytes(self) -> [u8; N];
     fn truth(self) -> bool;
     fn from_truth(truth: bool) -> Self;
-    /// The operations in which datatypes differ: arithmetic, order, bits. `None` where undefined.
+    /// The operations that differ between datatypes: arithmetic, order, bits. `None` where undefined.
     fn combine(operation: u8, target: Self, operand: Self, compare: Self) -> Option<Self>;
 }
 

@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use crate::pages::Pages;
 
-/// Most pieces (`iovec`s) of a buffer.
+/// Maximum number of pieces (`iovec`s) of a buffer.
 pub const MAX_PIECES: usize = 4;
 
-/// Where an operation's bytes come from or go to.
+/// Source or target of an operation's bytes.
 ///
-/// Behaves as one sequence of [`Buffer::len`] bytes, whatever its pieces.
+/// Behaves as one sequence of [`Buffer::len`] bytes, however many pieces it has.
 pub struct Buffer {
     length: usize,
     store: Store,
@@ -58,7 +58,7 @@ impl Piece {
 }
 
 impl Buffer {
-    /// A buffer over user memory; `None` when there are more than [`MAX_PIECES`] pieces or more than 2⁶³ bytes.
+    /// A buffer over user memory; `None` if there are more than [`MAX_PIECES`] pieces or more than 2⁶³ bytes.
     ///
     /// # Safety
     /// Each piece must be valid memory until the buffer is dropped: readable for a buffer that is sent, writable and
@@ -80,12 +80,12 @@ impl Buffer {
         Buffer { length: bytes.len(), store: Store::Owned(bytes) }
     }
 
-    /// The same, beginning at a page.
+    /// A buffer of our own memory that begins at a page.
     pub fn pages(pages: Pages) -> Buffer {
         Buffer { length: pages.len(), store: Store::Pages(pages) }
     }
 
-    /// A buffer over memory that others read too: to be sent, and not to be received into.
+    /// A buffer over memory that others read too. It can be sent, but not received into.
     pub fn shared(pages: Arc<Pages>) -> Buffer {
         Buffer { length: pages.len(), store: Store::Shared(pages) }
     }
@@ -100,7 +100,7 @@ impl Buffer {
         self.length
     }
 
-    /// Whether it has no bytes.
+    /// True if it has no bytes.
     pub fn is_empty(&self) -> bool {
         self.length == 0
     }
@@ -138,7 +138,7 @@ impl Buffer {
         }
     }
 
-    /// The contiguous memory that starts at `offset`; empty at the end, and if it is shared.
+    /// The contiguous memory that starts at `offset`. Empty at the end, and if the buffer is shared.
     pub fn contiguous_mut(&mut self, offset: usize) -> &mut [u8] {
         let pieces: &mut [Piece] = match &mut self.store {
             Store::One(piece) => std::slice::from_mut(piece),
@@ -157,7 +157,7 @@ impl Buffer {
         &mut []
     }
 
-    /// Copies bytes in at `offset`, as many as fit. Returns how many were copied.
+    /// Copies bytes in at `offset`, as many as fit. Returns the number of bytes copied.
     pub fn copy_in(&mut self, offset: usize, bytes: &[u8]) -> usize {
         let mut done = 0;
         while done < bytes.len() {
@@ -179,7 +179,7 @@ impl Buffer {
         out
     }
 
-    /// Its bytes. Memory of our own is not copied.
+    /// Its bytes. Those of [`Buffer::owned`] are not copied.
     pub fn into_vec(self) -> Vec<u8> {
         match self.store {
             Store::Owned(bytes) => bytes,
@@ -187,7 +187,7 @@ impl Buffer {
         }
     }
 
-    /// Its bytes, beginning at a page. They are copied unless they did.
+    /// Its bytes, beginning at a page. Those of [`Buffer::pages`] are not copied.
     pub fn into_pages(self) -> Pages {
         match self.store {
             Store::Pages(pages) => pages,
@@ -195,7 +195,7 @@ impl Buffer {
         }
     }
 
-    /// The same bytes, in memory of our own, so that the user's may be reused.
+    /// The same bytes in memory of our own, so that the user's memory may be reused.
     pub fn into_owned(self) -> Buffer {
         match self.store {
             Store::Owned(_) | Store::Pages(_) | Store::Shared(_) => self,

@@ -1,9 +1,9 @@
 //! User memory, made safe to use: the one place where an address given by an MPI library becomes a slice.
 //!
-//! A [`Buffer`] is what an operation reads or fills, a region of [`Regions`] is what a peer may read or write. Both are
-//! created by `unsafe` functions whose caller passes on the promise that libfabric's interface makes: the memory stays
-//! valid until the operation completes, or the region is closed. Everything after that is safe code. [`atomic`] applies
-//! libfabric's atomic operations to the bytes of a region.
+//! An operation reads or fills a [`Buffer`]; a peer reads or writes a region of [`Regions`]. Both are created by
+//! `unsafe` functions whose caller passes on the promise that libfabric's interface makes: the memory stays valid until
+//! the operation completes, or the region is closed. Everything after that is safe code. [`atomic`] applies libfabric's
+//! atomic operations to the bytes of a region.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 

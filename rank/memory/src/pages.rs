@@ -1,16 +1,14 @@
-//! Bytes of our own that begin at a page, as direct input and output (`O_DIRECT`) needs them, and that can be used
-//! again.
+//! Reusable memory that begins at a page, as direct input and output (`O_DIRECT`) requires.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 
-/// What an address must be a multiple of for any disk that is known.
+/// Alignment in bytes that every known disk accepts.
 pub const PAGE: usize = 4096;
 
-/// Bytes whose first one has an address that is a multiple of [`PAGE`].
+/// Bytes that begin at an address that is a multiple of [`PAGE`].
 ///
-/// Memory that was used once costs less than new memory, which the kernel gives page by page. So [`Pages::resize`]
-/// keeps it.
+/// Reused memory costs less than new memory, which the kernel provides page by page. So [`Pages::resize`] keeps it.
 #[derive(Default)]
 pub struct Pages {
     bytes: Vec<u8>,
@@ -22,12 +20,12 @@ impl Pages {
     /// `length` zeros.
     pub fn new(length: usize) -> Pages {
         let bytes = vec![0; length.saturating_add(2 * PAGE)];
-        // If it cannot be found out, the kernel will refuse the address, and another way is taken.
+        // If the offset cannot be computed, the kernel refuses the address, and the caller falls back.
         let start = bytes.as_ptr().align_offset(PAGE).min(PAGE);
         Pages { bytes, start, length }
     }
 
-    /// Makes it this long. Bytes are added that an earlier use left, or zeros.
+    /// Changes the length. Added bytes are left over from an earlier use, or zero.
     pub fn resize(&mut self, length: usize) {
         match self.start.checked_add(length) {
             Some(end) if end <= self.bytes.len() => self.length = length,

@@ -1,11 +1,11 @@
-//! Registered memory regions: what peers may read, write and update, found by key.
+//! Registered memory regions, found by key. Peers may read, write and update them.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use thiserror::Error;
 
-/// What a peer may do with a region.
+/// A peer's rights to a region.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Access {
     /// Peers may read it.
@@ -14,7 +14,7 @@ pub struct Access {
     pub remote_write: bool,
 }
 
-/// Why a region could not be registered or used.
+/// Reasons why a region was not registered or used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum RegionError {
@@ -104,10 +104,10 @@ impl Regions {
         self.lock().regions.remove(&key);
     }
 
-    /// Whether `length` bytes at `address` may be written (or read).
+    /// Checks that a peer may write (or read) `length` bytes at `address`.
     ///
     /// # Errors
-    /// [`RegionError`]: which of the three rules is broken.
+    /// [`RegionError`]: the key is unknown, the access is not permitted, or the bytes are outside the region.
     pub fn check(&self, key: u64, address: u64, length: u64, write: bool) -> Result<(), RegionError> {
         self.lock().find(key, address, length, write).map(drop)
     }
@@ -172,8 +172,8 @@ impl Table {
 pub mod testing {
     use super::{Access, Regions};
 
-    /// Registers that many zeroed bytes under a key of our choice, with offsets from 0. They can only be reached
-    /// through the table, and are never freed.
+    /// Registers `length` zeroed bytes under a key of our choice, with offsets from 0. They can only be reached through
+    /// the table, and are never freed.
     pub fn register(regions: &Regions, length: usize, access: Access) -> u64 {
         let target: &'static mut [u8] = Box::leak(vec![0; length].into_boxed_slice());
         // SAFETY: the bytes live forever, and the only reference to them ends here.

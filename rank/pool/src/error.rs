@@ -1,11 +1,11 @@
-//! Why a region cannot be made, opened or used. Each error names the path; the caller adds site and node.
+//! Errors when a region is made, opened or used. Each names the path; the caller adds site and node.
 
 use std::io;
 use std::path::PathBuf;
 
 use thiserror::Error;
 
-/// What is wrong with a region or the folder for it.
+/// A problem with a region or its folder.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum PoolError {
@@ -20,7 +20,7 @@ pub enum PoolError {
         /// The system's error.
         source: io::Error,
     },
-    /// Too little room.
+    /// The filesystem has too little free space.
     #[error(
         "memory {path}: {needed} bytes are needed and {free} are free{others}: make it larger, remove what dead jobs \
          have left in it, or set `memory = \"off\"` for the site",
@@ -43,9 +43,9 @@ pub enum PoolError {
     )]
     FileSize {
         path: PathBuf,
-        /// Its length.
+        /// The file's length in bytes.
         needed: u64,
-        /// The process's limit.
+        /// The process's limit in bytes.
         limit: u64,
     },
     /// The filesystem cannot share memory.
@@ -67,7 +67,7 @@ pub enum PoolError {
     #[error("memory {path}: {problem}", path = .path.display())]
     Foreign {
         path: PathBuf,
-        /// What shows it.
+        /// The mismatch, in words.
         problem: String,
     },
     /// A seat of the region is already taken.
@@ -79,9 +79,9 @@ pub enum PoolError {
     Taken {
         path: PathBuf,
         rank: u32,
-        /// The endpoint's number.
+        /// The endpoint's number within its rank.
         instance: u32,
-        /// The process that has it.
+        /// The process that took it.
         pid: u32,
     },
     /// More processes than one region can hold.
@@ -90,16 +90,16 @@ pub enum PoolError {
     TooMany {
         /// The file or folder.
         path: PathBuf,
-        /// How many.
+        /// Number of ranks requested.
         ranks: u32,
-        /// How many it can hold.
+        /// Maximum number of ranks in one region.
         most: u32,
     },
     /// Any other system error.
     #[error("memory {path}: {what}: {source}", path = .path.display())]
     System {
         path: PathBuf,
-        /// What was tried.
+        /// The step that failed.
         what: &'static str,
         /// The system's error.
         source: io::Error,

@@ -1,13 +1,14 @@
-//! Which processes may refer to each other by process id: those of one kernel and one pid namespace.
+//! Hosts. Processes of one host, that is one kernel and one pid namespace, may refer to each other by process id.
 
 use std::hash::{Hash, Hasher};
 
-/// A kernel and a pid namespace. Two nodes that share a pool have different ones, and so have two containers.
+/// A kernel and a pid namespace. Two nodes that share a pool have different ones, and so do two containers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostId(pub u64);
 
 impl HostId {
-    /// This process's host. If the system does not tell, a value that equals none, not even its own.
+    /// This process's host. If the system does not reveal it: 0, which shares processes with no host, not even this
+    /// one.
     pub fn own() -> HostId {
         let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
         let namespace = std::fs::read_link("/proc/self/ns/pid");
@@ -17,7 +18,7 @@ impl HostId {
         HostId(hasher.finish().max(1))
     }
 
-    /// Whether process ids of the other mean the same here.
+    /// True if a process id on `other` denotes the same process here.
     pub fn shares_processes(self, other: HostId) -> bool {
         self == other && self.0 != 0
     }

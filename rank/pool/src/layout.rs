@@ -1,24 +1,23 @@
-//! Where everything lies in a region.
+//! Offsets and sizes of the parts of a region.
 //!
-//! | part | of which | written by |
+//! | part | size | written by |
 //! |---|---|---|
 //! | header | a page | its creator, before anybody else opens it |
 //! | seats | 256 bytes for each endpoint | that endpoint |
-//! | knocks | a row of lines for each endpoint, one line for each rank | that rank, to say "I talk to you" |
+//! | knocks | a row of lines for each endpoint, one line for each rank | that rank, to announce "I write to you" |
 //! | rings | one for each ordered pair of endpoints | head: its reader; the rest: its writer |
 //!
-//! Two lines next to each other are fetched together by many processors, so what is written often has 128 bytes to
-//! itself.
+//! Many processors fetch two neighbouring cache lines together, so data written often has 128 bytes to itself.
 
 /// Endpoints of one rank that have a seat in the region. An MPI library opens one or two.
 pub const INSTANCES: u32 = 4;
-/// Most ranks of a region: rings then begin at most at 2⁵³, which every filesystem in memory can address.
+/// Maximum number of ranks in a region: rings then begin at most at 2⁵³, which every filesystem in memory can address.
 pub(crate) const MAX_RANKS: u32 = 4096;
-/// Least and most bytes of a ring, head included.
+/// Smallest and largest size of a ring in bytes, head included.
 pub(crate) const RING_BYTES: std::ops::RangeInclusive<u64> = 16 << 10..=128 << 10;
-/// Bytes that one side has to itself.
+/// Bytes of an area that only one side writes: two cache lines.
 pub(crate) const LINE: u64 = 128;
-/// Bytes of a seat: one line written when it is taken, one whenever its owner falls asleep.
+/// Bytes of a seat: one line written when it is taken, one written whenever its owner falls asleep.
 pub(crate) const SEAT: u64 = 2 * LINE;
 /// Bytes of one rank's knocks at one endpoint.
 const KNOCKS: u64 = 64;
@@ -33,7 +32,7 @@ pub(crate) struct Layout {
 }
 
 impl Layout {
-    /// `None` when a region cannot have this shape.
+    /// `None` if no region can have this shape.
     pub(crate) fn new(ranks: u32, ring: u64) -> Option<Layout> {
         let fits = (1..=MAX_RANKS).contains(&ranks) && RING_BYTES.contains(&ring) && ring.is_power_of_two();
         fits.then_some(Layout { ranks: ranks.into(), ring })
@@ -61,12 +60,12 @@ impl Layout {
         PAGE + u64::from(seat) * SEAT
     }
 
-    /// Header and seats: what the creator allocates.
+    /// Bytes of the header and the seats, which the creator allocates.
     pub(crate) fn seats_end(&self) -> u64 {
         self.seat(self.seats()).next_multiple_of(PAGE)
     }
 
-    /// The knocks at an endpoint: what it allocates when it joins.
+    /// Offset of the knocks at endpoint `of`, which allocates them when it joins.
     pub(crate) fn row(&self, of: u32) -> u64 {
         self.seats_end() + u64::from(of) * self.row_bytes()
     }
@@ -75,12 +74,12 @@ impl Layout {
         (self.ranks * KNOCKS).next_multiple_of(PAGE)
     }
 
-    /// The word by which endpoint `from` tells `to` that it writes to the ring between them.
+    /// Offset of the word in which endpoint `from` announces to `to` that it writes to the ring between them.
     pub(crate) fn knock(&self, to: u32, from: u32) -> u64 {
         self.row(to) + u64::from(from / INSTANCES) * KNOCKS + u64::from(from % INSTANCES) * 8
     }
 
-    /// Everything before the rings.
+    /// Bytes before the rings.
     pub(crate) fn fixed(&self) -> u64 {
         self.row(self.seats())
     }
@@ -89,7 +88,7 @@ impl Layout {
         self.fixed() + (u64::from(from) * u64::from(self.seats()) + u64::from(to)) * self.ring
     }
 
-    /// The file's length.
+    /// The file's length in bytes.
     pub(crate) fn total(&self) -> u64 {
         self.ring_at(self.seats(), 0)
     }

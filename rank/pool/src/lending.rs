@@ -1,9 +1,9 @@
-//! Memory that a process lends to others of its node, in slots. It writes into a slot and tells one of the others, by
-//! whatever means, which one; that one reads it where it is, and gives it back. So elements are copied once on their
-//! way in, and once on their way out, and by nobody in between.
+//! Memory that a process lends, slot by slot, to others of its node. The lender fills a slot and sends the slot's
+//! number to a borrower by any means. The borrower reads the slot in place and gives it back. So elements are copied
+//! once on their way in, once on their way out, and never in between.
 //!
-//! The memory is a file without a name, which others open through its owner's entry in /proc: nothing is left of it
-//! when the processes are gone, however they went, and no limit of /dev/shm applies.
+//! The memory is a file without a name, which others open through its owner's entry in /proc. It vanishes with the
+//! processes, even if they are killed, and no limit of /dev/shm applies.
 
 use std::fs::{File, OpenOptions};
 use std::hash::BuildHasher;
@@ -16,32 +16,32 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create
 use crate::HostId;
 use crate::mapping::Mapping;
 
-/// Bytes of a [`Lender::address`].
+/// Length of [`Lender::address`] in bytes.
 pub const ADDRESS: usize = 48;
-/// Each slot's word is in a cache line of its own: two processes write it.
+/// Each slot's word is in a cache line of its own, because two processes write it.
 const LINE: u64 = 64;
-/// Of a word: the slot may be taken.
+/// Value of a free slot's word.
 const FREE: u64 = 0;
 
-/// A process's own memory for others.
+/// Memory that this process lends to others.
 pub struct Lender {
     memory: Slots,
     file: File,
     next: AtomicU64,
 }
 
-/// Another process's memory.
+/// Memory borrowed from another process.
 pub struct Borrower(Slots);
 
-/// A slot while it is lent: it may be lent again later, but never as this one.
+/// A slot while it is lent. A later loan of the same slot has another number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lent {
     pub slot: u64,
-    /// The word of the slot.
+    /// Value of the slot's word during this loan.
     pub number: u64,
 }
 
-/// The first word says whose memory it is, each slot has one more, and then come the slots.
+/// A line with the owner's key, one line for each slot's word, then the slots, which begin at a page.
 struct Slots {
     mapping: Mapping,
     key: u64,
@@ -50,15 +50,15 @@ struct Slots {
 }
 
 impl Lender {
-    /// `count` slots of `bytes` each, of which none takes memory before it is used.
+    /// Creates `count` slots of `bytes` each. A slot takes no memory before its first use.
     ///
     /// # Errors
-    /// The system's.
+    /// The system's error.
     pub fn new(count: u64, bytes: u64) -> io::Result<Lender> {
         let file = File::from(memfd_create("landbridge-lent", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?);
         let length = length(count, bytes).ok_or(io::ErrorKind::OutOfMemory)?;
         ftruncate(&file, length)?;
-        // Nobody can make it shorter under those who read.
+        // The seals keep the file from shrinking while others read it.
         fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
         let key = std::hash::RandomState::new().hash_one(length).max(1);
         let memory = Slots { mapping: Mapping::new(&file, 0, length)?, key, count, bytes };
@@ -66,7 +66,7 @@ impl Lender {
         Ok(Lender { memory, file, next: AtomicU64::new(1) })
     }
 
-    /// What another process has to know to open it.
+    /// The address with which another process opens this memory.
     pub fn address(&self) -> [u8; ADDRESS] {
         let Slots { key, count, bytes, .. } = self.memory;
         let words = [HostId::own().0, std::process::id().into(), self.file.as_raw_fd() as u64, key, count, bytes];
@@ -80,24 +80,24 @@ impl Lender {
         self.memory.bytes as usize
     }
 
-    /// A slot that nobody uses, to be written and lent; `None`: all are lent.
+    /// Takes a free slot, to be written and lent. `None`: all are lent.
     pub fn take(&self) -> Option<Lent> {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let free = |slot: &u64| {
             let word = self.memory.word(*slot);
-            // The elements that another has read were read before its word was set.
+            // Acquire: the borrower read all elements before it freed the slot.
             word.compare_exchange(FREE, number, Ordering::Acquire, Ordering::Relaxed).is_ok()
         };
         let slot = (0..self.memory.count).find(free)?;
         Some(Lent { slot, number })
     }
 
-    /// Whether nobody has given it back yet.
+    /// True until the borrower gives the slot back.
     pub fn is_lent(&self, lent: Lent) -> bool {
         self.memory.word(lent.slot).load(Ordering::Acquire) == lent.number
     }
 
-    /// Where the bytes of a slot are, which is written only between [`Lender::take`] and telling another process.
+    /// Address of a slot's bytes. Write them only between [`Lender::take`] and sending the slot to another process.
     pub fn place(&self, lent: Lent) -> *mut u8 {
         self.memory.place(lent.slot)
     }
@@ -107,7 +107,7 @@ impl Borrower {
     /// Opens another process's memory.
     ///
     /// # Errors
-    /// It is of another host, its process is gone or not of this user, or the address is none.
+    /// The memory is on another host, its process is gone or belongs to another user, or the address is malformed.
     pub fn open(address: &[u8]) -> io::Result<Borrower> {
         let mut words = address.chunks_exact(8).map(|word| word.try_into().map_or(0, u64::from_le_bytes));
         let mut word = || words.next().ok_or(io::ErrorKind::InvalidInput);
@@ -123,17 +123,17 @@ impl Borrower {
         let memory = Slots { mapping: Mapping::new(&file, 0, length)?, key, count, bytes };
         match memory.mapping.word(0).load(Ordering::Acquire) == key {
             true => Ok(Borrower(memory)),
-            // Another process with the number of one that is gone.
+            // Another process has the process id of one that is gone.
             false => Err(io::ErrorKind::NotFound.into()),
         }
     }
 
-    /// Where the bytes of a slot are, which may be read until it is given back.
+    /// Address of a slot's bytes. Read them only until the slot is given back.
     pub fn place(&self, lent: Lent) -> *const u8 {
         self.0.place(lent.slot)
     }
 
-    /// Has been read, and may be used again.
+    /// Gives a slot back: its bytes have been read, and the lender may use it again.
     pub fn give_back(&self, lent: Lent) {
         self.0.give_back(lent);
     }
@@ -152,15 +152,15 @@ impl std::fmt::Debug for Borrower {
 }
 
 impl Lent {
-    /// Bytes of [`Lent::told`].
+    /// Length of [`Lent::told`] in bytes.
     pub const BYTES: usize = 16;
 
-    /// What another process is told.
+    /// Encodes the slot for the borrower.
     pub fn told(self) -> [u8; Lent::BYTES] {
         ((u128::from(self.number) << 64) | u128::from(self.slot)).to_le_bytes()
     }
 
-    /// What [`Lent::told`] says.
+    /// Decodes [`Lent::told`].
     pub fn read(told: [u8; Lent::BYTES]) -> Lent {
         let both = u128::from_le_bytes(told);
         Lent { slot: both as u64, number: (both >> 64) as u64 }
@@ -179,7 +179,7 @@ impl Slots {
     }
 
     fn give_back(&self, lent: Lent) {
-        // Nobody but the one that it is lent to writes this word now.
+        // Only the borrower writes this word while the slot is lent.
         if self.word(lent.slot).load(Ordering::Relaxed) == lent.number {
             self.word(lent.slot).store(FREE, Ordering::Release);
         }
@@ -201,7 +201,7 @@ mod tests {
     use super::*;
 
     fn write(lender: &Lender, lent: Lent, with: u8) {
-        // SAFETY: the slot has as many bytes, and is ours.
+        // SAFETY: the slot has `lender.bytes()` bytes and was taken by us.
         unsafe { std::ptr::write_bytes(lender.place(lent), with, lender.bytes()) };
     }
 
@@ -233,7 +233,7 @@ mod tests {
         borrower.give_back(first);
         let second = lender.take().unwrap();
         assert!(first.slot == second.slot && !lender.is_lent(first) && lender.is_lent(second));
-        // Twice has no effect on the second one.
+        // A second return has no effect on the new loan.
         borrower.give_back(first);
         assert!(lender.is_lent(second) && lender.take().is_none());
     }

@@ -2,22 +2,22 @@
 
 use std::io;
 
-/// Most pieces per call.
+/// Maximum number of pieces per call.
 pub(crate) const MAX_PIECES: usize = 8;
 
 /// Lets processes of this user read this one's memory where the system requires permission (`kernel.yama.ptrace_scope =
-/// 1`), as other MPI transports do. If that is refused, or not needed, nothing changes: readers try before they rely on
-/// it.
+/// 1`), as other MPI transports do. If the kernel refuses, or needs no permission, nothing changes: readers test the
+/// access before they rely on it.
 pub fn allow_reading() {
     // EINVAL means that the kernel has no such rule.
     let _ = rustix::process::set_ptracer(rustix::process::PTracer::Any);
 }
 
-/// Reads from the memory of process `pid`: the bytes of `pieces` (address, length), concatenated, from `skip` on, as
-/// many as fit into `into`. Returns how many were read.
+/// Reads from the memory of process `pid`: concatenates the bytes of `pieces` (address, length), skips the first `skip`
+/// and copies as many as fit into `into`. Returns the number of bytes read.
 ///
 /// # Errors
-/// The system's error: EPERM (not allowed), ESRCH (gone), EFAULT (not its memory).
+/// The system's error: EPERM (not allowed), ESRCH (no such process), EFAULT (an address that is not mapped there).
 pub fn read_process(pid: u32, pieces: &[(u64, u64)], skip: u64, into: &mut [u8]) -> io::Result<usize> {
     let mut remote = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; MAX_PIECES];
     let (mut count, mut skip, mut left) = (0, skip, into.len() as u64);
@@ -36,7 +36,7 @@ pub fn read_process(pid: u32, pieces: &[(u64, u64)], skip: u64, into: &mut [u8])
     let pid = libc::pid_t::try_from(pid).map_err(|_| io::Error::from_raw_os_error(libc::ESRCH))?;
     let local = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };
     // SAFETY: the kernel writes at most `into.len()` bytes to `into`, which is exclusively ours, and checks the remote
-    // addresses itself; both arrays have the lengths that are passed.
+    // addresses itself; both arrays have the lengths passed with them.
     let read = unsafe { libc::process_vm_readv(pid, &local, 1, remote.as_ptr(), count as libc::c_ulong, 0) };
     usize::try_from(read).map_err(|_| io::Error::last_os_error())
 }

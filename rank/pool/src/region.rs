@@ -17,11 +17,11 @@ use crate::mapping::Mapping;
 use crate::ring::{Consumer, Producer};
 use crate::seat::{Seat, SeatAt, State};
 
-/// "LBPOOL" and a version: another version's region is refused.
+/// "LBPOOL" and a version number. A region of another version is refused.
 const MAGIC: u64 = u64::from_le_bytes(*b"LBPOOL\0\x01");
-/// Prefix of the names of regions.
+/// Prefix of the file names of regions.
 const PREFIX: &str = "landbridge-";
-/// Bytes written at once where a filesystem cannot allocate.
+/// Bytes per write on a filesystem that cannot allocate.
 const ZEROS: usize = 64 << 10;
 
 /// Words of the header.
@@ -34,13 +34,13 @@ enum Word {
     Ring,
 }
 
-/// The job and ranks that a region is for.
+/// The job and the ranks of a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
     pub job: JobId,
-    /// The first rank that has seats in it.
+    /// The first rank with seats.
     pub first: u32,
-    /// Number of ranks with seats, from that one on.
+    /// Number of ranks with seats, counted from `first`.
     pub ranks: u32,
 }
 
@@ -50,13 +50,13 @@ pub struct Region {
     path: PathBuf,
     shape: Shape,
     layout: Layout,
-    /// Everything before the rings.
+    /// The part before the rings.
     fixed: Mapping,
 }
 
 impl Region {
-    /// Makes an unnamed region in `folder`: it disappears with the last process that has it open, however that ends.
-    /// Others open it through its creator's `/proc/…/fd`.
+    /// Creates an unnamed region in `folder`. It disappears with the last process that has it open, even if that
+    /// process is killed. Others open it through its creator's `/proc/…/fd`.
     ///
     /// # Errors
     /// [`PoolError`].
@@ -67,11 +67,11 @@ impl Region {
         Region::lay_out(File::from(file.map_err(error)?), folder.to_owned(), folder, shape)
     }
 
-    /// Makes a region that processes on other nodes open by [`Region::name`]. Its creator removes it with
+    /// Creates a region that processes on other nodes open by [`Region::name`]. Its creator removes it with
     /// [`Region::remove`].
     ///
     /// # Errors
-    /// [`PoolError`]; nothing is left behind then.
+    /// [`PoolError`]; no file is left behind then.
     pub fn named(folder: &Path, site: &str, shape: Shape) -> Result<Region, PoolError> {
         let path = Region::name(folder, site, shape.job);
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::RDWR | OFlags::CLOEXEC;
@@ -87,12 +87,12 @@ impl Region {
         made
     }
 
-    /// The path at which [`Region::named`] makes it.
+    /// Path of the region that [`Region::named`] creates.
     pub fn name(folder: &Path, site: &str, job: JobId) -> PathBuf {
         folder.join(format!("{PREFIX}{job}-{site}"))
     }
 
-    /// Whether a path looks like one of [`Region::name`].
+    /// True if a path looks like one from [`Region::name`].
     pub fn is_name(path: &Path) -> bool {
         let name = path.file_name().and_then(|name| name.to_str());
         path.is_absolute() && name.is_some_and(|name| name.starts_with(PREFIX))
@@ -114,13 +114,13 @@ impl Region {
         let ring = Layout::ring_bytes(shape.ranks, free);
         let too_many = || PoolError::TooMany { path: path.clone(), ranks: shape.ranks, most: MAX_RANKS };
         let layout = Layout::new(shape.ranks, ring).ok_or_else(too_many)?;
-        // The minimum: every rank joins with one endpoint, and communicates with one neighbour.
+        // The minimum: every rank joins with one endpoint and communicates with one neighbour.
         let each = layout.row_bytes() + 2 * layout.ring();
         let needed = layout.seats_end() + u64::from(shape.ranks) * each;
         if needed > free {
             return Err(PoolError::Room { path, needed, free, others: others(folder) });
         }
-        // The system would kill a process that exceeds the limit.
+        // The kernel would kill a process that exceeds the limit.
         if let Some(limit) = getrlimit(Resource::Fsize).current.filter(|limit| layout.total() > *limit) {
             return Err(PoolError::FileSize { path, needed: layout.total(), limit });
         }
@@ -143,7 +143,7 @@ impl Region {
     /// Opens the region of a job.
     ///
     /// # Errors
-    /// [`PoolError`]: not there, not this job's, damaged.
+    /// [`PoolError`]: the region is missing, belongs to another job, or is damaged.
     pub fn open(path: &Path, job: JobId) -> Result<Region, PoolError> {
         let foreign = |problem: String| PoolError::Foreign { path: path.to_owned(), problem };
         let file = match openat(CWD, path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()) {
@@ -175,7 +175,7 @@ impl Region {
         Ok(Region { file, path: path.to_owned(), shape: Shape { job, first, ranks }, layout, fixed })
     }
 
-    /// The open file: other processes of this user can open it through `/proc`.
+    /// The open file. Other processes of this user can open it through `/proc`.
     pub fn file(&self) -> &File {
         &self.file
     }
@@ -184,7 +184,7 @@ impl Region {
         self.shape
     }
 
-    /// The seat of one endpoint of a rank; `None` if the region has none for it.
+    /// Number of the seat of a rank's endpoint; `None` if the region has no seat for it.
     pub fn place(&self, rank: u32, instance: u32) -> Option<u32> {
         let local = rank.checked_sub(self.shape.first).filter(|local| *local < self.shape.ranks)?;
         (instance < INSTANCES).then_some(local * INSTANCES + instance)
@@ -200,7 +200,7 @@ impl Region {
         SeatAt { fixed: &self.fixed, offset: self.layout.seat(place) }
     }
 
-    /// Takes a seat; from then on others may write to us.
+    /// Takes a seat. From then on others may write to us.
     ///
     /// # Errors
     /// [`PoolError::Taken`], [`PoolError::Room`].
@@ -215,35 +215,35 @@ impl Region {
         Ok(())
     }
 
-    /// Gives a seat back; it cannot be taken again.
+    /// Gives a seat back. Nobody can take it again.
     pub fn leave(&self, place: u32) {
         self.seat_at(place).leave();
     }
 
-    /// Whether this seat is taken.
+    /// State of a seat.
     pub fn state(&self, place: u32) -> State {
         self.seat_at(place).state()
     }
 
-    /// The owner of this seat, if it was ever taken.
+    /// The endpoint that took this seat; `None` if nobody has.
     pub fn seat(&self, place: u32) -> Option<Seat> {
         let at = self.seat_at(place);
         (at.state() != State::Empty).then(|| at.read())
     }
 
-    /// Publishes that we (at `place`) are in this nap, or awake: 0. Check all rings once more between this and
+    /// Publishes the current nap of our own seat `place`, 0 if awake. Check all rings once more between this call and
     /// sleeping.
     pub fn set_nap(&self, place: u32, nap: u64) {
         self.seat_at(place).set_nap(nap);
     }
 
-    /// The nap that the reader at `place` is in: it then needs its doorbell, once per nap, to see what we have
-    /// published. 0: awake.
+    /// Current nap of the reader at `place`, 0 if awake. A sleeping reader needs its doorbell, once per nap, to notice
+    /// our records.
     pub fn nap(&self, place: u32) -> u64 {
         self.seat_at(place).nap()
     }
 
-    /// The writing end of the ring between two seats, whose memory exists from now on.
+    /// The writing end of the ring between two seats. The ring's memory exists from now on.
     ///
     /// # Errors
     /// [`PoolError::Room`], [`PoolError::Mapping`].
@@ -253,7 +253,7 @@ impl Region {
         Ok(Producer::new(map(&self.file, &self.path, offset, length)?, length))
     }
 
-    /// Tells the reader at `to` that we write to the ring between us. Call it after the first record.
+    /// Announces to the reader at `to` that we write to the ring between us. Call it after the first record.
     pub fn knock(&self, from: u32, to: u32) {
         self.fixed.word(self.layout.knock(to, from)).store(1, Ordering::Release);
     }
@@ -267,7 +267,7 @@ impl Region {
         Ok(Consumer::new(map(&self.file, &self.path, self.layout.ring_at(from, to), length)?, length))
     }
 
-    /// The endpoints that have knocked at `to` and are not `known`.
+    /// Endpoints that have knocked at `to` and are not `known`.
     pub fn knocking(&self, to: u32, known: impl Fn(u32) -> bool) -> impl Iterator<Item = u32> {
         let new = move |from: &u32| {
             self.fixed.word(self.layout.knock(to, *from)).load(Ordering::Acquire) != 0 && !known(*from)
@@ -276,10 +276,10 @@ impl Region {
     }
 }
 
-/// Makes sure that a part of the file has memory: access to a hole could kill the process.
+/// Allocates memory for a part of the file: access to a hole could kill the process.
 fn allocate(file: &File, path: &Path, offset: u64, length: u64) -> Result<(), PoolError> {
     let result = match fallocate(file, FallocateFlags::empty(), offset, length) {
-        // A filesystem without this call; its files grow by writing.
+        // This filesystem cannot allocate; its files grow by writing.
         Err(Errno::OPNOTSUPP | Errno::NOSYS) => write_zeros(file, offset, length),
         other => other.map_err(io::Error::from),
     };
@@ -307,7 +307,7 @@ fn map(file: &File, path: &Path, offset: u64, length: u64) -> Result<Mapping, Po
     Mapping::new(file, offset, length).map_err(|source| PoolError::Mapping { path: path.to_owned(), source })
 }
 
-/// Why a region may not be at its path.
+/// Likely reason for a missing region, for an error message.
 fn absent(path: &Path) -> &'static str {
     if path.starts_with("/proc") {
         "cannot be seen: if the program runs in a container with its own process ids, set `memory = \"off\"` for \
@@ -317,7 +317,7 @@ fn absent(path: &Path) -> &'static str {
     }
 }
 
-/// The regions of other jobs in a folder, for a message.
+/// A list of other jobs' regions in a folder, for an error message.
 fn others(folder: &Path) -> String {
     let names = std::fs::read_dir(folder).into_iter().flatten().flatten();
     let names = names.filter_map(|entry| entry.file_name().into_string().ok());

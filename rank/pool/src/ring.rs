@@ -1,10 +1,10 @@
 //! A ring of bytes with one writer and one reader, in two processes.
 //!
-//! A record is a header word and a body, aligned to 8 bytes and never split: where it does not fit before the end, the
-//! rest is skipped. The header word is written last. Before that, the writer zeroes the word behind the record, where
-//! the next header will be; so the reader polls a single word, in the line that then carries the data, and a short
+//! A record is a header word and a body, aligned to 8 bytes and never split: if it does not fit before the ring's end,
+//! the writer skips the rest. The writer stores the header word last. Before that it zeroes the word behind the record,
+//! the place of the next header. So the reader polls a single word, in the line that then carries the data, and a short
 //! message costs the transfer of one cache line. There is no shared head index: the reader publishes its position in a
-//! line of its own, and only every quarter of the ring, or when the writer waits for it (a record of [`Kind::Copy`]).
+//! line of its own, once per quarter of the ring or when the writer waits for it (a record of [`Kind::Copy`]).
 //!
 //! Neither side trusts the other: an invalid header or position is [`Corrupt`].
 
@@ -16,13 +16,13 @@ use crate::layout::LINE;
 use crate::mapping::Mapping;
 
 const HEADER: u64 = 8;
-/// Words of the reader's line.
+/// Offsets of the words in the reader's line.
 const CONSUMED: u64 = 0;
 const PERMISSION: u64 = 8;
-/// The skipped rest of the ring.
+/// Kind in a header that skips the rest of the ring.
 const SKIP: u64 = 0xFF;
 
-/// The other side violated the ring's rules (or something else wrote into the region).
+/// The other side violated the ring's rules, or another program wrote into the region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("the ring in shared memory is damaged: {what} {value:#x}")]
 pub struct Corrupt {
@@ -35,20 +35,20 @@ pub struct Corrupt {
 #[repr(u8)]
 pub enum Kind {
     Frame = 1,
-    /// A frame whose payload is still in the writer's memory, and its address.
+    /// A frame whose payload is still in the writer's memory, with the payload's addresses there.
     Copy = 2,
     /// The writer closes.
     Bye = 3,
 }
 
-/// Whether the reader can read the writer's memory.
+/// The reader's ability to read the writer's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Permission {
     /// The reader has not tested it yet.
     Unknown,
-    /// It can.
+    /// The reader can.
     Yes,
-    /// It cannot.
+    /// The reader cannot.
     No,
 }
 
@@ -58,7 +58,7 @@ pub struct Producer {
     capacity: u64,
     /// Offset of the next header.
     at: u64,
-    /// Bytes ever written, and how many of them the reader has reported as consumed.
+    /// Bytes written since the start, and the part of them that the reader has reported as consumed.
     written: u64,
     consumed: u64,
 }
@@ -75,7 +75,7 @@ pub struct Consumer {
     capacity: u64,
     at: u64,
     consumed: u64,
-    /// The writer's knowledge of `consumed`.
+    /// Value of `consumed` last published to the writer.
     told: u64,
 }
 
@@ -96,12 +96,13 @@ impl Producer {
         Producer { map, capacity: ring - LINE, at: 0, written: 0, consumed: 0 }
     }
 
-    /// The longest body: a few such records fit into the ring at once, so that writer and reader work in parallel.
+    /// The longest body. A few such records fit into the ring at once, so writer and reader work in parallel.
     pub fn longest(&self) -> u32 {
         (self.capacity / 4 - 2 * HEADER) as u32
     }
 
-    /// Room for a body of `length` bytes (at most [`Producer::longest`]); `None`: the reader has to free some first.
+    /// Reserves room for a body of `length` bytes, at most [`Producer::longest`]. `None`: the reader has to free some
+    /// first.
     ///
     /// # Errors
     /// [`Corrupt`].
@@ -110,7 +111,7 @@ impl Producer {
         assert!(length <= u64::from(self.longest()), "a record longer than a quarter of its ring");
         let size = size_of(length);
         let skipped = if self.at + size > self.capacity { self.capacity - self.at } else { 0 };
-        // The word behind the record is zeroed, so it must be free as well.
+        // `publish` zeroes the word behind the record, so that word must be free as well.
         let needed = skipped + size + HEADER;
         if self.written + needed > self.consumed + self.capacity {
             self.look()?;
@@ -127,12 +128,12 @@ impl Producer {
         Ok(Some(Space { producer: self, length }))
     }
 
-    /// The position after the last record: compare with [`Producer::consumed`].
+    /// The position after the last record. Compare it with [`Producer::consumed`].
     pub fn written(&self) -> u64 {
         self.written
     }
 
-    /// The reader's position, read anew.
+    /// The reader's position, loaded again.
     ///
     /// # Errors
     /// [`Corrupt`].
@@ -141,7 +142,7 @@ impl Producer {
         Ok(self.consumed)
     }
 
-    /// Whether the reader can read our memory.
+    /// The reader's ability to read our memory.
     pub fn permission(&self) -> Permission {
         match self.map.word(PERMISSION).load(Ordering::Relaxed) {
             0 => Permission::Unknown,
@@ -188,7 +189,7 @@ impl Consumer {
         Consumer { map, capacity: ring - LINE, at: 0, consumed: 0, told: 0 }
     }
 
-    /// The oldest record; it stays until [`Consumer::done`].
+    /// The oldest record. It stays in the ring until [`Consumer::done`].
     ///
     /// # Errors
     /// [`Corrupt`].
@@ -229,8 +230,8 @@ impl Consumer {
         self.map.copy_out(LINE + self.at + HEADER + offset as u64, into);
     }
 
-    /// The oldest record is no longer needed. Returns whether the writer was told our position, and may be asleep
-    /// waiting for it; it always is told if `tell`.
+    /// Frees the oldest record. Returns true if our position was published to the writer, which may be asleep waiting
+    /// for it. With `tell` it always is.
     pub fn done(&mut self, record: Record, tell: bool) -> bool {
         let size = size_of(record.length.into());
         self.at += size;
@@ -246,7 +247,7 @@ impl Consumer {
         due
     }
 
-    /// Tells the writer whether we can read its memory.
+    /// Publishes to the writer whether we can read its memory.
     pub fn permit(&self, permitted: bool) {
         self.map.word(PERMISSION).store(if permitted { 1 } else { 2 }, Ordering::Relaxed);
     }

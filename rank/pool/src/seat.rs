@@ -1,4 +1,4 @@
-//! What an endpoint publishes about itself to the others of its region.
+//! The data that an endpoint publishes about itself to the others of its region.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::atomic::{Ordering, fence};
@@ -16,7 +16,7 @@ pub struct Seat {
     pub host: HostId,
     /// Address of the datagram socket that wakes it.
     pub doorbell: SocketAddr,
-    /// Address and value of a word of its memory, by which others find out whether they can read that memory.
+    /// Address and value of a word of its memory. Others read the word to test whether they can read that memory.
     pub probe: (u64, u64),
 }
 
@@ -67,7 +67,7 @@ impl SeatAt<'_> {
         }
     }
 
-    /// Only for its owner.
+    /// Publishes an endpoint in this seat. Only for the seat's owner.
     pub(crate) fn take(&self, seat: &Seat) {
         let put = |word, value| self.word(word).store(value, Ordering::Relaxed);
         put(Word::Pid, seat.pid.into());
@@ -84,12 +84,12 @@ impl SeatAt<'_> {
         self.word(Word::State).store(OPEN, Ordering::Release);
     }
 
-    /// Only for its owner.
+    /// Closes the seat. Only for the seat's owner.
     pub(crate) fn leave(&self) {
         self.word(Word::State).store(OPEN + 1, Ordering::Release);
     }
 
-    /// What its owner wrote; meaningful unless the state is [`State::Empty`].
+    /// The endpoint that its owner published; meaningless while the state is [`State::Empty`].
     pub(crate) fn read(&self) -> Seat {
         let get = |word| self.word(word).load(Ordering::Relaxed);
         let ip = u128::from(get(Word::DoorbellHigh)) << 64 | u128::from(get(Word::DoorbellLow));
@@ -102,15 +102,16 @@ impl SeatAt<'_> {
         }
     }
 
-    /// Only for its owner: publishes which of its naps it is in, 0 for none. It checks its rings once more before it
-    /// sleeps: the fence orders that check after this word.
+    /// Publishes the owner's current nap, 0 if awake. Only for the owner, which checks its rings once more before it
+    /// sleeps: the fence orders that check after this store.
     pub(crate) fn set_nap(&self, nap: u64) {
         self.fixed.word(self.offset + LINE).store(nap, Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
 
-    /// The nap that its owner is in, 0 for none: it then needs the doorbell to learn of what was published before this
-    /// call. The fence orders that before this check; of the two checks at least one sees what the other side wrote.
+    /// The owner's current nap, 0 if awake. A sleeping owner needs the doorbell to notice records published before this
+    /// call. The fence orders their publication before this check, so at least one of the two sides sees the other's
+    /// store.
     pub(crate) fn nap(&self) -> u64 {
         fence(Ordering::SeqCst);
         self.fixed.word(self.offset + LINE).load(Ordering::Relaxed)

@@ -1,7 +1,6 @@
-//! `fi_ops_atomic`: operations on peers' registered memory that no other operation splits.
+//! `fi_ops_atomic`: atomic operations on peers' registered memory.
 //!
-//! Which operation exists on which datatype is [`memory::atomic`]'s knowledge. Operands are copied when the call is
-//! made.
+//! [`memory::atomic`] knows which operations exist on which datatypes. The call itself copies the operands.
 
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::Ordering;
@@ -39,13 +38,13 @@ pub(crate) static OPS: fi_ops_atomic = fi_ops_atomic {
     ..fi_ops_atomic::REFUSING
 };
 
-/// An operation on a datatype, known to exist in a form.
+/// An operation on a datatype that exists in the given form.
 #[derive(Clone, Copy)]
 struct Action {
     datatype: u8,
     operation: u8,
     form: Form,
-    /// Bytes of an element.
+    /// Bytes per element.
     size: usize,
 }
 
@@ -61,7 +60,7 @@ impl Action {
         }
     }
 
-    /// The most elements of one call.
+    /// Maximum number of elements in one call.
     fn most(self) -> usize {
         let operands = if self.form == Form::Compare { 2 } else { 1 };
         MAX_ATOMIC / self.size / operands
@@ -72,20 +71,20 @@ impl Action {
     }
 }
 
-/// What one call brings along.
+/// Arguments of one call.
 struct Request<'a> {
     operands: &'a [fi_ioc],
     compares: &'a [fi_ioc],
     results: &'a [fi_ioc],
     target: Target,
-    /// Elements at the target.
+    /// Number of elements at the target.
     count: usize,
     flags: u64,
     notify: Notify,
 }
 
 /// # Safety
-/// The pieces' memory is valid as fi_atomic(3) has its caller promise: results until the completion, others now.
+/// The pieces' memory is valid as the caller of fi_atomic(3) promises: results until the completion, the rest now.
 unsafe fn begin(endpoint: &Endpoint, action: Action, request: Request<'_>) -> Result<(), Errno> {
     let Request { operands, compares, results, target, count, flags, notify } = request;
     check_transmit_flags(flags)?;
@@ -133,7 +132,7 @@ unsafe fn begin(endpoint: &Endpoint, action: Action, request: Request<'_>) -> Re
     })
 }
 
-/// The elements of some pieces, one behind the other.
+/// Appends the elements of all pieces to `out`.
 ///
 /// # Safety
 /// The pieces' memory is valid for reading.
@@ -146,7 +145,7 @@ unsafe fn gather(pieces: &[fi_ioc], count: usize, size: usize, out: &mut Vec<u8>
     Ok(())
 }
 
-/// Some pieces as the buffer for old values.
+/// Makes a buffer for old values from the pieces.
 ///
 /// # Safety
 /// The pieces' memory is valid for writing until the operation completes.
@@ -172,7 +171,7 @@ fn piece(start: *const c_void, count: usize) -> [fi_ioc; 1] {
     [fi_ioc { addr: start.cast_mut(), count }]
 }
 
-/// The pieces of a message, and the one target that our `rma_iov_limit` allows.
+/// Splits a message into its pieces, and the one target that our `rma_iov_limit` allows.
 ///
 /// # Safety
 /// The message is null or valid, as libfabric's caller promises.
@@ -211,7 +210,7 @@ unsafe extern "C" fn write(
             flags: endpoint.tx_flags.load(Ordering::Relaxed),
             notify: Notify::context(context),
         };
-        // SAFETY: and valid operands.
+        // SAFETY: the caller passes valid operands.
         unsafe { begin(endpoint, action, request) }
     })
     .code()
@@ -242,7 +241,7 @@ unsafe extern "C" fn writev(
             flags: endpoint.tx_flags.load(Ordering::Relaxed),
             notify: Notify::context(context),
         };
-        // SAFETY: and valid operands.
+        // SAFETY: the caller passes valid operands.
         unsafe { begin(endpoint, action, request) }
     })
     .code()
@@ -259,7 +258,7 @@ unsafe extern "C" fn writemsg(endpoint: *mut fid_ep, message: *const fi_msg_atom
         let action = Action::new(message.datatype, message.op, Form::Write)?;
         let notify = Notify::context(message.context);
         let request = Request { operands, compares: &[], results: &[], target, count, flags, notify };
-        // SAFETY: and valid operands.
+        // SAFETY: the caller passes valid operands.
         unsafe { begin(endpoint, action, request) }
     })
     .code()
@@ -288,7 +287,7 @@ unsafe extern "C" fn inject(
             flags: FI_INJECT,
             notify: Notify::Never,
         };
-        // SAFETY: and valid operands.
+        // SAFETY: the caller passes valid operands.
         unsafe { begin(endpoint, action, request) }
     })
     .code()
@@ -321,7 +320,7 @@ unsafe extern "C" fn readwrite(
             flags: endpoint.tx_flags.load(Ordering::Relaxed),
             notify: Notify::context(context),
         };
-        // SAFETY: and valid operands and results.
+        // SAFETY: the caller passes valid operands and results.
         unsafe { begin(endpoint, action, request) }
     })
     .code()
@@ -356,7 +355,7 @@ unsafe extern "C" fn readwritev(
             flags: endpoint.tx_flags.load(Ordering::Relaxed),
             notify: Notify::context(context),
         };
-        // SAFETY: and valid operands and results.
+        // SAFETY: the caller passes valid operands and results.
         unsafe { begin(endpoint, action, request) }
     })
     .code()
@@ -373,12 +372,12 @@ unsafe extern "C" fn readwritemsg(
     guard(|| {
         // SAFETY: libfabric's caller promises a live endpoint and a valid message.
         let (endpoint, (message, operands, target, count)) = unsafe { (endpoint_behind(endpoint)?, parts(message)?) };
-        // SAFETY: and that many pieces.
+        // SAFETY: the caller passes that many pieces.
         let results = unsafe { array(results, result_pieces) }?;
         let action = Action::new(message.datatype, message.op, Form::Fetch)?;
         let notify = Notify::context(message.context);
         let request = Request { operands, compares: &[], results, target, count, flags, notify };
-        // SAFETY: and valid operands and results.
+        // SAFETY: the caller passes valid operands and results.
         unsafe { begin(endpoint, action, request) }
     })
     .code()
@@ -413,7 +412,7 @@ unsafe extern "C" fn compwrite(
             flags: endpoint.tx_flags.load(Ordering::Relaxed),
             notify: Notify::context(context),
         };
-        // SAFETY: and valid operands and results.
+        // SAFETY: the caller passes valid operands and results.
         unsafe { begin(endpoint, action, request) }
     })
     .code()
@@ -452,7 +451,7 @@ unsafe extern "C" fn compwritev(
             flags: endpoint.tx_flags.load(Ordering::Relaxed),
             notify: Notify::context(context),
         };
-        // SAFETY: and valid operands and results.
+        // SAFETY: the caller passes valid operands and results.
         unsafe { begin(endpoint, action, request) }
     })
     .code()
@@ -472,12 +471,12 @@ unsafe extern "C" fn compwritemsg(
     guard(|| {
         // SAFETY: libfabric's caller promises a live endpoint and a valid message.
         let (endpoint, (message, operands, target, count)) = unsafe { (endpoint_behind(endpoint)?, parts(message)?) };
-        // SAFETY: and that many pieces.
+        // SAFETY: the caller passes that many pieces.
         let (compares, results) = unsafe { (array(compares, compare_pieces)?, array(results, result_pieces)?) };
         let action = Action::new(message.datatype, message.op, Form::Compare)?;
         let notify = Notify::context(message.context);
         let request = Request { operands, compares, results, target, count, flags, notify };
-        // SAFETY: and valid operands and results.
+        // SAFETY: the caller passes valid operands and results.
         unsafe { begin(endpoint, action, request) }
     })
     .code()
@@ -523,7 +522,7 @@ pub(crate) unsafe extern "C" fn query(
             _ => return Err(EBADFLAGS),
         };
         let action = Action::new(datatype, operation, form)?;
-        // SAFETY: and a place for the answer.
+        // SAFETY: the caller passes a place for the answer.
         unsafe { write_out(attr, fi_atomic_attr { count: action.most(), size: action.size }) }
     })
     .code()

@@ -1,8 +1,8 @@
-//! `fid_av`: addresses under small numbers.
+//! `fid_av`: maps small numbers to addresses.
 //!
 //! Both kinds, `FI_AV_TABLE` and `FI_AV_MAP`, number addresses from 0 and reuse the numbers of removed ones. An address
-//! may be inserted several times: matching by sender compares addresses, not numbers, and a sender's number is the
-//! lowest of its address.
+//! may be inserted several times: matching by sender compares addresses, not numbers, and a sender is reported by the
+//! lowest number of its address.
 
 mod format;
 mod text;
@@ -30,7 +30,7 @@ use crate::errno::{Code, EADDRNOTAVAIL, EBADFLAGS, EBUSY, EINVAL, ENOSYS, ETOOSM
 /// An address vector.
 pub(crate) struct Av {
     table: Mutex<Table>,
-    /// Counts removals: what others remember of the table is invalid after one.
+    /// Number of removals; each one invalidates caches of the table.
     removals: AtomicU64,
     domain: Arc<Domain>,
 }
@@ -101,8 +101,8 @@ impl Av {
         self.table().numbers.get(&address.key()).map(|numbers| numbers[0] as u64)
     }
 
-    /// Inserts addresses; `None` stands for an invalid one. `report` is called with each one's index, number and error.
-    /// Gives how many were inserted.
+    /// Inserts addresses; `None` stands for an invalid one. Calls `report` with each address's index, number and
+    /// result. Returns the number of inserted addresses.
     fn insert(
         &self,
         addresses: impl Iterator<Item = Option<Address>>,
@@ -122,10 +122,10 @@ impl Av {
         inserted
     }
 
-    /// Removes numbers.
+    /// Removes the addresses with these numbers.
     ///
     /// # Errors
-    /// `FI_EINVAL`: one of them is not there; the others are removed.
+    /// `FI_EINVAL`: at least one number does not exist; the others are removed.
     fn remove(&self, numbers: &[u64]) -> Result<(), Errno> {
         let mut table = self.table();
         let removed = numbers.iter().filter(|&&number| table.remove(number)).count();
@@ -134,7 +134,7 @@ impl Av {
     }
 }
 
-/// An address that a name and a service (a port number) stand for: of the family of `own` if there is one.
+/// Resolves a name and a service (a port number). Prefers an address of `own`'s family.
 fn resolve(node: &str, service: &str, own: IpAddr) -> Option<SocketAddr> {
     let port = match service {
         "" => 0,
@@ -143,17 +143,18 @@ fn resolve(node: &str, service: &str, own: IpAddr) -> Option<SocketAddr> {
     // A bracketed address, as in `[::1]:80`.
     let node = node.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(node);
     let all = (node, port).to_socket_addrs().ok()?.map(plain).filter(|address| !is_link_local(address.ip()));
-    // The first of those that differ least.
+    // The first address of `own`'s family, or else the first of all.
     all.min_by_key(|address| address.is_ipv4() != own.is_ipv4())
 }
 
-/// The address that a name and a service stand for; a name may be an address as text, which needs no service. Of the
-/// family of `own` if the name has several.
+/// Resolves a name and a service. The name may also be an address as text, which needs no service. If the name has
+/// several addresses, prefers `own`'s family.
 pub(crate) fn named(node: &str, service: &str, own: IpAddr) -> Option<Address> {
     if text::is_text(node) { text::read(node) } else { resolve(node, service, own).map(Address::standalone) }
 }
 
-/// The `index`-th name of a symmetric range: `node7` and 2 give `node9`, digits kept; an IP address counts up too.
+/// The `index`-th name of a symmetric range: `node7` and 2 give `node9`. The number of digits is kept; an IP address
+/// counts up too.
 fn symmetric(name: &str, index: usize) -> Option<String> {
     if text::is_text(name) {
         return (index == 0).then(|| name.to_owned());
@@ -191,7 +192,7 @@ pub(crate) unsafe extern "C" fn open(
     guard(|| {
         // SAFETY: libfabric's caller promises a live domain.
         let domain: &Object<Arc<Domain>> = unsafe { behind(domain) }?;
-        // SAFETY: and null or a valid structure.
+        // SAFETY: the caller passes null or a valid structure.
         if let Some(attr) = unsafe { attr.as_mut() } {
             if attr.flags & (FI_EVENT | FI_READ | FI_PEER | FI_AV_USER_ID) != 0
                 || !attr.name.is_null()
@@ -210,7 +211,7 @@ pub(crate) unsafe extern "C" fn open(
     .code()
 }
 
-/// Where insertions report: numbers, if wanted, and errors, if `FI_SYNC_ERR` gives a place for them.
+/// Output arrays of an insertion: numbers, if wanted, and errors, if the caller passes `FI_SYNC_ERR` and an array.
 struct Report {
     numbers: *mut u64,
     errors: *mut c_int,
@@ -239,7 +240,7 @@ impl Report {
     }
 }
 
-/// A count, or a negated error number.
+/// Converts to a count or a negated error number.
 fn count(result: Result<c_int, Errno>) -> c_int {
     result.unwrap_or_else(|errno| -errno.0)
 }
@@ -255,7 +256,7 @@ unsafe extern "C" fn insert(
     count(guard(|| {
         // SAFETY: libfabric's caller promises a live object.
         let av: &Object<Arc<Av>> = unsafe { behind(av) }?;
-        // SAFETY: and `total` addresses of the domain's format.
+        // SAFETY: the caller passes `total` addresses of the domain's format.
         let addresses = unsafe { av.inner.domain.format.read_all(addresses, total) }?;
         let report = Report::new(numbers, flags, context)?;
         // SAFETY: fi_av(3): the output arrays have `total` elements.
@@ -272,7 +273,7 @@ unsafe extern "C" fn insertsvc(
     flags: u64,
     context: *mut c_void,
 ) -> c_int {
-    // SAFETY: one node with one service: passed on.
+    // SAFETY: the caller's arguments, passed on: one node with one service.
     unsafe { insertsym(av, node, 1, service, 1, numbers, flags, context) }
 }
 
@@ -289,14 +290,14 @@ unsafe extern "C" fn insertsym(
     count(guard(|| {
         // SAFETY: libfabric's caller promises a live object.
         let av: &Object<Arc<Av>> = unsafe { behind(av) }?;
-        // SAFETY: and C strings.
+        // SAFETY: the caller passes C strings.
         let (node, service) = unsafe { (border::text(node).ok_or(EINVAL)?, border::text(service)) };
-        // An address as text is complete; a name is not.
+        // An address as text is complete; a name needs a service.
         let service = if text::is_text(node) { "" } else { service.ok_or(EINVAL)? };
         let report = Report::new(numbers, flags, context)?;
         let pairs = (0..nodes).flat_map(|n| (0..services).map(move |s| (n, s)));
         let (own, format) = (av.inner.domain.config.listen.ip(), av.inner.domain.format);
-        // In 16 bytes there is no room for an IPv6 address.
+        // The 16-byte format has no room for an IPv6 address.
         let fits = |address: &Address| format != Format::Ipv4 || address.socket.is_ipv4();
         let addresses = pairs.map(|(n, s)| named(&symmetric(node, n)?, &symmetric(service, s)?, own).filter(fits));
         // SAFETY: fi_av(3): the output arrays have an element per node and service.
@@ -311,13 +312,14 @@ unsafe extern "C" fn remove(av: *mut fid_av, numbers: *mut u64, total: usize, _:
     guard(|| {
         // SAFETY: libfabric's caller promises a live object.
         let av: &Object<Arc<Av>> = unsafe { behind(av) }?;
-        // SAFETY: and `total` numbers.
+        // SAFETY: the caller passes `total` numbers.
         av.inner.remove(unsafe { array(numbers, total) }?)
     })
     .code()
 }
 
-/// Copies an address to a buffer of `*length` bytes, cut to fit, and sets `*length` to the bytes it needs.
+/// Copies an address to a buffer of `*length` bytes, cut to fit, and sets `*length` to the address's full length in
+/// bytes.
 ///
 /// # Errors
 /// `FI_ETOOSMALL`: it was cut. `FI_EINVAL`: null.
@@ -352,7 +354,7 @@ unsafe extern "C" fn lookup(av: *mut fid_av, number: u64, buffer: *mut c_void, l
         // SAFETY: libfabric's caller promises a live object.
         let av: &Object<Arc<Av>> = unsafe { behind(av) }?;
         let address = av.inner.address(number).ok_or(EINVAL)?;
-        // SAFETY: and a buffer of the length it gives. fi_av(3): a short buffer is no error.
+        // SAFETY: the caller passes a buffer of the length it gives. fi_av(3): a short buffer is no error.
         match unsafe { give_address(address, av.inner.domain.format, buffer, length) } {
             Err(ETOOSMALL) => Ok(()),
             result => result,
@@ -374,9 +376,9 @@ unsafe extern "C" fn straddr(
         // SAFETY: libfabric's caller promises a live object.
         let av: Result<&Object<Arc<Av>>, Errno> = unsafe { behind(av) };
         let Ok(av) = av else { return std::ptr::null() };
-        // SAFETY: and an address of the domain's format.
+        // SAFETY: the caller passes an address of the domain's format.
         let text = unsafe { av.inner.domain.format.describe(address) };
-        // SAFETY: and a buffer of the length it gives.
+        // SAFETY: the caller passes a buffer of the length it gives.
         unsafe {
             write_text(buffer, length.read(), &text);
             length.write(text.len() + 1);

@@ -1,4 +1,4 @@
-//! What a completion queue or counter drives: the endpoints bound to it.
+//! The endpoints that a completion queue or counter drives.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -7,14 +7,14 @@ use crate::wait_fd::WaitFd;
 
 /// An endpoint, which moves data only while it is driven.
 pub(crate) trait Driven: Send + Sync {
-    /// Moves what can be moved without waiting; naps if that is due and `may_nap`. Does
-    /// nothing while another thread drives it.
+    /// Moves data without waiting; naps if that is due and `may_nap`. Does nothing while another thread drives the
+    /// endpoint.
     fn poll(&self, may_nap: bool);
-    /// Sleeps until something arrives or the time is over, then moves what can be moved.
+    /// Sleeps until something arrives or the time is over, then moves data.
     fn wait(&self, time: Duration);
-    /// Moves what can be moved; if nothing can, prepares for a wait on `wait`, and returns the longest time until it
-    /// must be driven even if nothing arrives. What a [`Driver`](crate::driver::Driver) drives needs no other driving,
-    /// so it does nothing unless `by_driver`.
+    /// Moves data. If nothing moved, prepares for a wait on `wait` and returns the time limit after which the endpoint
+    /// must be driven even if nothing arrives. An endpoint driven by a [`Driver`](crate::driver::Driver) needs no other
+    /// driving, so for it this does nothing unless `by_driver`.
     fn arm(&self, wait: &WaitFd, by_driver: bool) -> Option<Duration>;
 }
 
@@ -33,7 +33,7 @@ impl Bound {
         self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Binds one, if it is not bound yet.
+    /// Binds an endpoint, if it is not bound yet.
     pub(crate) fn add(&self, driven: Arc<dyn Driven>) {
         let mut all = self.lock();
         if !all.iter().any(|known| is_same(known, &driven)) {
@@ -41,12 +41,12 @@ impl Bound {
         }
     }
 
-    /// Forgets one.
+    /// Unbinds an endpoint.
     pub(crate) fn remove(&self, driven: &Arc<dyn Driven>) {
         self.lock().retain(|known| !is_same(known, driven));
     }
 
-    /// Whether nothing is bound.
+    /// Returns true if nothing is bound.
     pub(crate) fn is_empty(&self) -> bool {
         self.lock().is_empty()
     }
@@ -57,7 +57,7 @@ impl Bound {
         all.iter().for_each(|driven| driven.poll(may_nap));
     }
 
-    /// Sleeps until something arrives at one, or the time is over; then drives them.
+    /// Waits at each endpoint in turn, for an equal share of `time`; see [`Driven::wait`].
     pub(crate) fn wait(&self, time: Duration) {
         let all = self.lock().clone();
         match all.len() {
@@ -66,10 +66,10 @@ impl Bound {
         }
     }
 
-    /// Prepares for a wait for all of them; see [`Driven::arm`]. `None`: something has moved. Removing one waits until
-    /// this has ended.
+    /// Prepares a wait for all endpoints; see [`Driven::arm`]. `None`: something has moved. [`Bound::remove`] waits
+    /// until this has ended.
     pub(crate) fn arm(&self, wait: &WaitFd, by_driver: bool) -> Option<Duration> {
-        // Every one is driven, whatever the others return.
+        // Drives every endpoint, even after one has returned `None`.
         let all: Vec<Option<Duration>> = self.lock().iter().map(|driven| driven.arm(wait, by_driver)).collect();
         all.into_iter().try_fold(Duration::MAX, |least, due| Some(least.min(due?)))
     }
@@ -80,12 +80,12 @@ pub(crate) mod tests {
     use super::*;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    /// Notes how it was driven.
+    /// Records how it was driven.
     #[derive(Default)]
     pub(crate) struct Noted {
-        /// For each poll, whether it was allowed to nap.
+        /// For each poll, true if it was allowed to nap.
         pub polls: Mutex<Vec<bool>>,
-        /// How often a wait for it was prepared.
+        /// Number of prepared waits.
         pub armed: AtomicUsize,
     }
 

@@ -1,4 +1,4 @@
-//! `fid_cntr`: counts completions, without saying which. Reading it drives the endpoints bound to it.
+//! `fid_cntr`: counts completions without identifying them. Reading it drives the endpoints bound to it.
 
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::errno::{Code, EAVAIL, EINVAL, ETIMEDOUT, Errno};
 use crate::wait_fd::WaitFd;
 use crate::waitable::{WaitObject, Waitable, operations};
 
-/// The longest that a waiting reader keeps an endpoint to itself.
+/// Longest time that a waiting reader keeps an endpoint to itself.
 const SLICE: Duration = Duration::from_micros(500);
 
 /// A counter.
@@ -26,20 +26,20 @@ pub(crate) struct Cntr {
     counts_bytes: bool,
     value: AtomicU64,
     errors: AtomicU64,
-    /// The sum of both when the user looked last.
+    /// Sum of both at the user's last look.
     seen: AtomicU64,
     wait: WaitObject,
     _domain: Arc<Domain>,
 }
 
 impl Cntr {
-    /// An operation of that many bytes has completed.
+    /// Counts a completed operation of `bytes` bytes.
     pub(crate) fn completed(&self, bytes: u64) {
         self.value.fetch_add(if self.counts_bytes { bytes } else { 1 }, Ordering::SeqCst);
         self.wait.signal();
     }
 
-    /// An operation has failed.
+    /// Counts a failed operation.
     pub(crate) fn failed(&self) {
         self.errors.fetch_add(1, Ordering::SeqCst);
         self.wait.signal();
@@ -50,12 +50,12 @@ impl Cntr {
         self.wait.signal();
     }
 
-    /// What a program waits on, if it has been opened.
+    /// The descriptor that a program waits on, if it has been opened.
     pub(crate) fn wait_fd(&self) -> Option<&WaitFd> {
         self.wait.get()
     }
 
-    /// Value and errors.
+    /// Drives the endpoints; returns the value and the number of errors.
     fn look(&self) -> (u64, u64) {
         self.bound.poll(false);
         let (value, errors) = (self.value.load(Ordering::SeqCst), self.errors.load(Ordering::SeqCst));
@@ -132,7 +132,7 @@ pub(crate) unsafe extern "C" fn open(
     guard(|| {
         // SAFETY: libfabric's caller promises a live domain.
         let domain: &Object<Arc<Domain>> = unsafe { behind(domain) }?;
-        // SAFETY: and null or a valid structure.
+        // SAFETY: the caller passes null or a valid structure.
         let (events, wait_obj, flags) =
             unsafe { attr.as_ref() }.map_or((FI_CNTR_EVENTS_COMP, 0, 0), |a| (a.events, a.wait_obj, a.flags));
         if flags != 0 || !matches!(events, FI_CNTR_EVENTS_COMP | FI_CNTR_EVENTS_BYTES) {
@@ -164,7 +164,7 @@ unsafe fn with<R>(cntr: *mut fid_cntr, work: impl FnOnce(&Arc<Cntr>) -> R) -> Re
     })
 }
 
-/// What `fi_cntr_add` and the like do.
+/// Implements `fi_cntr_add`, `fi_cntr_set` and their error variants.
 ///
 /// # Safety
 /// As [`behind`].

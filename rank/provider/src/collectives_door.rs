@@ -1,14 +1,14 @@
-//! Where the preloaded layer finds the collectives: the one function of this shared object that is not libfabric's.
+//! The preloaded layer's entry to the collectives: the one function of this shared object that is not libfabric's.
 
 use std::ptr::null;
 
 use crate::opened::Opened;
 
-/// Which layer the agent made this rank preload; not set if its job uses none.
+/// Name of the layer that the agent made this rank preload; not set if its job uses none.
 const LAYER: &str = "LANDBRIDGE_LAYER";
 
-/// The covered functions for the MPI library behind `source`; null if `interface` is that of another release, or if
-/// nothing is covered in this process.
+/// The table of covered functions for the MPI library behind `source`. Null if `interface` belongs to another release,
+/// or if no function is covered in this process.
 ///
 /// # Safety
 /// `source` is null or finds functions and objects of one MPI library, which stays loaded.
@@ -23,8 +23,8 @@ pub(crate) unsafe extern "C" fn landbridge_collectives(
     unsafe { collectives::table(interface, source, &Opened) }.map_or(null(), std::ptr::from_ref)
 }
 
-/// Why this rank must not start: its job's other ranks use a layer that this one has not loaded, and in the first
-/// collective operation they would wait for it forever. `None`: it may.
+/// The reason why this rank must not start, if any. The job's other ranks use a layer that this rank has not loaded; in
+/// the first collective operation they would wait for it forever.
 pub(crate) fn missing_layer() -> Option<String> {
     let layer = std::env::var(LAYER).ok()?;
     // SAFETY: the name ends with a zero.

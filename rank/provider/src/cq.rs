@@ -19,14 +19,14 @@ use crate::errno::{Code, EAGAIN, EAVAIL, EINVAL, ENOSYS, Errno};
 use crate::wait_fd::WaitFd;
 use crate::waitable::{WaitObject, Waitable, operations};
 
-/// A full queue is handed over without driving the endpoints at most that many times in a row.
+/// Maximum number of reads in a row that take queued completions without driving the endpoints.
 const MOST_SKIPS: u32 = 8;
-/// The longest that a waiting reader keeps an endpoint to itself.
+/// Longest time that a waiting reader keeps an endpoint to itself.
 const SLICE: Duration = Duration::from_micros(500);
-/// The most completions for which room is kept from the start.
+/// Maximum number of completions for which a new queue reserves room.
 const MOST_RESERVED: usize = 1 << 16;
 
-/// A completion as its reader will see it.
+/// A completion as its reader sees it.
 #[derive(Clone, Debug)]
 pub(crate) struct Entry {
     /// The user's operation context (a pointer).
@@ -35,7 +35,7 @@ pub(crate) struct Entry {
     pub flags: u64,
     /// Bytes.
     pub len: usize,
-    /// Where a multi-receive's message lies (a pointer).
+    /// Start of a multi-receive's message (a pointer).
     pub buf: usize,
     /// Remote completion data.
     pub data: u64,
@@ -47,14 +47,14 @@ pub(crate) struct Entry {
     pub error: Option<Box<Detail>>,
 }
 
-/// What went wrong.
+/// Details of a failed operation.
 #[derive(Clone, Debug)]
 pub(crate) struct Detail {
     /// The error.
     pub errno: Errno,
     /// Bytes that did not fit.
     pub overflow: usize,
-    /// What happened, where; empty if the error says it all.
+    /// Description of the failure; empty if `errno` is enough.
     pub text: String,
 }
 
@@ -65,7 +65,7 @@ pub(crate) struct Cq {
     entry_size: usize,
     api: u32,
     queue: Mutex<Queue>,
-    /// How many entries it has, so that a reader that finds none needs no lock.
+    /// Number of entries, so that a reader of an empty queue needs no lock.
     count: AtomicUsize,
     signalled: AtomicBool,
     wait: WaitObject,
@@ -76,7 +76,7 @@ pub(crate) struct Cq {
 struct Queue {
     entries: VecDeque<Entry>,
     skips: u32,
-    /// The text of the error read last, which its reader may still look at.
+    /// The text of the error read last; its reader may still hold a pointer to it.
     last: Option<(c_int, CString)>,
 }
 
@@ -85,11 +85,11 @@ impl Cq {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes the queue, and tells how many entries it has then.
+    /// Changes the queue, then updates `count`.
     fn change<R>(&self, change: impl FnOnce(&mut Queue) -> R) -> R {
         let mut queue = self.queue();
         let result = change(&mut queue);
-        // Before a waiting reader is signalled, which looks at this after it has prepared to wait.
+        // Stored before the signal: a signalled reader prepares its wait, then checks this count.
         self.count.store(queue.entries.len(), Ordering::SeqCst);
         result
     }
@@ -105,18 +105,18 @@ impl Cq {
         self.wait.signal();
     }
 
-    /// What a program waits on, if it has been opened.
+    /// The descriptor that a program waits on, if it has been opened.
     pub(crate) fn wait_fd(&self) -> Option<&WaitFd> {
         self.wait.get()
     }
 
-    /// Hands over up to `most` completions.
+    /// Passes up to `most` completions to `give`.
     ///
     /// # Errors
     /// `FI_EAVAIL`: the next one is an error. `FI_EAGAIN`: none is there.
     fn read(&self, most: usize, may_nap: bool, give: impl FnMut(usize, &Entry)) -> Result<usize, Errno> {
         let result = self.take(most, may_nap, give);
-        // Another thread may have been woken for what is left, and found its signal taken by this one.
+        // Another thread may have been woken for the remaining entries but lost its signal to this thread.
         if self.count.load(Ordering::Relaxed) > 0 {
             self.wait.signal();
         }
@@ -132,7 +132,7 @@ impl Cq {
         {
             return result;
         }
-        // A reader with completions to read is not waiting.
+        // A reader with completions to read must not nap.
         self.bound.poll(may_nap && self.count.load(Ordering::Acquire) == 0);
         if self.count.load(Ordering::Acquire) == 0 {
             return Err(EAGAIN);
@@ -143,7 +143,7 @@ impl Cq {
         })
     }
 
-    /// The same, waiting for up to `timeout` (`None`: without end) or until signalled.
+    /// As [`Cq::read`], but waits for up to `timeout` (`None`: no limit) or until signalled.
     fn wait(
         self: &Arc<Self>,
         most: usize,
@@ -184,7 +184,7 @@ impl Cq {
         })
     }
 
-    /// What an error number means; if it is that of the error read last, what happened.
+    /// Describes an error number. For the number of the error read last, passes that error's text.
     fn explain<R>(&self, number: c_int, give: impl FnOnce(&CStr) -> R) -> R {
         match &self.queue().last {
             Some((last, text)) if *last == number => give(text),
@@ -263,7 +263,7 @@ pub(crate) unsafe extern "C" fn open(
     guard(|| {
         // SAFETY: libfabric's caller promises a live domain.
         let domain: &Object<Arc<Domain>> = unsafe { behind(domain) }?;
-        // SAFETY: and null or a valid structure.
+        // SAFETY: the caller passes null or a valid structure.
         let attr = unsafe { attr.as_ref() }.ok_or(EINVAL)?;
         let entry_size = match attr.format {
             FI_CQ_FORMAT_CONTEXT => 8,
@@ -294,7 +294,7 @@ pub(crate) unsafe extern "C" fn open(
     .code()
 }
 
-/// Where a reader wants its completions.
+/// The reader's buffers for completions.
 #[derive(Clone, Copy)]
 struct Place {
     buffer: *mut c_void,
@@ -326,7 +326,7 @@ impl Place {
     }
 }
 
-/// What all four reading calls do. `waiting`: the timeout, if it is a waiting one.
+/// Implements all four read calls. `waiting` is the timeout of a call that waits.
 ///
 /// # Safety
 /// Arguments as libfabric's caller passes them to `fi_cq_sreadfrom`.
@@ -345,7 +345,7 @@ unsafe fn read_into(
             return Err(EINVAL);
         }
         let place = Place { buffer, sources, entry_size: cq.entry_size };
-        // SAFETY: and room for `most` entries; no more are given.
+        // SAFETY: the caller passes room for `most` entries; `give` gets no more.
         let give = |index: usize, entry: &Entry| unsafe { place.put(index, entry) };
         match waiting {
             None => cq.read(most, true, give),
@@ -399,7 +399,7 @@ unsafe extern "C" fn readerr(cq: *mut fid_cq, out: *mut fi_cq_err_entry, _: u64)
         if out.is_null() {
             return Err(EINVAL);
         }
-        // SAFETY: and a structure as long as its API version has it.
+        // SAFETY: the caller passes a structure of its API version's size.
         cq.take_error(|entry, detail, text| unsafe { put_error(out, cq.api, entry, detail, text) }).ok_or(EAGAIN)
     });
     match result {
@@ -409,7 +409,7 @@ unsafe extern "C" fn readerr(cq: *mut fid_cq, out: *mut fi_cq_err_entry, _: u64)
 }
 
 /// # Safety
-/// `out` is valid for the structure of that API version; its `err_data` and `err_data_size` are set since 1.5.
+/// `out` is valid for the structure of that API version; since 1.5, its `err_data` and `err_data_size` are set.
 unsafe fn put_error(out: *mut fi_cq_err_entry, api: u32, entry: &Entry, detail: &Detail, text: &CStr) {
     // SAFETY: these fields are there in all versions.
     unsafe {
@@ -424,8 +424,8 @@ unsafe fn put_error(out: *mut fi_cq_err_entry, api: u32, entry: &Entry, detail: 
         (*out).prov_errno = detail.errno.0;
     }
     let bytes = if text.is_empty() { &[] } else { text.to_bytes_with_nul() };
-    // fi_cq(3): a caller that gives no buffer gets a pointer to ours, which stays until the queue is read again.
-    // SAFETY: `err_data` is there in all versions, the other fields in those that are asked for.
+    // fi_cq(3): a caller without a buffer gets a pointer to ours, which stays valid until the next read of the queue.
+    // SAFETY: `err_data` exists in all versions, the other fields in the versions that the conditions select.
     unsafe {
         if api < version(1, 5) {
             (*out).err_data = bytes.as_ptr().cast_mut().cast();
@@ -471,7 +471,7 @@ unsafe extern "C" fn strerror(
         // SAFETY: libfabric's caller promises a live object.
         let cq: Result<&Object<Arc<Cq>>, Errno> = unsafe { behind(cq) };
         let give = |text: &CStr| {
-            // SAFETY: and null or a buffer of that length.
+            // SAFETY: the caller passes null or a buffer of that length.
             unsafe { write_text(buffer, length, &text.to_string_lossy()) };
             text.as_ptr()
         };
@@ -496,7 +496,7 @@ mod tests {
     #[test]
     fn a_text_goes_where_the_caller_says_and_no_text_nowhere() {
         let mut room = [7u8; 8];
-        // What a caller leaves there that never heard of texts.
+        // A leftover pointer from a caller that does not know about error texts.
         let nowhere = 0x10 as *mut c_void;
         for (text, place, length, expected) in
             [("", nowhere, 99, 0), ("why", room.as_mut_ptr().cast(), 8, 4), ("", room.as_mut_ptr().cast(), 8, 0)]

@@ -19,33 +19,33 @@ use crate::secret;
 use crate::setting::SettingError;
 use crate::{atomic, av, cntr, cq, endpoint, log, mr};
 
-/// What endpoints of one domain share.
+/// State shared by the endpoints of one domain.
 pub(crate) struct Domain {
     /// The API version that its user was compiled for.
     pub api: u32,
     /// Registered memory.
     pub regions: Arc<Regions>,
-    /// Peers name places in it by virtual address; else by offset.
+    /// If true, peers address registered memory by virtual address, else by offset.
     pub virtual_addresses: bool,
-    /// We choose the keys; else the user does.
+    /// If true, we choose the keys, else the user does.
     pub provider_keys: bool,
-    /// How endpoints open.
+    /// Configuration of the endpoints.
     pub config: Config,
-    /// How their readers wait.
+    /// Settings for waiting readers.
     pub waiting: Waiting,
-    /// Whether messages whose delivery is to be confirmed by default are.
+    /// If false, `FI_DELIVERY_COMPLETE` among an endpoint's default flags does not apply to its sends.
     pub confirms_sends: bool,
     /// Drives the endpoints, if the user asked for automatic progress.
     pub driver: Option<Driver>,
     /// The format of addresses: `FI_SOCKADDR_IN`, `FI_SOCKADDR_IN6` or `FI_ADDR_STR`.
     pub format: Format,
-    /// Closes after us.
+    /// Kept so that the fabric closes after the domain.
     _fabric: Arc<Fabric>,
 }
 
 #[cfg(test)]
 impl Domain {
-    /// One that no libfabric opened.
+    /// A domain that was not opened through libfabric.
     pub(crate) fn for_tests() -> Domain {
         Domain {
             api: 0,
@@ -78,10 +78,10 @@ static OPS: fi_ops_domain = fi_ops_domain {
     ..fi_ops_domain::REFUSING
 };
 
-/// The configuration in this process's environment.
+/// Reads the configuration from this process's environment.
 ///
 /// # Errors
-/// `FI_EINVAL`; the reason is on standard error.
+/// `FI_EINVAL`; the reason goes to standard error.
 pub(crate) fn configuration() -> Result<(Config, Waiting, bool), Errno> {
     let lookup = |name: &str| match name {
         "LANDBRIDGE_SECRET" => secret::take(),
@@ -97,8 +97,8 @@ pub(crate) fn configuration() -> Result<(Config, Waiting, bool), Errno> {
     })
 }
 
-/// As `LANDBRIDGE_CONFIRM_SENDS` says: `no` for programs that ask for confirmation of everything but need it for
-/// one-sided operations only, as MPICH and Intel MPI do (see MPICH's `ofi_init.c`).
+/// Reads `LANDBRIDGE_CONFIRM_SENDS`: `no` is for programs that ask for confirmation of all operations but need it for
+/// one-sided ones only, as MPICH and Intel MPI do (see MPICH's `ofi_init.c`).
 fn confirms_sends(lookup: impl Fn(&str) -> Option<String>) -> Result<bool, SettingError> {
     match lookup("LANDBRIDGE_CONFIRM_SENDS").as_deref() {
         None | Some("" | "yes") => Ok(true),
@@ -110,7 +110,7 @@ fn confirms_sends(lookup: impl Fn(&str) -> Option<String>) -> Result<bool, Setti
 /// `fi_domain`.
 ///
 /// # Errors
-/// `FI_EINVAL`: a null argument, or an environment that makes no sense.
+/// `FI_EINVAL`: a null argument, or an invalid setting in the environment.
 ///
 /// # Safety
 /// Called through libfabric with valid arguments.
@@ -122,12 +122,12 @@ pub(crate) unsafe fn open(
 ) -> Result<(), Errno> {
     // SAFETY: libfabric's caller promises a live fabric.
     let (fabric, api) = unsafe { fabric_behind(fabric) }?;
-    // SAFETY: and a valid fi_info.
+    // SAFETY: the caller passes a valid fi_info.
     let info = unsafe { info.as_ref() }.ok_or(EINVAL)?;
-    // SAFETY: whose attributes are null or valid.
+    // SAFETY: its attributes are null or valid.
     let attr = unsafe { info.domain_attr.as_ref() }.ok_or(EINVAL)?;
     let mr_mode = attr.mr_mode;
-    // Control operations (addresses, registration) never need it: they are done when their calls return.
+    // Control operations (addresses, registration) never need the thread: they are done when their calls return.
     let driver = (attr.data_progress == FI_PROGRESS_AUTO).then(Driver::start).transpose()?;
     let (config, waiting, confirms_sends) = configuration()?;
     let domain = Domain {

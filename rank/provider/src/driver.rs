@@ -1,7 +1,8 @@
 //! The thread behind `FI_PROGRESS_AUTO`: it drives the endpoints of one domain while their program does something else.
 //!
-//! A domain has one only if its user asked for automatic progress of data. It sleeps as a program with `FI_WAIT_FD`
-//! does, so that an idle endpoint costs four looks a second. What it completes lies in the user's queues and counters.
+//! A domain has this thread only if its user asked for automatic data progress. The thread sleeps as a program with
+//! `FI_WAIT_FD` does, so an idle endpoint costs four wake-ups a second. Its completions go to the user's queues and
+//! counters.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,7 +13,7 @@ use crate::errno::{ENOMEM, Errno};
 use crate::log;
 use crate::wait_fd::{LONGEST, WaitFd};
 
-/// The thread. Dropping this ends it.
+/// Handle of the thread; dropping it ends the thread.
 pub(crate) struct Driver {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
@@ -48,12 +49,12 @@ impl Driver {
         self.shared.wait.signal();
     }
 
-    /// No longer drives this endpoint.
+    /// Stops driving this endpoint.
     pub(crate) fn remove(&self, endpoint: &Arc<dyn Driven>) {
         self.shared.endpoints.remove(endpoint);
     }
 
-    /// What the thread sleeps on.
+    /// The descriptor that the thread sleeps on.
     pub(crate) fn wait(&self) -> &WaitFd {
         &self.shared.wait
     }
@@ -84,8 +85,8 @@ impl Shared {
     }
 }
 
-/// Runs this with all signals of the calling thread blocked, which a thread started in it inherits: signals are for
-/// the program's own threads.
+/// Runs `work` with all signals of the calling thread blocked. A thread started in `work` inherits the mask: signals
+/// are for the program's own threads.
 fn without_signals<R>(work: impl FnOnce() -> R) -> R {
     let mut before = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
     let mut all = std::mem::MaybeUninit::<libc::sigset_t>::uninit();

@@ -1,4 +1,4 @@
-//! `fid_ep`: an endpoint, its bindings, and how its completions reach queues and counters.
+//! `fid_ep`: an endpoint, its bindings, and the routing of its completions to queues and counters.
 //!
 //! Each endpoint has one lock. Its holder either begins an operation or drives the endpoint, and then passes all
 //! completions on to their queues and counters.
@@ -30,10 +30,10 @@ use crate::wait_fd::{LONGEST, WaitFd};
 pub(crate) use calls::{endpoint_behind, open, open2};
 pub(crate) use route::Wanted;
 
-/// The least room left in a multi-receive's buffer while it takes messages, unless `FI_OPT_MIN_MULTI_RECV` is set.
+/// Default of `FI_OPT_MIN_MULTI_RECV`: a multi-receive's buffer with less room left takes no more messages.
 const MIN_MULTI_RECV: usize = 64;
 
-/// Numbers the endpoints of this process; peers tell them apart by it, so no number is used twice.
+/// Numbers the endpoints of this process. Peers distinguish them by this number, so no number is used twice.
 static NEXT_INSTANCE: AtomicU32 = AtomicU32::new(0);
 
 /// An endpoint.
@@ -50,11 +50,11 @@ pub(crate) struct Endpoint {
     pub min_multi_recv: AtomicUsize,
     domain: Arc<Domain>,
     state: Mutex<State>,
-    /// Threads that wait for `state`; a thread that drives the endpoint gives way to them.
+    /// Number of threads that wait for `state`; a thread that drives the endpoint gives way to them.
     waiting: AtomicU32,
 }
 
-/// What an endpoint's lock protects.
+/// State behind an endpoint's lock.
 pub(crate) struct State {
     stage: Stage,
     av: Option<Arc<Av>>,
@@ -64,48 +64,48 @@ pub(crate) struct State {
     counters: Counters,
     multi: route::MultiBuffers,
     used: Use,
-    /// A peek has just found nothing.
+    /// True if a peek has just found nothing.
     missed: bool,
-    /// Since when memory is exhausted, and no operation has failed of it.
+    /// Time at which memory was first found exhausted.
     exhausted: Option<Instant>,
     idle: Idle,
     prepared: Prepared,
 }
 
-/// What a wait on a descriptor relies on.
+/// State of a prepared wait on a descriptor.
 #[derive(Clone, Copy, Default)]
 struct Prepared {
-    /// Neighbours ring our doorbell; if this ends, waiting threads have to be woken.
+    /// True while neighbours ring our doorbell; when this ends, waiting threads must be woken.
     armed: bool,
-    /// When nothing moved for the first time since something did.
+    /// Start of the time in which nothing has moved.
     quiet_since: Option<Instant>,
-    /// The longest time until a waiting thread looks again.
+    /// Longest time until a waiting thread looks again.
     due: Duration,
 }
 
-/// A thread that waits for an endpoint looks again after a quarter of the time for which nothing has moved, within
-/// these limits, and with something in flight at least every `SOON`: retransmissions are decided by time.
+/// A thread that waits for an endpoint looks again after a quarter of the time in which nothing has moved, within these
+/// limits. With data in flight it looks at least every `SOON`, because retransmissions are due by time.
 const SHORTEST_WAIT: Duration = Duration::from_millis(1);
 const SOON: Duration = Duration::from_millis(20);
 
 #[expect(clippy::large_enum_variant, reason = "there is one per endpoint, behind an Arc")]
 enum Stage {
-    /// Not enabled; where it will listen.
+    /// Not enabled yet; holds the address to listen on, if the user gave one.
     Configured(Option<SocketAddr>),
-    /// Carries messages.
+    /// Enabled: carries messages.
     Open(endpoint::Endpoint),
     Closed,
 }
 
-/// Where completions of one direction go.
+/// Destination of one direction's completions.
 #[derive(Default)]
 struct Side {
     cq: Option<Arc<Cq>>,
-    /// Only those that ask for it (`FI_SELECTIVE_COMPLETION`).
+    /// If true, only operations with `FI_COMPLETION` report success (`FI_SELECTIVE_COMPLETION`).
     selective: bool,
 }
 
-/// Counters, by what they count.
+/// Bound counters, by kind of operation.
 #[derive(Default)]
 struct Counters {
     send: Option<Arc<Cntr>>,
@@ -120,7 +120,7 @@ impl Counters {
     }
 }
 
-/// What is remembered of the address vector: invalid once an address was removed.
+/// Cache of lookups in the address vector; invalid once an address has been removed.
 #[derive(Default)]
 struct Known {
     removals: u64,
@@ -137,24 +137,24 @@ impl Known {
     }
 }
 
-/// An open endpoint, locked: what operations are begun on.
+/// A locked, open endpoint, on which operations begin.
 pub(crate) struct Active<'a> {
-    /// Carries messages.
+    /// The transport.
     pub transport: &'a mut endpoint::Endpoint,
     /// Buffers of multi-receives.
     pub multi: &'a mut route::MultiBuffers,
-    /// Sends and the like report only if asked.
+    /// If true, transmit operations report success only on request.
     pub tx_selective: bool,
-    /// Receives report only if asked.
+    /// If true, receives report success only on request.
     pub rx_selective: bool,
-    /// Something has moved meanwhile.
+    /// True if data has moved meanwhile.
     pub moved: bool,
     known: &'a mut Known,
     av: &'a Av,
 }
 
 impl Active<'_> {
-    /// The peer under a number of the address vector.
+    /// The peer with this number in the address vector.
     ///
     /// # Errors
     /// `FI_EINVAL`: no such number.
@@ -175,7 +175,7 @@ impl Active<'_> {
 }
 
 impl Endpoint {
-    /// An endpoint that is not enabled yet. `source`: where it is to listen, if the user said so.
+    /// Creates an endpoint that is not enabled yet. `source`: the address to listen on, if the user gave one.
     fn new(
         domain: Arc<Domain>,
         caps: u64,
@@ -209,7 +209,7 @@ impl Endpoint {
         }
     }
 
-    /// The flags of a send that says none itself.
+    /// Default flags of a send.
     pub(crate) fn send_flags(&self) -> u64 {
         let flags = self.tx_flags.load(Ordering::Relaxed);
         if self.domain.confirms_sends { flags } else { flags & !FI_DELIVERY_COMPLETE }
@@ -225,10 +225,10 @@ impl Endpoint {
         state
     }
 
-    /// Begins an operation, and passes on what has completed by then.
+    /// Begins an operation, and passes on all completions up to now.
     ///
     /// # Errors
-    /// What `work` says; `FI_EOPBADSTATE`: not enabled.
+    /// The error of `work`; `FI_EOPBADSTATE`: not enabled.
     pub(crate) fn begin(&self, work: impl FnOnce(&mut Active<'_>) -> Result<(), Errno>) -> Result<(), Errno> {
         let mut state = self.lock();
         let state = &mut *state;
@@ -247,7 +247,7 @@ impl Endpoint {
         let carried = state.used.is_counted() || transport.traffic() != endpoint::Traffic::default();
         state.missed = false;
         state.pass_on(self.caps);
-        // A program that peeks in a loop waits: MPI_Probe does, and so do mpi4py's receives.
+        // A program that peeks in a loop is waiting: `MPI_Probe` does this, and so do mpi4py's receives.
         if state.missed && !moved {
             self.maybe_pause(state, |_| Awaited::Arrival);
         } else {
@@ -267,7 +267,8 @@ impl Endpoint {
         result
     }
 
-    /// Calls `work` with the transport, and passes on what has completed by then. `false`: it is not open.
+    /// Calls `work` with the transport, and passes on all completions up to now. Returns false if the endpoint is not
+    /// open.
     pub(crate) fn with(&self, work: &mut dyn FnMut(&mut endpoint::Endpoint)) -> bool {
         let mut state = self.lock();
         let Stage::Open(transport) = &mut state.stage else { return false };
@@ -276,7 +277,7 @@ impl Endpoint {
         true
     }
 
-    /// Wakes all threads that wait on a descriptor for this endpoint: they have to prepare again.
+    /// Wakes all threads that wait on a descriptor for this endpoint: they have to prepare their waits again.
     fn end_waits(&self, state: &mut State) {
         if std::mem::take(&mut state.prepared.armed) {
             [&state.tx.cq, &state.rx.cq].into_iter().flatten().for_each(|cq| cq.wake());
@@ -304,13 +305,13 @@ impl Endpoint {
         state.idle.woke(Instant::now(), Ran::now);
     }
 
-    /// Sleeps until something arrives or the time is over. Keeps the endpoint to itself meanwhile.
+    /// Sleeps until something arrives or the time is over. Holds the endpoint's lock meanwhile.
     fn sleep(&self, state: &mut State, time: Duration) {
         state.sleep(time, self.caps);
         self.end_waits(state);
     }
 
-    /// Cancels a posted receive. Whether there was one.
+    /// Cancels a posted receive. Returns true if there was one.
     fn cancel(&self, context: usize) -> Result<bool, Errno> {
         let mut found = false;
         self.begin(|active| {
@@ -360,7 +361,7 @@ impl Endpoint {
                 }
             }
         }
-        // Reading a counter drives the endpoints that move it; `close` takes it from those.
+        // Reading a counter drives its endpoints; `close` removes them again.
         if send || recv || read || write {
             cntr.bound.add(self.clone());
         }
@@ -369,8 +370,8 @@ impl Endpoint {
     /// Opens the endpoint: from now on peers can reach it.
     ///
     /// # Errors
-    /// `FI_ENOAV`, `FI_ENOCQ`: not bound. `FI_ENETUNREACH`, `FI_EADDRNOTAVAIL`: a gateway cannot be reached, the
-    /// address cannot be listened at; the reason is on standard error.
+    /// `FI_ENOAV`, `FI_ENOCQ`: not bound. `FI_ENETUNREACH`: a gateway cannot be reached. `FI_EADDRNOTAVAIL`: it cannot
+    /// listen on its address. The reason goes to standard error.
     fn enable(self: &Arc<Self>) -> Result<(), Errno> {
         let mut state = self.lock();
         if state.av.is_none() {
@@ -397,13 +398,13 @@ impl Endpoint {
     /// Opens the transport if it is not open.
     fn open(&self, state: &mut State) -> Result<(), Errno> {
         state.open(&self.domain)?;
-        // Threads that already wait do not watch its descriptors yet.
+        // Threads that are already waiting do not watch its descriptors yet.
         state.prepared.armed = true;
         self.end_waits(state);
         Ok(())
     }
 
-    /// Its address, final only once it is open; so this opens it.
+    /// Returns its address. The address is final only once the endpoint is open, so this opens it.
     fn address(&self) -> Result<Address, Errno> {
         let mut state = self.lock();
         self.open(&mut state)?;
@@ -423,7 +424,7 @@ impl Endpoint {
         }
     }
 
-    /// Sends what is queued, and releases queues and counters.
+    /// Flushes the queue, and releases queues and counters.
     fn close(self: &Arc<Self>) {
         let driven: Arc<dyn Driven> = self.clone();
         if let Some(driver) = &self.domain.driver {
@@ -473,7 +474,7 @@ impl Driven for Endpoint {
             state.pass_on(self.caps);
             return;
         }
-        // Operations may fail without anything having moved: a peer took too long.
+        // Operations may fail although nothing has moved: a peer took too long.
         if transport.has_completed() {
             state.pass_on(self.caps);
         } else if may_nap {
@@ -506,7 +507,7 @@ impl Driven for Endpoint {
         let mut state = self.lock();
         let state = &mut *state;
         let Stage::Open(transport) = &mut state.stage else { return Some(Duration::MAX) };
-        // Without room for another descriptor, a short wait has to do.
+        // If the descriptors cannot be watched (no room for another one), the wait is short.
         let most = if wait.watch(transport.wait_fds()).is_ok() { LONGEST } else { SHORTEST_WAIT };
         let Some(due) = transport.arm() else {
             state.used.moved();
@@ -535,7 +536,7 @@ impl State {
             return Err(EOPBADSTATE);
         }
         let mut config = domain.config.clone();
-        // In a job, the agent says where to listen; the address that `fi_getinfo` reported is the same one.
+        // In a job, the agent sets the listen address; `fi_getinfo` reported the same address.
         if let (Some(source), None) = (source, &config.job) {
             config.listen = source;
         }
@@ -570,7 +571,7 @@ impl State {
         self.pass_on(caps);
     }
 
-    /// The number under which a peer is in the address vector.
+    /// The number of a peer in the address vector.
     fn number(known: &mut Known, av: Option<&Av>, transport: &endpoint::Endpoint, peer: PeerId) -> u64 {
         let Some(av) = av else { return FI_ADDR_NOTAVAIL };
         known.refresh(av);

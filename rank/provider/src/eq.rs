@@ -1,4 +1,4 @@
-//! `fid_eq`: an event queue. No operation of ours reports there, so it holds only what its users write.
+//! `fid_eq`: an event queue. None of our operations reports events there, so it holds only events that its users write.
 
 use std::collections::VecDeque;
 use std::ffi::{c_char, c_int, c_void};
@@ -14,7 +14,7 @@ use crate::errno::{Code, EAGAIN, EINVAL, ETOOSMALL, Errno};
 use crate::fabric_object::{Fabric, fabric_behind};
 use crate::waitable::WaitObject;
 
-/// How often a waiting reader looks if the queue has no descriptor.
+/// Polling interval of a waiting reader whose queue has no descriptor.
 const SLICE: Duration = Duration::from_millis(1);
 
 /// An event queue.
@@ -48,7 +48,7 @@ impl Eq {
         self.wait.signal();
     }
 
-    /// `fi_trywait`: what is written from now on makes the descriptor readable.
+    /// `fi_trywait`: events written from now on make the descriptor readable.
     ///
     /// # Errors
     /// `FI_EAGAIN`: there is an event. `FI_EINVAL`: the queue has no descriptor.
@@ -57,7 +57,7 @@ impl Eq {
         if self.events().is_empty() { Ok(()) } else { Err(EAGAIN) }
     }
 
-    /// Sleeps until an event may be there, at most for this time.
+    /// Sleeps until an event may be there, at most for `time`.
     fn sleep(&self, time: Duration) {
         match self.wait.obtain() {
             Ok(wait) => {
@@ -88,7 +88,7 @@ pub(crate) unsafe extern "C" fn open(
     guard(|| {
         // SAFETY: libfabric's caller promises a live fabric.
         let (fabric, _) = unsafe { fabric_behind(fabric) }?;
-        // SAFETY: and null or a valid structure.
+        // SAFETY: the caller passes null or a valid structure.
         let kind = unsafe { attr.as_ref() }.map_or(FI_WAIT_UNSPEC, |attr| attr.wait_obj);
         let wait = WaitObject::new(kind)?;
         let fid = fid { fclass: FI_CLASS_EQ, context, ops: &FID_OPS };
@@ -100,7 +100,7 @@ pub(crate) unsafe extern "C" fn open(
 }
 
 unsafe extern "C" fn read(eq: *mut fid_eq, event: *mut u32, buffer: *mut c_void, length: usize, flags: u64) -> isize {
-    // SAFETY: reading is waiting for no time.
+    // SAFETY: reading is `sread` with a timeout of zero.
     unsafe { sread(eq, event, buffer, length, 0, flags) }
 }
 
@@ -128,7 +128,7 @@ unsafe extern "C" fn sread(
                 result => break result?,
             }
         };
-        // SAFETY: and places for the kind and `length` bytes; the event has no more.
+        // SAFETY: the caller passes places for the kind and `length` bytes; the event has no more.
         unsafe {
             event.write(kind);
             std::ptr::copy_nonoverlapping(bytes.as_ptr(), buffer.cast(), bytes.len());
@@ -145,7 +145,7 @@ unsafe extern "C" fn write(eq: *mut fid_eq, event: u32, buffer: *const c_void, l
         if flags != 0 {
             return Err(EINVAL);
         }
-        // SAFETY: and `length` bytes.
+        // SAFETY: the caller passes `length` bytes.
         let bytes = unsafe { array(buffer.cast::<u8>(), length) }?;
         eq.inner.push(event, bytes.to_vec());
         Ok(length as isize)
@@ -153,7 +153,7 @@ unsafe extern "C" fn write(eq: *mut fid_eq, event: u32, buffer: *const c_void, l
     result.unwrap_or_else(|errno| Err(errno).code())
 }
 
-/// No event of ours is an error.
+/// We report no errors through event queues.
 unsafe extern "C" fn readerr(_: *mut fid_eq, _: *mut fi_eq_err_entry, _: u64) -> isize {
     Err(EAGAIN).code()
 }
@@ -176,7 +176,7 @@ unsafe extern "C" fn control(fid: *mut fid, command: c_int, argument: *mut c_voi
     guard(|| {
         // SAFETY: libfabric's caller promises a live object.
         let eq: &Object<Eq> = unsafe { behind(fid) }?;
-        // SAFETY: and a place for what the command returns.
+        // SAFETY: the caller passes a place for the command's result.
         unsafe { eq.inner.wait.control(command, argument) }
     })
     .code()

@@ -1,4 +1,4 @@
-//! libfabric's error numbers, and which of them an endpoint's failures become.
+//! libfabric's error numbers, and the mapping of an endpoint's failures to them.
 
 use std::ffi::c_int;
 
@@ -39,7 +39,7 @@ pub(crate) const ETRUNC: Errno = Errno(265);
 pub(crate) const ENOKEY: Errno = Errno(266);
 pub(crate) const ENOAV: Errno = Errno(267);
 
-/// What a call returns.
+/// Conversion to a call's return value.
 pub(crate) trait Code {
     /// 0 or the negated error number, as `int` or `ssize_t`.
     fn code<T: From<i16> + std::ops::Neg<Output = T>>(self) -> T;
@@ -55,7 +55,7 @@ impl Code for Result<(), Errno> {
     }
 }
 
-/// For an operation that did not begin.
+/// The error number for an operation that did not begin.
 pub(crate) fn of_not_begun(reason: NotBegun) -> Errno {
     match reason {
         NotBegun::Again => EAGAIN,
@@ -66,7 +66,7 @@ pub(crate) fn of_not_begun(reason: NotBegun) -> Errno {
     }
 }
 
-/// For an operation that ended badly.
+/// The error number for an operation that failed.
 pub(crate) fn of_failure(failure: &Failure) -> Errno {
     match failure {
         Failure::Truncated { .. } => ETRUNC,
@@ -85,7 +85,7 @@ pub(crate) fn of_failure(failure: &Failure) -> Errno {
     }
 }
 
-/// For a registration that failed.
+/// The error number for a registration that failed.
 pub(crate) fn of_region(error: RegionError) -> Errno {
     match error {
         RegionError::KeyTaken(_) => ENOKEY,

@@ -1,4 +1,4 @@
-//! `fid_fabric`: what domains and event queues are opened from.
+//! `fid_fabric`: opens domains and event queues.
 
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::errno::{Code, EBUSY, EINVAL, ENODATA, Errno};
 use crate::waitable::Waitable;
 use crate::{domain, eq, info};
 
-/// Holds domains and event queues together: it closes after them.
+/// Parent of domains and event queues: it closes after them.
 #[derive(Default)]
 pub(crate) struct Fabric;
 
@@ -93,7 +93,7 @@ unsafe extern "C" fn domain2(
     flags: u64,
     context: *mut c_void,
 ) -> c_int {
-    // The only flag there is (FI_PEER) asks for peer objects.
+    // The only flag, FI_PEER, asks for peer objects.
     if flags != 0 {
         return Err(crate::errno::ENOSYS).code();
     }
@@ -101,7 +101,7 @@ unsafe extern "C" fn domain2(
     guard(|| unsafe { domain::open(fabric, info, out, context) }).code()
 }
 
-/// `fi_trywait`: whether the caller may wait on the descriptors of all these objects.
+/// `fi_trywait`: checks that the caller may wait on the descriptors of all these objects.
 unsafe extern "C" fn trywait(_: *mut fid_fabric, fids: *mut *mut fid, count: c_int) -> c_int {
     guard(|| {
         let count = usize::try_from(count).map_err(|_| EINVAL)?;
@@ -116,11 +116,11 @@ unsafe extern "C" fn trywait(_: *mut fid_fabric, fids: *mut *mut fid, count: c_i
 }
 
 /// # Safety
-/// Null or a live object.
+/// `fid` is null or a live object.
 unsafe fn try_wait(fid: *mut fid) -> Result<(), Errno> {
     // SAFETY: the caller's promise.
     match unsafe { fid.as_ref() }.ok_or(EINVAL)?.fclass {
-        // SAFETY: as above; its class says what it is.
+        // SAFETY: as above; its class shows its type.
         FI_CLASS_CQ => unsafe { behind::<Arc<Cq>, _>(fid) }?.inner.try_wait(),
         // SAFETY: as above.
         FI_CLASS_CNTR => unsafe { behind::<Arc<Cntr>, _>(fid) }?.inner.try_wait(),

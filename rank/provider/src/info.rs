@@ -1,7 +1,7 @@
-//! `fi_getinfo`: what is offered, and whether it is what the caller wants.
+//! `fi_getinfo`: describes our offer if it meets the caller's hints.
 //!
 //! There is one offer: a reliable datagram endpoint (`FI_EP_RDM`) that has every capability we have. Hints narrow it.
-//! What each MPI library asks for is in the tests.
+//! The tests list the hints of each MPI library.
 
 mod offer;
 
@@ -24,23 +24,23 @@ use offer::{Hints, Offer};
 pub(crate) const FABRIC_NAME: &CStr = c"landbridge";
 /// Its one domain.
 pub(crate) const DOMAIN_NAME: &CStr = c"landbridge0";
-/// The longest message that may be injected, in bytes. We announce less, see [`endpoint::Limits::inject`].
+/// Maximum length of an injected message, in bytes. We announce less, see [`endpoint::Limits::inject`].
 pub(crate) const INJECT_SIZE: usize = 16 << 10;
-/// The longest message, in bytes.
+/// Maximum length of a message, in bytes.
 pub(crate) const MAX_MESSAGE: usize = 1 << 40;
-/// The depth of queues that we announce. Ours grow; this is what a careful user counts on.
+/// Queue depth that we announce. Our queues grow; a careful user relies on this depth.
 pub(crate) const QUEUE_SIZE: usize = 1024;
-/// Pieces of a local buffer.
+/// Maximum number of pieces of a local buffer.
 pub(crate) const IOV_LIMIT: usize = memory::buffer::MAX_PIECES;
-/// Pieces of a remote one.
+/// Maximum number of pieces of a remote buffer.
 pub(crate) const RMA_IOV_LIMIT: usize = 1;
-/// The most bytes of text with an error.
+/// Maximum length of an error's text, in bytes.
 const MAX_ERROR_TEXT: usize = 1024;
 
-/// Whether a name in hints is null or this one.
+/// Returns true if a name in hints is null or `expected`.
 ///
 /// # Safety
-/// Null, or a C string.
+/// `name` is null or a C string.
 pub(crate) unsafe fn is_name(name: *const c_char, expected: &CStr) -> bool {
     // SAFETY: the caller's promise.
     name.is_null() || unsafe { CStr::from_ptr(name) } == expected
@@ -75,7 +75,7 @@ pub(crate) unsafe extern "C" fn getinfo(
         let named = named(&config, name)?;
         let ipv4_only = read.as_ref().is_some_and(|hints| hints.addr_format == FI_SOCKADDR_IN);
         let ipv6 = config.ipv6 || named.is_some_and(|address| address.socket.is_ipv6());
-        // In a job programs name no addresses themselves: they take the length of their own. See `av::format`.
+        // In a job, programs name no addresses themselves: they take the length of their own address. See `av::format`.
         if ipv4_only && ipv6 && config.job.is_none() {
             return Err(refuse("FI_SOCKADDR_IN for an IPv6 address"));
         }
@@ -89,15 +89,15 @@ pub(crate) unsafe extern "C" fn getinfo(
     .code()
 }
 
-/// The longest message that may be injected, for a program that asks for `wanted` bytes.
+/// Maximum length of an injected message, in bytes, for a program that asks for `wanted` bytes.
 pub(crate) fn inject_size(config: &Config, wanted: usize) -> usize {
     (config.limits.inject as usize).max(wanted).min(INJECT_SIZE)
 }
 
-/// The address that the caller named, if any.
+/// Resolves the address that the caller named, if any.
 ///
 /// # Errors
-/// `FI_ENODATA`: the name has none.
+/// `FI_ENODATA`: the name cannot be resolved.
 fn named(config: &Config, name: (Option<&str>, Option<&str>)) -> Result<Option<Address>, Errno> {
     let (node, service) = match name {
         (None, None) => return Ok(None),
@@ -115,16 +115,16 @@ fn named(config: &Config, name: (Option<&str>, Option<&str>)) -> Result<Option<A
     address.ok_or_else(unresolved).map(Some)
 }
 
-/// Where endpoints listen, and the peer that the caller named.
+/// Returns the address to listen on, and the peer that the caller named.
 fn addresses(
     config: &Config,
     named: Option<Address>,
     flags: u64,
     hints: Option<&fi_info>,
 ) -> (Address, Option<Address>) {
-    // Hints have addresses of the format that they ask for, or of the one that we have answered.
+    // Addresses in hints have the hints' own format, or else the format of our earlier answer.
     let format = hints.map_or(Format::default(), |hints| Format::of(hints.addr_format, config.ipv6));
-    // SAFETY: hints are valid, and an address has the length they say.
+    // SAFETY: hints are valid, and their addresses have the stated lengths.
     let hinted = |address: *const c_void, length: usize| unsafe { format.read(address, length) };
     let source = hints.and_then(|hints| hinted(hints.src_addr, hints.src_addrlen));
     let destination = hints.and_then(|hints| hinted(hints.dest_addr, hints.dest_addrlen));
@@ -136,10 +136,10 @@ fn addresses(
     }
 }
 
-/// Reads hints, as far as the oldest layout goes.
+/// Reads hints: only fields of the oldest layout.
 ///
 /// # Safety
-/// Valid hints, whose attributes are null or valid.
+/// `info` is valid, and its attributes are null or valid.
 unsafe fn read_hints(info: &fi_info) -> Result<Hints, &'static str> {
     let mut hints = Hints { caps: info.caps, addr_format: info.addr_format, ..Hints::default() };
     if !info.handle.is_null() {
@@ -202,7 +202,7 @@ unsafe fn read_hints(info: &fi_info) -> Result<Hints, &'static str> {
     Ok(hints)
 }
 
-/// The reply, all of it to be freed by the core.
+/// Builds the reply; the core frees all of it.
 fn build(
     version: u32,
     config: &Config,
@@ -210,7 +210,7 @@ fn build(
     source: Address,
     destination: Option<Address>,
 ) -> Result<*mut fi_info, Errno> {
-    // Memory is only lost if there is none left, and then the process will not last.
+    // An early return leaks memory only when none is left, and then the process will not last.
     let info = allocate::<fi_info>()?;
     let (tx, rx) = (allocate::<fi_tx_attr>()?, allocate::<fi_rx_attr>()?);
     let (ep, domain, fabric) =
@@ -270,7 +270,7 @@ fn build(
     domain_ref.cq_data_size = 8;
     (domain_ref.cq_cnt, domain_ref.ep_cnt, domain_ref.cntr_cnt) = (256, 256, 256);
     (domain_ref.tx_ctx_cnt, domain_ref.rx_ctx_cnt) = (256, 256);
-    // One context each: MPI libraries then keep off scalable endpoints, which we do not have.
+    // One context each: this keeps MPI libraries off scalable endpoints, which we do not have.
     (domain_ref.max_ep_tx_ctx, domain_ref.max_ep_rx_ctx) = (1, 1);
     domain_ref.mr_iov_limit = 1;
     domain_ref.caps = FI_LOCAL_COMM | FI_REMOTE_COMM;

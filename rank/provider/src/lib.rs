@@ -1,16 +1,16 @@
 //! The libfabric provider: libfabric's C ABI in front of [`Endpoint`](::endpoint::Endpoint).
 //!
-//! libfabric's core loads it through `FI_PROVIDER_PATH`, calls [`fi_prov_ini`], and finds everything else through the
-//! tables that it returns. It owns the ABI (`abi`), negotiation (`info`), address vectors, completion queues, counters
-//! and the translation of calls to operations. It knows nothing of matching, protocols or links. There is one file per
-//! libfabric object: start reading at `endpoint`.
+//! libfabric's core loads the provider through `FI_PROVIDER_PATH`, calls [`fi_prov_ini`], and reaches all other
+//! functions through the tables that it returns. This crate owns the ABI (`abi`), negotiation (`info`), address
+//! vectors, completion queues, counters and the translation of calls to operations. It knows nothing of matching,
+//! protocols or links. There is one file per libfabric object: start reading at `endpoint`.
 //!
 //! Environment: the variables of [`Config`](::endpoint::Config), and
 //! - `LANDBRIDGE_SECRET_FD`: the descriptor of a file with the job's secret.
-//! - `LANDBRIDGE_SPIN`: how long to poll before a nap, in microseconds, or `always`.
-//! - `LANDBRIDGE_CONFIRM_SENDS`: with `no`, sends are complete when they have been sent, even on an endpoint opened for
+//! - `LANDBRIDGE_SPIN`: time to poll before a nap, in microseconds, or `always`.
+//! - `LANDBRIDGE_CONFIRM_SENDS`: with `no`, a send completes when it has been sent, even on an endpoint opened for
 //!   confirmed delivery.
-//! - `LANDBRIDGE_LOG_FILE`: a file for notes; by default none are written.
+//! - `LANDBRIDGE_LOG_FILE`: a file for the log; by default nothing is logged.
 
 #![deny(unsafe_op_in_unsafe_fn)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
@@ -52,13 +52,13 @@ use abi::info::fi_provider;
 /// Our own version: 0.1.
 const VERSION: u32 = version(0, 1);
 
-/// libfabric refuses a provider whose claim is lower than the version an application asks for, and nothing happens if
-/// it is higher: structures are compatible upwards (see `abi`).
+/// API version we claim. libfabric refuses a provider that claims less than the application's version. A higher claim
+/// is harmless: structures are compatible upwards (see `abi`).
 const CLAIMED: u32 = version(9, 99);
 
-/// What libfabric's core calls first: describes the provider.
+/// Describes the provider; libfabric's core calls this first.
 ///
-/// Safe to call from C at any time; each call gives a description of its own, which lives as long as the process.
+/// Safe to call from C at any time. Each call returns a new description, which lives as long as the process.
 #[unsafe(no_mangle)]
 pub extern "C" fn fi_prov_ini() -> *mut c_void {
     // Before the program starts anything that would inherit it.

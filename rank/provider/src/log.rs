@@ -1,9 +1,9 @@
-//! Notes and messages of the provider.
+//! Log messages of the provider.
 //!
-//! libfabric's own log is a symbol that we would have to import, and symbols of a libfabric inside an MPI library's
-//! wheel are not visible to us. So notes go to the file that `LANDBRIDGE_LOG_FILE` names, if any: appended, one line
-//! each, with the process id. Standard output and error belong to the user's program; only what ends the
-//! program (an endpoint that cannot open, an internal error) is also one line on standard error, because MPI
+//! libfabric's own log is a symbol that we would have to import, and the symbols of a libfabric inside an MPI library's
+//! wheel are not visible to us. So messages go to the file that `LANDBRIDGE_LOG_FILE` names, if any: appended, one line
+//! each, with the process id. Standard output and error belong to the user's program. Only messages about the end of
+//! the program (an endpoint that cannot open, an internal error) also go to standard error, as one line, because MPI
 //! libraries then print no more than a number.
 
 use std::fmt::{Arguments, Write as _};
@@ -11,7 +11,7 @@ use std::fs::{File, OpenOptions};
 use std::io::Write as _;
 use std::sync::{Once, OnceLock};
 
-/// A note for `LANDBRIDGE_LOG_FILE`. Costs nothing without it.
+/// Writes a message to `LANDBRIDGE_LOG_FILE`. Costs nothing without it.
 pub(crate) fn note(message: Arguments<'_>) {
     static FILE: OnceLock<Option<File>> = OnceLock::new();
     let file = FILE.get_or_init(|| {
@@ -30,13 +30,13 @@ pub(crate) fn note(message: Arguments<'_>) {
     }
 }
 
-/// The reason why the program is about to fail: to the log and to standard error.
+/// Writes the reason why the program is about to fail to the log and to standard error.
 pub(crate) fn fatal(message: Arguments<'_>) {
     note(message);
     say(message);
 }
 
-/// Something the user should know although the program goes on: to the log, and to standard error once per node.
+/// Writes a warning to the log, and to standard error once per node; the program goes on.
 pub(crate) fn warn(message: Arguments<'_>) {
     static SAID: Once = Once::new();
     note(message);

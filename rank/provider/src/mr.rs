@@ -1,7 +1,7 @@
 //! `fid_mr`: memory that peers may read, write and update.
 //!
-//! We need no registration of local buffers. Remote access is by a key of the user's choice and an offset, or, where
-//! the negotiated `mr_mode` says so, by a key of ours and a virtual address.
+//! Local buffers need no registration. Peers access memory by a key of the user's choice and an offset, or, if the
+//! negotiated `mr_mode` requires it, by a key of ours and a virtual address.
 
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
@@ -17,8 +17,8 @@ use crate::abi::transfers::iovec;
 use crate::domain::Domain;
 use crate::errno::{self, Code, EINVAL, ENOSYS, Errno};
 
-/// One registration. It may outlive its domain: with a window that the program has not freed, `MPI_Finalize` of Intel
-/// MPI and MPICH closes the domain before, and fails if that is refused.
+/// One registration. It may outlive its domain: if the program has not freed a window, `MPI_Finalize` of Intel MPI and
+/// MPICH closes the domain before the registration, and fails if the domain refuses to close.
 pub(crate) struct Mr {
     regions: Arc<Regions>,
     key: u64,
@@ -32,7 +32,7 @@ impl Behind for Mr {
 static FID_OPS: fi_ops = fi_ops { close, bind, control, ..fi_ops::REFUSING };
 pub(crate) static OPS: fi_ops_mr = fi_ops_mr { reg, regv, regattr, ..fi_ops_mr::REFUSING };
 
-/// What is asked for; the same in all three calls.
+/// The requested registration; the same for all three calls.
 struct Request {
     access: u64,
     offset: u64,
@@ -41,7 +41,8 @@ struct Request {
 }
 
 /// # Safety
-/// Arguments as libfabric's caller passes them; the memory of `pieces` stays valid until the registration is closed.
+/// The arguments are as libfabric's caller passes them; the memory of `pieces` stays valid until the registration
+/// closes.
 unsafe fn register(
     domain: *mut fid,
     pieces: &[iovec],
@@ -53,7 +54,7 @@ unsafe fn register(
     let domain: &Object<Arc<Domain>> = unsafe { behind(domain) }?;
     let domain = &domain.inner;
     let [piece] = pieces else { return Err(EINVAL) };
-    // fi_mr(3): the offset is reserved. No flag asks for anything that memory of this kind has.
+    // fi_mr(3): the offset is reserved. We support none of the flags.
     if request.offset != 0 || out.is_null() {
         return Err(EINVAL);
     }
@@ -115,10 +116,10 @@ unsafe extern "C" fn regattr(domain: *mut fid, attr: *const fi_mr_attr, flags: u
     guard(|| {
         // SAFETY: libfabric's caller promises null or a valid structure.
         let attr = unsafe { attr.as_ref() }.ok_or(EINVAL)?;
-        // SAFETY: and that its vectors are there.
+        // SAFETY: and `iov_count` valid vectors.
         let pieces = unsafe { array(attr.mr_iov, attr.iov_count) }?;
         let request = Request { access: attr.access, offset: attr.offset, key: attr.requested_key, flags };
-        // `iface` says where the memory lies, but only when FI_HMEM was negotiated, which we never do.
+        // `iface` names the kind of memory, but only when FI_HMEM was negotiated, which we never do.
         // SAFETY: libfabric's caller promises it, fi_mr(3).
         unsafe { register(domain, pieces, request, out, attr.context) }
     })
@@ -130,7 +131,7 @@ unsafe extern "C" fn bind(mr: *mut fid, other: *mut fid, _: u64) -> c_int {
     guard(|| {
         // SAFETY: libfabric's caller promises a live object.
         let _: &Object<Mr> = unsafe { behind(mr) }?;
-        // SAFETY: and null or another one.
+        // SAFETY: the caller passes null or another one.
         match unsafe { other.as_ref() }.map(|other| other.fclass) {
             Some(FI_CLASS_EP) => Ok(()),
             Some(_) => Err(ENOSYS),
@@ -141,7 +142,7 @@ unsafe extern "C" fn bind(mr: *mut fid, other: *mut fid, _: u64) -> c_int {
 }
 
 unsafe extern "C" fn control(_: *mut fid, command: c_int, _: *mut c_void) -> c_int {
-    // Regions are enabled as soon as registered, and memory is looked up at each access.
+    // Regions are enabled as soon as they are registered, and each access looks up the memory.
     if matches!(command, FI_ENABLE | FI_REFRESH) { 0 } else { Err(ENOSYS).code() }
 }
 

@@ -1,4 +1,4 @@
-//! The endpoints that this process has open, for those who do not come through libfabric.
+//! The open endpoints of this process, for callers that do not come through libfabric.
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
@@ -6,7 +6,7 @@ use crate::endpoint::Endpoint;
 
 static OPENED: Mutex<Vec<Weak<Endpoint>>> = Mutex::new(Vec::new());
 
-/// An endpoint has opened.
+/// Records an endpoint that has opened.
 pub(crate) fn add(endpoint: &Arc<Endpoint>) {
     let mut all = OPENED.lock().unwrap_or_else(PoisonError::into_inner);
     all.retain(|other| other.strong_count() > 0);

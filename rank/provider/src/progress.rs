@@ -1,21 +1,21 @@
-//! When a program that reads in a loop may sleep.
+//! Decides when a program that reads in a loop may sleep.
 //!
 //! Reading a completion queue or counter drives the endpoints bound to it. MPI libraries read in a tight loop while
 //! they wait, so a reader that has found nothing for a while sleeps inside the endpoint. That leaves the core to the
 //! process it waits for (another rank, a gateway). A nap ends early when a socket has something or a neighbour rings.
 //! Its length follows the time already waited, so it delays a message by a fraction of that time at most.
 //!
-//! An MPI library with shared memory of its own also reads in a loop while it waits for that memory. Nothing there ends
-//! a nap, and we cannot tell where one such wait ends and the next begins: naps would make messages there a hundred
-//! times slower. So beside such memory a reader naps only if something of ours is awaited. Where messages may come
-//! either way, it naps only if ranks share cores; otherwise it yields.
+//! An MPI library with shared memory of its own also reads in a loop while it waits for that memory. No event there
+//! ends a nap, and we cannot detect where one such wait ends and the next begins: naps would make messages there a
+//! hundred times slower. So beside such memory a reader naps only if it awaits something from us. Where messages may
+//! come either way, it naps only if ranks share cores; otherwise it yields.
 //!
-//! No fixed time to spin before a nap is right everywhere: over memory an answer takes a microsecond, over a network a
-//! hundred, and a spin that ends just before the answer comes has cost a core and then the latency of waking as well.
-//! So it adapts, as KVM's halt polling does: a wait that ended soon after falling asleep makes the next spin longer, up
-//! to a limit; a wait that was longer than any spin makes it shorter. The limit is the time that neighbours compute
-//! between messages, not the time that a message takes, so a reader that spins for long offers its core to others (a
-//! gateway, another job) at every look at the clock.
+//! No fixed spin time is right everywhere: an answer takes a microsecond over memory and a hundred over a network. A
+//! spin that ends just before the answer costs a core and then also the latency of waking. So the spin time adapts, as
+//! KVM's halt polling does: a wait that ended soon after falling asleep lengthens the next spin, up to a limit; a wait
+//! longer than any spin shortens it. The limit is the time that neighbours compute between messages, not the time that
+//! a message takes. So a reader that spins for long offers its core to others (a gateway, another job) whenever it
+//! reads the clock.
 
 use std::str::FromStr;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -23,14 +23,14 @@ use std::time::{Duration, Instant};
 
 use crate::setting::SettingError;
 
-/// How long a reader spins before it may nap: `LANDBRIDGE_SPIN`, in microseconds, or `always`. By default it adapts.
+/// Time that a reader spins before it may nap: `LANDBRIDGE_SPIN`, in microseconds, or `always`. By default it adapts.
 ///
-/// Set it to `always` when every rank has a core of its own and nothing but latency counts, to 0 where power does.
+/// Set it to `always` when every rank has a core of its own and only latency counts, to 0 where power counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Spin {
-    /// As long as has helped lately, up to `most`.
+    /// Adapts to recent waits, up to `most`.
     Adaptive {
-        /// The longest.
+        /// Longest spin.
         most: Duration,
     },
     /// For this long.
@@ -40,7 +40,7 @@ pub(crate) enum Spin {
 }
 
 impl Spin {
-    /// With fewer cores than ranks: a rank that spins keeps the rank that it waits for from running.
+    /// Limit with fewer cores than ranks: a spinning rank takes the core from the rank that it waits for.
     pub(crate) const CROWDED: Spin = Spin::Adaptive { most: Duration::from_micros(20) };
 }
 
@@ -65,7 +65,7 @@ impl FromStr for Spin {
     }
 }
 
-/// What the MPI library may wait for in shared memory of its own, where nothing ends a nap of ours.
+/// Traffic that the MPI library may await in shared memory of its own, where no event ends a nap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OwnMemory {
     /// Nothing: everything comes through the provider.
@@ -76,21 +76,21 @@ pub(crate) enum OwnMemory {
     Messages,
 }
 
-/// How readers wait.
+/// Settings for waiting readers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Waiting {
     spin: Spin,
-    /// Ranks of this node to a core, rounded up.
+    /// Number of this node's ranks per core, rounded up.
     crowd: u32,
     own_memory: OwnMemory,
 }
 
 impl Waiting {
-    /// As `LANDBRIDGE_SPIN`, `LANDBRIDGE_CROWDED` and `LANDBRIDGE_MPI_SHM` say. The second is set where ranks share
-    /// cores, to how many do; the third where ranks are beside each other on their node.
+    /// Reads `LANDBRIDGE_SPIN`, `LANDBRIDGE_CROWDED` and `LANDBRIDGE_MPI_SHM`. The second is set where ranks share
+    /// cores, to the number of ranks per core; the third where several ranks run on one node.
     ///
     /// # Errors
-    /// What is wrong, with variable and value.
+    /// An invalid value, with its variable.
     pub(crate) fn from_env(lookup: impl Fn(&str) -> Option<String>) -> Result<Waiting, SettingError> {
         let set = |name: &str| lookup(name).filter(|text| !text.is_empty());
         let crowd = set("LANDBRIDGE_CROWDED").map_or(Ok(1), |text| match text.parse() {
@@ -111,40 +111,40 @@ impl Waiting {
         Ok(Waiting { spin, crowd, own_memory })
     }
 
-    /// The longest nap. Every nap ends with a look, and where many ranks share a core, looks alone would fill it.
+    /// Longest nap. Every nap ends with a look, and where many ranks share a core, looks alone would fill it.
     fn longest(self, of_several: bool) -> Duration {
         let times = if self.crowd <= FEW { 1 } else { self.crowd.min(MOST_CROWD) };
         (if of_several { LONGEST_OF_SEVERAL } else { LONGEST }) * times
     }
 }
 
-/// Where adapting begins, and the least it grows to.
+/// Adaptive spinning starts at `FIRST`; a spin that grows becomes at least `GROWN`.
 const FIRST: Duration = Duration::from_micros(50);
 const GROWN: Duration = Duration::from_micros(10);
-/// After this time a spinning reader offers its core.
+/// A reader that spins longer than this offers its core.
 const POLITE: Duration = Duration::from_micros(100);
 /// The shortest nap; shorter ones cost more than they give.
 const SHORTEST: Duration = Duration::from_micros(10);
 /// The longest nap: with naps of this length a reader uses a few percent of a core.
 const LONGEST: Duration = Duration::from_micros(1250);
-/// The same in a process with several endpoints in use, where a message to another one waits for the end of the nap.
+/// Longest nap in a process with several endpoints in use, where a message to another one waits for the end of the nap.
 const LONGEST_OF_SEVERAL: Duration = Duration::from_micros(250);
 /// With more than `FEW` ranks to a core, naps are longer by the number of ranks, up to `MOST_CROWD` times.
 const FEW: u32 = 4;
 const MOST_CROWD: u32 = 16;
-/// A reader that waits comes back sooner than this, our own work included. One that comes back later was busy elsewhere
-/// and only looks in now and then; it must not be kept. With naps in such looks, MPICH's `MPI_Get_accumulate` to itself
-/// took 30 times longer, and a program that computes for 10 µs between two calls of `MPI_Test` would come to a
-/// standstill. The exception is a reader whose core others had: where ranks share cores, a reader that yields, as
-/// MPICH's do with `MPI_THREAD_MULTIPLE`, is back as late.
+/// A waiting reader comes back sooner than this, our own work included. A reader that comes back later was busy
+/// elsewhere and only looks in now and then; it must not nap. With naps in such looks, MPICH's `MPI_Get_accumulate` to
+/// itself took 30 times longer, and a program that computes for 10 µs between two calls of `MPI_Test` would come to a
+/// standstill. The exception is a reader that lost its core to others: where ranks share cores, a reader that yields,
+/// as MPICH's do with `MPI_THREAD_MULTIPLE`, comes back as late.
 const AWAY: Duration = Duration::from_micros(8);
 /// The clock is read once in this many looks, because it costs as much as a look.
 const LOOKS: u32 = 8;
-/// While bytes of ours are in flight, a reader waits this many times longer before a nap, up to `MOST_PATIENT`.
+/// While our bytes are in flight, a reader waits this many times longer before a nap, up to `MOST_PATIENT`.
 const PATIENCE: u32 = 20;
 const MOST_PATIENT: Duration = Duration::from_millis(4);
 
-/// What a reader that has found nothing does before it looks again.
+/// Action of a reader that has found nothing, before it looks again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pause {
     /// Nothing: it spins.
@@ -155,11 +155,11 @@ pub(crate) enum Pause {
     Nap(Duration),
 }
 
-/// What a reader may wait for.
+/// Event that a reader may wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Awaited {
-    /// Nothing of this endpoint: it looks in while it waits for what we do not see, such as the MPI library's own
-    /// shared memory, or takes what comes unasked.
+    /// Nothing of this endpoint. The reader looks in while it waits for something we do not see, such as the MPI
+    /// library's own shared memory, or takes messages that come unasked.
     Nothing,
     /// A message that is yet to come.
     Arrival,
@@ -167,21 +167,21 @@ pub(crate) enum Awaited {
     Departure,
 }
 
-/// What a thread has done so far.
+/// Activity of a thread so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ran {
-    /// How long it has run.
+    /// CPU time used.
     pub time: Duration,
-    /// How often it has given up its core to wait for something. Yielding is not that.
+    /// Number of times that it gave up its core to wait for something. Yielding does not count.
     pub waits: i64,
 }
 
 impl Ran {
-    /// Of the calling thread.
+    /// Activity of the calling thread.
     pub(crate) fn now() -> Ran {
         let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
-        // SAFETY: `usage` is writable and as large as the call fills in, and all zeroes is a value of it should the
-        // call fail, which with these arguments it does not.
+        // SAFETY: `usage` is writable and as large as the structure that the call fills in. The call cannot fail with
+        // these arguments; if it did, all zeroes would still be a valid value.
         let usage = unsafe {
             libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr());
             usage.assume_init()
@@ -191,26 +191,26 @@ impl Ran {
     }
 }
 
-/// Since when an endpoint's reader has been waiting.
+/// Idle time of an endpoint's reader.
 #[derive(Debug)]
 pub(crate) struct Idle {
     waiting: Waiting,
-    /// How long it spins before a nap at present.
+    /// Current spin time before a nap.
     current: Duration,
     since: Option<Instant>,
-    /// It has napped since then.
+    /// True if it has napped since then.
     napped: bool,
-    /// When the clock was read last, and looks since then.
+    /// Time of the last clock reading; `looks` counts the looks since then.
     read: Option<Instant>,
     looks: u32,
-    /// What its thread had done then, if it came back late.
+    /// Activity of its thread at that time, if it came back late.
     ran: Option<Ran>,
-    /// What the other endpoints had done when this was looked at last.
+    /// Activity count of the other endpoints at the last look.
     others: u64,
 }
 
 impl Idle {
-    /// Just busy.
+    /// A reader that has not waited yet.
     pub(crate) fn new(waiting: Waiting) -> Idle {
         let current = match waiting.spin {
             Spin::Adaptive { most } => FIRST.min(most),
@@ -220,7 +220,7 @@ impl Idle {
         Idle { waiting, current, since: None, napped: false, read: None, looks: 0, ran: None, others: 0 }
     }
 
-    /// Something moved, or an operation was begun. The clock is read only if that matters.
+    /// Something moved, or an operation began. Reads the clock only if the spin time may change.
     pub(crate) fn busy(&mut self, clock: impl FnOnce() -> Instant) {
         let since = self.since.take();
         if !std::mem::take(&mut self.napped) {
@@ -233,9 +233,10 @@ impl Idle {
         }
     }
 
-    /// Nothing moved: what to do now. `ran`: what this thread has done; asked for if the last look was long ago.
-    /// `awaited`: what it may wait for. `others`: how much the endpoints of this process have done, if there are
-    /// others: where they go on, nobody waits for this one alone.
+    /// Nothing moved: decides between spinning, yielding and a nap. `ran` gives this thread's activity; it is called
+    /// only if the last look was long ago. `awaited` gives the event that the reader may wait for. `others` is the
+    /// activity count of the process's endpoints, if others are in use. A change restarts the idle time: while others
+    /// are active, nobody waits for this endpoint alone.
     pub(crate) fn pause(
         &mut self,
         clock: impl FnOnce() -> Instant,
@@ -253,7 +254,7 @@ impl Idle {
         if passed <= AWAY * looks {
             self.ran = None;
         } else if self.was_elsewhere(ran(), AWAY * looks) {
-            // Time spent elsewhere is not waited.
+            // Time spent elsewhere does not count as waiting.
             self.since = self.since.map(|since| (since + passed).min(now));
         }
         if others.is_some_and(|others| std::mem::replace(&mut self.others, others) != others) {
@@ -278,13 +279,13 @@ impl Idle {
         Pause::Nap((idle / 4).clamp(SHORTEST, self.waiting.longest(others.is_some())))
     }
 
-    /// Whether a reader that came back late has done something else, rather than nothing because others had its core.
+    /// Returns true if a reader that came back late did other work, false if it only lost its core to others.
     fn was_elsewhere(&mut self, ran: Ran, late: Duration) -> bool {
         let before = self.ran.replace(ran);
         before.is_none_or(|before| before.waits != ran.waits || ran.time.saturating_sub(before.time) > late)
     }
 
-    /// A pause is over: that time the reader was not away.
+    /// A pause is over: its time does not count as absence.
     pub(crate) fn woke(&mut self, now: Instant, ran: impl FnOnce() -> Ran) {
         self.read = Some(now);
         self.looks = 0;
@@ -294,21 +295,21 @@ impl Idle {
     }
 }
 
-/// Endpoints of this process that have carried something: Open MPI opens a second one for windows. A nap in one keeps
-/// the others waiting, so all of them have to be idle, and naps are short then. What comes first to one that has
-/// carried nothing waits for the end of a nap, like what we do not see.
+/// Number of this process's endpoints that have carried data: Open MPI opens a second one for windows. A nap in one
+/// delays the others, so all of them must be idle before a nap, and naps are then short. The first message to an
+/// endpoint that has carried nothing waits for the end of a nap, like traffic we do not see.
 static USED: AtomicUsize = AtomicUsize::new(0);
-/// How often something has moved at one of several.
+/// Number of times that data moved at an endpoint while several were in use.
 static MOVES: AtomicU64 = AtomicU64::new(0);
 
-/// Whether an endpoint has carried something, as the others of its process have to know.
+/// Records that an endpoint has carried data, for the other endpoints of its process.
 #[derive(Debug, Default)]
 pub(crate) struct Use {
     counted: bool,
 }
 
 impl Use {
-    /// Something has moved at this endpoint.
+    /// Data has moved at this endpoint.
     pub(crate) fn moved(&mut self) {
         if !std::mem::replace(&mut self.counted, true) {
             USED.fetch_add(1, Ordering::Relaxed);
@@ -318,12 +319,12 @@ impl Use {
         }
     }
 
-    /// Whether it has carried something.
+    /// True once it has carried data.
     pub(crate) fn is_counted(&self) -> bool {
         self.counted
     }
 
-    /// How much has moved at the endpoints of this process, if others than this one are in use.
+    /// Activity count of this process's endpoints, if others than this one are in use.
     pub(crate) fn others(&self) -> Option<u64> {
         (USED.load(Ordering::Relaxed) > usize::from(self.counted)).then(|| MOVES.load(Ordering::Relaxed))
     }
@@ -342,12 +343,12 @@ mod tests {
         Duration::from_micros(micros)
     }
 
-    /// A thread that has run all the time.
+    /// Activity of a thread that has run all the time.
     const fn busy(at: u64) -> Ran {
         Ran { time: micros(at), waits: 0 }
     }
 
-    /// One look, at `at` µs; how long it naps, if it does.
+    /// One look, at `at` µs. Returns the length of the nap, if any.
     fn nap(idle: &mut Idle, start: Instant, at: u64, others: Option<u64>) -> Option<u128> {
         napping(idle.pause(|| start + micros(at), || busy(at), || Awaited::Arrival, others))
     }
@@ -356,7 +357,7 @@ mod tests {
         if let Pause::Nap(time) = pause { Some(time.as_micros()) } else { None }
     }
 
-    /// Looks every microsecond from `from` to `to`, without pausing; gives the last answer of those that looked at the
+    /// Looks every microsecond from `from` to `to`, without pausing. Returns the last answer of a look that read the
     /// clock.
     fn last_pause(idle: &mut Idle, start: Instant, from: u64, to: u64, pending: bool) -> Pause {
         idle.looks = 0;
@@ -379,7 +380,7 @@ mod tests {
         last
     }
 
-    /// The same, how long it naps.
+    /// As `last_pause`, but returns the length of the nap.
     fn look(idle: &mut Idle, start: Instant, from: u64, to: u64, pending: bool) -> Option<u128> {
         napping(last_pause(idle, start, from, to, pending))
     }
@@ -419,8 +420,8 @@ mod tests {
         assert!(look(&mut idle, start, 200_250, 200_257, false).is_some());
     }
 
-    /// Looks every 100 µs for 100 ms, of which the thread ran so long and gave up its core so often each time; how
-    /// often it is kept.
+    /// Looks every 100 µs for 100 ms. Between two looks the thread runs for `ran` µs and gives up its core `waits`
+    /// times. Returns the number of naps.
     fn late_looks(ran: u64, waits: i64) -> usize {
         let (mut idle, start) = (pinned(50), Instant::now());
         let looks = 0..1000;
@@ -468,7 +469,7 @@ mod tests {
         assert_eq!(look(&mut idle, start, 1010, 1017, true), Some(252));
     }
 
-    /// Waits that all take as long, with looks every microsecond; gives how long it spins in the end.
+    /// Waits `count` times for `each` µs, with a look every microsecond. Returns the final spin time.
     fn after_waits(spin: Spin, each: u64, count: u64) -> Duration {
         let mut idle = new(spin);
         let start = Instant::now();
@@ -552,7 +553,7 @@ mod tests {
         }
     }
 
-    /// The pause of one that has waited for 100 ms beside an MPI library with shared memory of its own.
+    /// The pause after 100 ms of waiting beside an MPI library with shared memory of its own.
     fn beside(own_memory: OwnMemory, spin: Spin, crowd: u32, awaited: Awaited) -> Pause {
         let mut idle = Idle::new(Waiting { spin, crowd, own_memory });
         let start = Instant::now();

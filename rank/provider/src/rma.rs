@@ -1,7 +1,7 @@
 //! `fi_ops_rma`: reads from and writes into peers' registered memory.
 //!
-//! A write completes when its bytes are in the peer's memory, whatever completion level is asked for: MPI libraries
-//! take the completion (or the count) of a write for just that when they close an epoch, also that of an injected one.
+//! A write completes when its bytes are in the peer's memory, at any requested completion level: MPI libraries rely on
+//! this, by completions or counters, when they close an epoch, also for injected writes.
 
 use std::ffi::c_void;
 use std::sync::atomic::Ordering;
@@ -20,13 +20,13 @@ use crate::transfer::{Notify, buffer, buffer_of, check_inject, check_transmit_fl
 pub(crate) static OPS: fi_ops_rma =
     fi_ops_rma { read, readv, readmsg, write, writev, writemsg, inject, writedata, injectdata, ..fi_ops_rma::REFUSING };
 
-/// Where in whose memory.
+/// Remote memory of an operation.
 pub(crate) struct Target {
     /// The peer's number in the address vector.
     pub peer: u64,
     /// The region's key.
     pub key: u64,
-    /// Offset, or virtual address where that was negotiated.
+    /// Offset, or virtual address if that was negotiated.
     pub address: u64,
 }
 
@@ -65,7 +65,7 @@ fn start_write(
     })
 }
 
-/// The one remote piece that our `rma_iov_limit` allows; it is as long as the local ones together.
+/// Returns the one remote piece that our `rma_iov_limit` allows; it must be as long as all local ones together.
 ///
 /// # Safety
 /// `message` is valid, as libfabric's caller promises.

@@ -10,29 +10,30 @@ use std::os::fd::{FromRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::sync::OnceLock;
 
-/// What the agent calls the file. A descriptor may have been closed, and its number given to another file.
+/// Link target of the agent's file. It guards against a descriptor that has been closed and its number reused for
+/// another file.
 const TARGET: &str = "/memfd:landbridge (deleted)";
-/// Bytes: a secret in hexadecimal digits.
+/// Length of a secret in hexadecimal digits.
 const LENGTH: usize = 64;
 
 static SECRET: OnceLock<Option<String>> = OnceLock::new();
 
-/// Takes the secret out of its file, if there is one, and closes that. Later calls give what the first one found.
+/// Takes the secret out of its file, if there is one, and closes the file. Later calls return the first call's result.
 pub(crate) fn take() -> Option<String> {
     SECRET.get_or_init(|| std::env::var("LANDBRIDGE_SECRET_FD").ok().and_then(|text| from(&text).ok())).clone()
 }
 
-/// The secret in the descriptor of this number, which is closed.
+/// Reads the secret from the descriptor with this number, then closes it.
 fn from(number: &str) -> io::Result<String> {
     let number: i32 = number.parse().map_err(io::Error::other)?;
     if std::fs::read_link(format!("/proc/self/fd/{number}"))?.as_os_str() != TARGET {
         return Err(io::ErrorKind::NotFound.into());
     }
     // SAFETY: the descriptor is open, and it is the agent's file: no code of this process has made one of this name,
-    // and it was inherited for no other purpose than this call, which is made once (`SECRET`).
+    // and it was inherited only for this call, which is made once (`SECRET`).
     let file = File::from(unsafe { OwnedFd::from_raw_fd(number) });
     let mut bytes = [0; LENGTH];
-    // At an offset of its own: another process may have the same open file.
+    // Reads at an explicit offset: another process may share the open file and its position.
     file.read_exact_at(&mut bytes, 0)?;
     String::from_utf8(bytes.to_vec()).map_err(io::Error::other)
 }
@@ -50,7 +51,7 @@ mod tests {
         let mut file = File::from(memfd_create("landbridge", MemfdFlags::CLOEXEC).unwrap());
         let secret = "5a".repeat(32);
         file.write_all(secret.as_bytes()).unwrap();
-        // Nobody but this test knows the number, so that nothing else is closed by it.
+        // Only this test knows the number, so nothing else closes the file.
         let number = file.into_raw_fd().to_string();
         assert_eq!(from(&number).unwrap(), secret);
         assert!(from(&number).is_err(), "it is closed");

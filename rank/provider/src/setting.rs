@@ -9,11 +9,11 @@ use ::endpoint::ConfigError;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub(crate) enum SettingError {
-    /// One that the endpoint reads.
+    /// An invalid setting of the endpoint.
     Endpoint(ConfigError),
-    /// `LANDBRIDGE_SPIN`: its value, and why that is no number.
+    /// `LANDBRIDGE_SPIN`: its value, and the reason why it is not a number.
     Spin(String, ParseIntError),
-    /// `LANDBRIDGE_CROWDED`: its value, and why that is no number.
+    /// `LANDBRIDGE_CROWDED`: its value, and the reason why it is not a number.
     Crowded(String, ParseIntError),
     /// `LANDBRIDGE_CROWDED` is 0.
     NotCrowded,

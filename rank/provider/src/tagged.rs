@@ -38,7 +38,7 @@ unsafe extern "C" fn recv(
         // SAFETY: libfabric's caller promises a live endpoint and a buffer that is ours until the completion,
         // fi_tagged(3).
         let (endpoint, buffer) = unsafe { (endpoint_behind(endpoint)?, buffer(start, length)?) };
-        // FI_MULTI_RECV among an endpoint's flags is meant for its untagged receives.
+        // FI_MULTI_RECV among an endpoint's flags applies to its untagged receives only.
         let flags = endpoint.rx_flags.load(Ordering::Relaxed) & !FI_MULTI_RECV;
         transfer::receive(endpoint, buffer, 0, Receiving { from, tag: Some((tag, ignore)), flags, context })
     })

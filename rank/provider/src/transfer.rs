@@ -1,4 +1,4 @@
-//! What tagged and untagged messages, RMA and atomics have in common: buffers, flags, and how they are begun.
+//! Code common to tagged and untagged messages, RMA and atomics: buffers, flags, and the beginning of operations.
 
 use std::ffi::c_void;
 use std::sync::atomic::Ordering;
@@ -21,7 +21,8 @@ use crate::errno::{EBADFLAGS, EINVAL, EMSGSIZE, Errno, of_not_begun};
 /// `FI_EINVAL`: null with a length, or an impossible length.
 ///
 /// # Safety
-/// Valid memory until the operation completes, as fi_msg(3) has its caller promise; written only by receives and reads.
+/// The memory is valid until the operation completes, as the caller of fi_msg(3) promises; only receives and reads
+/// write it.
 pub(crate) unsafe fn buffer(start: *const c_void, length: usize) -> Result<Buffer, Errno> {
     if start.is_null() && length > 0 {
         return Err(EINVAL);
@@ -47,12 +48,12 @@ pub(crate) unsafe fn buffer_of(pieces: *const iovec, count: usize) -> Result<Buf
     unsafe { Buffer::from_raw(pieces.iter().map(|piece| (piece.iov_base.cast(), piece.iov_len))) }.ok_or(EINVAL)
 }
 
-/// What an operation's caller wants to hear of it.
+/// Kind of completion report that an operation's caller wants.
 #[derive(Clone, Copy)]
 pub(crate) enum Notify {
     /// This context comes back with the completion.
     Context(usize),
-    /// Nothing, unless it fails: the `inject` calls.
+    /// No report, unless it fails: the `inject` calls.
     Never,
 }
 
@@ -62,7 +63,7 @@ impl Notify {
         Notify::Context(context as usize)
     }
 
-    /// Whether a success is to be reported. `selective`: only with `FI_COMPLETION`.
+    /// Returns true if success is to be reported. `selective`: only with `FI_COMPLETION`.
     pub(crate) fn entry(self, selective: bool, flags: u64) -> bool {
         match self {
             Notify::Never => false,
@@ -79,7 +80,7 @@ impl Notify {
     }
 }
 
-/// Refuses flags that ask for what was never offered: silence would break the caller's assumptions.
+/// Refuses flags for features that we never offered: ignoring them would break the caller's assumptions.
 ///
 /// # Errors
 /// `FI_EBADFLAGS`.
@@ -87,7 +88,7 @@ pub(crate) fn check_transmit_flags(flags: u64) -> Result<(), Errno> {
     if flags & (FI_FENCE | FI_TRIGGER | FI_COMMIT_COMPLETE) == 0 { Ok(()) } else { Err(EBADFLAGS) }
 }
 
-/// Checks the length of a message whose buffer is the caller's again at once.
+/// Checks the length of an injected message, whose buffer the caller may reuse at once.
 ///
 /// # Errors
 /// `FI_EMSGSIZE`.
@@ -105,7 +106,7 @@ pub(crate) struct Sending {
     pub data: Option<u64>,
     /// Operation flags.
     pub flags: u64,
-    /// What to report.
+    /// Kind of completion report.
     pub notify: Notify,
 }
 
@@ -120,8 +121,7 @@ pub(crate) fn send(endpoint: &Endpoint, buffer: Buffer, sending: Sending) -> Res
     if inject {
         check_inject(endpoint, buffer.len())?;
     }
-    // FI_INJECT_COMPLETE and FI_TRANSMIT_COMPLETE: when all bytes have left, the buffer is free and no longer our
-    // concern.
+    // FI_INJECT_COMPLETE and FI_TRANSMIT_COMPLETE mean that all bytes have left: then the user may reuse the buffer.
     let (complete, buffer) = match (flags & (FI_DELIVERY_COMPLETE | FI_MATCH_COMPLETE) != 0, inject) {
         (true, true) => (CompleteWhen::Delivered, buffer.into_owned()),
         (true, false) => (CompleteWhen::Delivered, buffer),
@@ -138,9 +138,9 @@ pub(crate) fn send(endpoint: &Endpoint, buffer: Buffer, sending: Sending) -> Res
 
 /// A receive or peek.
 pub(crate) struct Receiving {
-    /// The sender's number in the address vector, or anybody.
+    /// The sender's number in the address vector, or `FI_ADDR_UNSPEC` for any sender.
     pub from: u64,
-    /// `None`: untagged; else the tag and the bits of it that need not agree.
+    /// `None`: untagged; else the tag and a mask of the bits to ignore.
     pub tag: Option<(u64, u64)>,
     /// Operation flags.
     pub flags: u64,
@@ -148,7 +148,7 @@ pub(crate) struct Receiving {
     pub context: *mut c_void,
 }
 
-/// Receives, peeks, claims or discards a message, or posts a buffer for several.
+/// Receives, peeks, claims or discards a message, or posts a buffer for several messages.
 ///
 /// # Errors
 /// `FI_EAGAIN`, `FI_EINVAL`, `FI_ENOENT` (nothing claimed under this context), `FI_EOPBADSTATE`.
@@ -185,7 +185,7 @@ pub(crate) fn receive(endpoint: &Endpoint, buffer: Buffer, start: usize, receivi
                 (false, true) => PeekThen::Discard,
                 (false, false) => PeekThen::Leave,
             };
-            // What has reached our sockets counts as arrived, and a peek has to answer at some time.
+            // Messages that have reached our sockets count as arrived, and a loop of peeks must drive the endpoint.
             active.moved = active.transport.progress();
             let wanted = Wanted { entry: true, peek: true, ..wanted };
             active.transport.peek(matching, then, wanted.with(context));

@@ -1,12 +1,12 @@
 //! The descriptor behind `FI_WAIT_FD`: readable when its queue or counter should be read.
 //!
-//! It is an epoll descriptor over three kinds of descriptor. The first kind belongs to the endpoints that the object
+//! It is an epoll descriptor over three kinds of descriptors. The first kind belongs to the endpoints that the object
 //! drives, because nothing arrives without a call: sockets, and the doorbell that neighbours ring after writing to our
-//! memory. An event descriptor reports what another thread has put into the object. A timer becomes readable when an
-//! endpoint has something to do at a certain time, such as a retransmission.
+//! memory. The second is an event descriptor, which another thread signals after it has added to the object. The third
+//! is a timer, which becomes readable when an endpoint has timed work, such as a retransmission.
 //!
-//! A wait is prepared by `fi_trywait`, or by `fi_cq_sread` itself: [`WaitFd::begin`], then whatever arms the endpoints
-//! and looks at the object, then [`WaitFd::set_timer`]. What happens after `begin` makes the descriptor readable.
+//! `fi_trywait`, or `fi_cq_sread` itself, prepares a wait: it calls [`WaitFd::begin`], arms the endpoints, checks the
+//! object, and calls [`WaitFd::set_timer`]. Any event after `begin` makes the descriptor readable.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,7 +18,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
 use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime};
 
-/// The longest time without a look at an endpoint: it checks its connections for silence at this interval.
+/// Longest time without a look at an endpoint: it checks its connections for silence at this interval.
 pub(crate) const LONGEST: Duration = Duration::from_millis(250);
 
 /// A descriptor to wait on.
@@ -26,14 +26,14 @@ pub(crate) struct WaitFd {
     epoll: OwnedFd,
     event: OwnedFd,
     timer: OwnedFd,
-    /// Whether a signal has to write to `event`.
+    /// If true, a signal has to write to `event`.
     armed: AtomicBool,
-    /// Descriptors of endpoints that are in `epoll`.
+    /// Descriptors of endpoints in `epoll`.
     watched: Mutex<Vec<RawFd>>,
 }
 
 impl WaitFd {
-    /// Opens one. Until the first [`WaitFd::begin`] every signal makes it readable.
+    /// Opens a descriptor. Until the first [`WaitFd::begin`] every signal makes it readable.
     pub(crate) fn new() -> Result<WaitFd, Errno> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
@@ -43,7 +43,7 @@ impl WaitFd {
         Ok(WaitFd { epoll, event, timer, armed: AtomicBool::new(true), watched: Mutex::default() })
     }
 
-    /// What the user polls.
+    /// The descriptor for the user to poll.
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()
     }
@@ -51,30 +51,30 @@ impl WaitFd {
     /// Makes the descriptor readable, if this has not been done since the last [`WaitFd::begin`].
     pub(crate) fn signal(&self) {
         if self.armed.swap(false, Ordering::SeqCst) {
-            // It cannot be full: it is emptied before it is armed.
+            // The event cannot be full: it is emptied before it is armed.
             let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
         }
     }
 
-    /// Forgets earlier signals; from now on they count again.
+    /// Clears earlier signals; later ones make the descriptor readable again.
     pub(crate) fn begin(&self) {
         // Without an earlier signal there is nothing to read. A signal that is just being written ends this wait early.
         let _ = rustix::io::read(&self.event, &mut [0; 8]);
         self.armed.store(true, Ordering::SeqCst);
     }
 
-    /// Makes the descriptor readable after this time instead of the time that was set before; [`Duration::MAX`]: never.
+    /// Makes the descriptor readable after this time; replaces the earlier time. [`Duration::MAX`] disarms the timer.
     pub(crate) fn set_timer(&self, time: Duration) {
-        // A timer of zero would never end.
+        // A timer of zero never fires.
         let time = if time == Duration::MAX { Duration::ZERO } else { time.max(Duration::from_micros(1)) };
         let it_value = Timespec { tv_sec: time.as_secs() as i64, tv_nsec: time.subsec_nanos().into() };
         let it_interval = Timespec { tv_sec: 0, tv_nsec: 0 };
         let value = Itimerspec { it_interval, it_value };
-        // The arguments are valid, and nothing else can fail.
+        // The arguments are valid, and there is no other cause of failure.
         let _ = timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &value);
     }
 
-    /// Watches descriptors of an endpoint, if it does not yet.
+    /// Watches an endpoint's descriptors, unless they are watched already.
     pub(crate) fn watch<'a>(&self, fds: impl Iterator<Item = BorrowedFd<'a>>) -> Result<(), Errno> {
         let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
         for fd in fds {
@@ -86,13 +86,13 @@ impl WaitFd {
         Ok(())
     }
 
-    /// No longer watches descriptors of an endpoint that is about to close.
+    /// Stops watching the descriptors of an endpoint that is about to close.
     pub(crate) fn unwatch<'a>(&self, fds: impl Iterator<Item = BorrowedFd<'a>>) {
         let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
         for fd in fds {
             if let Some(at) = watched.iter().position(|known| *known == fd.as_raw_fd()) {
                 watched.swap_remove(at);
-                // It is there, so this succeeds.
+                // The descriptor is in the set, so this succeeds.
                 let _ = epoll::delete(&self.epoll, fd);
             }
         }
@@ -100,7 +100,7 @@ impl WaitFd {
 
     /// Waits until the descriptor is readable, for at most this time or an hour.
     pub(crate) fn sleep(&self, time: Duration) {
-        // Longer ones do not fit what the system takes.
+        // Very long times (`Duration::MAX`) do not fit the system's type.
         let time = time.min(Duration::from_secs(3600));
         let time = Timespec { tv_sec: time.as_secs() as i64, tv_nsec: time.subsec_nanos().into() };
         let mut fds = [PollFd::new(&self.epoll, PollFlags::IN)];

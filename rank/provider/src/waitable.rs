@@ -1,5 +1,5 @@
-//! What completion queues, counters and event queues share: how a program waits for them, and that queues and counters
-//! do not close while an endpoint is bound to them.
+//! Parts common to completion queues, counters and event queues: the wait object, and the rule that a queue or counter
+//! does not close while an endpoint is bound to it.
 
 use std::ffi::{c_int, c_void};
 use std::os::fd::AsRawFd;
@@ -12,8 +12,8 @@ use crate::bound::Bound;
 use crate::errno::{Code, EAGAIN, EBUSY, EINVAL, EMFILE, ENOSYS, Errno};
 use crate::wait_fd::WaitFd;
 
-/// The wait object of a queue or counter: none, or a descriptor. With `FI_WAIT_UNSPEC` the descriptor is opened when it
-/// is first needed.
+/// The wait object of a queue or counter: none, or a descriptor. With `FI_WAIT_UNSPEC` the descriptor opens when first
+/// needed.
 pub(crate) struct WaitObject {
     allowed: bool,
     fd: OnceLock<WaitFd>,
@@ -21,7 +21,7 @@ pub(crate) struct WaitObject {
 
 impl WaitObject {
     /// # Errors
-    /// `FI_ENOSYS`: a kind that we do not have. `FI_EMFILE`: no descriptor is left.
+    /// `FI_ENOSYS`: a kind that we do not support. `FI_EMFILE`: no descriptor is left.
     pub(crate) fn new(kind: c_int) -> Result<WaitObject, Errno> {
         let allowed = match kind {
             FI_WAIT_NONE | FI_WAIT_YIELD => false,
@@ -40,10 +40,10 @@ impl WaitObject {
         self.fd.get()
     }
 
-    /// The descriptor, opened if it has not been.
+    /// The descriptor, opened if necessary.
     ///
     /// # Errors
-    /// `FI_EINVAL`: there is none. `FI_EMFILE`: no descriptor is left.
+    /// `FI_EINVAL`: the object has no descriptor. `FI_EMFILE`: the system has none left.
     pub(crate) fn obtain(&self) -> Result<&WaitFd, Errno> {
         if !self.allowed {
             return Err(EINVAL);
@@ -55,7 +55,7 @@ impl WaitObject {
         Ok(self.fd.get_or_init(|| fd))
     }
 
-    /// There is something to read.
+    /// Makes the descriptor readable, if it has been opened.
     pub(crate) fn signal(&self) {
         if let Some(fd) = self.fd.get() {
             fd.signal();
@@ -65,10 +65,11 @@ impl WaitObject {
     /// `fi_control`.
     ///
     /// # Errors
-    /// `FI_ENOSYS`: another command. `FI_EINVAL`: a null argument, or a descriptor where there is none.
+    /// `FI_ENOSYS`: an unknown command. `FI_EINVAL`: a null argument, or a request for a descriptor that the object
+    /// lacks.
     ///
     /// # Safety
-    /// `argument` is null or a place for what the command returns, an `int` in either case.
+    /// `argument` is null or a place for the command's result, an `int` for either command.
     pub(crate) unsafe fn control(&self, command: c_int, argument: *mut c_void) -> Result<(), Errno> {
         let value = match command {
             FI_GETWAITOBJ if self.allowed => FI_WAIT_FD,
@@ -85,22 +86,22 @@ impl WaitObject {
 pub(crate) trait Waitable: Behind {
     /// The endpoints.
     fn bound(&self) -> &Bound;
-    /// What a program waits on.
+    /// The wait object of a waiting program.
     fn wait_object(&self) -> &WaitObject;
-    /// Whether there is something to read that has not been reported yet.
+    /// Returns true if there is something to read that has not been reported yet.
     fn has_news(&self) -> bool;
 
     /// `fi_trywait`: drives the endpoints and prepares for a wait on the descriptor.
     ///
     /// # Errors
-    /// `FI_EAGAIN`: there is something to read or to move; do that first. `FI_EINVAL`: it has no descriptor.
+    /// `FI_EAGAIN`: there is something to read or to move; do that first. `FI_EINVAL`: the object has no descriptor.
     fn try_wait(&self) -> Result<(), Errno> {
         let wait = self.wait_object().obtain()?;
         prepare(wait, self.bound(), || self.has_news())
     }
 }
 
-/// Prepares for a wait on a descriptor. What is put into the object from now on makes it readable.
+/// Prepares for a wait on a descriptor. Entries added to the object from now on make it readable.
 ///
 /// # Errors
 /// `FI_EAGAIN`: there is something to read or to move.
@@ -117,7 +118,7 @@ fn prepare(wait: &WaitFd, bound: &Bound, has_news: impl Fn() -> bool) -> Result<
     Ok(())
 }
 
-/// The operations of such an object's `fid`.
+/// Operations of a waitable object's `fid`.
 pub(crate) const fn operations<T: Waitable>() -> fi_ops {
     fi_ops { close: close::<T>, control: control::<T>, ..fi_ops::REFUSING }
 }
@@ -126,7 +127,7 @@ unsafe extern "C" fn control<T: Waitable>(fid: *mut fid, command: c_int, argumen
     guard(|| {
         // SAFETY: libfabric's caller promises a live object.
         let object: &Object<T> = unsafe { behind(fid) }?;
-        // SAFETY: and a place for what the command returns.
+        // SAFETY: the caller passes a place for the command's result.
         unsafe { object.inner.wait_object().control(command, argument) }
     })
     .code()

@@ -1,8 +1,8 @@
-//! The provider under the real libfabric: the C cases in `conformance/`, compiled against libfabric's own headers (so
-//! that they also check our copy of its interface) and run with every libfabric on this machine.
+//! Tests the provider under the real libfabric: the C cases in `conformance/`, compiled against libfabric's own headers
+//! (which also checks our copy of its interface), run with every libfabric on this machine.
 //!
-//! Libraries tried: the system's, those in `.venv*/lib` of the repository, and those in the folders that
-//! `LANDBRIDGE_TEST_LIBFABRIC` lists.
+//! The libraries are the system's, those in `.venv*/lib` of the repository, and those in the folders listed in
+//! `LANDBRIDGE_TEST_LIBFABRIC`.
 
 #![allow(clippy::unwrap_used, clippy::print_stderr)]
 
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// What all cases need; `Err` says why they cannot run here.
+/// Setup of all cases; `Err` holds the reason why they cannot run here.
 static SETUP: LazyLock<Result<Setup, String>> = LazyLock::new(Setup::new);
 
 struct Setup {
@@ -109,7 +109,7 @@ fn run(case: &str) {
         let output = finish(child, case);
         let text = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{case} with libfabric of {library:?}: {:?}\n{text}", output.status);
-        // Only an endpoint that cannot open says so on standard error; one case makes that happen.
+        // Only an endpoint that cannot open writes to standard error; one case makes that happen.
         assert!(case == "names" || text.is_empty(), "{case} wrote to standard error: {text}");
         assert!(output.stdout.is_empty(), "{case} wrote to standard output");
     }
@@ -150,7 +150,7 @@ fn only_the_entry_points_are_exported_and_nothing_of_libfabric_imported() {
     let Ok(defined) = list("--defined-only") else { return eprintln!("skipped: no nm (package binutils)") };
     let defined = String::from_utf8(defined.stdout).unwrap();
     let names: Vec<&str> = defined.lines().filter_map(|line| line.split_whitespace().last()).collect();
-    // libfabric's core calls the first, the layer under MPI programs the second.
+    // libfabric's core calls the first, the layer under MPI programs calls the second.
     assert_eq!(names, ["fi_prov_ini", "landbridge_collectives"]);
     let undefined = String::from_utf8(list("--undefined-only").unwrap().stdout).unwrap();
     let imported = |name: &&str| name.starts_with("fi_") || name.starts_with("ofi_");
@@ -169,7 +169,7 @@ fn libfabrics_own_pingpong_runs() {
     {
         return eprintln!("skipped: no fi_pingpong (package libfabric-bin)");
     }
-    // For its own talk; depends on the process, so that two test runs do not meet.
+    // Port of its control connection; depends on the process, so that two test runs do not meet.
     let port = (20_000 + std::process::id() % 20_000).to_string();
     let command = |library: &Path| {
         let mut command = setup.command("fi_pingpong", library);

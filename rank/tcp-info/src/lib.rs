@@ -1,34 +1,34 @@
-//! What Linux knows about a TCP connection: no safe crate wraps `TCP_INFO`.
+//! Linux's measurements of a TCP connection (`TCP_INFO`), which no safe crate wraps.
 
 use std::io;
 use std::mem::{MaybeUninit, offset_of, size_of};
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
 
-/// Offset at which the kernel writes how many segments have arrived.
+/// Offsets of the kernel's count of segments that have arrived.
 const ARRIVED: std::ops::Range<usize> = {
     let start = offset_of!(libc::tcp_info, tcpi_segs_in);
     start..start + size_of::<u32>()
 };
-/// End of how many bytes were acknowledged, of the shortest round trip, and of the rate of delivery.
+/// Ends of the fields for bytes acknowledged, shortest round trip and rate of delivery.
 const ACKNOWLEDGED_END: usize = offset_of!(libc::tcp_info, tcpi_bytes_acked) + size_of::<u64>();
 const SHORTEST_END: usize = offset_of!(libc::tcp_info, tcpi_min_rtt) + size_of::<u32>();
 const DELIVERY_END: usize = offset_of!(libc::tcp_info, tcpi_delivery_rate) + size_of::<u64>();
-/// Offset of the byte whose lowest bit is `tcpi_delivery_rate_app_limited`. Structures of libc have no bit fields and
+/// Offset of the byte whose lowest bit is `tcpi_delivery_rate_app_limited`. libc's structures have no bit fields and
 /// leave it out: it follows the byte of the window scales.
 const APPLICATION_LIMITED: usize = offset_of!(libc::tcp_info, tcpi_snd_rcv_wscale) + 1;
-/// How the kernel reports that it knows no shortest round trip yet.
+/// The kernel's value for an unknown shortest round trip.
 const NO_ROUND_TRIP: u32 = u32::MAX;
 
-/// See tcp(7).
+/// Measurements of a TCP connection; see tcp(7).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TcpInfo {
     /// Smoothed round-trip time.
     pub round_trip: Duration,
     /// Segments retransmitted.
     pub retransmissions: u64,
-    /// Segments that have arrived, with or without data; wraps. The kernel counts them whether or not their bytes are
-    /// read. `None`: it is older than Linux 4.2.
+    /// Segments that have arrived, with or without data; wraps. The kernel counts them even before their bytes are
+    /// read. `None`: the kernel is older than Linux 4.2.
     pub arrived: Option<u32>,
     /// Bytes that the peer has acknowledged. `None`: the kernel is older than Linux 4.1.
     pub acknowledged: Option<u64>,
@@ -39,14 +39,15 @@ pub struct TcpInfo {
     pub delivery: Option<Delivery>,
 }
 
-/// A sample of the rate at which a connection delivered: bytes acknowledged in about one round trip, over the time that
-/// took (`net/ipv4/tcp_rate.c`; Cheng, Cardwell, Hassas Yeganeh, Jacobson, "Delivery Rate Estimation", IETF draft).
+/// A sample of the rate at which a connection delivered: the bytes acknowledged in about one round trip, divided by the
+/// time this took (`net/ipv4/tcp_rate.c`; Cheng, Cardwell, Hassas Yeganeh, Jacobson, "Delivery Rate Estimation", IETF
+/// draft).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Delivery {
-    /// Bytes per second, without headers. The kernel keeps the last sample that was not limited by the application
-    /// until there is another such or a higher one, so an idle connection shows an old sample.
+    /// Bytes per second, without headers. The kernel keeps the last sample that the application did not limit until
+    /// another such sample or a higher one follows, so an idle connection shows an old sample.
     pub rate: u64,
-    /// Less was sent than the path and the windows allowed: the rate says nothing about the path.
+    /// The application sent less than the path and the windows allowed, so the rate does not describe the path.
     pub application_limited: bool,
 }
 
@@ -54,7 +55,7 @@ impl TcpInfo {
     /// Asks the kernel.
     ///
     /// # Errors
-    /// That of `getsockopt`, for example if the socket is not one of TCP.
+    /// The error of `getsockopt`, for example if the socket is not a TCP socket.
     pub fn of(socket: impl AsFd) -> io::Result<TcpInfo> {
         let mut info = MaybeUninit::<libc::tcp_info>::zeroed();
         let mut length = size_of::<libc::tcp_info>() as libc::socklen_t;
@@ -74,7 +75,8 @@ impl TcpInfo {
         }
         // SAFETY: the byte is inside `info`, and was zeroed before the kernel may have written it.
         let limits = unsafe { info.as_ptr().cast::<u8>().add(APPLICATION_LIMITED).read() };
-        // SAFETY: it is integers only, all zero where the kernel (an older one may know fewer fields) wrote nothing.
+        // SAFETY: the structure has integers only, all zero where the kernel (an older one may know fewer fields) wrote
+        // nothing.
         let info = unsafe { info.assume_init() };
         Ok(TcpInfo {
             round_trip: Duration::from_micros(info.tcpi_rtt.into()),
@@ -89,15 +91,15 @@ impl TcpInfo {
     }
 }
 
-/// Signs of life of the kernel at the other end, which acknowledges and answers whether or not a process there runs.
+/// Signs of life of the kernel at the other end, which acknowledges and answers even if no process there runs.
 #[derive(Debug, Default)]
 pub struct Arrivals {
     before: Option<u32>,
 }
 
 impl Arrivals {
-    /// Whether anything has arrived since the last look, from [`TcpInfo::arrived`]. At the first look the connection is
-    /// new: something has. `None`: our own kernel does not count.
+    /// True if segments have arrived since the last look, according to [`TcpInfo::arrived`]. At the first look the
+    /// connection is new, which counts as an arrival. `None`: our own kernel does not count.
     pub fn look(&mut self, arrived: Option<u32>) -> Option<bool> {
         let before = std::mem::replace(&mut self.before, arrived);
         arrived.map(|_| before != arrived)
@@ -107,7 +109,7 @@ impl Arrivals {
 /// A reachable machine acknowledges a ping within this time; one ping is sent per second.
 const ANSWERS_NS: u64 = 2_500_000_000;
 
-/// The machine at the other end: its kernel acknowledges pings whether or not the process there runs.
+/// The machine at the other end. Its kernel acknowledges pings even if the process there does not run.
 #[derive(Debug, Default)]
 pub struct Machine {
     arrivals: Arrivals,
@@ -115,7 +117,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Whether anything from it has arrived recently. `arrived`: [`TcpInfo::arrived`]; times are of any one clock.
+    /// True if segments from it have arrived recently. `arrived` is [`TcpInfo::arrived`]; times are of any one clock.
     pub fn answers(&mut self, arrived: Option<u32>, now_ns: u64) -> bool {
         if self.arrivals.look(arrived) == Some(true) {
             self.at_ns = Some(now_ns);

@@ -1,5 +1,5 @@
-//! A connection to a gateway of the own site: frames in both directions. Ranks do this themselves, without an async
-//! runtime.
+//! A connection to a gateway of the own site, carrying frames in both directions. Ranks have their own implementation,
+//! without an async runtime.
 
 use std::io;
 use std::net::SocketAddr;
@@ -25,13 +25,13 @@ use crate::tls::{self, Session, TlsStream, sealed_len};
 
 /// Time limit for connecting and the handshake together, on a machine that is not overloaded; see [`crate::patience`].
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long the gateway may accept nothing of what is sent to it.
+/// Time limit for a write during which the gateway accepts nothing.
 pub const SEND_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What a connection to a gateway is for.
+/// The purpose of a connection to a gateway.
 #[derive(Clone, Debug)]
 pub enum Role {
-    /// A user's command at its own site. It may open one job, and then is that job's launcher.
+    /// A user's command at its own site. It may open one job, whose launcher it then is.
     Client {
         /// The site's [client secret](crate::key::SiteKey::client_secret).
         secret: Secret,
@@ -154,7 +154,7 @@ impl Client {
         self.sender.local
     }
 
-    /// The gateway's address, of all that its name has the one that accepted.
+    /// The gateway's address: of all addresses that its name has, the one that accepted.
     pub fn peer_address(&self) -> SocketAddr {
         self.sender.peer
     }
@@ -208,19 +208,19 @@ impl Client {
 }
 
 impl Receiver {
-    /// Whether the gateway is on this machine.
+    /// True if the gateway is on this machine.
     pub(crate) fn is_on_this_machine(&self) -> bool {
         let socket = self.stream.as_ref();
         matches!((socket.peer_addr(), socket.local_addr()), (Ok(peer), Ok(local)) if peer.ip() == local.ip())
     }
 
-    /// How many segments have arrived, if the kernel counts them.
+    /// Number of segments that have arrived, if the kernel counts them.
     pub(crate) fn arrived(&self) -> Option<u32> {
         tcp_info::TcpInfo::of(self.stream.as_ref()).ok()?.arrived
     }
 
-    /// The next frame, or `None` when the gateway closed the connection after a goodbye without a reason. Answering
-    /// pings is up to the caller. Cancel-safe: nothing is lost if the future is dropped.
+    /// Returns the next frame, or `None` after the gateway closed the connection with a goodbye without a reason. The
+    /// caller must answer pings. Cancel-safe: nothing is lost if the future is dropped.
     ///
     /// # Errors
     /// [`ClientError::Closed`] with the gateway's reason, [`ClientError::Io`], or [`ClientError::Wire`].
@@ -245,7 +245,7 @@ impl Receiver {
                     self.stream.read_buf(&mut self.buffer).await.map_err(lost)? == 0
                 }
                 Some(crypt) => {
-                    // First the bytes that arrived with the end of the handshake.
+                    // First use the bytes that arrived with the end of the handshake.
                     let had = self.buffer.len();
                     let closed = crypt.open(&mut self.cipher, &mut self.buffer).map_err(lost)?;
                     match closed || self.buffer.len() > had {
@@ -328,7 +328,7 @@ impl Sender {
         self.send(FrameHeader::plain(FrameKind::Control, job, from, to), &payload).await
     }
 
-    /// Tells the gateway that this end is done.
+    /// Announces to the gateway that this end is done.
     ///
     /// # Errors
     /// As [`Sender::send`].
@@ -364,7 +364,7 @@ impl Role {
     }
 }
 
-/// Starts TLS, and checks that the other end holds a key of the gateway's site before anything is sent. Returns the
+/// Starts TLS, and checks that the other end holds a key of the gateway's site before sending anything. Returns the
 /// key.
 async fn show(
     tcp: TcpStream,
@@ -390,7 +390,7 @@ struct Crypt(Arc<Mutex<State>>);
 #[derive(Debug)]
 struct State {
     session: Session,
-    /// Bytes that TLS itself has to send; they go before the next payload.
+    /// Bytes that TLS itself has to send; they precede the next payload.
     due: Vec<u8>,
 }
 
@@ -403,7 +403,7 @@ impl Crypt {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Decrypts what it can; returns whether the gateway has closed its side.
+    /// Decrypts all complete records; returns true if the gateway has closed its side.
     fn open(&self, cipher: &mut Vec<u8>, plain: &mut Vec<u8>) -> io::Result<bool> {
         let State { session, due } = &mut *self.state();
         let opened = session.open(cipher, &mut |bytes| plain.extend_from_slice(bytes), due);
@@ -412,7 +412,7 @@ impl Crypt {
         Ok(opened.closed)
     }
 
-    /// The bytes to write, in order, for this plaintext.
+    /// Encrypts the plaintext; returns the bytes to write, in order.
     fn seal(&self, plain: &[u8]) -> io::Result<Vec<u8>> {
         let State { session, due } = &mut *self.state();
         let mut out = std::mem::take(due);

@@ -1,7 +1,7 @@
-//! A member's connections to the gateways of its site: what arrives on any of them, and which are up.
+//! A member's connections to the gateways of its site: which are up, and which frames arrive on any of them.
 //!
-//! Each has its own task, which reconnects when the connection is lost. The first is the one by which the member
-//! connected to its job.
+//! Each connection has its own task, which reconnects when it is lost. The first connection is the one over which the
+//! member joined its job.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,18 +19,18 @@ use wire::{Control, FrameHeader, FrameKind};
 use crate::patience::{core_time, slowness_since};
 use crate::{Client, ClientError, Frame, Gateway, Receiver, Role, Sender};
 
-/// When a gateway is dialled again: after its connection broke, and after it could not be reached.
+/// Delays before dialling a gateway again: after its connection broke, and after it could not be reached.
 const SOON: Duration = Duration::from_millis(100);
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// What happened to a connection, or arrived on it.
+/// A change of a connection's state, or a frame that arrived on it.
 #[derive(Debug)]
 pub enum News {
     /// The connection is up.
     Open,
     /// A frame arrived.
     Frame(Frame),
-    /// The gateway says something, after this many seconds of silence: gateways of other sites may have given it up.
+    /// The gateway sent a frame after this many seconds of silence: gateways of other sites may have given it up.
     Back(u64),
     /// The connection was up and is lost.
     Lost(ClientError),
@@ -48,7 +48,7 @@ pub struct Entry {
     pub opening: Option<Control>,
 }
 
-/// Orders for a task. Windows limit how many are queued.
+/// Commands for a task. Flow-control windows limit the number queued.
 #[derive(Debug)]
 enum Errand {
     Frame(FrameHeader, Vec<u8>),
@@ -63,7 +63,7 @@ struct Connection {
     open: bool,
 }
 
-/// See the module docs. Dropping it ends all connections.
+/// See the module docs. Dropping it closes all connections.
 #[derive(Debug)]
 pub struct Connections {
     me: Identity,
@@ -75,7 +75,7 @@ pub struct Connections {
 }
 
 impl Connections {
-    /// Continues with the connection by which this member connected.
+    /// Starts with the connection over which this member joined.
     pub fn new(me: Identity, first: Client, entry: Entry) -> Connections {
         let (sink, news) = unbounded_channel();
         let (connections, tasks, standing_by) = (Vec::new(), tokio::task::JoinSet::new(), Arc::default());
@@ -100,9 +100,9 @@ impl Connections {
         number
     }
 
-    /// The next news, and the number of its connection. Cancel-safe.
+    /// Returns the next event and the number of its connection. Cancel-safe.
     pub async fn next(&mut self) -> (usize, News) {
-        // The channel does not end, because we hold its other end ourselves.
+        // The channel does not end, because this struct holds its other end.
         let Some((number, news)) = self.news.recv().await else { return std::future::pending().await };
         match news {
             News::Open => self.connections[number].open = true,
@@ -117,7 +117,7 @@ impl Connections {
         self.connections.iter().enumerate().filter(|(_, connection)| connection.open).map(|(number, _)| number)
     }
 
-    /// Sends a frame over one of them; if the connection is lost, so is the frame.
+    /// Sends a frame over one connection; if the connection is lost, so is the frame.
     pub fn send(&self, number: usize, header: FrameHeader, payload: Vec<u8>) {
         self.give(number, Errand::Frame(header, payload));
     }
@@ -127,29 +127,29 @@ impl Connections {
         self.give(number, Errand::Control(message.into()));
     }
 
-    /// Sets the first message for a gateway when it is dialled again.
+    /// Sets the first message to send when a gateway is dialled again.
     pub fn reopen_with(&self, number: usize, opening: impl Into<Control>) {
         self.give(number, Errand::Opening(opening.into()));
     }
 
-    /// Whether gateways on this machine may be stopped, and are then silent. The system closes the connection to one
-    /// that has ended.
+    /// Sets whether gateways on this machine may be stopped, in which case their silence is no failure. If one has
+    /// ended, the system closes the connection.
     pub fn stand_by(&self, stopped: bool) {
         self.standing_by.store(stopped, Ordering::Relaxed);
     }
 
     fn give(&self, number: usize, errand: Errand) {
-        // A task ends only when it is told to.
+        // A task ends only on a goodbye, or when this struct is dropped.
         let _ = self.connections[number].errands.send(errand);
     }
 
-    /// Says goodbye on all connections and waits until they have closed, at most `limit`.
+    /// Says goodbye on all connections and waits at most `limit` until they have closed.
     pub async fn goodbye(mut self, job: JobId, limit: Duration) {
         for number in 0..self.connections.len() {
             self.give(number, Errand::Goodbye(job));
         }
         let all = async { while self.tasks.join_next().await.is_some() {} };
-        // A gateway that takes longer sees the connection close.
+        // A gateway that takes longer finds the connection closed.
         let _ = timeout(limit, all).await;
     }
 }
@@ -174,7 +174,7 @@ struct Vigil {
     asked: bool,
     /// The gateway's machine.
     machine: Machine,
-    /// The time on a core when it began.
+    /// The core time when the connection came up.
     before: CoreTime,
 }
 
@@ -203,8 +203,8 @@ impl Vigil {
         self.looks.tick().await;
     }
 
-    /// What to do at a check. A gateway whose machine answers is given longer on a busy machine, which may be the same.
-    /// `stopped`: a gateway on this machine may be stopped.
+    /// Checks for silence. A gateway whose machine answers gets a longer limit if this machine is busy, because both
+    /// may be the same machine. `stopped`: a gateway on this machine may be stopped.
     fn beat(&mut self, receiver: &Receiver, stopped: bool) -> Beat {
         let now_ns = self.now_ns();
         if stopped && receiver.is_on_this_machine() {
@@ -216,7 +216,7 @@ impl Vigil {
         self.pulse.look_patiently(now_ns, stretch)
     }
 
-    /// Whether the gateway asked for a sign of life, or is due one. True once per occasion.
+    /// Returns true, once per occasion, if the gateway asked for a sign of life or is due one.
     fn owes_a_word(&mut self) -> bool {
         let now_ns = self.now_ns();
         let due = self.nod.is_due(self.heard_ns, now_ns);
@@ -254,7 +254,7 @@ impl Task {
         }
     }
 
-    /// Waits before the next attempt; an error when there is to be none.
+    /// Waits before the next attempt; returns an error if there will be none.
     async fn pause(&mut self, again: Duration) -> Result<(), ()> {
         let until = sleep(again);
         tokio::pin!(until);
@@ -272,7 +272,7 @@ impl Task {
         }
     }
 
-    /// Serves a connection until this member is done, or the connection is lost.
+    /// Serves a connection until this member is done or the connection is lost.
     async fn serve(&mut self, receiver: &mut Receiver, sender: &mut Sender) -> Result<(), ClientError> {
         if let Some(opening) = &self.entry.opening {
             sender.send_control(self.me, opening.clone()).await?;
@@ -311,8 +311,8 @@ impl Task {
         }
     }
 
-    /// Waits until something is sent, and listens meanwhile: a live gateway sends signs of life even while it does not
-    /// read, and one that hangs does neither.
+    /// Completes a send, and listens meanwhile: a live gateway sends signs of life even while it does not read; a hung
+    /// one does neither.
     async fn while_listening(
         &self,
         sending: impl Future<Output = Result<(), ClientError>>,
@@ -331,7 +331,7 @@ impl Task {
         }
     }
 
-    /// A frame arrived, or none will.
+    /// Handles an arrived frame, or the end of the stream.
     fn heard(&self, frame: Result<Option<Frame>, ClientError>, vigil: &mut Vigil) -> Result<(), ClientError> {
         let Some(frame) = frame? else { return Err(self.closed()) };
         let silent_s = vigil.pulse.silent_s();

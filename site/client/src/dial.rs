@@ -1,8 +1,8 @@
-//! Dialling a host that has several addresses, of one family or of both: Happy Eyeballs (RFC 8305) in its simple form.
+//! Dials a host that has several addresses, of one family or of both: Happy Eyeballs (RFC 8305) in its simple form.
 //!
-//! A machine often has an address of a family that a network on the way does not carry, and a caller that dials it then
-//! gets no answer rather than an error. So no address is waited for alone: each gets a head start, then the next one is
-//! dialled as well, and the first connection wins.
+//! A machine often has an address of a family that a network on the path does not carry. A caller that dials it then
+//! gets no answer rather than an error. So each address gets only a head start, then the next one is dialled as well,
+//! and the first connection wins.
 
 use std::io;
 use std::net::SocketAddr;
@@ -12,21 +12,22 @@ use tokio::net::{TcpStream, lookup_host};
 
 use crate::race::race;
 
-/// How long an address is dialled before the next one is too: the recommendation of RFC 8305, section 8.
+/// Head start of an address before the next one is dialled too: the recommendation of RFC 8305, section 8.
 const HEAD_START: Duration = Duration::from_millis(250);
-/// Most addresses of a name that are dialled.
+/// Largest number of a name's addresses that are dialled.
 const MOST: usize = 16;
 
 /// Connects to `host:port` by the first of its addresses that accepts. The caller limits the time.
 ///
 /// # Errors
-/// The name has no address, or none accepts: the last one's error, but no lack of a route if another one failed
-/// otherwise.
+/// The name has no address, or none accepts. The error is that of the last attempt which failed for a reason other than
+/// a missing route; if there is none, that of the first attempt.
 pub async fn dial(address: &str) -> io::Result<TcpStream> {
     first_of(resolve(address).await?).await
 }
 
-/// The addresses of `host:port`, in the order in which to dial them: the resolver's, but both families in turn.
+/// The addresses of `host:port`, in the order in which to dial them: the resolver's order, alternating between
+/// families.
 ///
 /// # Errors
 /// The name cannot be resolved.
@@ -55,7 +56,7 @@ async fn first_of(addresses: Vec<SocketAddr>) -> io::Result<TcpStream> {
     })
 }
 
-/// Whether this machine has no way to the address at all, as to IPv6 on a machine with IPv4 alone.
+/// True if this machine has no route to the address at all, such as to IPv6 on a machine with only IPv4.
 fn is_unroutable(error: &io::Error) -> bool {
     use io::ErrorKind::{AddrNotAvailable, HostUnreachable, NetworkUnreachable};
     matches!(error.kind(), AddrNotAvailable | HostUnreachable | NetworkUnreachable)
@@ -89,7 +90,7 @@ mod tests {
         let there = listener.local_addr().unwrap();
         let refusing = addresses(&["[::1]:1"])[0];
         assert_eq!(first_of(vec![refusing, there]).await.unwrap().peer_addr().unwrap(), there);
-        // A listener whose queue is full answers nobody.
+        // A listener whose queue is full answers no connection attempt.
         let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let deaf = silent.local_addr().unwrap();
         rustix::net::listen(&silent, 0).unwrap();
@@ -103,7 +104,7 @@ mod tests {
     #[tokio::test]
     async fn the_error_is_the_one_that_says_most() {
         let refused = addresses(&["127.0.0.1:1"])[0];
-        // Reserved by RFC 4291 for no host: no route leads there.
+        // RFC 4291 assigns this address to no host: no route leads there.
         let unroutable = addresses(&["[::2]:1"])[0];
         for all in [vec![refused, unroutable], vec![unroutable, refused]] {
             assert_eq!(first_of(all).await.unwrap_err().kind(), io::ErrorKind::ConnectionRefused);

@@ -1,4 +1,4 @@
-//! Why a gateway cannot be used.
+//! Errors in using a gateway.
 
 use std::io;
 
@@ -8,7 +8,7 @@ use wire::WireError;
 
 use crate::handshake::HandshakeError;
 
-/// Why a gateway cannot be used. Names its address.
+/// Reasons for not being able to use a gateway. Each names the gateway's address.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ClientError {
@@ -19,7 +19,7 @@ pub enum ClientError {
         /// The system's error.
         source: io::Error,
     },
-    /// The peer holds a key other than the gateway site's: nothing was sent to it.
+    /// The peer holds a key other than the gateway site's; nothing was sent to it.
     #[error(
         "gateway at {address}: it presented the key {shown}, but the sites file has {expected}: another program uses \
          its port, or its site's key was changed; nothing was sent to it"
@@ -31,7 +31,7 @@ pub enum ClientError {
         /// The keys that were expected.
         expected: Box<Keys>,
     },
-    /// The peer presented no key: nothing was sent to it.
+    /// The peer presented no key; nothing was sent to it.
     #[error(
         "gateway at {address}: it did not present the key {expected}: {source}; is a Landbridge gateway of this \
          release on that port?"
@@ -40,7 +40,7 @@ pub enum ClientError {
         address: String,
         /// The keys that were expected.
         expected: Box<Keys>,
-        /// What went wrong.
+        /// The error of the TLS handshake.
         source: io::Error,
     },
     /// A user's secret may only be sent to a gateway whose key is known.
@@ -50,23 +50,23 @@ pub enum ClientError {
     #[error("gateway at {address}: {source}")]
     Handshake {
         address: String,
-        /// What failed.
+        /// The error.
         source: HandshakeError,
     },
     /// The gateway was silent for too long: its machine, or the network to it, hangs.
     #[error("gateway at {address}: no sign of life for {seconds} s")]
     Silent {
         address: String,
-        /// How long, in seconds.
+        /// Length of the silence, in seconds.
         seconds: u64,
     },
-    /// Nothing happened for too long.
+    /// An operation made no progress for too long.
     #[error("gateway at {address}: {what} took longer than {seconds} s")]
     Timeout {
         address: String,
-        /// What was waited for.
+        /// The operation, such as `connecting`.
         what: &'static str,
-        /// How long, in seconds.
+        /// The time limit, in seconds.
         seconds: u64,
     },
     /// The connection broke.
@@ -79,24 +79,24 @@ pub enum ClientError {
     /// The gateway sent something invalid.
     #[error("gateway at {address}: {source}")]
     Wire { address: String, source: WireError },
-    /// The gateway said goodbye without a reason.
+    /// The gateway sent a goodbye without a reason.
     #[error("gateway at {address} closed the connection")]
     Left { address: String },
-    /// The gateway said goodbye with a reason.
+    /// The gateway sent a goodbye with a reason.
     #[error("gateway at {address} closed the connection: {reason}")]
     Closed {
         address: String,
         /// Its reason.
         reason: String,
     },
-    /// A gateway that was asked to let a site join did not.
+    /// A gateway refused to let a site join.
     #[error("gateway at {address}: {problem}")]
     Join {
         address: String,
-        /// The reason, and what to do.
+        /// The reason and the remedy.
         problem: String,
     },
-    /// A trunk that was probed does not work.
+    /// A probed trunk does not work.
     #[error("{0}")]
     Probe(String),
 }

@@ -1,7 +1,7 @@
 //! The handshake of `member::handshake` over any asynchronous byte stream: the initiator's side as a whole, the
 //! acceptor's in steps.
 //!
-//! Reads exactly the handshake and no byte more, so that whatever follows is still in the stream.
+//! It reads exactly the handshake and no byte more, so the next byte of the stream is the first one after it.
 
 use std::io;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -15,7 +15,7 @@ use wire::handshake::{Handshake, Hello, MAX_HANDSHAKE, PREFACE_LEN, Refusal, Ref
 use wire::token::{Audience, TOKEN_LEN};
 use wire::{Control, FrameHeader, FrameKind, Secret, Token, WireError};
 
-/// Why a handshake failed.
+/// Reasons for a failed handshake.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum HandshakeError {
@@ -37,7 +37,7 @@ pub enum HandshakeError {
 }
 
 impl HandshakeError {
-    /// The refusal to send to the peer, if useful: the peer is at fault, and an honest one may not know.
+    /// The refusal to send to the peer. `None` unless the peer is at fault and an honest peer may not know the cause.
     pub fn refusal(&self) -> Option<Refusal> {
         let code = match self {
             HandshakeError::Wire(WireError::Version { .. }) => RefusalCode::Version,
@@ -54,7 +54,7 @@ async fn read<S: AsyncRead + Unpin>(stream: &mut S, first: bool) -> Result<Hands
     let mut bytes = vec![0; preface + 4];
     if first {
         stream.read_exact(&mut bytes[..PREFACE_LEN]).await?;
-        // A stranger is recognised by its first eight bytes, before waiting for more.
+        // The first eight bytes identify a peer that speaks another protocol; check them before waiting for more.
         Handshake::decode(&bytes[..PREFACE_LEN], true)?;
     }
     stream.read_exact(&mut bytes[preface..]).await?;
@@ -99,7 +99,7 @@ pub async fn write_control<S: AsyncWrite + Unpin>(
 /// Reads a control message of at most `limit` bytes.
 ///
 /// # Errors
-/// [`HandshakeError`]: the connection broke, or something else arrived.
+/// [`HandshakeError`]: the connection broke, or another message arrived.
 pub async fn read_control<S: AsyncRead + Unpin>(stream: &mut S, limit: u32) -> Result<Control, HandshakeError> {
     let mut header = [0; HEADER_LEN];
     stream.read_exact(&mut header).await?;
@@ -143,12 +143,12 @@ fn random<const LENGTH: usize>() -> io::Result<[u8; LENGTH]> {
     Ok(bytes)
 }
 
-/// A fresh [token](wire::token) for a gateway. `key`: which secret this is.
+/// Makes a fresh [token](wire::token) for a gateway. `key`: identifies the secret.
 ///
 /// # Errors
 /// The system provides no random numbers.
 pub fn admission_token(secret: &Secret, key: u32, to: Audience<'_>) -> io::Result<[u8; TOKEN_LEN]> {
-    // A clock before 1970 makes an old token, which a gateway treats as none.
+    // A clock before 1970 makes a token that is too old, which a gateway treats as none.
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Ok(Token::make(secret, (key, since.as_secs()), to, random()?))
 }
@@ -157,7 +157,7 @@ pub fn admission_token(secret: &Secret, key: u32, to: Audience<'_>) -> io::Resul
 #[derive(Debug)]
 pub struct Accepting {
     acceptor: Acceptor,
-    /// What the initiator claims.
+    /// The identity that the initiator claims.
     pub hello: Hello,
 }
 
@@ -175,7 +175,7 @@ impl Accepting {
     }
 
     /// The second step: proves the secret, and checks that the initiator knows it. `whose` names the secret in errors;
-    /// `key`: the key that this end presented by TLS; empty without TLS. What remains is the welcome.
+    /// `key`: the key that this end presented by TLS; empty without TLS. Only the welcome remains to be sent.
     ///
     /// # Errors
     /// [`HandshakeError`].

@@ -1,4 +1,4 @@
-//! The newcomer's side of joining by a ticket. The gateway's is `gateway::services::join`.
+//! The newcomer's side of joining by a ticket. The gateway's side is `gateway::services::join`.
 
 use types::sites::Fingerprint;
 use types::{Address, JobId};
@@ -13,15 +13,15 @@ use crate::patience::patiently_here;
 use crate::tls::{self, TlsStream};
 use crate::{CONNECT_TIMEOUT, ClientError};
 
-/// The longest sites file that a newcomer accepts, in bytes.
+/// Largest sites file that a newcomer accepts, in bytes.
 const MAX_SITES: u32 = 1 << 20;
 
 /// The contents of a ticket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Invitation {
-    /// Where to dial the gateway.
+    /// The gateway's address to dial.
     pub address: String,
-    /// Its key.
+    /// The gateway's key.
     pub fingerprint: Fingerprint,
     /// The ticket's number.
     pub ticket: JobId,
@@ -29,7 +29,8 @@ pub struct Invitation {
     pub secret: Secret,
 }
 
-/// The newcomer's side: presents the ticket and the entry of site `site`, whose key this is; returns the sites file.
+/// The newcomer's side: presents the ticket and the entry of the site named `site`, whose key is `key`; returns the
+/// sites file.
 ///
 /// # Errors
 /// [`ClientError`]: nothing answers, it is not the gateway of the ticket, or it refuses with a reason.
@@ -40,7 +41,7 @@ pub async fn join(invitation: &Invitation, key: &SiteKey, site: &str, entry: &st
         let connect = |source| ClientError::Connect { address: address(), source };
         let tcp = dial(&invitation.address).await.map_err(connect)?;
         let session = tls::config(key).map_err(|e| wrong(e.to_string()))?;
-        // A newcomer does not know the gateway's name, for which a token would be made.
+        // A token is made for a gateway's name, which a newcomer does not know.
         let session = session.dial(None).map_err(|e| wrong(e.to_string()))?;
         let mut stream = TlsStream::handshake(tcp, session).await.map_err(|e| wrong(e.to_string()))?;
         let presented = stream.session().peer();

@@ -1,4 +1,4 @@
-//! A site's key: the site's identity. Peers know it by the fingerprint of its public half, as in ssh.
+//! A site's key, which is the site's identity. Peers know it by the fingerprint of its public half, as in ssh.
 
 use std::fs::{File, OpenOptions, remove_file};
 use std::io::{self, Read, Write};
@@ -18,7 +18,7 @@ pub struct SiteKey {
     pair: KeyPair,
 }
 
-/// Why a key cannot be used. Names the file.
+/// Reasons for not being able to use a key. Each names the file.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum KeyError {
@@ -46,7 +46,7 @@ pub enum KeyError {
     Format {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The problem.
         problem: String,
     },
     /// The key cannot be made, or cannot sign.
@@ -60,12 +60,12 @@ pub enum KeyError {
         path: PathBuf,
         /// The key's fingerprint.
         actual: Fingerprint,
-        /// The one in the sites file.
+        /// The fingerprint in the sites file.
         expected: Fingerprint,
     },
 }
 
-/// Whether no key is in this file: it does not exist, or is empty because the program that made it was killed.
+/// True if this file holds no key: it does not exist, or is empty because the program that made it was killed.
 pub fn is_missing(path: &Path) -> bool {
     match path.symlink_metadata() {
         Ok(found) if found.is_file() => found.len() == 0,
@@ -85,7 +85,7 @@ pub fn generate(path: &Path) -> Result<SiteKey, KeyError> {
         }
         let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
         let written = file.write_all(key.pair.serialize_pem().as_bytes()).and_then(|()| file.sync_all());
-        // Half a key would stand in the way of the next attempt.
+        // A partial key would block the next attempt.
         written.inspect_err(|_| drop(remove_file(path)))
     };
     write(path).map_err(|source| KeyError::Write { path: path.to_owned(), source })?;
@@ -110,7 +110,7 @@ pub fn load(path: &Path) -> Result<SiteKey, KeyError> {
 }
 
 impl SiteKey {
-    /// A new key that is in no file.
+    /// Makes a new key that is in no file.
     ///
     /// # Errors
     /// The system provides no random numbers.
@@ -125,12 +125,12 @@ impl SiteKey {
     }
 
     /// The secret that users of the site prove to its gateway. It is derived from the private key, so anybody who can
-    /// read that file is a user.
+    /// read the key file is a user.
     pub fn client_secret(&self) -> Secret {
         Secret::derive(self.pair.serialized_der(), "client")
     }
 
-    /// A self-signed certificate of this key, and the key, in the form TLS needs. Only the key in it matters.
+    /// A self-signed certificate of this key, and the key, in the form that TLS needs. Only the key in it matters.
     /// # Errors
     /// [`KeyError::Make`].
     pub(crate) fn certificate(&self) -> Result<(CertificateDer<'static>, PrivateKeyDer<'static>), KeyError> {

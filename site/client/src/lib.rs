@@ -1,7 +1,7 @@
-//! How a site's users, agents and newcomers talk to gateways: connecting, reconnecting, requests, keys and TLS.
+//! Connections of a site's users, agents and newcomers to gateways: connecting, reconnecting, requests, keys and TLS.
 //!
 //! Gateways use the same keys, TLS and handshakes for the connections they make and accept. Knows nothing about jobs:
-//! what launchers and agents do with their connections is up to them. Start reading at [`Client`].
+//! launchers and agents decide how to use their connections. Start reading at [`Client`].
 
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]

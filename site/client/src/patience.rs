@@ -5,21 +5,23 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 use types::patience::{CoreTime, Patience, Slowness};
 
-/// How long this process (its first thread) has run on a core and has waited for one. Zero if the kernel does not say.
+/// Time that this process (its first thread) has run on a core and has waited for one. Zero if the kernel does not
+/// report it.
 pub fn core_time() -> CoreTime {
     let text = std::fs::read_to_string("/proc/self/schedstat").unwrap_or_default();
     CoreTime::of_schedstat(&text).unwrap_or_default()
 }
 
-/// How slow this machine is for other processes, as far as this moment shows: how many want each core. A process that
-/// sleeps cannot tell by its own time how late the process is that it waits for.
+/// How slow this machine currently is for other processes: the number of processes that want each core. A process that
+/// sleeps cannot infer from its own core time how late the process is that it waits for.
 fn crowd() -> Slowness {
     let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
     crowd_of(&text, cores as u32)
 }
 
-/// The same, from the text of `/proc/loadavg`, whose fourth field is RUNNABLE/ALL. This process is one of them.
+/// As [`crowd`], from the text of `/proc/loadavg`, whose fourth field is RUNNABLE/ALL. This process is one of the
+/// runnable ones.
 fn crowd_of(text: &str, cores: u32) -> Slowness {
     let runnable = text.split_whitespace().nth(3).and_then(|field| field.split('/').next()?.parse().ok());
     let others = runnable.unwrap_or(1u32).saturating_sub(1);
@@ -27,13 +29,13 @@ fn crowd_of(text: &str, cores: u32) -> Slowness {
     Slowness::new(second, (second * others / cores.max(1)).saturating_sub(second))
 }
 
-/// How slow this machine is for this process since `before`, and for those that it waits for.
+/// The slowness of this machine since `before`, for this process and for those that it waits for.
 pub fn slowness_since(before: CoreTime) -> Slowness {
     let (own, crowd) = (core_time().since(before), crowd());
     if own > crowd { own } else { crowd }
 }
 
-/// A wait in synchronous code. Its limit grows on a machine that is, and was, slow for this process.
+/// A wait in synchronous code. Its limit grows if the machine is slow for this process, or was.
 #[derive(Debug)]
 pub struct Wait {
     begun: std::time::Instant,
@@ -65,8 +67,8 @@ impl Wait {
     }
 }
 
-/// Waits for `future`: for `calm` on a machine that is not overloaded, and longer on a slower one. `slowness` is called
-/// when a limit is reached.
+/// Waits for `future`: for `calm` on a machine that is not overloaded, and longer on a slower one. Calls `slowness`
+/// each time a limit is reached.
 ///
 /// # Errors
 /// The time waited, if the limit was exceeded.

@@ -16,8 +16,8 @@ pub struct Standing {
     pub jobs: u32,
     /// Its trunks, in the order of the sites file.
     pub trunks: Vec<TrunkStanding>,
-    /// Why its state does not match its sites file, if so: after a reload only a restart helps; else it was
-    /// edited and not loaded.
+    /// The reason why its state does not match its sites file, if so. After a reload, only a restart helps; otherwise
+    /// the file was edited and not loaded.
     pub stale: Option<String>,
 }
 
@@ -44,7 +44,7 @@ impl Client {
         self.ask(MeasurementMessage::Probe { site: site.to_owned() }, "probing", answered).await?
     }
 
-    /// Asks the gateway for its view. For [`Role::Client`](crate::Role::Client).
+    /// Asks the gateway for its view of the sites. For [`Role::Client`](crate::Role::Client).
     ///
     /// # Errors
     /// It is gone, or does not answer.
@@ -56,8 +56,8 @@ impl Client {
         self.ask(ObservationMessage::Observe, "observing", answered).await
     }
 
-    /// Asks the gateway to measure the network from one site to another, or to have it measured; `transfer`: measure
-    /// the rate too. Takes a few seconds at most. For [`Role::Client`](crate::Role::Client).
+    /// Asks the gateway to measure the network from one site to another, or to have another gateway measure it.
+    /// `transfer`: measure the rate too. Takes a few seconds at most. For [`Role::Client`](crate::Role::Client).
     ///
     /// # Errors
     /// It is gone, or does not answer.
@@ -74,8 +74,8 @@ impl Client {
         self.ask(question, "measuring", answered).await
     }
 
-    /// Asks the gateway to measure, and to have measured elsewhere, the rates between sites that are unknown or stale,
-    /// for at most this long; returns how long it takes until each pair had its turn. For
+    /// Asks the gateway to measure the unknown or stale rates between sites, and to have other gateways measure theirs,
+    /// for at most `longest`. Returns the time until each pair has had its turn. For
     /// [`Role::Client`](crate::Role::Client).
     ///
     /// # Errors
@@ -89,7 +89,7 @@ impl Client {
         self.ask(LinksMessage::Measure { seconds }, "asking for measurements", answered).await
     }
 
-    /// Asks the gateway for its standing; `reload`: after it has reloaded its sites file. For
+    /// Asks the gateway for its standing. `reload`: reload the sites file first. For
     /// [`Role::Client`](crate::Role::Client).
     ///
     /// # Errors
@@ -104,7 +104,7 @@ impl Client {
         self.ask(ObservationMessage::Status { reload }, "asking for its status", answered).await
     }
 
-    /// Asks the gateway for a ticket that is valid this long; returns its number and secret. For
+    /// Asks the gateway for a ticket that is valid for `seconds`; returns its number and secret. For
     /// [`Role::Client`](crate::Role::Client).
     ///
     /// # Errors
@@ -117,7 +117,7 @@ impl Client {
         self.ask(JoiningMessage::Invite { seconds }, "asking for a ticket", answered).await
     }
 
-    /// Sends a question, and waits for a message that `answered` accepts as the answer.
+    /// Sends a question and waits for a message that `answered` accepts as the answer.
     async fn ask<T>(
         &mut self,
         question: impl Into<Control>,

@@ -1,5 +1,5 @@
-//! TLS over tokio's sockets: version 1.3 only. Gateways present their site's key, users and agents present none, and
-//! there are no certificate authorities. The part without I/O is in the crate `tls`.
+//! TLS over tokio's sockets: version 1.3 only. Gateways present their site's key; users and agents present none; there
+//! are no certificate authorities. The part without I/O is in the crate `tls`.
 
 use std::io;
 use std::pin::Pin;
@@ -57,7 +57,7 @@ impl TlsStream {
         &self.session
     }
 
-    /// The socket, the session, and what has been read but not used: ciphertext, plaintext.
+    /// The socket, the session, and the bytes read but not yet used: ciphertext, plaintext.
     pub fn into_parts(self) -> (TcpStream, Session, Vec<u8>, Vec<u8>) {
         (self.tcp, self.session, self.cipher, self.plain)
     }
@@ -72,7 +72,7 @@ impl TlsStream {
                 Ok(opened.established)
             }
             Err(error) => {
-                // Sending the alert is worth a try; the connection is over either way.
+                // Try to send the alert; the connection is over either way.
                 let _ = self.tcp.try_write(&self.out);
                 Err(io::Error::new(io::ErrorKind::InvalidData, format!("TLS: {error}")))
             }
@@ -190,7 +190,7 @@ mod tests {
         let mut sealed = vec![0; sealed_len(message.len())];
         let length = client.seal(&message, &mut sealed).unwrap();
         sealed.truncate(length);
-        // In pieces, as sockets deliver it.
+        // Sockets deliver it in pieces.
         let (mut got, mut pending, mut out) = (Vec::new(), Vec::new(), Vec::new());
         for piece in sealed.chunks(7000) {
             pending.extend_from_slice(piece);

@@ -1,6 +1,6 @@
-//! What a gateway delegates, so that neither side depends on the other: starting agents and asking a batch system for
-//! nodes ([`AgentStarter`]), adding a site that joins to the sites file ([`Doorkeeper`]), carrying links through ssh
-//! ([`Tunneller`]). The program that runs the gateway passes them in.
+//! Tasks that a gateway delegates, so that neither side depends on the other: starting agents and asking a batch system
+//! for nodes ([`AgentStarter`]), adding a joining site to the sites file ([`Doorkeeper`]), carrying links through ssh
+//! ([`Tunneller`]). The program that runs the gateway passes the implementations in.
 //!
 //! Also code that a gateway and the agents it starts share: [`open_files`].
 

@@ -1,5 +1,5 @@
-//! The soft limit on open files. Gateways and agents raise theirs, because they have many connections and pipes and
-//! most systems give a program few descriptors unless it asks for more.
+//! The soft limit on open files. Gateways and agents raise theirs: they have many connections and pipes, and the
+//! default soft limit of most systems is low.
 
 use std::sync::OnceLock;
 
@@ -8,8 +8,8 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 /// The limits before the soft limit was raised.
 static STARTED_WITH: OnceLock<Rlimit> = OnceLock::new();
 
-/// Raises the soft limit to the hard one, for the whole process and what it starts. Returns the limits that the process
-/// was started with.
+/// Raises the soft limit to the hard one, for the whole process and the programs it starts. Returns the limits that the
+/// process was started with.
 pub fn raise() -> Rlimit {
     let found = getrlimit(Resource::Nofile);
     // Only the first time: a second gateway in this process would find the limits that the first one raised.
@@ -21,13 +21,13 @@ pub fn raise() -> Rlimit {
     before
 }
 
-/// The soft limit that this process was started with, if it has been raised since and there was one. Programs that call
-/// `select` break above 1024, so whatever a gateway starts needs to know it.
+/// The soft limit that this process was started with, if there was one and it has been raised since. Programs that call
+/// `select` break above 1024, so programs that a gateway starts need to know it.
 pub fn before() -> Option<u64> {
     STARTED_WITH.get()?.current
 }
 
-/// Number of files this process may open.
+/// Number of files that this process may open.
 pub fn allowed() -> u64 {
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }

@@ -1,6 +1,6 @@
-//! What many ranks and flows cost: gateway CPU per frame and gateway memory held, from 20 ranks with 100 flows up to
-//! 1,000 ranks with 10,000. Every rank has ten flows with one 1 KiB frame in flight each: when it is answered, the next
-//! is sent.
+//! Cost of many ranks and flows: gateway CPU per frame and gateway memory held, from 20 ranks with 100 flows up to
+//! 1,000 ranks with 10,000. Every rank has ten flows with one 1 KiB frame in flight each. The next frame is sent when
+//! that one is answered.
 //!
 //! `cargo bench -p landbridge-gateway --bench crowd` prints a table. Only ratios within one run mean anything.
 
@@ -41,7 +41,7 @@ fn main() {
     .unwrap();
     let mut first = None;
     for ranks in [20, 100, 300, 1000] {
-        // Windows are promised per pair of ranks; almost none of the memory they may take in total is used.
+        // Windows are promised per pair of ranks. Almost none of the memory they may take in total is used.
         let sites = start(&Plan { memory: "64GiB", ..Plan::default() });
         let cpu_us = LocalSet::new().block_on(&runtime, crowd(&sites, ranks / 2));
         let first = *first.get_or_insert(cpu_us);
@@ -53,7 +53,7 @@ fn main() {
     }
 }
 
-/// Shared by all ranks: how many frames have arrived.
+/// Number of frames that have arrived at all ranks.
 struct Count {
     come: Cell<u64>,
     warm: Notify,
@@ -87,7 +87,7 @@ async fn crowd(sites: &[Running], half: usize) -> f64 {
     used.as_secs_f64() * 1e6 / frames as f64
 }
 
-/// A rank: sends a frame to each of its peers, answers what it receives, and sends again when it is answered. An
+/// A rank: sends a frame to each of its peers, answers the frames it receives, and sends again when it is answered. An
 /// acknowledgement counts as an answer.
 async fn serve(client: Client, header: FrameHeader, peers: Vec<Identity>, count: Rc<Count>) {
     let (receiver, sender) = client.split();

@@ -1,6 +1,6 @@
 //! Added latency and CPU of two gateways in a row (member, gateway, trunk, gateway, member), compared on loopback with
 //! two `socat` in a row, which neither encrypt nor check anything, with `ssh -L` and its sshd, and with a direct
-//! connection; and compared over a veth pair with wireguard-go and nebula tunnels. All in one run.
+//! connection. A second comparison, over a veth pair, is with wireguard-go and nebula tunnels. All in one run.
 //!
 //! `cargo bench -p landbridge-gateway --bench relay` prints a table. Only ratios within one run mean anything.
 

@@ -25,7 +25,7 @@ pub(crate) fn cpu_of_processes(pids: &[u32]) -> Duration {
     pids.iter().map(|pid| cpu(*pid).unwrap_or_else(|| panic!("process {pid} ended before it was measured"))).sum()
 }
 
-/// The same for a process and all its descendants that are still running.
+/// Like [`cpu_of_processes`], for a process and all its descendants that are still running.
 pub(crate) fn cpu_of_tree(root: u32) -> Duration {
     let parent = |pid: u32| stat(pid)?[1].parse::<u32>().ok();
     let all: Vec<u32> = std::fs::read_dir("/proc")
@@ -45,7 +45,7 @@ pub(crate) fn cpu_of_tree(root: u32) -> Duration {
 /// CPU time a process has used so far, if it exists.
 ///
 /// `schedstat` does not work: for a process it counts only the first thread, and a thread that ends takes its time with
-/// it. `stat` has the sum, scaled to what the scheduler measured and rounded down to ticks (10 ms), in user and in
+/// it. `stat` has the sum, scaled to the scheduler's measurement and rounded down to ticks (10 ms), in user and in
 /// system mode.
 fn cpu(pid: u32) -> Option<Duration> {
     // utime and stime are fields 14 and 15 of proc(5).

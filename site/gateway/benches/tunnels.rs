@@ -30,7 +30,8 @@ pub(crate) struct Tunnel {
 }
 
 impl Tunnel {
-    /// A tunnel by wireguard-go, which is WireGuard in user space. The error says what is missing on this machine.
+    /// A tunnel by wireguard-go, which is WireGuard in user space. The error names the program or right that is missing
+    /// here.
     pub(crate) fn wireguard() -> Result<Tunnel, String> {
         const REMEDY: &str =
             "go install golang.zx2c4.com/wireguard@v0.0.0-20260522210424-ecfc5a8d5446, and have it on PATH";
@@ -66,7 +67,7 @@ impl Tunnel {
         Ok(Tunnel { processes, _leftovers: leftovers, _folder: folder, namespaces })
     }
 
-    /// A tunnel by nebula. The error says what is missing on this machine.
+    /// A tunnel by nebula. The error names the program or right that is missing here.
     pub(crate) fn nebula() -> Result<Tunnel, String> {
         const REMEDY: &str = "go install github.com/slackhq/nebula/cmd/nebula@v1.11.1 \
                               github.com/slackhq/nebula/cmd/nebula-cert@v1.11.1, and have them on PATH";
@@ -127,7 +128,7 @@ pub(crate) struct SshForward {
 }
 
 impl SshForward {
-    /// Starts both; `from` listens soon afterwards.
+    /// Starts both programs; `from` listens soon afterwards.
     pub(crate) fn start(from: &str, to: &str) -> SshForward {
         let folder = tempfile::tempdir().unwrap();
         let path = |name: &str| folder.path().join(name).display().to_string();
@@ -168,7 +169,7 @@ impl SshForward {
 pub(crate) struct Process(Child);
 
 impl Process {
-    /// The process's output goes to stderr.
+    /// Starts a process whose output goes to stderr.
     pub(crate) fn start(command: &mut Command) -> Process {
         let child = command.stdin(Stdio::null()).stdout(std::io::stderr()).spawn();
         Process(child.unwrap_or_else(|e| not_started(command, &e)))
@@ -193,7 +194,7 @@ pub(crate) fn connect(address: &str) -> TcpStream {
     eventually(&address, || TcpStream::connect_timeout(&socket, Duration::from_secs(1)))
 }
 
-/// Repeats `attempt` until it succeeds. `what` names the attempt in errors.
+/// Repeats `attempt` until it succeeds. The first argument names the attempt in errors.
 fn eventually<T>(what: &dyn std::fmt::Display, mut attempt: impl FnMut() -> std::io::Result<T>) -> T {
     let end = Instant::now() + Duration::from_secs(10);
     loop {

@@ -16,7 +16,7 @@ use crate::counters::Counters;
 pub struct GatewayConfig {
     /// All sites.
     pub sites: SitesFile,
-    /// The file they were read from. The gateway reads it again when it is told that a site was added.
+    /// The file that `sites` was read from. The gateway reloads it on SIGHUP or when asked to.
     pub file: Option<PathBuf>,
     /// Index of this gateway's site in `sites`.
     pub site: usize,
@@ -24,13 +24,13 @@ pub struct GatewayConfig {
     pub gateway: usize,
     /// Adds sites that join to the sites file. `None`: no site can join here.
     pub doorkeeper: Option<Arc<dyn Doorkeeper>>,
-    /// Opens tunnels to gateways that are reached through ssh; `None`: those cannot be dialled.
+    /// Opens tunnels to gateways that are reached through ssh. `None`: this gateway cannot dial those.
     pub tunneller: Option<Arc<dyn Tunneller>>,
     /// Starts agents on the gateway's own machine; `None`: it starts none there, so no ports are forwarded.
     pub beside: Option<Arc<dyn AgentStarter>>,
     /// The site's key.
     pub key: SiteKey,
-    /// Where the gateway counts; keep a clone to read the counters.
+    /// Counters that the gateway updates. Keep a clone to read them.
     pub counters: Arc<Counters>,
 }
 
@@ -50,7 +50,7 @@ impl GatewayConfig {
         Ok(GatewayConfig { file: Some(path.to_owned()), ..Self::with_key(sites, site, gateway, key)? })
     }
 
-    /// The same with a key that has already been read.
+    /// Like [`GatewayConfig::new`], with a key that has already been read.
     ///
     /// # Errors
     /// No such site or gateway.
@@ -89,7 +89,7 @@ impl GatewayConfig {
     }
 }
 
-/// Reads the key of a site in the sites file at `path`, as gateways and users of that site need it.
+/// Reads the private key of a site, for its gateways and users. The sites file at `path` names the key's file.
 ///
 /// # Errors
 /// No such site, no key, or a key that does not match the fingerprint in the sites file.

@@ -33,7 +33,7 @@ pub struct Snapshot {
     pub violations: u64,
 }
 
-// With a single writer, a load and a store do without a locked instruction.
+// With a single writer, a load and a store suffice; no locked instruction is needed.
 fn add(counter: &AtomicU64, amount: u64) {
     counter.store(counter.load(Ordering::Relaxed).wrapping_add(amount), Ordering::Relaxed);
 }

@@ -1,15 +1,15 @@
-//! Why a gateway cannot run.
+//! Reasons why a gateway cannot run.
 
 use std::io;
 
 use client::key::KeyError;
 use thiserror::Error;
 
-/// Why a gateway cannot run.
+/// Reasons why a gateway cannot run.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum GatewayError {
-    /// The sites file does not contain what was asked for.
+    /// The sites file lacks the requested site, gateway or key, or has several gateways to choose from.
     #[error("{0}")]
     Config(String),
     /// The site's key cannot be used.
@@ -23,7 +23,7 @@ pub enum GatewayError {
         address: String,
         /// The system's error.
         source: io::Error,
-        /// What to do about it, if known.
+        /// Advice for the user, if there is any.
         hint: &'static str,
     },
     /// The system provides no event loop, timer or signal handler.
@@ -31,7 +31,7 @@ pub enum GatewayError {
     System {
         site: String,
         gateway: String,
-        /// What the system did not give.
+        /// The missing resource.
         what: &'static str,
         /// The system's error.
         source: io::Error,

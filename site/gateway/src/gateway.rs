@@ -1,9 +1,8 @@
 //! One gateway: its table, its parts, and how they work together.
 //!
 //! The [`Table`] decides and performs no I/O. It is read through [`Gateway::table`] and changed through
-//! [`Gateway::change`], which carries out what the change requires. [`Path`], [`Trunks`], [`Services`] and [`Door`]
-//! hold the state that the code in their folders needs; code that concerns more than one of them is a method of
-//! `Gateway`.
+//! [`Gateway::change`], which also carries out the resulting effects. [`Path`], [`Trunks`], [`Services`] and [`Door`]
+//! hold the state of the code in their folders; code that concerns more than one of them is a method of `Gateway`.
 
 use std::cell::{Cell, Ref, RefCell};
 use std::collections::BTreeSet;
@@ -39,7 +38,7 @@ pub(crate) struct Gateway {
     /// Name of the gateway's site.
     pub site: String,
     pub name: String,
-    /// A random number by which other gateways notice that this one was restarted.
+    /// A random number; other gateways see from it that this one was restarted.
     pub run_number: u32,
     pub since: Instant,
     /// Most bytes the gateway may hold.
@@ -122,7 +121,7 @@ impl Gateway {
         result
     }
 
-    /// Looks up where a frame goes, and counts it. This produces no effects.
+    /// Looks up the route of a frame, and counts the frame. This produces no effects.
     pub(crate) fn route<R>(
         &self,
         origin: Origin,
@@ -143,7 +142,7 @@ impl Gateway {
         self.table.borrow_mut().spread(origin, header, payload, take)
     }
 
-    /// Looks up where a report about a lost copy goes.
+    /// Looks up the route of a report about a lost copy.
     pub(crate) fn astray<R>(
         &self,
         by: Option<TrunkId>,

@@ -1,11 +1,12 @@
-//! The program at a site's edge: it admits members of jobs, relays their frames, and joins sites by encrypted trunks.
+//! The program at a site's edge: it admits members of jobs, relays their frames, and connects sites by encrypted
+//! trunks.
 //!
-//! Owns admission, the identity table, forwarding, trunks and counters. Refuses to know what it relays: it reads frame
-//! headers, never the payload of a `Data` frame. How agents are started is up to a [`gateway_hooks::AgentStarter`].
+//! Owns admission, the identity table, forwarding, trunks and counters. Never interprets the traffic it relays: it
+//! reads frame headers, never the payload of a `Data` frame. A [`gateway_hooks::AgentStarter`] starts the agents.
 //!
-//! One thread, one task per connection. Start reading at `table` (who may join, where frames go, the life of a job; no
-//! I/O) and `path` (how a frame gets from one connection to another). `trunks` is everything between two gateways,
-//! `door` handles connections before admission, `services` is what the gateway does besides relaying.
+//! One thread, one task per connection. Start reading at `table` (admission to jobs, routes of frames, the life of a
+//! job; no I/O) and `path` (the way of a frame from one connection to another). `trunks` is everything between two
+//! gateways, `door` handles connections before admission, `services` does everything besides relaying.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]

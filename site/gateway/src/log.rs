@@ -1,7 +1,7 @@
 //! Log lines caused by peers: a few short lines per peer ([`LogLines`]), so that no peer can fill a disk.
 //!
-//! A peer is another site, or all peers that have not proved an identity together. Lines about users of the gateway's
-//! own site are not limited, because those users hold the site's key.
+//! Each other site is a peer; all peers that have not proved an identity count as one. Lines about users of the
+//! gateway's own site are not limited, because those users hold the site's key.
 
 use std::cell::RefCell;
 
@@ -12,9 +12,9 @@ use wire::text::within;
 
 /// The longest text from a peer that is logged or forwarded, in bytes.
 const LONGEST: usize = 400;
-/// All peers that have not proved an identity.
+/// Peer name of all peers that have not proved an identity.
 pub(crate) const STRANGERS: &str = "";
-/// Members of jobs. No site has this name.
+/// Peer name of members of jobs. No site has this name.
 pub(crate) const MEMBERS: &str = "members of jobs";
 
 thread_local! {
@@ -22,12 +22,13 @@ thread_local! {
     static LINES: (Instant, RefCell<LogLines>) = (Instant::now(), RefCell::default());
 }
 
-/// Whether a line caused by a peer may be logged. There are few peers: the sites in the sites file and [`STRANGERS`].
+/// Returns `Some` if a line caused by a peer may be logged. There are few peers: the sites in the sites file and
+/// [`STRANGERS`].
 pub(crate) fn may(peer: &str) -> Option<Suppressed> {
     LINES.with(|(since, lines)| lines.borrow_mut().may(peer, since.elapsed()))
 }
 
-/// Logs an event caused by a peer, if the limit allows: `log!(warn, peer, field, …, "what happened")`.
+/// Logs an event caused by a peer, if the limit allows: `log!(warn, peer, field, …, "the event")`.
 macro_rules! log {
     ($level:ident, $peer:expr, $($rest:tt)*) => {
         if let Some(suppressed) = $crate::log::may($peer) {
@@ -42,7 +43,7 @@ pub(crate) fn short(text: &str) -> &str {
     within(text, LONGEST)
 }
 
-/// The same for an owned text.
+/// Like [`short`], for an owned text.
 pub(crate) fn shorten(mut text: String) -> String {
     text.truncate(within(&text, LONGEST).len());
     text

@@ -18,7 +18,7 @@ use crate::services::agents::KILL;
 use crate::services::page;
 use crate::{GatewayError, quantity};
 
-/// Time that agents have to end when the gateway is stopped.
+/// Time limit for agents to end when the gateway is stopped.
 const STOP_GRACE: Duration = Duration::from_millis(2000);
 
 /// Runs a gateway until SIGTERM or SIGINT, on the calling thread. Jobs are closed and agents killed before it returns,
@@ -63,7 +63,7 @@ pub fn serve_until(
     })
 }
 
-/// Like [`serve_until`], with a port that the caller has bound already: `listen` of the configuration is not used.
+/// Like [`serve_until`], on a port that the caller has bound already; `listen` of the configuration is not used.
 ///
 /// # Errors
 /// The gateway cannot start: see [`GatewayError`].
@@ -156,7 +156,7 @@ impl Gateway {
                 tracing::error!(left = self.services.agents.len(), "agents did not die in time");
             }
         }
-        // By now the goodbyes have been sent, except to peers that do not read. ssh takes longer to pass them on.
+        // By now the goodbyes have been sent, except to peers that do not read. ssh takes longer to forward them.
         let through_ssh = self.trunks.in_use().iter().any(|trunk| trunk.through_ssh && trunk.is_up());
         sleep(Duration::from_millis(if through_ssh { 200 } else { 20 })).await;
     }

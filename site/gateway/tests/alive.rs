@@ -1,4 +1,4 @@
-//! A member that sends a lot still hears that the gateway is alive; and a gateway that hangs is noticed by the members
+//! A member that sends a lot still hears that the gateway is alive, and a gateway that hangs is noticed by the members
 //! that are sending to it.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -61,7 +61,8 @@ async fn a_gateway_hears_each_second_that_the_one_it_sends_to_is_alive() {
     assert_eq!(signs.take(2).count(), 2);
 }
 
-/// A connection to a gateway that hangs from some moment on; to the member it looks as if the gateway hung.
+/// A connection to a gateway. Once `hangs` is set, it stops carrying bytes, which looks to the member as if the gateway
+/// hung.
 async fn way_that_hangs(listener: TcpListener, to: String, hangs: Arc<AtomicBool>) {
     while let Ok((near, _)) = listener.accept().await {
         let far = TcpStream::connect(&to).await.unwrap();

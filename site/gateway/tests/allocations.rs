@@ -84,7 +84,7 @@ async fn who_asked_can_let_go_and_is_told() {
         assert!(matches!(control(&mut client).await, Control::Job(JobMessage::Closed { site, .. }) if site == "b"));
         given_back(&sites[1]).await;
         drop(client);
-        // The next user takes the same number, once the gateway has noticed.
+        // The next user takes the same number after the gateway has noticed the end.
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
 }
@@ -94,7 +94,7 @@ async fn a_launcher_that_lets_go_of_what_was_refused_breaks_no_rule() {
     let sites = start(&Plan::default());
     let mut client = asks(&sites, ROOM + 1, 0).await;
     while !matches!(control(&mut client).await, Control::Job(JobMessage::Refused { .. })) {}
-    // The entry stays as long as its asker may ask again; a job that nobody asked about has none.
+    // The entry stays as long as its asker may ask again. A job without a request has no entry.
     for job in [JOB, JobId(99)] {
         client.send_control(launcher(0), JobMessage::close(job)).await.unwrap();
     }

@@ -39,7 +39,7 @@ async fn a_member_that_comes_too_early_waits_and_is_no_intruder() {
         tokio::spawn(async move { Client::connect(&gateway, &role).await })
     };
     let early = [dial(0, rank(0, 0)), dial(1, rank(1, 2)), dial(1, rank(1, 3))];
-    // A member with a wrong secret is refused for that reason.
+    // A member with a wrong secret is refused with that reason.
     let gateway = sites[1].plain();
     let wrong = Role::Member { job: JobId(2), secret: Secret::new([9; 32]), identity: rank(1, 2) };
     let wrong = tokio::spawn(async move { Client::connect(&gateway, &wrong).await });
@@ -56,7 +56,7 @@ async fn a_member_that_comes_too_early_waits_and_is_no_intruder() {
     members[0].send(header, b"together").await.unwrap();
     assert_eq!(receive(&mut members[1]).await.payload, b"together");
     refused(&sites, 1).await;
-    // Members that come too late, or for a job that nobody opens, are told.
+    // Members that come too late, or for a job that nobody opens, are refused with a reason.
     first.close().await;
     within("the end of the first job", async {
         while sites[0].agents.running() + sites[1].agents.running() > 2 {

@@ -21,10 +21,10 @@ use wire::{Control, FrameHeader, FrameKind, Secret};
 
 const ROSTER: &str = "a:n1*1;b:n1*1";
 const MEMORY: u64 = 64 << 20;
-/// How much a hostile site may make this process grow; both gateways and the hostile site run in it.
+/// Most growth of this process that a hostile site may cause; both gateways and the hostile site run in it.
 const GROWTH: u64 = 48 << 20;
 
-/// The same for requests for measurements.
+/// The same limit for requests for measurements.
 const MOST_FOR_MEASURING: u64 = 24 << 20;
 
 /// Tests that look at the memory of the process, or at its log, take turns.
@@ -54,7 +54,7 @@ fn resident() -> u64 {
 
 /// Sites m, a and b; the test plays m, and dials the others.
 fn sites() -> (Vec<Running>, Key) {
-    // First come, first served: the support's own subscriber is then not used.
+    // The first subscriber stays, so the support's own is not used.
     let _ = tracing_subscriber::fmt()
         .with_max_level(tracing_subscriber::filter::LevelFilter::INFO)
         .with_writer(|| Log)
@@ -80,7 +80,7 @@ impl Innocent {
         Innocent { job, ranks, sequence: 0 }
     }
 
-    /// Checks that frames go both ways, none is lost, and the launcher has heard nothing.
+    /// Checks that frames go both ways, none is lost, and the launcher has received no message.
     async fn goes_on(&mut self) {
         let [one, two] = &mut self.ranks;
         for _ in 0..20 {
@@ -98,7 +98,7 @@ impl Innocent {
         assert!(news.is_err(), "{news:?}");
     }
 
-    /// The same while a thread plays the hostile site; returns how much the process grew at most.
+    /// Like [`Innocent::goes_on`], while a thread plays the hostile site. Returns the greatest growth of the process.
     async fn goes_on_during<T>(&mut self, play: std::thread::JoinHandle<T>) -> (T, u64) {
         let (before, mut most) = (resident(), 0);
         loop {
@@ -166,7 +166,7 @@ async fn answers_that_are_never_acknowledged_are_bounded() {
     let (cut, grown) = innocent.goes_on_during(flood).await;
     assert!(cut, "its link was not cut");
     assert!(grown < GROWTH, "grew by {grown}");
-    // Repeating the same does not help it either.
+    // Repeating the same request does not help it either.
     for _ in 0..3 {
         let mut link = Link::dial(&sites[1], &key, "m", 1);
         let _ = link.tell(JobMessage::close(JobId(77)));
@@ -228,7 +228,7 @@ async fn refusals_fill_no_disk() {
             assert!(link.tell(allocate));
             let Some(Control::Job(JobMessage::Refused { .. })) = link.hear_control() else { panic!() };
         }
-        // It comes and goes.
+        // The site connects and disconnects.
         for run in 0..30 {
             let _ = Link::dial(&sites[1], &key, "m", run);
         }
@@ -334,7 +334,7 @@ async fn requests_for_measurements_without_end_cost_little_memory() {
     let _turn = TURN.lock().await;
     let (sites, key) = sites();
     let mut innocent = Innocent::start(&sites, 1).await;
-    // As many in each write as rustls takes at once, 64 KiB. The second name is none.
+    // Each write has as many requests as rustls takes at once, 64 KiB. The second name is not valid.
     for (run, length, count) in [(1, 60, 100), (2, 60_000, 1)] {
         let mut link = Link::dial(&sites[1], &key, "m", run);
         let flood = std::thread::spawn(move || {
@@ -357,7 +357,7 @@ async fn requests_for_measurements_without_end_cost_little_memory() {
     innocent.goes_on().await;
 }
 
-/// A transfer is asked for, so more than one at a time would show.
+/// The requests include a transfer, so that more than one at a time would show.
 #[tokio::test]
 async fn requests_for_measurements_by_one_that_reads_the_answers_cost_little_memory() {
     let _turn = TURN.lock().await;
@@ -460,7 +460,7 @@ async fn frames_of_a_site_that_ignores_windows_drop_no_others_members() {
                 break;
             }
         }
-        // Addressed to nobody: each is answered.
+        // Addressed to nobody: each frame is answered.
         let agent = types::Identity { site: SiteId(1), slot: Slot::agent(NodeId(0)).unwrap() };
         let frame = FrameHeader::plain(FrameKind::Data, JobId(9), rank(0, 0), agent).encode();
         let frames: Vec<u8> = std::iter::repeat_n(frame, 1000).flatten().collect();

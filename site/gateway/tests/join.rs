@@ -18,7 +18,7 @@ use types::{JobId, SitesFile};
 use wire::control::JoiningMessage;
 use wire::{Control, Secret};
 
-/// Records the sites it was asked about, and takes all but those called `no`.
+/// Records the sites it was asked about, and admits all except those called `no`.
 #[derive(Debug, Default)]
 struct Book(Mutex<Vec<(String, Fingerprint, String)>>);
 

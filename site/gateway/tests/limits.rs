@@ -1,4 +1,4 @@
-//! What must not happen: a slow or silent peer that harms others longer than their patience allows.
+//! Harm that must not happen: a slow or silent peer affects others longer than their patience allows.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -40,7 +40,7 @@ async fn a_flood_to_a_member_that_never_reads_stays_under_the_bound_and_harms_no
     let mut reads_late = sites[1].member(&job, victim).await;
     let mut sender = sites[0].member(&job, flooder).await;
     let header = data(&job, flooder, victim, 0);
-    // No window is respected: four times the memory in a row.
+    // The flooder respects no window: it sends four times the memory in a row.
     let flood: JoinHandle<Client> = tokio::spawn(async move {
         for number in 0..(4 * MEMORY / 16_384) as u32 {
             sender.send(wire::FrameHeader { sequence: number, ..header }, &[1; 16_384]).await.unwrap();
@@ -51,7 +51,7 @@ async fn a_flood_to_a_member_that_never_reads_stays_under_the_bound_and_harms_no
     let (mut one, mut two) = ((sites[0].member(&job, a).await, a), (sites[1].member(&job, b).await, b));
     echo(&job, &mut one, &mut two, 200).await;
     let mut flooder = within("the flood", flood).await.unwrap();
-    // What there was no memory for is refused, and the victim is not to blame.
+    // Frames without memory for them are refused, and the victim is not to blame.
     assert_eq!(receive(&mut flooder).await.header.kind, FrameKind::Refused);
     echo(&job, &mut one, &mut two, 10).await;
     for number in 0..32 {
@@ -87,7 +87,7 @@ async fn a_member_that_never_reads_within_its_window_is_left_alone() {
         sender.send(data(&job, from, rank(1, 3), 0), b"nobody there").await.unwrap();
         assert_eq!(receive(&mut sender).await.header.kind, FrameKind::Undeliverable);
     }
-    // All of it is there when it finally reads.
+    // All frames are there when it finally reads.
     for _ in 0..sent {
         assert_eq!(receive(&mut late).await.payload.len(), 16_384);
     }
@@ -114,7 +114,7 @@ fn a_job_that_its_home_has_forgotten_is_not_kept() {
     assert!(home.tell(JobMessage::Open { job, secret: Secret::new([1; 32]), roster, home: "m".into(), part }));
     let open = Control::Job(JobMessage::Here { job, whole: false });
     assert_eq!(home.hear_control().as_ref(), Some(&open));
-    // It sends nothing more about it, and its trunk stays up. Nobody connects.
+    // The home sends nothing more about the job, and its trunk stays up. Nobody connects.
     let next = std::iter::from_fn(|| home.hear_control()).find(|answer| *answer != open);
     assert_eq!(next, Some(Control::Job(JobMessage::Wanted { job })));
     assert!(home.tell(JobMessage::close(job)));
@@ -152,7 +152,7 @@ async fn an_agent_that_hangs_is_lost_and_a_rank_that_computes_is_not() {
     assert_eq!(receive(&mut silent).await.payload, b"still there");
 }
 
-/// Relays connections until it is told to swallow everything.
+/// Relays connections until it is switched to swallow everything.
 struct Detour {
     task: JoinHandle<()>,
     frozen: Arc<AtomicBool>,
@@ -201,7 +201,7 @@ async fn a_trunk_that_breaks_or_falls_silent_is_a_lost_site_at_both_ends() {
         assert_eq!(site, "b");
         assert!(reason.contains("site b: gateway gw1 at"), "{reason}");
         assert_eq!(reason.contains("no sign of life"), silent, "{reason}");
-        // The other side ends what it started, without being told.
+        // The other side ends its own part without a message.
         within("agents of b", sites[1].agents.all_gone()).await;
         detour.task.abort();
     }

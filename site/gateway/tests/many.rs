@@ -1,5 +1,5 @@
 //! One frame for several receivers: copied along the tree that it names, and reported where it gets no further. A peer
-//! that sends one that breaks a rule loses its connection, and nobody else loses anything.
+//! whose frame breaks a rule loses its connection, and nobody else loses anything.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -42,7 +42,7 @@ fn chain() -> Tree {
     Tree { receivers: vec![], branches: below(vec![(1, at_b)]) }
 }
 
-/// The payload of a frame whose numbers are `sequence` and what follows it.
+/// The payload of a frame whose numbers begin with `sequence`.
 fn payload(tree: &Tree, root: u16, sequence: u32, data: &[u8]) -> Vec<u8> {
     let mut template = tree.template(SiteId(root)).unwrap();
     [template.fill(sequence..), data].concat()
@@ -53,7 +53,7 @@ fn many(job: JobId, root: Identity) -> FrameHeader {
     FrameHeader { route: 70, ..FrameHeader::plain(FrameKind::Many, job, root, to) }
 }
 
-/// The next frame that is no word about how sites can be reached: of a trunk that is slow to come up.
+/// The next frame except notices about routes to sites, which a trunk that is slow to come up causes.
 async fn news(member: &mut Client) -> Frame {
     loop {
         let frame = receive(member).await;
@@ -183,7 +183,7 @@ async fn a_member_that_breaks_a_rule_loses_its_own_connection() {
     }
     let violations = sites.iter().map(|site| site.counters.snapshot().violations).collect::<Vec<_>>();
     assert_eq!(violations, [count, 0, 0]);
-    // An agent is a member, but sends to one receiver at a time.
+    // An agent is a member, but may send only to one receiver at a time.
     let from = Identity { site: SiteId(0), slot: agent };
     let mut bad = sites[0].member(&job, from).await;
     bad.send(many(job.id, from), &good).await.unwrap();
@@ -250,7 +250,7 @@ async fn a_site_that_does_not_read_costs_the_relaying_gateway_no_more_than_its_b
     let (Play { sites, links, job }, _) = play().await;
     let root = rank(2, 3);
     let (mut at_a, mut at_c) = (sites[1].member(&job, rank(1, 1)).await, sites[3].member(&job, rank(3, 4)).await);
-    // The played site lives, and reads nothing.
+    // The played site sends signs of life, and reads nothing.
     let stop = Arc::new(AtomicBool::new(false));
     let stopped = stop.clone();
     let lives = std::thread::spawn(move || {
@@ -262,7 +262,7 @@ async fn a_site_that_does_not_read_costs_the_relaying_gateway_no_more_than_its_b
         }
     });
     let mut sender = sites[2].member(&job, root).await;
-    // Four times the memory of the relaying gateway, of which those who read have a window at a time.
+    // Four times the memory of the relaying gateway. The receivers that read get one window at a time.
     let (frames, window, data) = ((4 * MEMORY / 16_000) as u32, 32, vec![5; 16_000]);
     for begin in (0..frames).step_by(window) {
         let burst = begin..(begin + window as u32).min(frames);
@@ -274,7 +274,7 @@ async fn a_site_that_does_not_read_costs_the_relaying_gateway_no_more_than_its_b
             gets(&mut at_c, root, 3 * number + 2, &data).await;
         }
     }
-    // What there was no memory for is reported, for each receiver beyond.
+    // A copy without memory for it is reported, for each receiver beyond.
     let Frame { header, payload } = news(&mut sender).await;
     let astray = Astray { at: SiteId(1), towards: SiteId(0), why: Why::Refused };
     assert_eq!((header.kind, header.from, Astray::decode(&payload).unwrap()), (FrameKind::Astray, rank(0, 0), astray));
@@ -301,7 +301,7 @@ async fn receivers_hear_of_losses_that_nobody_can_report_to_the_root() {
             break;
         }
     }
-    // Site m relays what had left b: for rank 1, who is here, and rank 2, who is not.
+    // Site m relays a frame that had left b: for rank 1, who is here, and rank 2, who is not.
     let tree = Tree { receivers: vec![], branches: below(vec![(1, leaf(&[slot(1), slot(2)]))]) };
     let to = Identity { site: SiteId(1), slot: Slot::GATEWAY };
     let bytes = tree.template(SiteId(2)).unwrap().fill(5..)[6..].to_vec();
@@ -362,7 +362,7 @@ async fn a_relaying_site_that_breaks_a_rule_loses_its_link() {
     let (innocent, other) = (rank(2, 3), rank(3, 4));
     let mut ends = (sites[2].member(&job, innocent).await, sites[3].member(&job, other).await);
     let mut receiver = sites[1].member(&job, rank(1, 1)).await;
-    // What it may relay arrives, although it may be forged.
+    // A frame that site m may relay arrives, although it may be forged.
     let (header, bytes) = at_a(one());
     assert!(links[0].write(&FrameHeader { length: bytes.len() as u32, ..header }.encode()) && links[0].write(&bytes));
     gets(&mut receiver, rank(2, 3), 0, &[]).await;

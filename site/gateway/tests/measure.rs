@@ -1,4 +1,4 @@
-//! Measuring the network between sites: who may, how much of it at a time, and the messages when it is not possible.
+//! Measuring the network between sites: the peers that may, the limits, and the messages when it is not possible.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -10,7 +10,7 @@ use wire::control::{Measurement, MeasurementMessage};
 use wire::{FrameHeader, FrameKind};
 
 const ROSTER: &str = "a:n1*2;b:n1*2";
-/// What a transfer may send, with its headers.
+/// Most bytes of a transfer, with its headers.
 const MOST: u64 = (8 << 20) + (32 << 10);
 
 fn three(absent: Vec<&'static str>) -> Vec<Running> {
@@ -38,7 +38,7 @@ async fn every_pair_is_measured_by_way_of_the_own_gateway() {
             assert!(rtt_ns > 0 && transfer_ns > 0 && bytes > 0 && bytes <= MOST, "{from} to {to}: {found:?}");
         }
     }
-    // Nothing is left of it.
+    // The gateway holds nothing of the transfer any more.
     let mut looking = sites[1].client().await;
     let view = within("nothing held", async {
         loop {
@@ -97,7 +97,7 @@ async fn what_cannot_be_measured_is_told() {
 async fn one_measurement_is_under_way_at_a_time() {
     let sites = three(vec!["c"]);
     assert!(matches!(measure(&sites[0], "a", "b", false).await, Measurement::Done { .. }));
-    // The trunk to c is waited for; further requests meanwhile get "busy", from here or from elsewhere.
+    // A measurement waits for the trunk to c. Further requests meanwhile get "busy", at this gateway and at the other.
     let mut first = sites[0].client().await;
     for other in &sites[..2] {
         let mut second = other.client().await;
@@ -149,7 +149,7 @@ async fn members_measure_nothing() {
     asking.send_control(rank(0, 0), message).await.unwrap();
     let closed = within("refusal", asking.receive()).await.unwrap_err().to_string();
     assert!(closed.contains("only launchers"), "{closed}");
-    // Pings cannot flood either: their length stays limited.
+    // Members cannot flood with pings either: their length stays limited.
     let mut pinging = sites[0].member(&job, rank(0, 1)).await;
     let header = FrameHeader::plain(FrameKind::Ping, JobId(7), rank(0, 1), rank(1, 2));
     pinging.send(header, &[0; 64]).await.unwrap();
@@ -157,7 +157,7 @@ async fn members_measure_nothing() {
     pinging.send(header, &[0; 65]).await.unwrap();
     let closed = within("refusal", pinging.receive()).await.unwrap_err().to_string();
     assert!(closed.contains("at most 64"), "{closed}");
-    // The gateway itself may measure its links at any time, so that what the trunk has sent says nothing.
+    // The gateway itself may measure its links at any time, so the trunk's sent bytes prove nothing.
     let view = sites[0].client().await.observe().await.unwrap();
     assert_eq!(view.totals.violations, 2, "{view:?}");
 }

@@ -30,7 +30,7 @@ async fn probe(from: &Running, site: &str) -> Result<Duration, String> {
     from.client().await.probe(site).await.map_err(|error| error.to_string())
 }
 
-/// The same once it succeeds; the last problem if it does not.
+/// Probes until that succeeds, at most three times; fails with the last problem.
 async fn probed(from: &Running, site: &str) {
     let mut last = String::new();
     for _ in 0..3 {
@@ -69,7 +69,7 @@ async fn when_a_place_ends_they_meet_at_the_next() {
     sites[2].stop();
     probed(&sites[0], "b").await;
     probed(&sites[1], "a").await;
-    // The job did not notice, except for what was in flight.
+    // The job continues, except for the frames that were in flight.
     exchange(&sites, &job, 20).await;
 }
 

@@ -19,7 +19,8 @@ const ROSTER: &str = "a:n1*8;b:n1*2";
 /// More than a small gateway has places for connections that it has not admitted.
 const STRANGERS: usize = 700;
 
-/// The first bytes that a peer sends when it connects to this gateway: it is admitted, and we listen.
+/// Returns the first bytes that a peer sends when it connects to this gateway. A relay of the test records them, and
+/// the peer is admitted.
 async fn first_bytes(gateway: &Gateway, role: &Role) -> Vec<u8> {
     let listener = TcpListener::bind("127.0.0.9:0").await.unwrap();
     let (through, to) = (listener.local_addr().unwrap().to_string(), gateway.address.clone());
@@ -46,7 +47,7 @@ struct Crowd {
 }
 
 impl Crowd {
-    /// `openings`: what they send, in turn.
+    /// `openings`: the first bytes that they send, in turn.
     fn gather(address: &str, openings: Vec<Vec<u8>>) -> Crowd {
         let (opened, ended) = (Arc::<AtomicUsize>::default(), Arc::<AtomicBool>::default());
         let (count, end, address) = (opened.clone(), ended.clone(), address.to_owned());
@@ -104,7 +105,7 @@ async fn a_crowd_at_ones_own_address_that_returns_at_once_keeps_no_user_agent_or
     let first = open(&sites[0], "a", 1, ROSTER).await;
     let user = Role::Client { secret: sites[0].client_secret.clone() };
     let agent = Identity { site: SiteId(0), slot: Slot::agent(NodeId(0)).unwrap() };
-    // They have seen an honest user, an honest agent and an honest rank connect.
+    // The strangers have seen an honest user, an honest agent and an honest rank connect.
     let seen = [
         first_bytes(&sites[0].gateway, &user).await,
         first_bytes(&sites[0].gateway, &first.role(agent)).await,
@@ -116,14 +117,14 @@ async fn a_crowd_at_ones_own_address_that_returns_at_once_keeps_no_user_agent_or
         vec![Vec::new(), half(&seen[0]), half(&seen[2]), seen[0].clone(), seen[1].clone(), seen[2].clone(), Vec::new()];
     let crowd = Crowd::gather(&sites[0].inside, openings);
     crowd.is_busy().await;
-    // Each of these has one attempt.
+    // Each of these users has one attempt.
     for number in 0..20 {
         let connected = within("a user", Client::connect(&sites[0].gateway, &user)).await;
         connected.unwrap_or_else(|error| panic!("user {number}: {error}"));
     }
     let mut job = open(&sites[0], "a", 2, ROSTER).await;
     let at_agent = within("the agent", Client::connect(&sites[0].gateway, &job.role(agent))).await.unwrap();
-    // It answers pings meanwhile.
+    // The agent answers pings meanwhile.
     let mut at_agent = Launcher::new(at_agent);
     let mut ranks = Vec::new();
     for number in 0..8 {

@@ -1,4 +1,4 @@
-//! The page: its responses, to whom, and that nothing done to it keeps the gateway from relaying.
+//! The page: its responses, the clients it serves, and that nothing done to it keeps the gateway from relaying.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -13,7 +13,7 @@ use wire::View;
 
 const ROSTER: &str = "a:n1*2;b:n1*2";
 
-/// Two sites, the first with a page, once its gateway serves; and where the page is.
+/// Two sites, the first with a page, once its gateway serves; and the page's address.
 async fn with_page() -> (Vec<Running>, String) {
     let page = free_address("127.0.0.1");
     let sites = start(&Plan { page: Some(page.clone()), ..Plan::default() });
@@ -21,7 +21,7 @@ async fn with_page() -> (Vec<Running>, String) {
     (sites, page)
 }
 
-/// What is received for these bytes until the connection is closed; empty if it was just closed.
+/// Sends these bytes and returns the response, until the connection is closed; empty if it was just closed.
 async fn exchange(page: &str, request: &[u8]) -> String {
     within("an answer", async {
         let mut stream = TcpStream::connect(page).await.unwrap();
@@ -42,12 +42,12 @@ fn body(answer: &str) -> &str {
     answer.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no answer: {answer:?}")).1
 }
 
-/// Whether the response has a header, by the header's beginning.
+/// Returns true if the response has a header with this beginning.
 fn has(answer: &str, header: &str) -> bool {
     answer.split("\r\n").take_while(|line| !line.is_empty()).any(|line| line.starts_with(header))
 }
 
-/// A frame goes from site to site.
+/// Checks that a frame goes from site to site.
 async fn relays(sites: &[Running], id: u32) {
     let mut job = open(&sites[0], "a", id, ROSTER).await;
     let (a, b) = (rank(0, 0), rank(1, 2));

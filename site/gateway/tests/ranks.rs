@@ -176,7 +176,7 @@ impl World {
     }
 
     /// Bytes of the job that each site's gateway has received from other sites and sent to them. A gateway's own
-    /// measurements, which may begin at any time, are no part of it.
+    /// measurements, which may begin at any time, do not count.
     fn crossed(&mut self) -> BTreeMap<String, (u64, u64)> {
         let mut crossed = BTreeMap::new();
         for site in &self.sites {
@@ -188,7 +188,7 @@ impl World {
     }
 }
 
-/// What has crossed since `before`, in copies of `size` bytes: for each site, received and sent.
+/// Traffic between sites since `before`, in copies of `size` bytes: for each site, received and sent.
 fn copies(world: &mut World, before: &BTreeMap<String, (u64, u64)>, size: usize) -> Vec<(String, f64, f64)> {
     let of = |now: u64, before: u64| (now - before) as f64 / size as f64;
     let crossed = world.crossed().into_iter();
@@ -200,7 +200,7 @@ fn one_copy_goes_into_a_site_whatever_the_tree() {
     let mut world = World::new();
     for edges in [CHAIN, STAR, &[(0, 2), (2, 1)]] {
         for to in [&[2, 4][..], &[2, 3, 4, 5]] {
-            // On a machine that is too busy for acknowledgements to be in time, frames are sent again.
+            // On a machine that is too busy for timely acknowledgements, frames are retransmitted.
             let problems = (0..4).map_while(|_| one_copy(&mut world, edges, to).err());
             let problems: Vec<String> = problems.collect();
             assert!(problems.len() < 4, "{problems:?}");
@@ -208,7 +208,7 @@ fn one_copy_goes_into_a_site_whatever_the_tree() {
     }
 }
 
-/// Broadcasts, and compares what has crossed with what the tree says.
+/// Broadcasts, and compares the traffic between sites with the tree's.
 fn one_copy(world: &mut World, edges: &[(u16, u16)], to: &[usize]) -> Result<(), String> {
     let (size, before) = (4 * MIB, world.crossed());
     for receiver in to {
@@ -232,7 +232,7 @@ fn one_copy(world: &mut World, edges: &[(u16, u16)], to: &[usize]) -> Result<(),
 #[test]
 fn nothing_is_sent_before_all_are_ready_or_have_room() {
     let mut world = World::new();
-    // More than half of what a rank keeps for one of five others.
+    // More than half of the memory that a rank keeps for one of five others.
     let long = 8 * MIB;
     let before = world.crossed();
     world.receive(2, 0, 1, long, 1);
@@ -244,7 +244,7 @@ fn nothing_is_sent_before_all_are_ready_or_have_room() {
     world.arrives(2, 1, &bytes(long, 1));
     world.arrives(5, 1, &bytes(long, 1));
     assert_eq!(world.done(0, 2).result, Ok(()));
-    // What there is room for is there before it is awaited.
+    // Bytes that a receiver has room for arrive before they are awaited.
     world.share(0, 3, &[2, 5], bytes(MIB, 3), &[CHAIN], 2);
     assert_eq!(world.done(0, 2).result, Ok(()));
     world.turns(Duration::from_millis(200));
@@ -282,7 +282,7 @@ fn a_receiver_that_ends_costs_the_others_nothing() {
             assert_eq!(result, Ok(()));
         }
     }
-    // One that is known to be lost fails a share at its end, and the others get it.
+    // A receiver that is known to be lost fails a share at its end, and the others get the share.
     let lost_id = world.peer(0, 3);
     world.receive(4, 0, 3, MIB, 1);
     world.share(0, 3, &[3, 4], bytes(MIB, 3), &[STAR], 2);
@@ -305,7 +305,7 @@ fn a_job_that_loses_its_root_ends_and_names_it() {
     }
     drop(world.ranks[0].take());
     world.turns(Duration::from_millis(100));
-    // Its agent tells the launcher, which ends the job.
+    // The root's agent notifies the launcher, which ends the job.
     drop(world.launcher.take());
     for receiver in [2, 4] {
         let result = world.done(receiver, 1).result;
@@ -378,7 +378,7 @@ fn shares_of_all_ranks_and_messages_between_them_do_not_mix() {
         if late {
             ready(&mut world);
         }
-        // A message from the root to each of them, and back.
+        // A message from the root to each receiver, and back.
         for rank in &to {
             for (from, at) in [(root, *rank), (*rank, root)] {
                 let length = lengths[random.below(lengths.len())];

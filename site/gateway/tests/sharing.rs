@@ -1,4 +1,4 @@
-//! How jobs share a trunk in turns, and what a gateway shows about it.
+//! Sharing of a trunk by jobs in turns, and a gateway's view of it.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

@@ -99,7 +99,7 @@ async fn a_site_changes_its_key_while_jobs_go_on() {
     let folder = folder.path();
     let (at_a, at_b) = (free_address("127.0.0.2"), free_address("127.0.0.3"));
     let (a, b) = (entry(folder, "a", &at_a), entry(folder, "b", &at_b));
-    // Each site has a file of its own, as on different machines.
+    // Each site has its own file, as on different machines.
     let (file_a, file_b) = (folder.join("sites-a.toml"), folder.join("sites-b.toml"));
     let write = |a_sees: &str, b_sees: &str| {
         std::fs::write(&file_a, format!("{a}\n{a_sees}")).unwrap();
@@ -119,7 +119,7 @@ async fn a_site_changes_its_key_while_jobs_go_on() {
     };
     let mut old_user = key_of_b("b.key").await.unwrap();
 
-    // First the others learn of the key to come; then the site takes it; then the others forget the old one.
+    // First the others learn of the new key. Then the site takes it. Then the others forget the old one.
     let (coming, taken) = (with_key(&b, folder, "b.key", Some("b2.key")), with_key(&b, folder, "b2.key", None));
     write(&coming, &b);
     assert_eq!(standing(&mut at, true).await.2, None);
@@ -167,12 +167,12 @@ async fn a_site_that_is_revoked_is_cut_off_and_the_others_go_on() {
     let Control::Job(JobMessage::SiteLost { site, reason, .. }) = control(&mut ended).await else { panic!() };
     assert!(site == "c" && reason.contains("is no longer in its sites file"), "{reason}");
     assert!(at.probe("c").await.unwrap_err().to_string().contains("knows no site c"));
-    // It dials again and again, or is no longer dialled; either way it stays out.
+    // The removed site dials again and again, or is no longer dialled; either way it stays out.
     tokio::time::sleep(Duration::from_millis(600)).await;
     assert_eq!(at.observe().await.unwrap().trunks.len(), 1);
     carries(&job, &mut from, &mut to).await;
 
-    // A site that comes back is new.
+    // A site that comes back counts as new.
     std::fs::write(&path, entries.join("\n")).unwrap();
     assert_eq!(standing(&mut at, true).await.1.len(), 2);
     let there = at.probe("c").await;
@@ -239,7 +239,7 @@ async fn a_site_that_was_added_is_taken_up_and_other_changes_ask_for_a_restart()
     assert!(user.probe("b").await.unwrap() < Duration::from_secs(5));
     assert!(standing(&mut user, true).await.1[0].up);
 
-    // What came later carries jobs like any other.
+    // A site that was added later carries jobs like any other.
     let mut job = client(folder, &at_a).await;
     let open = JobMessage::Open {
         job: types::JobId(5),

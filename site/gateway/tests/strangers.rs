@@ -48,7 +48,7 @@ async fn recorder(to: &str) -> (String, Captured) {
     (address, captured)
 }
 
-/// Answers every connection with these bytes once something has arrived; records what it received.
+/// Answers every connection with these bytes once something has arrived, and records the bytes it receives.
 async fn impostor(answer: Vec<u8>) -> (String, Captured) {
     let listener = TcpListener::bind("127.0.0.9:0").await.unwrap();
     let (address, told) = (listener.local_addr().unwrap().to_string(), Captured::default());
@@ -72,7 +72,7 @@ fn holds(captured: &Captured, what: &[u8]) -> bool {
     captured.lock().unwrap().windows(what.len()).any(|bytes| bytes == what)
 }
 
-/// Whether a usable part of a secret is in there, as bytes or as text.
+/// Returns true if the captured bytes contain a usable part of a secret, as bytes or as text.
 fn holds_secret(captured: &Captured, secret: &Secret) -> bool {
     let hex = secret.to_hex();
     let raw: Vec<u8> = (0..32).map(|at| u8::from_str_radix(&hex[2 * at..2 * at + 2], 16).unwrap()).collect();
@@ -94,7 +94,7 @@ async fn who_takes_the_port_of_a_gateway_learns_nothing() {
         let (address, told) = impostor(answer.clone()).await;
         for role in [&user, &job.role(rank(0, 0))] {
             let gateway = Gateway { address: address.clone(), ..sites[0].gateway.clone() };
-            // One that sends nothing is given up after a while; this test does not wait for that.
+            // An impostor that sends nothing is given up after a while; this test does not wait for that.
             if answer.is_empty() {
                 let _ =
                     tokio::time::timeout(std::time::Duration::from_millis(300), Client::connect(&gateway, role)).await;
@@ -106,7 +106,7 @@ async fn who_takes_the_port_of_a_gateway_learns_nothing() {
         // A TLS hello, which reveals nothing about anybody.
         assert!(!holds(&told, b"LBRIDGE") && told.lock().unwrap().first() == Some(&0x16));
     }
-    // Another user's gateway, as somebody may run one on the login node.
+    // Another user's gateway, as a user may run one on the login node.
     let gateway = Gateway { address: sites[1].inside.clone(), ..sites[0].gateway.clone() };
     let error = connect_error(Client::connect(&gateway, &user).await);
     let shown = sites[1].gateway.keys.unwrap().current.to_string();
@@ -243,7 +243,7 @@ async fn a_site_that_is_encrypted_inside_refuses_ranks_in_clear() {
     two.send(data(&job, rank(1, 2), rank(0, 0), 0), b"as it was").await.unwrap();
     assert_eq!(receive(&mut one).await.payload, b"as it was");
     assert!(!holds(&captured, b"as it") && !holds(&captured, b"LBRIDGE"));
-    // What agents learn about it.
+    // Agents get the same setting.
     let orders = sites[0].agents.orders();
     assert!(orders.iter().all(|order| order.inside == types::sites::Inside::Encrypted) && !orders.is_empty());
 }

@@ -61,7 +61,7 @@ async fn frames_cross_both_ways_and_the_job_is_counted_and_closed() {
         closed.sort();
         assert_eq!(closed, ["a", "b"]);
         assert!(within("bye", job.launcher.receive()).await.unwrap().is_none());
-        // They did not end by themselves.
+        // The agents did not end by themselves.
         assert_eq!((sites[0].agents.killed(), sites[1].agents.killed()), (1, 1));
         assert_eq!((sites[0].agents.running(), sites[1].agents.running()), (0, 0));
     }
@@ -76,8 +76,7 @@ async fn many_frames_stay_whole_and_in_order() {
     let (mut receiver, keep) = sites[1].member(&job, b).await.split();
     let header = data(&job, a, b, 0);
     const COUNT: u32 = 3000;
-    // Many times the window in total, never more than the window in flight: a receiver that is slow for a moment is
-    // within its rights.
+    // Many times the window in total, but never more than the window in flight: a receiver may be slow for a moment.
     let window = sender.welcome().window.min(keep.welcome().window);
     let room = Arc::new(Semaphore::new(window as usize));
     let taken = room.clone();
@@ -160,7 +159,7 @@ async fn an_absent_member_is_reported_to_the_sender() {
     for number in 0..3 {
         sender.send(data(&job, a, b, number), b"anybody?").await.unwrap();
     }
-    // For every frame: a notice may be lost with a link, and the frames it was about are retransmitted.
+    // Checks every frame: a notice may be lost with a link, and the frames it was about are retransmitted.
     for _ in 0..3 {
         let frame = receive(&mut sender).await;
         assert_eq!((frame.header.kind, frame.header.from), (FrameKind::Undeliverable, b));
@@ -210,7 +209,7 @@ async fn a_launcher_that_goes_takes_its_job_along() {
         })
         .await;
     }
-    // The other job goes on.
+    // The other job continues.
     let (a, b) = (rank(0, 1), rank(1, 3));
     let (mut at_a, mut at_b) = (sites[0].member(&other, a).await, sites[1].member(&other, b).await);
     at_a.send(data(&other, a, b, 0), b"still here").await.unwrap();
@@ -261,7 +260,7 @@ async fn refusals_name_site_and_reason() {
 
 #[tokio::test]
 async fn wrong_fingerprints_are_named_at_both_ends() {
-    // First the dialling side (a) has the wrong one, then the accepting side (b).
+    // First the dialling side (a) has the wrong fingerprint, then the accepting side (b).
     for (wrong, prober, at) in [(("b", "a"), 0, "b"), (("a", "b"), 1, "a")] {
         let sites = start(&Plan { wrong: Some(wrong), ..Plan::default() });
         let error = sites[prober].client().await.probe(at).await.unwrap_err().to_string();
@@ -295,7 +294,7 @@ async fn strangers_are_turned_away_and_change_nothing() {
     let mut open_ends = Vec::new();
     for bytes in &hostile {
         let mut stream = TcpStream::connect(&sites[0].inside).await.unwrap();
-        // It may be closed in the middle.
+        // The connection may be closed in the middle.
         let _ = stream.write_all(bytes).await;
         let _ = stream.shutdown().await;
         open_ends.push(stream);
@@ -304,7 +303,7 @@ async fn strangers_are_turned_away_and_change_nothing() {
         let mut answer = Vec::new();
         let _ = within("end of stranger", stream.read_to_end(&mut answer)).await;
     }
-    // A peer that sends nothing at all is not waited for longer than a handshake may take.
+    // A peer that sends nothing at all is given up after the time limit of a handshake.
     let mut silent = TcpStream::connect(&sites[0].inside).await.unwrap();
     let ended = within("end of silence", silent.read_u8()).await;
     assert!(ended.is_err());

@@ -1,4 +1,5 @@
-//! Who a user is on this node, by `getent passwd`: so accounts may be in files, LDAP or whatever the node knows.
+//! A user's account on this node, from `getent passwd`: accounts may be in files, in LDAP or in any source the node
+//! uses.
 
 use std::process::Command;
 use std::time::Duration;
@@ -10,7 +11,7 @@ use crate::bounded::{Limits, run};
 /// Getent may have to ask a directory service.
 const LIMITS: Limits = Limits { time: Duration::from_secs(30), output: 64 << 10 };
 
-/// A user who may have work done.
+/// A user for whom the service may start programs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Account {
     pub user: u32,
@@ -19,7 +20,7 @@ pub struct Account {
     pub home: String,
 }
 
-/// Why nothing is done for a user.
+/// Reasons for refusing a user.
 #[derive(Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum AccountError {
@@ -61,7 +62,7 @@ impl Accounts for Getent {
     }
 }
 
-/// Reads a line of passwd's. The user id in it must be the one that was asked for.
+/// Parses a passwd line. Its user id must be `user`.
 fn parse(user: u32, line: &str) -> Result<Account, AccountError> {
     let unusable = |problem: &str| AccountError::Unusable { user, problem: problem.to_owned() };
     let line = line.strip_suffix('\n').unwrap_or(line);

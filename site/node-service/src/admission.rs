@@ -1,4 +1,4 @@
-//! Whether an order is done. Pure, but for the counts of what is running.
+//! Decides which orders are accepted. Pure, except for the counts of running orders.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,7 +11,7 @@ use crate::credential::{CredentialError, Opened};
 use crate::message::{HookRequest, Request, VERSION, Work};
 use crate::stream::LineError;
 
-/// Why an order is not done; sent to the caller.
+/// Reasons for refusing an order; sent to the caller.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum Refusal {
@@ -45,8 +45,8 @@ pub enum Refusal {
     Connection(#[from] std::io::Error),
 }
 
-/// The work that a user requests, if node `ours` may do it. The caller finds out whether the user has an account.
-///
+/// Returns the work that a user requests, if the request is for node `ours` and acceptable. The caller of this function
+/// checks that the user has an account.
 /// # Errors
 /// [`Refusal`].
 pub fn judge(user: u32, request: Request, ours: &str) -> Result<Work, Refusal> {
@@ -68,19 +68,19 @@ pub fn judge(user: u32, request: Request, ours: &str) -> Result<Work, Refusal> {
 /// The request in an opened credential.
 ///
 /// # Errors
-/// There is none, or one of another release.
+/// The credential holds no request, or one of another release.
 pub fn request(opened: &Opened) -> Result<Request, Refusal> {
     #[derive(serde::Deserialize)]
     struct Release {
         landbridge_node_service: u32,
     }
-    // Another release's may have other fields.
+    // A credential of another release may have other fields.
     let Release { landbridge_node_service } = read(&opened.payload)?;
     release(landbridge_node_service)?;
     read(&opened.payload)
 }
 
-/// What a hook of Slurm's asks for, if this peer may.
+/// Parses the request of a Slurm hook, if its peer is root or Slurm's user.
 ///
 /// # Errors
 /// [`Refusal`].
@@ -119,12 +119,12 @@ fn is_whole(path: &[u8]) -> bool {
     path.first() == Some(&b'/') && !path.contains(&0) && parts.peek().is_some() && parts.all(|part| part != b"..")
 }
 
-/// How much may run at once.
+/// Limits on the number of callers and orders at a time.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Callers that have not proved yet who they are.
+    /// Callers that have not yet proved their identity.
     pub strangers: usize,
-    /// Orders of a user.
+    /// Orders of one user.
     pub per_user: u32,
     /// Orders of all users.
     pub orders: u32,
@@ -136,25 +136,24 @@ impl Default for Limits {
     }
 }
 
-/// Counts what runs. A place is given back when it is dropped.
+/// Counts running orders. Dropping a [`Seat`] gives it back.
 #[derive(Clone, Debug, Default)]
 pub struct Counts {
     running: Arc<Mutex<HashMap<Option<u32>, u32>>>,
 }
 
-/// A caller's place among those that are served.
+/// A caller's seat among the callers being served.
 #[derive(Debug)]
 pub struct Seat {
     counts: Counts,
-    /// `None`: a seat among all.
+    /// `None`: a seat in the total over all users.
     user: Option<u32>,
 }
 
 impl Counts {
-    /// A place for somebody, if fewer than `limit` have one.
+    /// Takes a seat, if fewer than `limit` are taken. `user`: `None` for the total over all users.
     ///
-    /// # Errors
-    /// How many have.
+    /// # Errors The number of seats taken.
     pub fn enter(&self, user: Option<u32>, limit: u32) -> Result<Seat, u32> {
         let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
         let count = running.entry(user).or_default();

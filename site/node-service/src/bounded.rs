@@ -1,7 +1,7 @@
-//! Running another program for its output, within limits of time and size.
+//! Runs another program for its output, within limits of time and size.
 //!
-//! A program that never ends, prints without end or leaves its pipes to others is killed with its process group, and
-//! costs no more memory than the limits say.
+//! A program that never ends, prints without end or leaves its pipes open in other processes is killed with its process
+//! group. Its output takes no more memory than the limits allow.
 
 use std::io::{Read, Write};
 use std::os::fd::AsFd;
@@ -14,14 +14,14 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use thiserror::Error;
 use types::UntrustedText;
 
-/// Most bytes of a program's standard error that are kept.
+/// Most bytes kept of a program's standard error.
 const MOST_STDERR: usize = 4 << 10;
-/// How often to look whether a program has ended whose pipes stay open.
+/// Interval of checks whether a program whose pipes stay open has ended.
 const LOOK: Duration = Duration::from_millis(100);
-/// Bytes that a pipe takes at once when it can be written to.
+/// Bytes that a pipe accepts at once when it is writable.
 const PIPE_WRITE: usize = 4096;
 
-/// How much a program may take.
+/// Limits on a program.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     pub time: Duration,
@@ -32,14 +32,14 @@ pub struct Limits {
 /// A program that has ended.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Done {
-    /// `None`: a signal has ended it.
+    /// The exit code. `None`: a signal ended the program.
     pub code: Option<i32>,
     pub stdout: Vec<u8>,
-    /// The first bytes of its standard error.
+    /// The first bytes of standard error.
     pub stderr: UntrustedText,
 }
 
-/// Why a program has no output.
+/// Reasons for a program having no output.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum RunError {
@@ -54,13 +54,13 @@ pub enum RunError {
 /// Runs a program with this standard input.
 ///
 /// # Errors
-/// [`RunError`]. How the program ended is no error here.
+/// [`RunError`]. A nonzero exit code or a signal is no error here.
 pub fn run(mut command: Command, input: &[u8], limits: Limits) -> Result<Done, RunError> {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
     let mut child = command.spawn().map_err(RunError::Start)?;
     let result = follow(&mut child, input, limits);
     if result.is_err() {
-        // The group outlives its leader while another member lives, so its number is still this program's.
+        // The group outlives its leader while another member lives, so its id still belongs to this program.
         let _ = kill_process_group(Pid::from_child(&child), Signal::KILL);
         let _ = child.wait();
     }
@@ -105,7 +105,7 @@ fn follow(child: &mut Child, mut input: &[u8], limits: Limits) -> Result<Done, R
     }
 }
 
-/// Which of the three pipes can be used, within [`LOOK`].
+/// Waits at most [`LOOK`]; returns which of the three pipes are ready.
 fn wait(
     stdin: &Option<ChildStdin>,
     stdout: &Option<impl AsFd>,
@@ -137,7 +137,7 @@ fn wait(
     Ok(ready)
 }
 
-/// Writes a part of the input. A program that reads no more gets no more.
+/// Writes a part of the input. If the program no longer reads, its standard input is closed.
 fn pass_on(stdin: &mut Option<ChildStdin>, input: &mut &[u8]) {
     let Some(pipe) = stdin else { return };
     match pipe.write(&input[..input.len().min(PIPE_WRITE)]) {
@@ -147,7 +147,7 @@ fn pass_on(stdin: &mut Option<ChildStdin>, input: &mut &[u8]) {
     }
 }
 
-/// Reads once. At its end, `pipe` becomes `None`.
+/// Reads once. At the end of the pipe, `pipe` becomes `None`.
 fn take(pipe: &mut Option<impl Read>, buffer: &mut [u8], keep: impl FnOnce(&[u8])) {
     match pipe.as_mut().map(|pipe| pipe.read(buffer)) {
         Some(Ok(count @ 1..)) => keep(&buffer[..count]),

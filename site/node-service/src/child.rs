@@ -1,12 +1,13 @@
-//! Starting this program again as a user.
+//! Starts this program again as a user.
 //!
-//! `setpriv` becomes the user completely (groups, no capabilities, none to be had again) and then executes a copy of
-//! this program, which belongs to root. So the process that first sees a path of the user's has the user's rights.
+//! `setpriv` switches to the user completely (groups, no capabilities and no way to regain any) and then executes a
+//! copy of this program, which belongs to root. So the first process that handles a user's path has only the user's
+//! rights.
 //!
-//! The user must not get a process on a node where he has no job, and a process of his own he could trace into another
-//! program. The copy has no permission to be read: the kernel then lets nobody without privileges trace the process or
-//! read its memory, from its first instruction on, and the same holds for all that executes this copy again. A
-//! supervisor of root's stays above it and ends whatever it leaves.
+//! The user must not get a process on a node where he has no job: he could trace a process of his own and turn it into
+//! another program. So the copy has no read permission: the kernel then lets nobody without privileges trace the
+//! process or read its memory, from its first instruction on. The same holds for every later execution of this copy. A
+//! supervisor running as root stays above the process and ends any processes that it leaves.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::Permissions;
@@ -22,23 +23,23 @@ use crate::account::Account;
 use crate::bounded::{Done, Limits, run};
 use crate::message::Work;
 
-/// Where programs are looked for, whatever a user or an administrator has set.
+/// Search path for programs, independent of any setting of a user or an administrator.
 const PATH: &str = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin";
-/// What the copy may take to say its version.
+/// Limits for the copy to print its version.
 const TRIAL: Limits = Limits { time: Duration::from_secs(60), output: 64 << 10 };
-/// Can be written to by anybody but root.
+/// Mode bits that let anybody but root write.
 const WRITABLE: u32 = 0o022;
 
-/// What is started, and what it reads first.
+/// The program to start, and the first line that it reads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Task {
     Node(Work),
-    /// A step of a hook's.
+    /// A step of a hook.
     Step(String),
 }
 
 impl Task {
-    /// The subcommand with its options.
+    /// The subcommand and its options.
     fn words(&self) -> &'static [&'static str] {
         match self {
             Task::Node(Work::Agent { .. }) => &["agent", "--only-movers"],
@@ -52,7 +53,7 @@ impl Task {
     pub(crate) fn line(&self) -> Vec<u8> {
         let mut line = match self {
             Task::Node(Work::Agent { order }) => order.clone().into_bytes(),
-            // Lists of numbers can be written.
+            // Serialising a list of numbers cannot fail.
             Task::Node(Work::Look { path }) => serde_json::to_vec(path).unwrap_or_default(),
             Task::Node(Work::Remove { paths }) => serde_json::to_vec(paths).unwrap_or_default(),
             Task::Step(step) => step.clone().into_bytes(),
@@ -62,7 +63,7 @@ impl Task {
     }
 }
 
-/// Why the service cannot start this program for users.
+/// Reasons why the service cannot start this program for users.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ProgramError {
@@ -80,37 +81,37 @@ pub enum ProgramError {
     NotExecutable { file: PathBuf, problem: String },
 }
 
-/// Makes the command of a task for a user. The tests have another one, because they need not be root.
+/// Builds the command of a task for a user. The tests have another implementation, because they need not be root.
 pub trait Programs: Send + Sync {
     fn command(&self, account: &Account, task: &Task, memory: &Memory) -> Command;
 }
 
-/// How much memory a task may have.
+/// Memory limits of a task.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Memory {
-    /// Of its own in each process, in bytes.
+    /// Limit on each process's own memory, in bytes.
     pub of_process: u64,
     /// The control group of all its processes.
     pub group: Option<PathBuf>,
 }
 
-/// This very program.
+/// This program.
 #[derive(Clone, Debug)]
 pub struct Own {
-    /// What root runs.
+    /// The file that root runs.
     file: PathBuf,
-    /// What users run: a copy.
+    /// The copy that users run.
     copy: PathBuf,
-    /// The percent of their time that other users' applications may lose to a mover.
+    /// Share of their time that other users' applications may lose to a mover, in percent.
     most_harm: String,
-    /// Variables that it gets besides those of every login.
+    /// Variables that the program gets besides those of every login.
     variables: Vec<(OsString, OsString)>,
 }
 
 impl Own {
-    /// `folder`: where a copy of this program is put. `most_harm`: the percent of their time that other users'
-    /// applications may lose to a mover. `kept`: which of this process's own variables the started programs have too.
-    /// `variables`: more of theirs.
+    /// `folder`: target folder of the copy of this program. `most_harm`: share of their time that other users'
+    /// applications may lose to a mover, in percent. `kept`: names of this process's variables that the started
+    /// programs also get. `variables`: further variables of the started programs.
     ///
     /// # Errors
     /// [`ProgramError`].
@@ -129,8 +130,8 @@ impl Own {
     }
 }
 
-/// Puts a copy of a program into a folder that others can execute and not read, and returns its path. A copy that was
-/// there is replaced; processes that run it go on.
+/// Copies a program into a folder so that others can execute but not read it, and returns the copy's path. Replaces an
+/// existing copy; processes that run it go on.
 fn copy_for_users(file: &Path, folder: &Path) -> Result<PathBuf, ProgramError> {
     let copy = folder.join("landbridge");
     let make = || {
@@ -155,20 +156,20 @@ fn copy_for_users(file: &Path, folder: &Path) -> Result<PathBuf, ProgramError> {
     }
 }
 
-/// A new file with a name of its own.
+/// Creates a new file under a temporary name.
 fn tempfile_in(folder: &Path) -> std::io::Result<(PathBuf, std::fs::File)> {
     let path = folder.join(format!(".landbridge-{}", std::process::id()));
-    // What a service that was killed has left under this number.
+    // A killed service with the same process id may have left this file.
     let _ = std::fs::remove_file(&path);
     let file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
     Ok((path, file))
 }
 
-/// Whether nobody but root can put another program there.
+/// Fails if anybody but root can replace the program.
 fn safe(file: &Path) -> Result<(), ProgramError> {
     for path in file.ancestors() {
         let found = std::fs::metadata(path).map_err(ProgramError::Unknown)?;
-        // In a folder with the sticky bit, others cannot replace what is root's.
+        // In a folder with the sticky bit, others cannot replace root's files.
         let sticky = found.is_dir() && found.mode() & 0o1000 != 0;
         if found.uid() != 0 || (found.mode() & WRITABLE != 0 && !sticky) {
             return Err(ProgramError::Writable(path.to_owned()));
@@ -192,7 +193,7 @@ impl Programs for Own {
         command.env_clear().env("PATH", PATH).envs(self.variables.iter().cloned());
         command.env("HOME", &account.home).env("USER", &account.name).env("LOGNAME", &account.name);
         command.env(MOST_HARM, &self.most_harm);
-        // The home may be on a file system where root is nobody, so only the user's process goes there.
+        // The home may be on a file system where root has no rights, so only the user's process enters it.
         command.current_dir("/");
         command
     }
@@ -217,10 +218,10 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let programs = folder.path().join("programs");
         for _ in 0..2 {
-            // The copy of a service that was killed is replaced.
+            // The copy that a killed service left is replaced.
             let copy = match copy_for_users(Path::new("/usr/bin/env"), &programs) {
                 Ok(copy) => copy,
-                // Without root the folder is not root's.
+                // Without root, the folder does not belong to root.
                 Err(ProgramError::Writable(_)) if !rustix::process::geteuid().is_root() => return,
                 Err(error) => panic!("{error}"),
             };

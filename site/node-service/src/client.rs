@@ -1,7 +1,9 @@
-//! The caller's end: a user's credential to a node's service, or a hook's request to that of its own machine.
+//! The caller's end: sends a user's credential to a node's service, or a hook's request to the service of its own
+//! machine.
 //!
-//! The program that answers must prove to be root's: on the network by a credential for each answer, on the local
-//! socket by the identity that the system reports. Otherwise any user could take the place of a service that restarts.
+//! The program that answers must prove that it runs as root: on the network by a credential for each answer, on the
+//! local socket by the identity that the system reports. Otherwise any user could take the place of a service that
+//! restarts.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream, ToSocketAddrs};
@@ -19,21 +21,22 @@ use crate::credential::{BEGIN, CredentialError, Credentials, Opened};
 use crate::message::{Answer, HookRequest, LONGEST, MOST_OUTPUT, Nonce, Reply, Request, VERSION};
 use crate::stream::{LineError, Timed, keep_alive, line};
 
-/// How long a node may take to accept a connection, and to answer.
+/// Time limits for a node to accept a connection, and to answer.
 const CONNECT: Duration = Duration::from_secs(10);
 const ANSWER: Duration = Duration::from_secs(30);
-/// How long a hook waits for the service of its own machine, which may be starting again, and how often it looks.
+/// Time limit for a hook to reach the service of its own machine, which may be restarting; and the interval of its
+/// attempts.
 const BACK: Duration = Duration::from_secs(20);
 const LOOK: Duration = Duration::from_millis(100);
-/// How long what was ordered may take. Connections to lost machines end by themselves.
+/// Time limit for the ordered work. Connections to lost machines end by themselves.
 const WORK: Duration = Duration::from_secs(365 * 24 * 3600);
-/// Who makes a service's credentials and opens what callers make.
+/// The user who makes a service's credentials and opens those of callers.
 const ROOT: u32 = 0;
 
 const REMEDY: &str = "does the node service run there (`systemctl status landbridge-node`)? An administrator installs it \
                       with `landbridge slurm install`";
 
-/// Why nothing was done.
+/// Reasons for an order not being carried out.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum CallError {
@@ -55,7 +58,7 @@ pub enum CallError {
     Unproven { address: String, problem: UntrustedText },
 }
 
-/// How what was ordered has ended.
+/// The result of an order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ended {
     pub code: i32,
@@ -63,8 +66,8 @@ pub struct Ended {
     pub words: UntrustedText,
 }
 
-/// Has a node do something as this process's user. What is read from `input` goes to what was started, which the end
-/// of `input` ends too.
+/// Has a node do work as this process's user. Bytes from `input` go to the started program; the end of `input` also
+/// ends the program.
 ///
 /// # Errors
 /// [`CallError`].
@@ -79,12 +82,13 @@ pub fn order(
     if found.is_empty() {
         return Err(CallError::Unknown { address: address.to_owned() });
     }
-    // A request can be written. Before the connection, because a service serves those first that prove something.
+    // Serialising a request cannot fail. Seal before connecting, because a service first serves callers that have
+    // proved something.
     let mut credential = credentials.seal(&serde_json::to_vec(request).unwrap_or_default(), ROOT)?;
     credential.push(b'\n');
     let stream = connect(&found).map_err(failed)?;
     keep_alive(&stream);
-    // A service that refuses at once may have closed its end; its answer says why.
+    // A service that refuses at once may have closed its end; its answer contains the reason.
     let _ = (&stream).write_all(&credential);
     let write = stream.try_clone().map_err(failed)?;
     let read = |line: &[u8]| proven(address, credentials, &request.nonce, line);
@@ -103,11 +107,11 @@ fn connect(found: &[SocketAddr]) -> io::Result<TcpStream> {
     Err(last)
 }
 
-/// The answer in a line from the network, if root has made it for this request.
+/// The answer in a line from the network, if root made it for this request.
 fn proven(address: &str, credentials: &dyn Credentials, nonce: &Nonce, line: &[u8]) -> Result<Answer, CallError> {
     let unproven = |problem: UntrustedText| CallError::Unproven { address: address.to_owned(), problem };
     if !line.starts_with(BEGIN) {
-        // A service does not know for whom to prove itself before the caller has; it only ever refuses then.
+        // A service cannot seal an answer before the caller has proved its identity; it then only refuses.
         let said = serde_json::from_slice(line).map_or(UntrustedText::from_bytes(line), |answer| match answer {
             Answer::Refused { reason } => reason,
             Answer::Started => "started".into(),
@@ -126,8 +130,8 @@ fn proven(address: &str, credentials: &dyn Credentials, nonce: &Nonce, line: &[u
     }
 }
 
-/// Has the service of this machine do a step of a hook's. A service that is not there may be starting again: it is
-/// waited for, at most 20 s.
+/// Has the service of this machine carry out a step of a hook. If nothing listens, the service may be restarting: this
+/// waits for it, at most 20 s.
 ///
 /// # Errors
 /// [`CallError`].
@@ -166,7 +170,7 @@ pub(crate) fn hook_within(
     converse(&address, stream, read, input, write, |write| drop(write.shutdown(Shutdown::Write)))
 }
 
-/// Nobody listens at a socket, or it has not been made yet.
+/// True if nothing listens at the socket, or the socket does not exist yet.
 fn is_absent(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound)
 }
@@ -181,7 +185,7 @@ fn converse<W: Write + Send + 'static>(
 ) -> Result<Ended, CallError> {
     let mut bytes = Vec::new();
     let mut answer = |within| {
-        // Each byte of output may take six in JSON.
+        // Each byte of output may take six bytes in JSON.
         let line = line(&mut stream, &mut bytes, LONGEST.max(7 * MOST_OUTPUT), within);
         read(&line.map_err(|problem| CallError::Lost { address: address.to_owned(), problem })?)
     };
@@ -189,9 +193,9 @@ fn converse<W: Write + Send + 'static>(
     if first != Answer::Started {
         return ended(address, first);
     }
-    // It ends with this process at the latest; the answer does not wait for it.
+    // This thread ends with the process at the latest; the answer does not wait for it.
     std::thread::spawn(move || {
-        // If the service is gone, its missing answer says so.
+        // If the service is gone, reading its answer fails.
         let _ = std::io::copy(&mut input, &mut write);
         end(&write);
     });

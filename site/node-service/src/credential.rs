@@ -1,7 +1,8 @@
-//! Munge credentials: a text that only a user's own process can have had made, by the commands `munge` and `unmunge`.
+//! Munge credentials: texts that only a user's own processes can obtain, through the commands `munge` and `unmunge`.
 //!
-//! Munge itself refuses what was forged, was used on this node before, is too old, or may be read by others only. Its
-//! commands are used instead of its library, which would be a second way for a fault in C to reach this process.
+//! Munge itself refuses a credential that is forged, was used on this node before, is too old, or is for another
+//! reader. This crate runs its commands instead of linking its library, whose faults in C could otherwise reach this
+//! process.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,15 +13,15 @@ use types::UntrustedText;
 
 use crate::bounded::{Limits, RunError, run};
 
-/// How long a credential is good for, whatever its maker has asked munge for.
+/// Largest accepted age of a credential in seconds, whatever lifetime its maker requested from munge.
 pub const MOST_AGE_S: u64 = 60;
-/// The longest payload that is encrypted in bytes.
+/// The longest payload that is encrypted, in bytes.
 const LONGEST: usize = 128 << 10;
 
-/// Munged answers at once; its largest message is a mebibyte.
+/// Munged answers at once; its largest message is one mebibyte.
 const LIMITS: Limits = Limits { time: Duration::from_secs(20), output: 2 << 20 };
 
-/// Why there is no credential, or why one is not accepted.
+/// Reasons for failing to make or accept a credential.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum CredentialError {
@@ -28,7 +29,7 @@ pub enum CredentialError {
     Command { command: &'static str, source: RunError },
     #[error("munge made no credential: {0}: is munged running on this machine?")]
     Make(UntrustedText),
-    /// What munge says, such as `Invalid credential`.
+    /// Munge's message, such as `Invalid credential`.
     #[error("munge refuses the credential: {0}")]
     Refused(UntrustedText),
     #[error("the credential is {0} s old, at most {MOST_AGE_S} are accepted: are the clocks of both machines set?")]
@@ -39,15 +40,15 @@ pub enum CredentialError {
     Long(usize),
 }
 
-/// What was in a credential.
+/// The contents of a credential.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Opened {
-    /// Whose process had it made.
+    /// The user whose process made it.
     pub user: u32,
     pub payload: Vec<u8>,
 }
 
-/// The first bytes of each credential, by which a line with one is recognised.
+/// The first bytes of each credential; they identify a line that holds one.
 pub const BEGIN: &[u8] = b"MUNGE:";
 
 /// Makes and opens credentials.
@@ -56,18 +57,18 @@ pub trait Credentials: Send + Sync {
     /// It is not accepted.
     fn open(&self, credential: &[u8]) -> Result<Opened, CredentialError>;
 
-    /// A credential of this process's user, one line, that only `reader` can open, and that is good for
+    /// Makes a credential of this process's user, one line, that only `reader` can open and that is valid for
     /// [`MOST_AGE_S`].
     ///
     /// # Errors
-    /// Munge makes none.
+    /// Munge fails to make one.
     fn seal(&self, payload: &[u8], reader: u32) -> Result<Vec<u8>, CredentialError>;
 }
 
 /// The site's munge, through the socket of this machine's munged.
 #[derive(Clone, Debug, Default)]
 pub struct Munge {
-    /// `None`: where munge itself looks.
+    /// `None`: munge's default socket.
     pub socket: Option<PathBuf>,
 }
 
@@ -86,7 +87,7 @@ impl Credentials for Munge {
         let mut command = self.command("unmunge");
         command.args(["--numeric", "--keys=STATUS,ENCODE_TIME,DECODE_TIME,UID"]);
         let (code, out, words) = talk("unmunge", command, credential)?;
-        // It prints what is in a credential also if it does not accept it.
+        // It prints the contents of a credential even if it does not accept it.
         match code {
             Some(0) => parse(&out),
             _ if words.is_blank() => Err(CredentialError::Refused(status(&out).into())),
@@ -108,7 +109,7 @@ impl Credentials for Munge {
     }
 }
 
-/// What munge says of a credential that is genuine and not accepted, in numbers that its library defines.
+/// Munge's reason for refusing a genuine credential, from the status number that its library defines.
 fn status(output: &[u8]) -> String {
     let text = String::from_utf8_lossy(output);
     let status = text.lines().find_map(|line| line.strip_prefix("STATUS:")).map_or("", str::trim);
@@ -121,7 +122,7 @@ fn status(output: &[u8]) -> String {
     }
 }
 
-/// Runs a command of munge, with this standard input. Returns its exit code, output and words.
+/// Runs a munge command with this standard input. Returns its exit code, output and standard error.
 fn talk(
     name: &'static str,
     command: Command,
@@ -133,7 +134,7 @@ fn talk(
     Ok((done.code, done.stdout, words.into()))
 }
 
-/// Reads unmunge's output: lines `KEY: number`, an empty line, the payload.
+/// Parses unmunge's output: lines `KEY: number`, an empty line, the payload.
 fn parse(output: &[u8]) -> Result<Opened, CredentialError> {
     let end = output.windows(2).position(|pair| pair == b"\n\n").ok_or(CredentialError::Output("payload"))?;
     let head = String::from_utf8_lossy(&output[..end]);

@@ -1,4 +1,4 @@
-//! What a job script asks for: lines `#BB_LUA landbridge stage_in=SRC=DST …`. Pure.
+//! The requests in a job script: lines `#BB_LUA landbridge stage_in=SRC=DST …`. Pure.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -8,13 +8,13 @@ use thiserror::Error;
 use types::UntrustedText;
 use types::quantity::parse_byte_rate;
 
-/// How such a line begins, as `burst_buffer.conf` says.
+/// The start of such a line, as `burst_buffer.conf` configures it.
 pub const DIRECTIVE: &str = "#BB_LUA";
 const OURS: &str = "landbridge";
 const WORDS: &str = "stage_in=SRC=DST, stage_out=SRC=DST, rate=RATE, harm=PERCENT, \
                      allow_other_owner, keep, pin and pin=cheaper";
 
-/// What is moved for a job.
+/// The transfers of a job.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
     pub inputs: Vec<Transfer>,
@@ -23,19 +23,19 @@ pub struct Plan {
     pub rate: Option<String>,
     /// Percent, as the user wrote it.
     pub harm: Option<String>,
-    /// Folders that belong to other users may get something.
+    /// Transfers may write into folders that belong to other users.
     pub other_owner: bool,
-    /// Inputs stay where the job has run.
+    /// Inputs stay on the nodes where the job has run.
     pub keep: bool,
     pub pin: Pin,
 }
 
-/// When a job starts on no other nodes than those that have its input.
+/// When a job is pinned to the nodes that have its input.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Pin {
     #[default]
     Never,
-    /// When copying it to others would take longer than these make the job wait.
+    /// If copying the input to other nodes would take longer than the job waits for these.
     Cheaper,
     Always,
 }
@@ -43,17 +43,17 @@ pub enum Pin {
 /// One source and its target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Transfer {
-    /// Of an input a place, or an absolute path that each of the job's nodes reads itself; of an output an absolute
-    /// path on the job's first node, or on all of them if `to` tells them apart by [`NODE`].
+    /// For an input: a place, or an absolute path that each of the job's nodes reads itself. For an output: an absolute
+    /// path on the job's first node, or on all its nodes if `to` distinguishes them by [`NODE`].
     pub from: String,
-    /// The same with both exchanged.
+    /// As `from`, with input and output exchanged.
     pub to: String,
 }
 
-/// In the target of an output, the name of the node that it comes from. Slurm removes `%n` from these lines.
+/// In the target of an output, stands for the name of the node that it comes from. Slurm removes `%n` from these lines.
 pub const NODE: &str = "{node}";
 
-/// What is wrong with a line; for the user who submits the job.
+/// An error in a line, for the user who submits the job.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("line {line} of the job script: `{word}`: {problem}")]
 pub struct DirectiveError {
@@ -62,7 +62,7 @@ pub struct DirectiveError {
     problem: String,
 }
 
-/// Reads a job script as far and in the way that Slurm does.
+/// Parses a job script to the point where Slurm stops, by Slurm's rules.
 ///
 /// # Errors
 /// [`DirectiveError`].
@@ -84,17 +84,17 @@ pub fn parse(script: &[u8]) -> Result<Plan, DirectiveError> {
     Ok(plan)
 }
 
-/// A directive without its first word, with the lines that continue it.
+/// A directive without its first word, with its continuation lines.
 struct Directive {
     /// The number of its first line.
     line: usize,
     text: Vec<u8>,
 }
 
-/// The directives of a script as Slurm finds them (`_xlate_batch` in its `burst_buffer_lua.c`): empty lines do not
-/// count; the first line that does not begin with `#` ends the search, also one of blanks alone. A directive that ends
-/// in a backslash continues in the next directive, unless another comment stands between them. If a blank stands before
-/// the backslash, blanks at the beginning of the next part are dropped.
+/// Finds the directives of a script by Slurm's rules (`_xlate_batch` in its `burst_buffer_lua.c`): empty lines are
+/// ignored; the first line that does not begin with `#`, even one of only blanks, ends the search. A directive that
+/// ends in a backslash continues in the next directive, unless another comment stands between them. If a blank precedes
+/// the backslash, leading blanks of the next part are dropped.
 fn directives(script: &[u8]) -> Vec<Directive> {
     let script = script.split(|byte| *byte == 0).next().unwrap_or_default();
     let mut found: Vec<Directive> = Vec::new();
@@ -124,13 +124,13 @@ fn directives(script: &[u8]) -> Vec<Directive> {
     found
 }
 
-/// As `isspace` of C has it.
+/// C's `isspace`.
 fn is_blank(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t'..=b'\r')
 }
 
 impl Plan {
-    /// Whether nothing is moved.
+    /// True if nothing is moved.
     pub fn is_empty(&self) -> bool {
         self.inputs.is_empty() && self.outputs.is_empty()
     }
@@ -178,7 +178,7 @@ fn transfer(value: &str) -> Result<Transfer, String> {
     Ok(Transfer { from: from.to_owned(), to: to.to_owned() })
 }
 
-/// The path of an input itself: one that ends in a slash is a folder, in which the source has its own name.
+/// The path of an input itself: a path that ends in a slash is a folder, in which the source keeps its own name.
 fn named(Transfer { from, to }: &Transfer) -> Result<String, String> {
     if !means_into(Path::new(to)) {
         return Ok(to.clone());
@@ -189,7 +189,7 @@ fn named(Transfer { from, to }: &Transfer) -> Result<String, String> {
     Ok(format!("{}/{name}", to.trim_end_matches(['/', '.'])))
 }
 
-/// A place of another site, or an absolute path: there is no working directory yet.
+/// Accepts a place of another site, or an absolute path: there is no working directory yet.
 fn place(text: &str) -> Result<(), String> {
     let place = Place::parse(OsStr::new(text)).map_err(|e| e.to_string())?;
     if place.is_several() {
@@ -201,7 +201,7 @@ fn place(text: &str) -> Result<(), String> {
     }
 }
 
-/// A path on the job's own nodes.
+/// Accepts a path on the job's own nodes.
 fn on_nodes(text: &str) -> Result<(), String> {
     let place = Place::parse(OsStr::new(text)).map_err(|e| e.to_string())?;
     if place.site.is_some() || place.node != Node::Any {
@@ -267,7 +267,7 @@ mod tests {
         assert_eq!(inputs("#BB_LUA landbridge stage_in=b:/x\\\n#BB_LUA=/y stage_in=b:/z=/w\n"), two, "within a word");
         let three = "#BB_LUA landbridge \\\n#BB_LUA stage_in=b:/x=/y \\\n#BB_LUA stage_in=b:/z=/w\n";
         assert_eq!(inputs(three), two);
-        // A comment ends the continuation; what follows is a directive of its own, and not ours.
+        // A comment ends the continuation; the next line is a directive of its own, and not ours.
         let apart = "#BB_LUA landbridge stage_in=b:/x=/y \\\n# text\n#BB_LUA stage_in=b:/z=/w\n";
         assert_eq!(inputs(apart), ["b:/x /y"]);
         assert_eq!(inputs("#BB_LUAlandbridge stage_in=b:/x=/y\n"), ["b:/x /y"], "the word needs no blank behind it");

@@ -1,8 +1,9 @@
-//! What Slurm's hooks do for a job: its input goes to the nodes that Slurm predicts, what is missing where it starts
-//! comes from a node that has it, its output leaves after it. At the end its copies go (`teardown`).
+//! The work of Slurm's hooks for a job. Its input goes to the nodes that Slurm predicts. Input that is missing on the
+//! nodes where the job starts comes from a node that has it. Its output is moved away after the job. At the end its
+//! copies are removed (`teardown`).
 //!
-//! The other site is asked for an input once. Predictions may change until the job starts, so whatever is missing is
-//! copied node to node; only if no copy can be read is the source read again.
+//! The other site is asked for an input once. Predictions may change until the job starts, so missing input is copied
+//! node to node; the source is read again only if no copy can be read.
 
 use std::time::Duration;
 
@@ -13,88 +14,88 @@ use crate::record::{Copies, Record, Records};
 use crate::step::{Checked, End, Step};
 use crate::teardown::forget_others;
 
-/// How often Slurm is asked for its prediction.
+/// Interval at which Slurm is asked for its prediction.
 pub const LOOK: Duration = Duration::from_secs(1);
-/// How long a job may be without a prediction before it is let go. Its input then goes to where it starts.
+/// Number of looks without a prediction before the job is let go. Its input then goes to the nodes where it starts.
 const UNKNOWN: u32 = 60;
-/// How often a prediction may change while a job is staged.
+/// Number of times that a prediction may change while a job is staged.
 const CHANGES: u32 = 16;
 
-/// How long output that cannot leave is tried again, with pauses that grow to `LONGEST_PAUSE`. Slurm has 128 places
-/// for all jobs whose output leaves.
+/// Time for which a failed move of output is retried, with pauses that grow to `LONGEST_PAUSE`. Slurm can move the
+/// output of at most 128 jobs at a time.
 pub const OUTPUT_PATIENCE: Duration = Duration::from_secs(600);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
-/// How often a step is tried, with pauses that double: a service that was killed is there again after two seconds, on a
-/// busy node after ten, and a transfer continues.
+/// Number of attempts for a step, with pauses that double. A killed service is back after two seconds, on a busy node
+/// after ten, and a transfer continues.
 pub(crate) const ATTEMPTS: u32 = 4;
 pub(crate) const AGAIN: Duration = Duration::from_secs(2);
 
-/// Where and when a job will start, as it looks now.
+/// The nodes and the time at which a job will start, as currently predicted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Prediction {
-    /// Empty: nobody knows.
+    /// Empty: unknown.
     pub nodes: Vec<String>,
     /// In seconds since 1970.
     pub start: Option<u64>,
 }
 
 impl Prediction {
-    /// Seconds that a job wins which starts as in another prediction. `None`: nobody knows.
+    /// Seconds by which a job that starts as in `other` would start earlier. `None`: unknown.
     fn wins(&self, other: &Prediction) -> Option<u64> {
         Some(self.start?.saturating_sub(other.start?))
     }
 }
 
-/// What Slurm knows about jobs.
+/// Slurm's information about jobs.
 pub trait Cluster {
     /// The job's user.
     ///
     /// # Errors
-    /// Slurm's words.
+    /// Slurm's message.
     fn user(&self, job: u32) -> Result<u32, String>;
 
-    /// Where and when it will start. `None`: it does not wait any more.
+    /// The predicted nodes and start of the job. `None`: it no longer waits.
     ///
     /// # Errors
-    /// Slurm's words.
+    /// Slurm's message.
     fn predicted(&self, job: u32) -> Result<Option<Prediction>, String>;
 
-    /// Where it runs or has run.
+    /// The nodes on which the job runs or has run.
     ///
     /// # Errors
-    /// Slurm's words.
+    /// Slurm's message.
     fn nodes(&self, job: u32) -> Result<Vec<String>, String>;
 
-    /// For how long it has been over, with its output moved away. `None`: it is not.
+    /// Time since the job ended and its output was moved away. `None`: it is not over.
     ///
     /// # Errors
-    /// Slurm's words.
+    /// Slurm's message.
     fn over(&self, job: u32) -> Result<Option<Duration>, String>;
 
-    /// Shows a text to its user, beside what Slurm shows of the job.
+    /// Shows a text to the job's user, beside Slurm's own information about the job.
     ///
     /// # Errors
-    /// Slurm's words.
+    /// Slurm's message.
     fn note(&self, job: u32, text: &str) -> Result<(), String>;
 
-    /// From now on it starts nowhere else.
+    /// Pins the job to these nodes: from now on it starts nowhere else.
     ///
     /// # Errors
-    /// Slurm's words.
+    /// Slurm's message.
     fn pin(&self, job: u32, nodes: &[String]) -> Result<(), String>;
 
-    /// The time since some moment.
+    /// The time since a fixed moment.
     fn now(&self) -> Duration;
 
     /// Waits.
     fn sleep(&self, time: Duration);
 }
 
-/// Does steps as users.
+/// Runs steps as users.
 pub trait Steps {
     /// # Errors
-    /// Why it failed, with the place.
+    /// The reason for the failure, with the place.
     fn run(&self, user: u32, step: &Step) -> Result<String, String>;
 }
 
@@ -108,7 +109,7 @@ pub struct Hook<'a> {
 }
 
 impl Hook<'_> {
-    /// Moves the job's input to where Slurm will start it, as far as Slurm knows.
+    /// Moves the job's input to the nodes where Slurm will start it, as far as Slurm knows.
     ///
     /// # Errors
     /// For the job's user: Slurm shows it as a comment of the job.
@@ -118,7 +119,7 @@ impl Hook<'_> {
             return Ok(());
         }
         let mut unknown = 0;
-        // Where the input was copied to last, and how many seconds that took.
+        // The nodes to which the input was copied last, and the seconds that this took.
         let mut copied: Option<(Prediction, u64)> = None;
         for _ in 0..CHANGES {
             let predicted = loop {
@@ -144,11 +145,11 @@ impl Hook<'_> {
             self.bring(&predicted.nodes)?;
             copied = Some((predicted, (self.cluster.now() - began).as_secs()));
         }
-        // What is still missing at the start is copied then.
+        // Input that is still missing at the start is copied then.
         Ok(())
     }
 
-    /// Copies what is missing to where the job starts, before it starts.
+    /// Copies missing input to the job's nodes, before the job starts.
     ///
     /// # Errors
     /// For the job's user.
@@ -162,15 +163,15 @@ impl Hook<'_> {
         self.bring(&nodes)
     }
 
-    /// Before the job waits for anything: sources and targets at sites. Slurm names no user before it has accepted a
-    /// job, so this is the first moment at which anybody can look as the job's user.
+    /// Checks sources and targets at sites before the job waits for anything. Slurm names no user before it has
+    /// accepted a job, so this is the earliest point at which a check can run as the job's user.
     fn check_other_sites(&self) -> Result<(), String> {
         let (sources, targets) = places_at_sites(self.plan);
         let ends = |places: Vec<&str>| places.into_iter().map(|place| End::Place(place.to_owned())).collect();
         self.check(ends(sources), ends(targets))
     }
 
-    /// Before the job's program starts: targets on its own nodes, and those that depend on which nodes it has.
+    /// Checks targets on the job's own nodes, and targets that depend on its nodes, before its program starts.
     fn check_own_nodes(&self, nodes: &[String]) -> Result<(), String> {
         let mut targets = Vec::new();
         for output in &self.plan.outputs {
@@ -190,7 +191,7 @@ impl Hook<'_> {
         self.check(Vec::new(), targets)
     }
 
-    /// Fails if a transfer could not begin. Whatever cannot be known keeps no job waiting: its user is told.
+    /// Fails if a transfer could not begin. If a check gives no answer, the job does not wait: its user gets a note.
     fn check(&self, sources: Vec<End>, targets: Vec<End>) -> Result<(), String> {
         if sources.is_empty() && targets.is_empty() {
             return Ok(());
@@ -207,22 +208,23 @@ impl Hook<'_> {
             return Err(format!("{}: {remedy}", joined(&unusable)));
         }
         if !unknown.is_empty() {
-            // The job goes on whether its user reads it or not.
+            // The job goes on whether or not the note reaches its user.
             let _ = self.cluster.note(self.job, &format!("not checked before the job: {}", joined(&unknown)));
         }
         Ok(())
     }
 
-    /// Moves the job's output away: all that can be. What cannot is tried again for [`OUTPUT_PATIENCE`], because its
-    /// user may make a folder or room meanwhile; then Slurm ends the job, and the output stays where it is.
+    /// Moves away as much of the job's output as possible. Retries failed moves for [`OUTPUT_PATIENCE`], because the
+    /// user may create a folder or free space meanwhile. After that Slurm ends the job, and the output stays where it
+    /// is.
     ///
     /// # Errors
-    /// For the job's user: what stays on which node.
+    /// For the job's user: the paths that stay, and their nodes.
     pub fn data_out(&self) -> Result<(), String> {
         let record = self.records.read(self.job)?;
         let begun = self.cluster.now();
         let mut left: Vec<&Transfer> = self.plan.outputs.iter().collect();
-        // The nodes from which an output has left already are not asked again.
+        // Nodes from which an output has already been moved, with its target; they are not asked again.
         let mut gone: Vec<(String, String)> = Vec::new();
         let mut pause = AGAIN;
         loop {
@@ -250,7 +252,7 @@ impl Hook<'_> {
         }
     }
 
-    /// Moves an output from the nodes that have it, except those from which it is gone. Returns what has failed.
+    /// Moves an output from the nodes that have it, except those in `gone`. Returns the failures.
     fn take_out(&self, output: &Transfer, record: &Record, gone: &mut Vec<(String, String)>) -> Vec<String> {
         let nodes = match self.nodes_with(output, record) {
             Ok(nodes) => nodes,
@@ -275,7 +277,7 @@ impl Hook<'_> {
         failed
     }
 
-    /// The nodes from which an output is taken: the first one, or all that have it.
+    /// The nodes from which an output is moved: the job's first one, or all that have it.
     fn nodes_with(&self, output: &Transfer, record: &Record) -> Result<Vec<String>, String> {
         if !output.to.contains(NODE) {
             return Ok(record.nodes.first().cloned().into_iter().collect());
@@ -288,7 +290,7 @@ impl Hook<'_> {
         }
     }
 
-    /// Which of these nodes have something at this path.
+    /// Returns the nodes on which something exists at this path.
     fn look(&self, user: u32, nodes: Vec<String>, path: &str) -> Result<Vec<String>, String> {
         let there = self.run(user, &Step::Look { nodes, path: path.to_owned() })?;
         serde_json::from_str(&there).map_err(|e| format!("a look at {path}: {e}"))
@@ -300,7 +302,7 @@ impl Hook<'_> {
         Ok(record.inputs.len() == self.plan.inputs.len() && record.inputs.iter().all(whole))
     }
 
-    /// Copies each input to those of these nodes that do not have it.
+    /// Copies each input to the nodes in `nodes` that do not have it.
     fn bring(&self, nodes: &[String]) -> Result<(), String> {
         let mut record = self.records.read(self.job)?;
         record.user = self.cluster.user(self.job)?;
@@ -315,7 +317,7 @@ impl Hook<'_> {
                 continue;
             }
             forget_others(self.job, self.cluster, self.records, to, &missing)?;
-            // Before anything is there, so that whatever is there can be removed.
+            // Recorded before the copy begins, so that its remains can be removed.
             let copies = &mut record.inputs[at];
             copies
                 .begun
@@ -330,7 +332,8 @@ impl Hook<'_> {
         Ok(())
     }
 
-    /// Those of these nodes that do not have an input. What is at its path on others must be ours: it will be removed.
+    /// Returns the nodes in `nodes` that do not have an input. A file at its path must be a copy that this job began,
+    /// because it will be removed.
     fn missing(&self, record: &mut Record, at: usize, nodes: &[String], to: &str) -> Result<Vec<String>, String> {
         let missing = |copies: &Copies| -> Vec<String> {
             nodes.iter().filter(|node| !copies.whole.contains(node)).cloned().collect()
@@ -349,7 +352,7 @@ impl Hook<'_> {
                 others.join(",")
             ));
         }
-        // A target appears as a whole, so an attempt that was cut off had come to its end there.
+        // A target appears only when complete, so an interrupted attempt had finished on these nodes.
         copies.begun.retain(|node| !ours.contains(node));
         copies.whole.extend(ours);
         Ok(missing(copies))
@@ -360,7 +363,7 @@ impl Hook<'_> {
         let target = || End::Nodes { nodes: missing.to_vec(), path: to.to_owned() };
         for node in whole {
             let source = End::Nodes { nodes: vec![node.clone()], path: to.to_owned() };
-            // Whatever is wrong with this copy, the next one may be right; in the end the source says what is.
+            // If this copy cannot be read, the next one may work; an error of the source itself is returned at the end.
             if self.step(user, source, target()).is_ok() {
                 return Ok(());
             }
@@ -383,8 +386,8 @@ impl Hook<'_> {
     }
 }
 
-/// Sources and targets that are at sites, and known before a job has nodes: not a target whose folder has the name of a
-/// node in it.
+/// Sources and targets at sites that are known before a job has nodes: targets whose folder contains a node's name are
+/// left out.
 pub fn places_at_sites(plan: &Plan) -> (Vec<&str>, Vec<&str>) {
     let is_at_site = |place: &&str| !place.starts_with('/');
     let sources = plan.inputs.iter().map(|input| input.from.as_str()).filter(is_at_site);
@@ -392,13 +395,13 @@ pub fn places_at_sites(plan: &Plan) -> (Vec<&str>, Vec<&str>) {
     (sources.collect(), targets.filter(|to| !folder_has_node(to)).collect())
 }
 
-/// Whether the folder of a target, and not only its last name, depends on the node.
+/// True if the folder of a target, and not only its last name, depends on the node.
 fn folder_has_node(to: &str) -> bool {
     let to = to.trim_end_matches('.');
     to.rsplit_once('/').is_some_and(|(folder, _)| folder.contains(NODE))
 }
 
-/// Does a step, again if it fails: what can go wrong for a moment and what cannot look alike from here.
+/// Runs a step, and repeats it if it fails: temporary and permanent failures look alike here.
 pub(crate) fn run((cluster, steps): (&dyn Cluster, &dyn Steps), user: u32, step: &Step) -> Result<String, String> {
     let mut result = steps.run(user, step);
     for attempt in 0..ATTEMPTS - 1 {

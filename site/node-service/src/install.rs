@@ -1,11 +1,12 @@
-//! What an installation changes on a machine, and how to undo it. Pure: from what is there to a list of changes.
+//! The changes that an installation makes on a machine, and their undoing. Pure: maps existing files to a list of
+//! changes.
 //!
-//! Nothing of an administrator's is overwritten. Files that are ours begin with a line that says so; lines in
-//! `slurm.conf` stand between two of ours.
+//! No file of an administrator is overwritten. Our files begin with a line that identifies them; our lines in
+//! `slurm.conf` stand between two marker lines.
 
 use thiserror::Error;
 
-/// How the files that we write begin, behind a comment's first character.
+/// The start of each file that we write, after the comment character.
 const MARK: &str = "Written by `landbridge slurm install`";
 /// The lines around ours in `slurm.conf`.
 const BEGIN: &str = "# Begin of what `landbridge slurm install` has added";
@@ -13,30 +14,30 @@ const END: &str = "# End of what `landbridge slurm install` has added";
 const BURST_BUFFER: &str = "BurstBufferType";
 const LUA: &str = "burst_buffer/lua";
 
-/// Where things are on this machine.
+/// Paths on this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Paths {
     /// This program.
     pub command: String,
     pub slurm_conf: String,
     pub unit: String,
-    /// Beside `slurm.conf`.
+    /// In the folder of `slurm.conf`.
     pub lua: String,
     pub burst_buffer_conf: String,
-    /// The folder of what is known about jobs, which Slurm's user can write.
+    /// The folder of the records of jobs, which Slurm's user can write.
     pub state: String,
     /// The socket for hooks.
     pub service: String,
 }
 
-/// A file and what is in it; `None`: there is none.
+/// A file and its contents; `None`: it does not exist.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct File {
     pub path: String,
     pub text: Option<String>,
 }
 
-/// Why nothing is changed.
+/// Reasons for changing nothing.
 #[derive(Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum InstallError {
@@ -50,7 +51,7 @@ pub enum InstallError {
     Torn { path: String },
 }
 
-/// What a machine is in the cluster.
+/// The role of a machine in the cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// Only movers run there.
@@ -59,7 +60,7 @@ pub enum Role {
     Controller,
 }
 
-/// The files as they should be. `read` returns what is in a file.
+/// Returns the files to write, with their new contents. `read` returns the contents of a file.
 ///
 /// # Errors
 /// [`InstallError`]; then nothing should be changed.
@@ -106,7 +107,7 @@ pub fn install(paths: &Paths, role: Role, read: impl Fn(&str) -> Option<String>)
     Ok(files)
 }
 
-/// The files as they were before, as far as they are ours.
+/// Returns the files to restore: our files are removed, and our lines in `slurm.conf`.
 ///
 /// # Errors
 /// [`InstallError::Torn`].
@@ -140,7 +141,7 @@ fn without_ours(path: &str, conf: &str) -> Result<String, InstallError> {
     Ok(format!("{}{rest}", &conf[..begin]))
 }
 
-/// What a change looks like: lines that go and lines that come, as `diff` has them.
+/// The lines that a change removes and adds, in `diff` format.
 pub fn shown(before: Option<&str>, after: Option<&str>) -> Vec<String> {
     let lines = |text: Option<&str>| -> Vec<String> { text.unwrap_or_default().lines().map(str::to_owned).collect() };
     let (old, new) = (lines(before), lines(after));

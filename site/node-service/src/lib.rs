@@ -1,15 +1,15 @@
-//! The service of a Slurm node: it does what a user orders with a munge credential, as that user.
+//! The service of a Slurm node: it carries out orders that users send with munge credentials, as these users.
 //!
-//! Movers behind other users' jobs need somebody who starts them there; only root can. This service decides who a
-//! caller is ([`credential`]), whether the order is one that it does ([`admission`]), and starts this program again as
-//! that user ([`child`]). Before that, nothing of the user's is opened: no path of a user's ever reaches a process with
-//! root's rights. It knows nothing of gateways, or of what is moved: an order is bytes that the started program reads.
+//! Movers beside other users' jobs must be started on their nodes, which only root can do. This service authenticates a
+//! caller ([`credential`]), decides whether the order is acceptable ([`admission`]), and starts this program again as
+//! that user ([`child`]). Before that it opens no file of the user: no path from a user ever reaches a process with
+//! root's rights. It knows nothing of gateways or of the moved files: an order is bytes that the started program reads.
 //!
-//! It refuses root, callers without an account, orders for another node, and credentials that were used before, are
-//! too old or come from the future. Start reading at [`service`].
+//! It refuses root, callers without an account, orders for another node, and credentials that were used before, are too
+//! old or come from the future. Start reading at [`service`].
 //!
-//! Slurm's hooks have the service of the controller's machine do steps as a job's user. What they do for a job is in
-//! [`hook`] and [`teardown`], which know Slurm and the service by interfaces only.
+//! Slurm's hooks have the service of the controller's machine carry out steps as a job's user. Their work for a job is
+//! in [`hook`] and [`teardown`], which know Slurm and the service only through interfaces.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]

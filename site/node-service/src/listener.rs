@@ -6,14 +6,14 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener, ToSocketAddrs};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, listen as start, socket_with, sockopt};
 
-/// Connections that may wait to be accepted.
+/// Number of connections that may wait to be accepted.
 const BACKLOG: i32 = 1024;
 
-/// Listens on `address:port`. `[::]` means every address of both families, whatever the system's default is
+/// Listens on `address:port`. `[::]` means every address of both families, independent of the system's default
 /// (`net.ipv6.bindv6only`), and 0.0.0.0 on a machine whose kernel has no IPv6.
 ///
 /// # Errors
-/// The system's: the address is no address of this machine, or somebody has its port.
+/// The system's error: the address does not belong to this machine, or the port is in use.
 pub fn listen(address: &str) -> io::Result<TcpListener> {
     let mut last = io::Error::other("the name has no address");
     for address in address.to_socket_addrs()? {
@@ -41,7 +41,7 @@ fn open(address: SocketAddr) -> io::Result<TcpListener> {
     if every && address.is_ipv6() {
         sockopt::set_ipv6_v6only(&socket, false)?;
     }
-    // A restarted service must not wait until the previous one's connections time out.
+    // A restarted service must not wait until the previous one's connections have timed out.
     sockopt::set_socket_reuseaddr(&socket, true)?;
     bind(&socket, &address)?;
     start(&socket, BACKLOG)?;

@@ -1,9 +1,9 @@
-//! Callers from the network that have not proved who they are: one thread for all of them.
+//! Network callers that have not yet proved their identity, all served by one thread.
 //!
-//! A caller whose line is complete goes on to one of a few threads that open credentials. So a caller that proves
-//! something is served before all that are silent, whatever their number. If there are more than the limit, or their
-//! unfinished lines take too much memory, the one that has been silent longest makes room: a caller sends its line with
-//! its connection.
+//! A caller whose line is complete goes on to one of a few threads that open credentials. So a caller with a complete
+//! line is served before all silent ones, whatever their number. If there are more callers than the limit, or their
+//! unfinished lines take too much memory, the caller that has been silent longest is dropped: an honest caller sends
+//! its line as soon as it is connected.
 
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read};
@@ -19,19 +19,19 @@ use crate::message::LONGEST;
 use crate::service::{Service, accepted, refuse_now};
 use crate::stream::LineError;
 
-/// How long a caller may take to send its line.
+/// Time limit for a caller to send its line.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How often to look for callers that took longer.
+/// Interval of checks for callers that exceed it.
 const LOOK: Duration = Duration::from_millis(250);
-/// Threads that open credentials: each waits for a process of munge's.
+/// Number of threads that open credentials: each waits for a process of munge.
 const OPENERS: usize = 4;
-/// Most complete lines that wait for one of them.
+/// Largest number of complete lines that wait for one of these threads.
 const MOST_READY: usize = 256;
-/// Most bytes of unfinished lines.
+/// Largest total of unfinished lines in bytes.
 const MOST_BYTES: usize = 32 << 20;
-/// How long a refused caller may go on sending: closing a connection with unread bytes would take the reason away.
+/// Time for which a refused caller may go on sending: closing a connection with unread bytes would discard the reason.
 const LAST: Duration = Duration::from_millis(500);
-/// Most callers that are accepted before others are read.
+/// Largest number of callers accepted before others are read.
 const MOST_ACCEPTED: usize = 64;
 
 /// A caller that has not sent its line.
@@ -40,11 +40,11 @@ struct Stranger {
     from: IpAddr,
     bytes: Vec<u8>,
     since: Instant,
-    /// It was refused, and what it sends is not kept.
+    /// It was refused; its further bytes are discarded.
     is_refused: bool,
 }
 
-/// A caller with a line, and what came behind it.
+/// A caller with a complete line, and the bytes after it.
 struct Ready {
     stream: TcpStream,
     from: IpAddr,
@@ -62,7 +62,7 @@ impl Service {
     /// Serves callers from the network, each with a credential, until the listener fails.
     ///
     /// # Errors
-    /// The listener's.
+    /// The listener's error.
     pub fn serve(self: &Arc<Self>, listener: &TcpListener) -> std::io::Result<()> {
         listener.set_nonblocking(true)?;
         let queue = Arc::new(Queue::default());
@@ -85,7 +85,7 @@ impl Service {
         }
     }
 
-    /// Accepts callers at the end of the list. If it is full, its first is dropped.
+    /// Accepts callers at the end of the list. If it is full, its first caller is dropped.
     fn accept(&self, listener: &TcpListener, strangers: &mut VecDeque<Stranger>) -> std::io::Result<()> {
         let limit = self.limits.strangers;
         for _ in 0..MOST_ACCEPTED {
@@ -102,19 +102,20 @@ impl Service {
             {
                 self.dismiss(&first, &Refusal::Crowded(limit));
             }
-            // A caller with IPv4 is the same one on a socket of both families.
+            // On a socket of both families, a caller with IPv4 counts as the same address.
             let (from, since) = (from.ip().to_canonical(), Instant::now());
             strangers.push_back(Stranger { stream, from, bytes: Vec::new(), since, is_refused: false });
         }
         Ok(())
     }
 
-    /// Reads what strangers have sent. Those with a line, at the end, or too late, leave the list.
+    /// Reads from the strangers. Those with a complete line, at the end of their connection, or too late, leave the
+    /// list.
     fn read(&self, strangers: &mut VecDeque<Stranger>, ready: &[bool], queue: &Queue) {
         let mut kept = VecDeque::with_capacity(strangers.len());
         let mut bytes = 0;
         for (at, mut stranger) in strangers.drain(..).enumerate() {
-            // One that was accepted after the look has no place in it, and may have sent its line already.
+            // A caller accepted after the poll is not in `ready`, and may have sent its line already.
             match step(&mut stranger, ready.get(at).copied().unwrap_or(true)) {
                 Ok(None) => {
                     bytes += stranger.bytes.len();
@@ -148,7 +149,7 @@ impl Service {
     }
 }
 
-/// Which of the listener and the strangers, in their order, can be read.
+/// Waits at most [`LOOK`]; returns whether the listener and each stranger, in order, can be read.
 fn wait(listener: &TcpListener, strangers: &VecDeque<Stranger>) -> std::io::Result<Vec<bool>> {
     let streams = strangers.iter().map(|stranger| stranger.stream.as_fd());
     let all = std::iter::once(listener.as_fd()).chain(streams);
@@ -161,10 +162,10 @@ fn wait(listener: &TcpListener, strangers: &VecDeque<Stranger>) -> std::io::Resu
     Ok(polled.iter().map(|polled| !polled.revents().is_empty()).collect())
 }
 
-/// A line and what came behind it.
+/// A line and the bytes after it.
 type Line = (Vec<u8>, Vec<u8>);
 
-/// The line of a stranger, once it is complete.
+/// Returns the line of a stranger once it is complete.
 fn step(stranger: &mut Stranger, is_ready: bool) -> Result<Option<Line>, LineError> {
     let mut buffer = [0; 64 << 10];
     if is_ready {
@@ -195,7 +196,8 @@ fn step(stranger: &mut Stranger, is_ready: bool) -> Result<Option<Line>, LineErr
 }
 
 impl Queue {
-    /// If too many wait already, one in the middle makes room: neither the first nor the last to come gains by numbers.
+    /// If too many lines wait already, drops one in the middle: then a flood displaces neither the oldest nor the
+    /// newest.
     fn add(&self, ready: Ready) {
         let mut waiting = self.ready.lock().unwrap_or_else(PoisonError::into_inner);
         if waiting.len() >= MOST_READY

@@ -1,4 +1,4 @@
-//! Lines of the service's log that its callers cause: a few for each of them ([`LogLines`]).
+//! Log lines of the service that its callers cause, limited per caller ([`LogLines`]).
 
 use std::sync::{LazyLock, Mutex, PoisonError};
 use std::time::Instant;
@@ -7,7 +7,8 @@ use types::log_lines::{LogLines, Suppressed};
 
 static LINES: LazyLock<(Instant, Mutex<LogLines>)> = LazyLock::new(|| (Instant::now(), Mutex::default()));
 
-/// Whether a line caused by a caller may be logged. `from`: its address, of which the port does not count, or `a hook`.
+/// Returns `Some` if a line caused by a caller may be logged. `from`: `a hook`, or the caller's address, whose port
+/// does not count.
 pub(crate) fn may(from: &str) -> Option<Suppressed> {
     let (since, lines) = &*LINES;
     let peer = from.rsplit_once(':').map_or(from, |(address, _)| address);

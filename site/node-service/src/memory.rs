@@ -1,35 +1,37 @@
-//! How much memory the movers of one user may have on this node, so that no user takes what another one's need.
+//! Memory limits for the movers of each user on this node, so that no user takes memory that another user's movers
+//! need.
 //!
-//! [`Groups`]: each user has a control group (version 2) with `memory.max`, in it one group for each order. Whatever an
-//! order leaves is killed with its group.
+//! [`Groups`]: each user has a control group (version 2) with `memory.max`, and in it one group for each order.
+//! Processes that an order leaves are killed with its group.
 //!
-//! [`Turns`]: where the service may make no groups, each user has a number of movers at a time, and each process a
-//! limit of its own, which together stay below the user's. Orders beyond it wait for their turn, in order of arrival.
+//! [`Turns`]: if the service may make no groups, each user has a number of movers at a time, and each process has a
+//! limit of its own. Together these stay below the user's limit. Orders beyond it wait for their turn, in order of
+//! arrival.
 
 use std::collections::{HashMap, VecDeque};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Most memory of its own that a process may have, in bytes, in a group.
+/// Limit on a process's own memory in a group, in bytes.
 pub const MOST_OF_PROCESS: u64 = 1 << 30;
-/// Movers of a user at a time where there are no groups.
+/// Movers of a user at a time without groups.
 pub const TURNS: u32 = 4;
-/// How long an order waits for its turn. Its caller gives up after 30 s.
+/// Time limit for an order to get its turn. Its caller gives up after 30 s.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 /// The group of the service itself.
 const SERVICE: &str = "service";
-/// How long the processes of a killed group may take to be gone.
+/// Time limit for the processes of a killed group to be gone.
 const GONE: Duration = Duration::from_secs(5);
 
-/// The bound in force.
+/// The kind of limit in force.
 #[derive(Debug)]
 pub enum Bound {
     Groups(Groups),
     Turns(Turns),
 }
 
-/// An order's part of its user's memory, until it is dropped.
+/// An order's part of its user's memory. Dropping it gives it back.
 #[derive(Debug)]
 pub enum Share {
     Group(Group),
@@ -49,7 +51,7 @@ impl Share {
 impl Bound {
     /// `own`: the control group of this process, which may make others below it. `most`: bytes for each user.
     ///
-    /// Returns the bound, and in words which one it is and why.
+    /// Returns the bound, and a text that names it and gives the reason for the choice.
     pub fn new(own: std::io::Result<PathBuf>, most: u64) -> (Bound, String) {
         let size = format!("{} MiB for the movers of each user", most >> 20);
         match own.and_then(|own| Groups::new(&own, most)) {
@@ -66,10 +68,10 @@ impl Bound {
         }
     }
 
-    /// A part for an order of this user. Waits for it at most [`PATIENCE`].
+    /// Takes a part for an order of this user. Waits at most [`PATIENCE`].
     ///
     /// # Errors
-    /// The system's, or `TimedOut`.
+    /// The system's error, or `TimedOut`.
     pub fn enter(&self, user: u32) -> std::io::Result<Share> {
         match self {
             Bound::Groups(groups) => groups.enter(user).map(Share::Group),
@@ -81,7 +83,7 @@ impl Bound {
         }
     }
 
-    /// Most memory of its own that each process of a user may have, in bytes.
+    /// Limit on the own memory of each process of a user, in bytes.
     pub fn of_process(&self, most: u64) -> u64 {
         match self {
             Bound::Groups(_) => MOST_OF_PROCESS,
@@ -90,18 +92,19 @@ impl Bound {
     }
 }
 
-/// Control groups below that of this service.
+/// Control groups below the group of this service.
 #[derive(Clone, Debug)]
 pub struct Groups {
     own: PathBuf,
     most: u64,
-    /// Held while groups come and go, so that none goes between its making and its use. The number of the last order.
+    /// The number of the last order. The lock is held while groups are made and removed, so that no group is removed
+    /// between its creation and its use.
     last: Arc<Mutex<u64>>,
 }
 
 impl Groups {
     /// # Errors
-    /// This process may make no groups with a limit of memory.
+    ///   This process may make no groups with a memory limit.
     fn new(own: &Path, most: u64) -> std::io::Result<Groups> {
         let controllers = std::fs::read_to_string(own.join("cgroup.controllers"))?;
         if !controllers.split_whitespace().any(|name| name == "memory") {
@@ -115,14 +118,14 @@ impl Groups {
     fn begin(&self) -> std::io::Result<()> {
         let service = self.own.join(SERVICE);
         make(&service)?;
-        // A group whose memory is divided has no processes of its own.
+        // Control groups that distribute memory to others have no processes of their own.
         std::fs::write(service.join("cgroup.procs"), std::process::id().to_string())?;
         std::fs::write(self.own.join("cgroup.subtree_control"), "+memory")?;
-        // Nobody has this id: a trial.
+        // No user has this id: this tests whether groups can be made.
         self.enter(u32::MAX).map(drop)
     }
 
-    /// As it was before: this process is in its own group again.
+    /// Restores the earlier state: this process is in its own group again.
     fn undo(&self) {
         let _ = std::fs::write(self.own.join("cgroup.subtree_control"), "-memory");
         let _ = std::fs::write(self.own.join("cgroup.procs"), std::process::id().to_string());
@@ -151,14 +154,14 @@ pub struct Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        // Linux before 5.14 has no such file; the order's supervisor has ended what it left.
+        // Linux before 5.14 has no such file; there the order's supervisor has ended the remaining processes.
         let _ = std::fs::write(self.path.join("cgroup.kill"), "1");
         let begun = Instant::now();
         while std::fs::remove_dir(&self.path).is_err() && self.path.is_dir() && begun.elapsed() < GONE {
             std::thread::sleep(Duration::from_millis(10));
         }
         let _last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        // Another order of this user may be in it.
+        // Fails if another order of this user has a group in it.
         let _ = std::fs::remove_dir(&self.of_user);
     }
 }
@@ -170,10 +173,10 @@ fn make(folder: &Path) -> std::io::Result<()> {
     }
 }
 
-/// The control group (version 2) of this process. The uppermost one is the machine's, and nobody's to divide.
+/// The control group (version 2) of this process. The root group belongs to the machine and cannot be divided.
 ///
 /// # Errors
-/// The system's, or this process is in none.
+/// The system's error, or the process is in no such group.
 pub fn own_group() -> std::io::Result<PathBuf> {
     let (groups, mounts) =
         (std::fs::read_to_string("/proc/self/cgroup")?, std::fs::read_to_string("/proc/self/mounts")?);
@@ -185,7 +188,7 @@ fn find(groups: &str, mounts: &str) -> Option<PathBuf> {
     Some(mounted(mounts)?.join(own))
 }
 
-/// Where control groups of version 2 are mounted.
+/// The mount point of control groups of version 2.
 fn mounted(mounts: &str) -> Option<PathBuf> {
     let is_second = |line: &&str| line.split(' ').nth(2) == Some("cgroup2");
     mounts.lines().find(is_second)?.split(' ').nth(1).map(PathBuf::from)
@@ -208,7 +211,7 @@ struct Queue {
     last: u64,
 }
 
-/// A user's turn, until it is dropped.
+/// A user's turn. Dropping it ends the turn.
 #[derive(Debug)]
 pub struct Turn {
     turns: Turns,
@@ -216,7 +219,7 @@ pub struct Turn {
 }
 
 impl Turns {
-    /// `None`: it did not come in time.
+    /// Waits for a turn of this user. `None`: the turn did not come in time.
     fn enter(&self, user: u32, patience: Duration) -> Option<Turn> {
         let deadline = Instant::now() + patience;
         let mut users = self.0.users.lock().unwrap_or_else(PoisonError::into_inner);
@@ -229,7 +232,7 @@ impl Turns {
             if queue.running < TURNS && queue.waiting.front() == Some(&own) {
                 queue.waiting.pop_front();
                 queue.running += 1;
-                // The next one may have a turn too.
+                // The next order in the queue may have a turn too.
                 self.0.changed.notify_all();
                 return Some(Turn { turns: self.clone(), user });
             }
@@ -263,7 +266,7 @@ mod tests {
 
     #[test]
     fn each_user_has_a_group_with_the_limit_and_each_order_one_in_it() {
-        // A folder stands for the file system of control groups, whose files are there with a group.
+        // A plain folder stands for the cgroup file system, which creates its control files with each group.
         let folder = tempfile::tempdir().unwrap();
         assert!(Groups::new(folder.path(), 5 << 20).is_err());
         std::fs::write(folder.path().join("cgroup.controllers"), "cpu io\n").unwrap();
@@ -283,7 +286,7 @@ mod tests {
 
     #[test]
     fn what_an_order_leaves_is_killed_with_its_group() {
-        // A real one, where this process may make one: as root on a machine that has version 2 mounted.
+        // A real group, if this process may make one: as root on a machine that has version 2 mounted.
         let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap();
         let Some(root) = mounted(&mounts) else { return };
         let own = root.join(format!("landbridge-test-{}", std::process::id()));

@@ -8,26 +8,26 @@ use std::io::Read;
 use serde::{Deserialize, Serialize};
 use types::UntrustedText;
 
-/// The release of this conversation. Both ends are of one release, or one of them says that they are not.
+/// The version of this protocol. If the two ends differ, one of them reports it.
 pub const VERSION: u32 = 2;
-/// The longest line in bytes. The longest order, 64 KiB, is longer once it is encrypted.
+/// The longest line in bytes. The longest order, 64 KiB, grows when it is encrypted.
 pub const LONGEST: usize = 256 << 10;
-/// Most bytes of a step's output that are sent back to a hook.
+/// Limit on a step's output that is sent back to a hook, in bytes.
 pub const MOST_OUTPUT: usize = 1 << 20;
-/// Most bytes of a program's output that are sent back over the network: a credential holds less than a mebibyte.
+/// Limit on a program's output that is sent back over the network, in bytes: a credential holds less than a mebibyte.
 pub const MOST_REMOTE_OUTPUT: usize = 16 << 10;
-/// The port that the service listens on unless its configuration says otherwise.
+/// The port that the service listens on, unless its configuration sets another.
 pub const PORT: u16 = 7760;
 
-/// What a caller wants.
+/// A caller's request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Request {
-    /// Also tells an order for this service from whatever else a user has made a credential for.
+    /// Also distinguishes an order for this service from any other credential that a user has made.
     pub landbridge_node_service: u32,
-    /// The node that shall do it, by Slurm's name, so that no other node can be made to do it.
+    /// The node that is to do the work, by Slurm's name, so that no other node can be made to do it.
     pub node: String,
-    /// A number that this request alone has, so that a reply to another one is not taken for its own.
+    /// A number unique to this request, so that a reply to another request is not taken for its own.
     pub nonce: Nonce,
     pub work: Work,
 }
@@ -73,15 +73,15 @@ impl std::fmt::Debug for Nonce {
     }
 }
 
-/// What the service starts as the user. Never a program of the user's own.
+/// The work that the service starts as the user. It never runs a program of the user's own.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Work {
-    /// An agent that runs nothing but movers. The line that an agent reads first.
+    /// Starts an agent that only runs movers. The order is the first line that an agent reads.
     Agent { order: String },
-    /// Is something there? Raw bytes of an absolute path. The exit code is 1 if there is.
+    /// Checks whether something exists at an absolute path, given as raw bytes. The exit code is 1 if it does.
     Look { path: Vec<u8> },
-    /// Removal of what was staged, complete or not. Raw bytes of absolute paths.
+    /// Removes staged files, complete or not, at absolute paths, given as raw bytes.
     Remove { paths: Vec<Vec<u8>> },
 }
 
@@ -93,17 +93,18 @@ impl Request {
     }
 }
 
-/// An answer on the network, in a credential of root's for the caller.
+/// An answer on the network, in a credential that root makes for the caller.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Reply {
     pub landbridge_node_service: u32,
-    /// The request's.
+    /// The nonce of the request.
     pub nonce: Nonce,
     pub answer: Answer,
 }
 
-/// What the hooks of Slurm's controller ask for, on the service's local socket. Only root and Slurm's own user may.
+/// A request of the hooks of Slurm's controller, on the service's local socket. Only root and Slurm's own user may send
+/// it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HookRequest {
@@ -114,21 +115,21 @@ pub struct HookRequest {
     pub step: String,
 }
 
-/// What the service answers.
+/// An answer of the service.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Answer {
-    /// It runs. What the caller writes from now on is its standard input, which ends with the connection.
+    /// The program runs. From now on the caller's bytes are its standard input, which ends with the connection.
     Started,
-    /// It has ended. The last answer.
+    /// The program has ended. The last answer.
     Ended {
-        /// As a shell has it: 128 and the signal's number if a signal has ended it.
+        /// The exit code as in a shell: 128 plus the signal's number if a signal ended the program.
         code: i32,
         output: String,
-        /// The end of its standard error.
+        /// The end of the program's standard error.
         words: UntrustedText,
     },
-    /// It was not started, and why. The last answer. A caller who has not proved who it is gets this one without a
-    /// credential.
+    /// The program was not started, for this reason. The last answer. A caller that has not proved its identity gets
+    /// this one without a credential.
     Refused { reason: UntrustedText },
 }

@@ -1,4 +1,4 @@
-//! What is known of a job's copies: a file of the controller's for each job that has any.
+//! Records of the copies of jobs: on the controller, one file for each job that has any.
 
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
@@ -8,20 +8,20 @@ use serde::{Deserialize, Serialize};
 
 const FRESH: &str = ".new";
 
-/// A job.
+/// The record of a job.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
     pub user: u32,
-    /// Whether copies that the job has used stay after it.
+    /// True if copies that the job has used are kept after it.
     pub keep: bool,
-    /// In the order of the script.
+    /// In the order of the job script.
     pub inputs: Vec<Copies>,
-    /// Where it runs or has run.
+    /// The nodes on which the job runs or has run.
     pub nodes: Vec<String>,
-    /// How often removing its copies has failed.
+    /// Number of failed attempts to remove its copies.
     #[serde(default)]
     pub failures: u32,
-    /// When that is tried again, in seconds of the machine's monotonic clock.
+    /// Earliest time of the next attempt, in seconds of the machine's monotonic clock.
     #[serde(default)]
     pub retry_at: u64,
 }
@@ -29,16 +29,16 @@ pub struct Record {
 /// An input's copies.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Copies {
-    /// Where they are on each node.
+    /// Path of the copies on each node.
     pub path: String,
-    /// Nodes that have all of it.
+    /// Nodes that have a complete copy.
     pub whole: Vec<String>,
-    /// Nodes that may have a part of it, or all of it. Nothing was at its path there before.
+    /// Nodes that may have a partial or a complete copy. Before the copy, nothing existed at its path there.
     pub begun: Vec<String>,
 }
 
 impl Copies {
-    /// Forgets what may be on these nodes.
+    /// Drops these nodes from the record.
     pub fn forget(&mut self, nodes: &[String]) {
         self.whole.retain(|node| !nodes.contains(node));
         self.begun.retain(|node| !nodes.contains(node));
@@ -54,12 +54,12 @@ impl Records {
         self.0.join(job.to_string())
     }
 
-    /// Where a job's record is, for messages.
+    /// Path of a job's record, for messages.
     pub fn shown(&self, job: u32) -> String {
         self.file(job).display().to_string()
     }
 
-    /// Where one is written before it takes its name.
+    /// Path of a record while it is being written.
     fn fresh(&self, job: u32) -> PathBuf {
         self.0.join(format!("{job}{FRESH}"))
     }
@@ -78,27 +78,27 @@ impl Records {
         }
     }
 
-    /// Writes a job's record, whole or not at all.
+    /// Writes a job's record atomically.
     ///
     /// # Errors
-    /// The system's.
+    /// The system's error.
     pub fn write(&self, job: u32, record: &Record) -> Result<(), String> {
         let file = self.file(job);
         let write = || {
             Folder::make_private(&self.0)?;
             let mut fresh = std::fs::File::create(self.fresh(job))?;
             fresh.write_all(&serde_json::to_vec(record)?)?;
-            // After a power failure there is the old record or the new one.
+            // After a power failure either the old record or the new one exists.
             fresh.sync_all()?;
             std::fs::rename(self.fresh(job), &file)
         };
         write().map_err(|e| format!("{}: {e}", file.display()))
     }
 
-    /// Forgets a job.
+    /// Removes a job's record.
     ///
     /// # Errors
-    /// The system's.
+    /// The system's error.
     pub fn remove(&self, job: u32) -> Result<(), String> {
         for file in [self.fresh(job), self.file(job)] {
             match std::fs::remove_file(&file) {
@@ -111,7 +111,7 @@ impl Records {
         Ok(())
     }
 
-    /// All jobs that have one, or had one half written when their hook was killed.
+    /// All jobs that have a record, or a partial one because their hook was killed.
     pub fn jobs(&self) -> Vec<u32> {
         let entries = std::fs::read_dir(Path::new(&self.0)).into_iter().flatten().flatten();
         let job = |name: &str| name.strip_suffix(FRESH).unwrap_or(name).parse().ok();

@@ -1,7 +1,7 @@
-//! The service: runs what callers may order until it or their connection ends.
+//! The service: runs a caller's order until the program or the caller's connection ends.
 //!
-//! A caller gets a thread once it has proved who it is; until then the lobby has it. The started
-//! program's standard input is its lifeline: it ends with the caller's connection, and with this process, however that
+//! A caller gets a thread once it has proved its identity; until then the lobby serves it. The started program's
+//! standard input is its lifeline: it closes with the caller's connection, and with this process, in whatever way that
 //! ends.
 
 use std::io::{Read, Write};
@@ -27,20 +27,20 @@ use crate::message::{Answer, LONGEST, MOST_OUTPUT, MOST_REMOTE_OUTPUT, Nonce, Re
 use crate::output::Printed;
 use crate::stream::{LineError, Timed, keep_alive, line};
 
-/// How long a hook may take to send its line.
+/// Time limit for a hook to send its line.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How long a refused caller's connection stays, so that the reason arrives.
+/// Time for which a refused caller's connection stays open, so that the reason arrives.
 const LAST: Duration = Duration::from_millis(500);
-/// How long a program may take to end after its order has ended, before it is ended with all its descendants.
+/// Time for a program to end after its order has ended; then it is ended with all its descendants.
 const GRACE: Duration = Duration::from_secs(30);
-/// The same after its caller is gone: an agent whose gateway was lost may continue a transfer through another one.
+/// The same time after its caller is gone: an agent whose gateway was lost may continue a transfer through another one.
 const WITHOUT_CALLER: Duration = Duration::from_secs(24 * 3600);
-/// Most bytes of its standard error that are sent back.
+/// Limit on the standard error that is sent back, in bytes.
 const MOST_WORDS: usize = 2048;
-/// Most bytes that a caller may send to a program after its order: more than `end`.
+/// Limit on the bytes that a caller may send to a program after its order: longer than `end`.
 const MOST_INPUT: usize = 1 << 10;
 
-/// What the service needs to know.
+/// The service's settings and state.
 pub struct Service {
     /// Slurm's name of this node.
     pub node: String,
@@ -56,27 +56,27 @@ pub struct Service {
     pub user_memory: u64,
 }
 
-/// How a caller recognises the answers as ours.
+/// The caller's means to recognise the answers as ours.
 enum Proof {
-    /// The system tells the other end who we are.
+    /// The system reports our identity to the other end.
     LocalSocket,
-    /// By credentials.
+    /// Answers are credentials for this user.
     For { user: u32, nonce: Nonce },
-    /// Not at all, because the caller has not proved who it is.
+    /// None, because the caller has not proved its identity.
     None,
 }
 
-/// A caller who has proved who it is, with an order that is done.
+/// A caller that has proved its identity, with an accepted order.
 struct Admitted {
     account: Account,
     task: Task,
-    /// Bytes that came behind the order.
+    /// Bytes received after the order.
     rest: Vec<u8>,
     _seats: [Seat; 2],
 }
 
 impl Service {
-    /// Serves a caller from the network, who has sent this line.
+    /// Serves a caller from the network that has sent this line.
     pub(crate) fn serve_line(self: &Arc<Self>, stream: TcpStream, from: IpAddr, credential: Vec<u8>, rest: Vec<u8>) {
         let (proof, asked) = match self.asked(&credential) {
             Ok((user, nonce, work)) => (Proof::For { user, nonce }, work.map(|work| (user, Task::Node(work)))),
@@ -97,9 +97,9 @@ impl Service {
         }
     }
 
-    /// Who asks, by which number, for what.
+    /// Returns the user who asks, the nonce, and the requested work.
     fn asked(&self, credential: &[u8]) -> Result<(u32, Nonce, Result<Work, Refusal>), Refusal> {
-        // No process of munge's for what is none.
+        // Do not start munge for a line that is no credential.
         if !credential.starts_with(BEGIN) {
             return Err(CredentialError::Refused("Invalid credential".into()).into());
         }
@@ -108,7 +108,7 @@ impl Service {
         Ok((opened.user, request.nonce.clone(), judge(opened.user, request, &self.node)))
     }
 
-    /// A user's own seat, and one among all.
+    /// A seat of the user's own, and one in the total.
     fn seats(&self, user: u32) -> Result<[Seat; 2], Refusal> {
         let own = self.counts.enter(Some(user), self.limits.per_user);
         let own = own.map_err(|running| Refusal::TooMany { user, running })?;
@@ -118,12 +118,12 @@ impl Service {
     /// Serves Slurm's hooks on this machine until the listener fails.
     ///
     /// # Errors
-    /// The listener's.
+    /// The listener's error.
     pub fn serve_hooks(self: &Arc<Self>, listener: &UnixListener) -> std::io::Result<()> {
         loop {
             let (stream, _) = accepted(listener.accept())?;
             let Some(stream) = stream else { continue };
-            // Others than root and Slurm get no thread, whatever they send.
+            // Callers other than root and Slurm get no thread, whatever they send.
             let stranger = match sockopt::socket_peercred(stream.as_fd()) {
                 Ok(peer) if peer.uid.is_root() || peer.uid.as_raw() == self.slurm => None,
                 Ok(peer) => Some(Refusal::Stranger(peer.uid.as_raw())),
@@ -174,7 +174,7 @@ impl Service {
         match admitted.and_then(|order| self.carry_out(&mut stream, proof, from, &order)) {
             Err(refusal) => self.refuse(stream, proof, from, &refusal),
             Ok(answer) => {
-                // A caller that is gone needs no answer.
+                // A disconnected caller needs no answer.
                 let _ = self.tell(&mut stream, proof, &answer);
                 stream.end();
             }
@@ -187,14 +187,14 @@ impl Service {
         let _ = self.tell(&mut stream, proof, &answer);
         stream.finish();
         if matches!(proof, Proof::LocalSocket) {
-            // A caller from the network has sent nothing but its line.
+            // A caller from the network has sent only its line.
             drain(&mut stream);
         }
         stream.end();
     }
 
     pub(crate) fn log_refusal(&self, from: &str, refusal: &Refusal) {
-        // Somebody looks whether the service is there.
+        // A caller that sends nothing only checks whether the service is there.
         if matches!(refusal, Refusal::Line(LineError::Ended)) {
             tracing::debug!(from, %refusal, "refused");
         } else if let Some(suppressed) = log::may(from) {
@@ -202,7 +202,7 @@ impl Service {
         }
     }
 
-    /// Sends an answer, in a credential where the caller needs one to believe it.
+    /// Sends an answer, in a credential if the caller needs one to believe it.
     fn tell(&self, stream: &mut impl Write, proof: &Proof, answer: &Answer) -> std::io::Result<()> {
         let mut line = match proof {
             Proof::LocalSocket | Proof::None => serde_json::to_vec(answer)?,
@@ -241,7 +241,7 @@ impl Service {
         let words = Printed::read(child.stderr.take(), 0, MOST_WORDS);
         let ended = Arc::new(Ended::default());
         if let Err(error) = self.begin_input(stream, proof, &mut child, order, &ended) {
-            // Nothing that it was told is complete, so it does nothing.
+            // The program has received no complete input, so it does nothing.
             let _ = child.kill();
             let _ = child.wait();
             return Err(error.into());
@@ -251,7 +251,7 @@ impl Service {
         Ok(Answer::Ended { code, output: output.text(), words: words.text().into() })
     }
 
-    /// A task's part of its user's memory. Without groups, only movers count: nothing else keeps blocks.
+    /// Takes a task's part of its user's memory. Without groups, only movers count: other tasks keep no blocks.
     fn share(&self, user: u32, task: &Task) -> std::io::Result<Option<Share>> {
         match (&self.memory, task) {
             (Bound::Groups(_), _) | (Bound::Turns(_), Task::Node(Work::Agent { .. })) => {
@@ -261,7 +261,7 @@ impl Service {
         }
     }
 
-    /// Gives a program its order and, from then on, what its caller sends.
+    /// Passes the order to a program, and from then on the caller's bytes.
     fn begin_input<S: Wire>(
         &self,
         stream: &mut S,
@@ -271,7 +271,7 @@ impl Service {
         ended: &Arc<Ended>,
     ) -> std::io::Result<()> {
         let Some(mut stdin) = child.stdin.take() else { return Err(std::io::Error::other("no standard input")) };
-        // A program that ends before it has read its order says why itself.
+        // A program that ends before it has read its order reports the reason itself.
         let _ = stdin.write_all(&order.task.line()).and_then(|()| stdin.write_all(&order.rest));
         self.tell(stream, proof, &Answer::Started)?;
         let source = stream.second()?;
@@ -286,7 +286,7 @@ impl Service {
     }
 }
 
-/// Whether a program has ended.
+/// Records whether a program has ended.
 #[derive(Default)]
 struct Ended {
     is_over: Mutex<bool>,
@@ -294,7 +294,7 @@ struct Ended {
 }
 
 impl Ended {
-    /// Waits for the program. Its number is free for others only after this has been noted.
+    /// Waits for the program. Its process id becomes free for reuse only after its end has been recorded.
     fn wait(&self, child: &mut Child) -> std::io::Result<ExitStatus> {
         let id = WaitId::Pid(Pid::from_child(child));
         while let Err(error) = waitid(id.clone(), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT) {
@@ -307,7 +307,7 @@ impl Ended {
         child.wait()
     }
 
-    /// Tells a program to end that has not ended by itself.
+    /// Sends SIGTERM to a program that has not ended within `limit`.
     fn within(&self, limit: Duration, program: Pid) {
         let is_over = self.is_over.lock().unwrap_or_else(PoisonError::into_inner);
         let waited = self.changed.wait_timeout_while(is_over, limit, |is_over| !*is_over);
@@ -327,7 +327,7 @@ fn what(task: &Task) -> &'static str {
     }
 }
 
-/// Refuses without waiting for the caller.
+/// Refuses a caller without waiting for it.
 pub(crate) fn refuse_now(stream: &(impl AsFd + Sized), refusal: &Refusal) {
     let answer = Answer::Refused { reason: refusal.to_string().into() };
     let mut line = serde_json::to_vec(&answer).unwrap_or_default();
@@ -340,7 +340,7 @@ pub(crate) fn refuse_now(stream: &(impl AsFd + Sized), refusal: &Refusal) {
 pub(crate) trait Wire: Timed + Write + Send + Sized + 'static {
     fn second(&self) -> std::io::Result<Self>;
     fn limit_off(&self) -> std::io::Result<()>;
-    /// Nothing more is sent.
+    /// Ends the sending direction.
     fn finish(&self);
     fn end(&self);
 }
@@ -381,7 +381,7 @@ impl Wire for UnixStream {
     }
 }
 
-/// An accepted connection; `None`: this one failed, and the next may not.
+/// Returns an accepted connection; `None`: this one failed, but the next may not.
 pub(crate) fn accepted<S, A>(result: std::io::Result<(S, A)>) -> std::io::Result<(Option<S>, Option<A>)> {
     use std::io::ErrorKind::{ConnectionAborted, Interrupted};
     match result {
@@ -396,13 +396,13 @@ pub(crate) fn accepted<S, A>(result: std::io::Result<(S, A)>) -> std::io::Result
     }
 }
 
-/// Whether the system is short of descriptors or memory.
+/// True if the system is short of descriptors or memory.
 fn is_short(number: i32) -> bool {
     use rustix::io::Errno;
     [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM].iter().any(|errno| errno.raw_os_error() == number)
 }
 
-/// Reads what a caller is still sending: closing a connection with unread bytes would take the answer away from it.
+/// Reads the bytes that a caller is still sending: closing a connection with unread bytes would discard the answer.
 fn drain(stream: &mut impl Timed) {
     let (mut buffer, deadline) = ([0; 8192], Instant::now() + LAST);
     while !deadline.saturating_duration_since(Instant::now()).is_zero() {
@@ -412,8 +412,8 @@ fn drain(stream: &mut impl Timed) {
     }
 }
 
-/// Passes on what a caller sends until its connection ends, and with it the program's standard input. Returns whether
-/// the caller has sent anything: one that ends its order does.
+/// Passes on a caller's bytes until its connection ends, and with it the program's standard input. Returns true if the
+/// caller has sent anything: a caller that ends its order does.
 fn pass_on(mut source: impl Read, mut stdin: ChildStdin) -> bool {
     let (mut buffer, mut passed) = ([0; MOST_INPUT], 0);
     while passed < MOST_INPUT {

@@ -1,9 +1,9 @@
 //! Facts from Slurm's own commands about its configuration, its jobs and its nodes.
 //!
 //! A record that `scontrol show job` or `show node` prints also holds text of users and administrators (names,
-//! comments, reasons), which can look like any other field. So each fact comes from a command that prints this one
-//! field and nothing else, except the job's own number where Slurm prints several tasks of an array; and a value of
-//! another form than the field's is refused.
+//! comments, reasons), which can look like any other field. So each fact comes from a command that prints only this one
+//! field, and the job's own number if Slurm prints several tasks of an array. A value that does not have the field's
+//! form is refused.
 
 use std::net::Ipv6Addr;
 use std::path::PathBuf;
@@ -20,13 +20,13 @@ use crate::hook::{Cluster, Prediction};
 
 /// A busy controller may take long, and a large array has many tasks.
 const LIMITS: Limits = Limits { time: Duration::from_secs(120), output: 16 << 20 };
-/// Variables of Slurm's commands that change what they print.
+/// Variables that change the output of Slurm's commands.
 const CHANGING: [&str; 4] = ["SQUEUE_", "SINFO_", "SCONTROL_", "SLURM_"];
 
-/// Most characters of a text that is shown beside a job.
+/// Limit on the text shown beside a job, in characters.
 const MOST_NOTE: usize = 1000;
 
-/// Slurm does not say what it was asked.
+/// Reasons for getting no answer from Slurm.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum SlurmError {
@@ -40,7 +40,7 @@ pub enum SlurmError {
     Output { command: String, line: UntrustedText, what: &'static str },
 }
 
-/// Runs one of Slurm's commands, and returns its output.
+/// Runs one of Slurm's commands; returns its output.
 ///
 /// # Errors
 /// [`SlurmError`].
@@ -54,7 +54,7 @@ pub fn ask(words: &[&str]) -> Result<String, SlurmError> {
             command.env_remove(name);
         }
     }
-    // Times are seconds since 1970, not in a zone of this machine.
+    // Print times as seconds since 1970, not in this machine's time zone.
     command.env("SLURM_TIME_FORMAT", "%s");
     let done = run(command, b"", LIMITS).map_err(|source| SlurmError::Command { command: line.clone(), source })?;
     match done.code {
@@ -67,7 +67,7 @@ pub fn ask(words: &[&str]) -> Result<String, SlurmError> {
     }
 }
 
-/// The configuration in use. Only administrators write it, so its printed lines are read as they are.
+/// The configuration in use. Only administrators write it, so its printed lines are parsed as they are.
 #[derive(Clone, Debug, Default)]
 pub struct Config(String);
 
@@ -87,7 +87,7 @@ impl Config {
         (!value.is_empty() && value != "(null)").then_some(value)
     }
 
-    /// The socket of munged, if it is not the usual one.
+    /// The socket of munged, if it is not the default one.
     pub fn munge_socket(&self) -> Option<PathBuf> {
         Some(socket_of(self.get("AuthInfo")?)?.to_owned())
     }
@@ -98,13 +98,13 @@ impl Config {
     }
 }
 
-/// Whether a text can be the name of one node, and nothing else to Slurm's commands.
+/// True if a text can be the name of one node, and means nothing else to Slurm's commands.
 pub fn is_node(name: &str) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     !name.is_empty() && name.len() <= 255 && !name.starts_with(['-', '.']) && name.chars().all(plain)
 }
 
-/// Where a node is reached, by Slurm's name for it: a host's name or an address, in brackets if it is of IPv6.
+/// The address of a node, by Slurm's name for it: a host name or an IP address, in brackets if IPv6.
 ///
 /// # Errors
 /// [`SlurmError`].
@@ -114,7 +114,7 @@ pub fn address(node: &str) -> Result<String, SlurmError> {
     }
     let words = ["sinfo", "--noheader", "--all", "--local", "--Node", "--nodes", node, "--format=%o"];
     let shown = ask(&words)?;
-    // A line for each of the node's partitions.
+    // One line for each of the node's partitions.
     let mut lines = shown.lines().map(str::trim_end);
     let first = lines.next().ok_or_else(|| SlurmError::Node(node.into()))?;
     let wrong = |line: &str| {
@@ -125,7 +125,7 @@ pub fn address(node: &str) -> Result<String, SlurmError> {
     }
     match first.parse::<Ipv6Addr>() {
         Ok(address) => Ok(format!("[{address}]")),
-        // A host's name has the form of a node's.
+        // A host name has the same form as a node name.
         Err(_) if is_node(first) => Ok(first.to_owned()),
         Err(_) => wrong(first),
     }
@@ -149,7 +149,7 @@ pub fn names(list: &str) -> Result<Vec<String>, SlurmError> {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Jobs;
 
-/// A field of a job, in squeue's format. None contains text that a user has chosen.
+/// A field of a job, in squeue's format. No field contains text that a user has chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Field {
     User,
@@ -172,7 +172,7 @@ impl Field {
         }
     }
 
-    /// Whether a value has the form of this field's. Where Slurm has none it prints nothing, or a word such as `N/A`.
+    /// True if a value has this field's form. Without a value, Slurm prints nothing, or a word such as `N/A`.
     fn has_form(self, value: &str) -> bool {
         match self {
             Field::User => is_number(value),
@@ -220,7 +220,7 @@ impl Cluster for Jobs {
             return Ok(None);
         }
         let nodes = Jobs::node_list(job, Field::PredictedNodes)?;
-        // No time without nodes: the controller is asked as little as possible.
+        // Without nodes do not ask for the time: the controller is asked as little as possible.
         let start = match nodes.is_empty() {
             true => None,
             false => Jobs::field(job, Field::Start)?.parse().ok(),
@@ -235,7 +235,7 @@ impl Cluster for Jobs {
 
     fn over(&self, job: u32) -> Result<Option<Duration>, String> {
         let state = match Jobs::field(job, Field::State) {
-            // It has been over for minutes.
+            // The job has been over for minutes.
             Err(words) if words.contains("Invalid job id") => return Ok(Some(Duration::MAX)),
             state => state?,
         };
@@ -248,7 +248,7 @@ impl Cluster for Jobs {
     }
 
     fn note(&self, job: u32, text: &str) -> Result<(), String> {
-        // One line, which nothing in it can end. Slurm has no limit for it, and lists of jobs show it.
+        // One line, which its contents cannot break. Slurm does not limit its length, and lists of jobs show it.
         let text: String = printable(text).chars().take(MOST_NOTE).collect();
         let (job, text) = (format!("JobId={job}"), format!("AdminComment=landbridge: {text}"));
         ask(&["scontrol", "update", &job, &text]).map(drop).map_err(|e| e.to_string())
@@ -269,11 +269,11 @@ impl Cluster for Jobs {
     }
 }
 
-/// A job's own value in lines of a job's number and a value: the number of an array's last task is that of the array,
-/// for which Slurm prints all its tasks.
+/// Finds a job's own value in lines of a job's number and a value. The number of an array's last task is also that of
+/// the array, for which Slurm prints all its tasks.
 ///
 /// # Errors
-/// A line of another form, or none of this job.
+/// A line of another form, or no line for this job.
 fn own_value(shown: &str, job: u32, field: Field) -> Result<String, Option<UntrustedText>> {
     let mut own = None;
     for line in shown.lines() {
@@ -291,7 +291,7 @@ fn own_value(shown: &str, job: u32, field: Field) -> Result<String, Option<Untru
     own.ok_or(None)
 }
 
-/// States that a job never leaves. One whose output is still leaving has the state STAGE_OUT.
+/// States that a job never leaves. A job whose output is still being moved has the state STAGE_OUT.
 const FINAL: [&str; 8] =
     ["BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "TIMEOUT"];
 

@@ -1,4 +1,5 @@
-//! What a hook has done as a job's user: one transfer, a look, or a removal. The service knows it as a line.
+//! A step that a hook has carried out as a job's user: a transfer, a check, a look or a removal. To the service it is a
+//! line.
 
 use serde::{Deserialize, Serialize};
 use types::UntrustedText;
@@ -7,17 +8,18 @@ use types::UntrustedText;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Step {
-    /// `landbridge stage move`.
+    /// Moves files as `landbridge stage move` does.
     Move { from: End, to: End, rate: Option<String>, harm: Option<String>, other_owner: bool },
-    /// Can a transfer begin that has these sources and targets? Nothing is moved. Its output is [`Checked`] in JSON.
+    /// Checks whether a transfer with these sources and targets can begin. Nothing is moved. Its output is [`Checked`]
+    /// in JSON.
     Check { sources: Vec<End>, targets: Vec<End> },
-    /// On which of these nodes is something at this path? Its output is a list in JSON.
+    /// Finds the nodes on which something exists at this path. Its output is a list of them in JSON.
     Look { nodes: Vec<String>, path: String },
-    /// Removes what is at these paths on these nodes, complete or not. Its output is a list in JSON of [`Kept`].
+    /// Removes these paths on these nodes, complete or not. Its output is a list of [`Kept`] in JSON.
     Remove { nodes: Vec<String>, paths: Vec<String> },
 }
 
-/// A node on which something could not be removed.
+/// A node on which a removal failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Kept {
@@ -25,13 +27,13 @@ pub struct Kept {
     pub problem: UntrustedText,
 }
 
-/// What a check has found. What is in neither list is usable.
+/// The result of a check. A place in neither list is usable.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Checked {
-    /// Why places cannot be what they shall be, each with its place.
+    /// Reasons why places are unusable, each with its place.
     pub unusable: Vec<UntrustedText>,
-    /// Why nobody knows of other places.
+    /// Reasons why places could not be checked.
     pub unknown: Vec<UntrustedText>,
 }
 
@@ -39,14 +41,14 @@ pub struct Checked {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum End {
-    /// As the user wrote it; it has a site.
+    /// A place as the user wrote it; it has a site.
     Place(String),
     /// A path on nodes of this cluster.
     Nodes { nodes: Vec<String>, path: String },
 }
 
 impl End {
-    /// A place as `stage move` takes it. `site`: the name that the user has for this cluster.
+    /// The place in the form that `stage move` accepts. `site`: the user's name for this cluster.
     pub fn typed(&self, site: &str) -> String {
         match self {
             End::Place(place) => place.clone(),

@@ -1,4 +1,4 @@
-//! A line from a connection, within a time and a length.
+//! Reads a line from a connection, within limits of time and length.
 
 use std::io::{ErrorKind, Read};
 use std::net::TcpStream;
@@ -7,13 +7,13 @@ use std::time::{Duration, Instant};
 use rustix::net::sockopt;
 use thiserror::Error;
 
-/// A peer whose machine is silent for this long is lost.
+/// Idle time before a keepalive probe, and between probes; and the number of probes after which a silent peer is lost.
 const SILENCE: Duration = Duration::from_secs(5);
 const SILENCES: u32 = 3;
-/// How long a peer may take to receive a line.
+/// Time limit for a peer to receive a line.
 const WRITE: Duration = Duration::from_secs(5);
 
-/// Why there is no line.
+/// Reasons for getting no line.
 #[derive(Debug, Error)]
 pub enum LineError {
     #[error("the connection ended before its line did")]
@@ -26,7 +26,7 @@ pub enum LineError {
     Io(#[from] std::io::Error),
 }
 
-/// A stream whose reads can be limited in time.
+/// A stream with a time limit on reads.
 pub(crate) trait Timed: Read {
     fn limit(&self, limit: Duration) -> std::io::Result<()>;
 }
@@ -43,10 +43,10 @@ impl Timed for std::os::unix::net::UnixStream {
     }
 }
 
-/// Reads a line, without its end. What came behind it stays in `bytes`, for the next one.
+/// Reads a line, without its end. Bytes after it stay in `bytes`, for the next line.
 ///
 /// # Errors
-/// [`LineError`]. A line of `longest` bytes is the longest.
+/// [`LineError`]. The longest accepted line has `longest` bytes.
 pub(crate) fn line(
     stream: &mut impl Timed,
     bytes: &mut Vec<u8>,
@@ -81,7 +81,7 @@ pub(crate) fn line(
     }
 }
 
-/// A caller whose machine is lost must not keep its program running.
+/// Enables keepalive: a caller whose machine is lost must not keep its program running.
 pub(crate) fn keep_alive(stream: &TcpStream) {
     let set = || {
         sockopt::set_socket_keepalive(stream, true)?;

@@ -1,12 +1,12 @@
-//! The end of a job: its copies go.
+//! The end of a job: removes its copies.
 //!
-//! Slurm says when, and sometimes never does. When a job is cancelled that waits, its controller kills the job's hooks
-//! and then starts the teardown. Both orders go to a process with a thread for each, so the kill may come second, and a
-//! teardown that was killed is not started again (`slurmscriptd.c` and `burst_buffer_lua.c`, Slurm 22.05 to 24.05).
-//! Therefore every look of Slurm's at the burst buffer, twice a minute, also does what was forgotten.
+//! Slurm starts the teardown, but sometimes never does. When a waiting job is cancelled, Slurm's controller kills the
+//! job's hooks and then starts the teardown. Both orders go to a process with a thread for each, so the kill may come
+//! second, and a killed teardown is not started again (`slurmscriptd.c` and `burst_buffer_lua.c`, Slurm 22.05 to
+//! 24.05). Therefore each time that Slurm polls the burst buffer, twice a minute, forgotten teardowns are done as well.
 
 //!
-//! A record outlives every failure: it names exactly the copies that may still be there, and goes with the last of
+//! A record outlives every failure: it names exactly the copies that may still exist, and is removed with the last of
 //! them.
 
 use std::time::Duration;
@@ -15,16 +15,16 @@ use crate::hook::{AGAIN, ATTEMPTS, Cluster, Steps};
 use crate::record::{Copies, Record, Records};
 use crate::step::{Kept, Step};
 
-/// Slurm's own teardown comes first.
+/// Time for Slurm's own teardown to come first.
 const PATIENCE: Duration = Duration::from_secs(15);
-/// How long a sweep leaves a failed teardown alone: twice as long after each failure.
+/// First and longest pause of a sweep after a failed teardown: the pause doubles with each failure.
 const FIRST_PAUSE_S: u64 = 30;
 const LONGEST_PAUSE_S: u64 = 3600;
 
-/// Removes a job's copies, complete or not, except those that it has used and wants kept.
+/// Removes a job's copies, complete or not. With `keep`, complete copies stay on the nodes where the job has run.
 ///
 /// # Errors
-/// What could not be removed, and where. The record keeps that, and [`sweep`] tries again.
+/// The copies that could not be removed, and their nodes. The record keeps them, and [`sweep`] tries again.
 pub fn teardown(job: u32, world: (&dyn Cluster, &dyn Steps), records: &Records) -> Result<(), String> {
     remove(job, world, records, ATTEMPTS)
 }
@@ -48,13 +48,13 @@ fn remove(job: u32, world: (&dyn Cluster, &dyn Steps), records: &Records, attemp
     Err(failed.join("; ") + &retry)
 }
 
-/// Nodes whose copies stay: the job has run there, and they are complete.
+/// Nodes whose copies stay: the job has run there, and the copies are complete.
 fn kept(record: &Record, at: usize) -> Vec<String> {
     let whole = record.inputs[at].whole.iter();
     whole.filter(|node| record.nodes.contains(node)).cloned().collect()
 }
 
-/// Removes an input's copies from all nodes, each once: what is at its path afterwards may be another job's.
+/// Removes an input's copies from all nodes, each once: afterwards its path may belong to another job.
 fn remove_input(
     (cluster, steps): (&dyn Cluster, &dyn Steps),
     record: &mut Record,
@@ -92,8 +92,8 @@ fn remove_input(
     failed
 }
 
-/// Has other jobs that are over forget what they may have at a path on these nodes, where nothing is now: what comes
-/// there belongs to another job.
+/// Removes these nodes, where nothing exists at the path now, from the records of other jobs that are over: a file that
+/// appears there later belongs to another job.
 ///
 /// # Errors
 /// A record cannot be read or written.
@@ -117,7 +117,7 @@ pub(crate) fn forget_others(
     Ok(())
 }
 
-/// Does the teardown of jobs that are over and that Slurm has forgotten, or that failed. Returns which they were.
+/// Does the teardown of jobs that are over and whose teardown Slurm has not done or has failed. Returns these jobs.
 ///
 /// # Errors
 /// As [`teardown`], after all have been tried.
@@ -133,11 +133,11 @@ pub fn sweep(world: (&dyn Cluster, &dyn Steps), records: &Records) -> Result<Vec
     if failed.is_empty() { Ok(swept) } else { Err(failed.join("; ")) }
 }
 
-/// Whether a job's copies should be gone, and a failure to remove them is old enough.
+/// True if a job's copies should be gone, and any failure to remove them is old enough to try again.
 fn is_due(job: u32, cluster: &dyn Cluster, records: &Records) -> Result<bool, String> {
     let retry_at = records.read(job)?.retry_at;
     let now = cluster.now().as_secs();
-    // After a restart the machine's clock begins again.
+    // The machine's clock restarts with the machine.
     if now < retry_at && retry_at <= now + LONGEST_PAUSE_S {
         return Ok(false);
     }

@@ -1,8 +1,8 @@
-//! The part of libpmix's C interface that is used here.
+//! The part of libpmix's C interface that this crate uses.
 //!
-//! Layouts and numbers are those of `pmix_common.h` and `pmix_server.h` as of 4.0; they are the same in 4.1, 4.2, 5.0,
-//! 6.0 and 6.1. Later versions only add pointers to the union (within its size), functions at the end of the module,
-//! and status codes.
+//! Layouts and numbers are from `pmix_common.h` and `pmix_server.h` of 4.0; they are the same in 4.1, 4.2, 5.0, 6.0 and
+//! 6.1. Later versions only add pointers to the union (within its size), functions at the end of the module, and status
+//! codes.
 
 use std::ffi::{c_char, c_int, c_void};
 
@@ -12,7 +12,7 @@ pub(crate) const SUCCESS: Status = 0;
 pub(crate) const ERROR: Status = -1;
 pub(crate) const ERR_NOT_FOUND: Status = -46;
 pub(crate) const ERR_NOT_SUPPORTED: Status = -47;
-/// Done before the call returned; there will be no callback.
+/// The operation completed before the call returned; there will be no callback.
 pub(crate) const OPERATION_SUCCEEDED: Status = -157;
 
 pub(crate) const GROUP_CONSTRUCT: c_int = 0;
@@ -181,11 +181,11 @@ pub(crate) type FenceFn = unsafe extern "C" fn(
 ) -> Status;
 pub(crate) type DmodexFn =
     unsafe extern "C" fn(*const Proc, *const Info, usize, Option<ModexCallback>, *mut c_void) -> Status;
-/// Publishes: its information, and the callback.
+/// Publish: the process, its information, and the callback.
 pub(crate) type PublishFn =
     unsafe extern "C" fn(*const Proc, *const Info, usize, Option<OpCallback>, *mut c_void) -> Status;
-/// Looks up, or withdraws: the names, information, and the callback (for looking up a different function, which is
-/// never called).
+/// Look up or unpublish: the process, the names, information, and the callback. For looking up, the real callback has
+/// another type; it is never called.
 pub(crate) type NamesFn =
     unsafe extern "C" fn(*const Proc, *mut *mut c_char, *const Info, usize, Option<OpCallback>, *mut c_void) -> Status;
 pub(crate) type SpawnFn = unsafe extern "C" fn(
@@ -208,10 +208,10 @@ pub(crate) type GroupFn = unsafe extern "C" fn(
     Option<InfoCallback>,
     *mut c_void,
 ) -> Status;
-/// A function of the module that is left out; the library then answers its clients "not supported".
+/// A function that the module leaves out; the library then answers its clients "not supported".
 pub(crate) type Absent = Option<unsafe extern "C" fn()>;
 
-/// `pmix_server_module_t`, with room for what later versions append.
+/// `pmix_server_module_t`, with room for functions that later versions append.
 #[repr(C)]
 pub(crate) struct Module {
     pub client_connected: Absent,

@@ -1,10 +1,10 @@
-//! What can go wrong with libpmix.
+//! Errors of libpmix.
 
 use std::path::PathBuf;
 
 use thiserror::Error;
 
-/// Why a file is not a usable libpmix.
+/// Reasons why a file is not a usable libpmix.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum LoadError {
@@ -17,12 +17,12 @@ pub enum LoadError {
     /// Its version text cannot be read.
     #[error("its version text is {0:?}")]
     Banner(String),
-    /// Its interface is not one of the supported ones.
+    /// Its interface is of an unsupported version.
     #[error("it is version {0}, and only 4 to 6 are supported")]
     Version(String),
 }
 
-/// Why there is no PMIx server.
+/// Reasons why there is no PMIx server.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum PmixError {
@@ -32,7 +32,7 @@ pub enum PmixError {
          Install it (Debian: libpmix2), or set LANDBRIDGE_PMIX to its path"
     )]
     NotFound {
-        /// Each place that was tried, and why it does not work.
+        /// Each place tried, and the reason why it does not work.
         tried: String,
     },
     /// The library that LANDBRIDGE_PMIX names cannot be used.
@@ -50,20 +50,20 @@ pub enum PmixError {
         version: String,
         /// The function.
         call: &'static str,
-        /// Its status, in the library's words.
+        /// Its status, as the library describes it.
         status: String,
     },
-    /// A function of the library did not call back.
+    /// A function of the library did not call back in time.
     #[error("libpmix {version}: {call} did not answer within {seconds} s")]
     Silent {
         /// The library's version.
         version: String,
         /// The function.
         call: &'static str,
-        /// How long it had.
+        /// The time limit.
         seconds: u64,
     },
-    /// The library has one server per process.
+    /// A second server in this process; the library supports only one.
     #[error("this process already has a PMIx server")]
     Second,
     /// A text that C or PMIx cannot hold.

@@ -1,11 +1,11 @@
 //! The server side of PMIx, through which Open MPI's ranks learn their identities and exchange addresses.
 //!
-//! Owns the C interface of libpmix and nothing else: it loads the library when a job needs it (a site without Open MPI
-//! needs none), passes its upcalls on as values of [`Upcall`] and takes answers back. It refuses to know where ranks
-//! run and how nodes exchange data; that is up to the agent.
+//! Owns only the C interface of libpmix: it loads the library when a job needs it (a site without Open MPI needs none),
+//! passes its upcalls on as values of [`Upcall`] and takes answers back. It does not know where ranks run or how nodes
+//! exchange data; that is up to the agent.
 //!
 //! Start reading at [`Server`]. [`library`] decides which libpmix is used, `abi` declares the part of its interface
-//! that is relied on.
+//! that this crate relies on.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 

@@ -1,4 +1,4 @@
-//! Which libpmix is used, and its functions.
+//! The choice of a libpmix, and its functions.
 
 use std::ffi::{CStr, c_char};
 use std::mem::ManuallyDrop;
@@ -12,7 +12,7 @@ use crate::error::{LoadError, PmixError};
 /// The name under which every libpmix of the supported versions is installed.
 pub const SONAME: &str = "libpmix.so.2";
 
-/// First and last major version whose interface is the one in [`crate::abi`].
+/// First and last major version whose interface [`crate::abi`] describes.
 const MAJORS: std::ops::RangeInclusive<u32> = 4..=6;
 
 /// A loaded libpmix.
@@ -22,13 +22,13 @@ pub struct Library {
     pub(crate) major: u32,
     path: PathBuf,
     pub(crate) functions: Functions,
-    /// Never unloaded: the library's threads and exit handlers run code in it until the process ends.
+    /// Never unloaded: the library's threads and exit handlers run its code until the process ends.
     _handle: ManuallyDrop<Handle>,
 }
 
 impl Library {
-    /// Loads `named`, if given; otherwise the first usable one of `places`, and last the one that the dynamic linker
-    /// finds.
+    /// Loads `named`, if given; otherwise the first usable one of `places`; if none is usable, the one that the dynamic
+    /// linker finds.
     ///
     /// # Errors
     /// [`PmixError::Named`], or [`PmixError::NotFound`] with every place tried.
@@ -59,9 +59,8 @@ impl Library {
     }
 
     fn load(path: &Path) -> Result<Library, LoadError> {
-        // SAFETY: this runs the library's initialisers. They are those of libpmix and what it needs (libevent, hwloc),
-        // which may be loaded into any process; the file is named by the site's administrator or user, like every MPI
-        // library.
+        // SAFETY: this runs the initialisers of libpmix and of its dependencies (libevent, hwloc), which may be loaded
+        // into any process; the site's administrator or user names the file, as for every MPI library.
         let handle = unsafe { Handle::open(Some(path), RTLD_NOW | RTLD_GLOBAL) };
         let handle = handle.map_err(|error| reason(&error))?;
         // SAFETY: `const char *PMIx_Get_version(void)` in every version; the text is static.
@@ -72,7 +71,7 @@ impl Library {
         let version = version_in(&banner).ok_or_else(|| LoadError::Banner(banner.clone()))?;
         let major = major(&version).filter(|major| MAJORS.contains(major));
         let major = major.ok_or_else(|| LoadError::Version(version.clone()))?;
-        // SAFETY: the version was asked, and these are the functions' types in all supported versions.
+        // SAFETY: the version is a supported one, and the functions have these types in all supported versions.
         let functions = unsafe {
             Functions {
                 error_string: symbol(&handle, c"PMIx_Error_string")?,
@@ -96,7 +95,7 @@ unsafe fn symbol<F: Copy>(handle: &Handle, name: &CStr) -> Result<F, LoadError> 
     found.map(|function| *function).map_err(|_| LoadError::Function(name.to_string_lossy().into_owned()))
 }
 
-/// The dynamic linker's message, without the file's name at its beginning.
+/// The dynamic linker's message, without the leading file name.
 fn reason(error: &libloading::Error) -> LoadError {
     let text = error.to_string();
     LoadError::Linker(match text.split_once(": ") {
@@ -147,7 +146,7 @@ mod tests {
             let error = Library::find(Some(&foreign), &[]).unwrap_err().to_string();
             assert!(error.contains("no function PMIx_Get_version"), "{error}");
         }
-        // Where the system has a libpmix, it is found after the bad place.
+        // If the system has a libpmix, it is found after the bad place.
         match Library::find(None, std::slice::from_ref(&text)) {
             Ok(library) => assert!(MAJORS.contains(&library.major)),
             Err(error) => assert!(error.to_string().contains(&text.display().to_string()), "{error}"),

@@ -15,14 +15,14 @@ use crate::{Library, PmixError, Upcall};
 /// Time limit for a registration with the library.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// What a server must know to start.
+/// Options of a server.
 #[derive(Clone, Copy, Debug)]
 pub struct Options<'a> {
     /// The job's name among all jobs that this machine's processes can see.
     pub namespace: &'a str,
     /// This node's name in the job's [`Job::nodes`].
     pub host: &'a str,
-    /// A folder for whatever the library writes.
+    /// A folder for the library's files.
     pub folder: &'a Path,
 }
 
@@ -34,20 +34,20 @@ pub struct Node {
     pub ranks: Range<u32>,
 }
 
-/// What ranks learn about their job.
+/// Description of a job for its ranks.
 #[derive(Clone, Copy, Debug)]
 pub struct Job<'a> {
     /// All nodes, in the order of their ranks.
     pub nodes: &'a [Node],
-    /// The ranks of each program, in order: all ranks of the job. What MPI calls `MPI_APPNUM` is an index of this.
+    /// The ranks of each program, in order; together, all ranks of the job. `MPI_APPNUM` is an index into this slice.
     pub programs: &'a [Range<u32>],
-    /// Index of this node among them.
+    /// Index of this node in `nodes`.
     pub here: usize,
-    /// A folder for files of the ranks of this node. In it each rank has a folder named after its number.
+    /// A folder for the files of this node's ranks. In it each rank has a folder named after its number.
     pub folder: &'a Path,
 }
 
-/// The server; there is one per process. It ends when it is dropped.
+/// The server; there is one per process. Dropping it ends it.
 #[derive(Debug)]
 pub struct Server {
     library: Library,
@@ -55,7 +55,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts the server. From now on `deliver` is called on the library's own thread; it must not block.
+    /// Starts the server. The library calls `deliver` on its own thread; it must not block.
     ///
     /// # Errors
     /// [`PmixError`].
@@ -78,7 +78,7 @@ impl Server {
         table.text(key::SERVER_NSPACE, &format!("{}-server", options.namespace))?;
         table.rank(key::SERVER_RANK, 0);
         table.text(key::HOSTNAME, options.host)?;
-        // Only the job's own ranks have business with this server.
+        // Only the job's own ranks may use this server.
         table.flag(key::SERVER_TOOL_SUPPORT, false);
         table.flag(key::IOF_LOCAL_OUTPUT, false);
         let mut module = module(library.major);
@@ -109,8 +109,8 @@ impl Server {
     pub fn register(&self, job: Job<'_>) -> Result<(), PmixError> {
         let local = job.nodes.get(job.here).map_or(0..0, |node| node.ranks.clone());
         let (entries, count) = {
-            // If the library never calls back it may still read the table, so the table is leaked then. That is a few
-            // kilobytes per rank, once in this process's life.
+            // If the library never calls back, it may still read the table, so the table is leaked. That is a few
+            // kilobytes per rank, once per process.
             let mut table = describe(job)?;
             table.text(key::JOBID, &self.namespace.to_string_lossy())?;
             let table = Box::leak(Box::new(table));
@@ -119,12 +119,12 @@ impl Server {
         let function = self.library.functions.register_nspace;
         let (namespace, ranks) = (self.namespace.as_ptr(), local.len() as c_int);
         self.complete("PMIx_server_register_nspace", |token| {
-            // SAFETY: name and entries are valid for as long as the library may look at them (see above).
+            // SAFETY: name and entries are valid for as long as the library may read them (see above).
             unsafe { function(namespace, ranks, entries, count, Some(registered), token) }
         })
     }
 
-    /// Lets a rank of this node connect, and returns the environment variables it needs for that.
+    /// Lets a rank of this node connect; returns the environment variables that the rank needs to do so.
     ///
     /// # Errors
     /// [`PmixError`].
@@ -133,7 +133,7 @@ impl Server {
         let process: *const Proc = process;
         let function = self.library.functions.register_client;
         self.complete("PMIx_server_register_client", |token| {
-            // SAFETY: the identifier is leaked (260 bytes a rank), so the library may read it when it likes; getuid and
+            // SAFETY: the identifier is leaked (260 bytes a rank), so the library may read it at any time; getuid and
             // getgid always succeed.
             unsafe { function(process, libc::getuid(), libc::getgid(), std::ptr::null_mut(), Some(registered), token) }
         })?;
@@ -146,8 +146,8 @@ impl Server {
         if status == SUCCESS { Ok(variables) } else { Err(self.failed("PMIx_server_setup_fork", status)) }
     }
 
-    /// Requests what a rank of this node has published, for a rank of another node; `answer` gets it when it is
-    /// available, or `None`.
+    /// Requests the data that a rank of this node has published, for a rank of another node. `answer` receives the data
+    /// when it is available, or `None`.
     ///
     /// # Errors
     /// [`PmixError`]; `answer` is then not called.
@@ -171,7 +171,7 @@ impl Server {
         process
     }
 
-    /// Calls a function that answers through [`registered`], and waits for that.
+    /// Calls a function that answers through [`registered`], and waits for the answer.
     fn complete(&self, call: &'static str, function: impl FnOnce(*mut c_void) -> Status) -> Result<(), PmixError> {
         let (sender, receiver) = channel::<Status>();
         let token: *mut Sender<Status> = Box::into_raw(Box::new(sender));
@@ -190,7 +190,7 @@ impl Server {
     }
 
     fn failed(&self, call: &'static str, status: Status) -> PmixError {
-        // SAFETY: the function gives a static text for every number.
+        // SAFETY: the function returns a static text for every number.
         let text = unsafe { CStr::from_ptr((self.library.functions.error_string)(status)) };
         let status = format!("{} ({status})", text.to_string_lossy());
         PmixError::Call { version: self.version().to_owned(), call, status }
@@ -204,7 +204,7 @@ impl Drop for Server {
     }
 }
 
-/// Everything about a job that Open MPI's ranks ask for.
+/// The table of all keys that Open MPI's ranks request about a job.
 fn describe(job: Job<'_>) -> Result<Table, PmixError> {
     let mut table = Table::default();
     let size: u32 = job.nodes.iter().map(|node| node.ranks.len() as u32).sum();
@@ -224,7 +224,7 @@ fn describe(job: Job<'_>) -> Result<Table, PmixError> {
         table.table(key::APP_INFO_ARRAY, one);
     }
     table.number(key::NUM_NODES, job.nodes.len() as u32);
-    // Plain lists: every version accepts them, while each version compresses in its own way.
+    // Plain lists: all versions accept them, while their compressed forms differ.
     let names: Vec<&str> = job.nodes.iter().map(|node| node.name.as_str()).collect();
     table.text(key::NODE_MAP, &names.join(","))?;
     let lists: Vec<String> = job.nodes.iter().map(|node| list(&node.ranks)).collect();
@@ -233,7 +233,7 @@ fn describe(job: Job<'_>) -> Result<Table, PmixError> {
     let folder = path_text(job.folder)?;
     table.text(key::TMPDIR, folder)?;
     table.text(key::NSDIR, folder)?;
-    // The code that creates the folders removes them.
+    // The code that creates the folders also removes them.
     table.flag(key::TDIR_RMCLEAN, true);
     for (at, node) in job.nodes.iter().enumerate() {
         for (local, rank) in node.ranks.clone().enumerate() {
@@ -264,7 +264,7 @@ fn path_text(path: &Path) -> Result<&str, PmixError> {
     path.to_str().ok_or_else(|| text("it is not UTF-8"))
 }
 
-/// Reads and frees an environment that the library made.
+/// Reads and frees an environment that the library allocated.
 ///
 /// # Safety
 /// `variables` is null, or a null-terminated array of C strings, all from malloc, which nobody else uses.
@@ -273,7 +273,7 @@ unsafe fn take_variables(variables: *mut *mut c_char) -> Vec<(OsString, OsString
     if variables.is_null() {
         return taken;
     }
-    // SAFETY: the caller's promise; the walk ends at the null.
+    // SAFETY: the caller's promise; the loop ends at the null.
     unsafe {
         let mut at = variables;
         while !(*at).is_null() {
@@ -290,17 +290,17 @@ unsafe fn take_variables(variables: *mut *mut c_char) -> Vec<(OsString, OsString
     taken
 }
 
-/// The end of a registration.
+/// Callback at the end of a registration.
 unsafe extern "C" fn registered(status: Status, token: *mut c_void) {
     // SAFETY: the token is the sender that `Server::complete` let go of, and comes back once.
     let sender = unsafe { Box::from_raw(token.cast::<Sender<Status>>()) };
-    // After the timeout nothing waits for it any more.
+    // After the timeout nothing receives the status.
     let _ = sender.send(status);
 }
 
 type PublishedAnswer = Box<dyn FnOnce(Option<Vec<u8>>) + Send>;
 
-/// What a rank of this node has published, for another node.
+/// Callback with the data that a rank of this node has published, for another node.
 unsafe extern "C" fn published(status: Status, data: *mut c_char, length: usize, token: *mut c_void) {
     // SAFETY: the token is the answer that `Server::published` let go of, and comes back once.
     let answer = unsafe { Box::from_raw(token.cast::<PublishedAnswer>()) };

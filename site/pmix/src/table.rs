@@ -1,11 +1,11 @@
-//! Arrays of `pmix_info_t`, with everything they point to.
+//! Arrays of `pmix_info_t`, and the data that they point to.
 
 use std::ffi::{CStr, CString, c_char};
 
 use crate::PmixError;
 use crate::abi::{ByteObject, Data, DataArray, Info, MAX_KEY, Proc, Value, kind};
 
-/// Keys and values for one call. It owns what its entries point to and must outlive the call.
+/// Keys and values for one call. It owns the data that its entries point to and must outlive the call.
 #[derive(Default)]
 pub(crate) struct Table {
     infos: Vec<Info>,
@@ -50,7 +50,7 @@ impl Table {
 
     /// Adds bytes. The library may take them over: it then frees them and clears the entry.
     pub(crate) fn bytes(&mut self, key: &CStr, value: &[u8]) {
-        // SAFETY: malloc gives null or room for the bytes, which do not overlap with it.
+        // SAFETY: malloc returns null or room for the bytes, which do not overlap with it.
         let copy = unsafe {
             let copy = libc::malloc(value.len().max(1)).cast::<u8>();
             if !copy.is_null() {
@@ -91,19 +91,19 @@ impl Table {
 impl Drop for Table {
     fn drop(&mut self) {
         for info in self.infos.iter_mut().filter(|info| info.value.kind == kind::BYTE_OBJECT) {
-            // SAFETY: the kind says which member was written. What is still there is from malloc, in `bytes`, and
-            // nobody else's.
+            // SAFETY: the kind identifies the member that was written. Bytes that the library did not take over are
+            // from malloc, in `bytes`, and have no other owner.
             unsafe { libc::free(info.value.data.bytes.bytes.cast_mut().cast()) };
         }
     }
 }
 
-/// A text as C has it.
+/// Converts a text to a C string.
 pub(crate) fn c_text(value: &str) -> Result<CString, PmixError> {
     CString::new(value).map_err(|_| PmixError::Text { value: value.to_owned(), problem: "it contains a NUL" })
 }
 
-/// Copies a text into a field; what does not fit before the final NUL is left out.
+/// Copies a text into a field, truncated to leave room for the final NUL.
 pub(crate) fn copy_text(field: &mut [c_char], text: &CStr) {
     let room = field.len().saturating_sub(1);
     for (to, from) in field[..room].iter_mut().zip(text.to_bytes()) {
@@ -126,11 +126,11 @@ mod tests {
         let mut moved = Box::new(table);
         assert!(moved.text(c"k", "a\0b").is_err());
         let (entries, count) = moved.entries();
-        // SAFETY: `moved` owns that many entries, and what they point to, until the end of the test.
+        // SAFETY: `moved` owns that many entries, and the data they point to, until the end of the test.
         let entries = unsafe { std::slice::from_raw_parts(entries, count) };
         assert_eq!(entries.len(), 2);
         assert_eq!(entries[0].value.kind, kind::UINT32);
-        // SAFETY: the kinds say which members of the unions were written.
+        // SAFETY: the kinds identify the members of the unions that were written.
         unsafe {
             let array = &*entries[1].value.data.array;
             assert_eq!((array.kind, array.size), (kind::INFO, 2));

@@ -1,7 +1,7 @@
 //! Upcalls of libpmix to its host, as values.
 //!
-//! The library calls on a thread of its own and must get its thread back at once, so each upcall is copied and passed
-//! to the sink; whatever takes time is answered later, from any thread, through [`Answer`].
+//! The library calls on a thread of its own and must get its thread back at once. So each upcall is copied and passed
+//! to the sink; slow answers are given later, from any thread, through [`Answer`].
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::fmt;
@@ -18,73 +18,73 @@ use crate::table::Table;
 pub enum Ranks {
     /// Every rank of the job.
     All,
-    /// These, in the order in which they were named.
+    /// These ranks, in the order in which the library named them.
     Some(Vec<u32>),
 }
 
 /// An action or request of a rank of this node.
 #[derive(Debug)]
 pub enum Upcall {
-    /// It has connected: it is in `MPI_Init`.
+    /// The rank has connected: it is in `MPI_Init`.
     Connected { rank: u32 },
-    /// It is in `MPI_Finalize`.
+    /// The rank is in `MPI_Finalize`.
     Finalised { rank: u32 },
-    /// It called `MPI_Abort`.
+    /// The rank called `MPI_Abort`.
     Aborted {
         rank: u32,
-        /// The code it gave.
+        /// The code passed to `MPI_Abort`.
         code: i32,
         /// Its message, possibly empty.
         message: String,
     },
-    /// All of this node's ranks among `ranks` are in a fence. The answer is everybody's data, concatenated.
+    /// All of this node's ranks among `ranks` are in a fence. The answer is the concatenated data of all participants.
     Fence {
         /// The participants.
         ranks: Ranks,
-        /// What this node's ranks contribute.
+        /// The data of this node's ranks.
         data: Vec<u8>,
-        /// Where to send the answer.
+        /// Takes the answer.
         answer: Answer,
     },
-    /// All of this node's ranks among `ranks` construct a PMIx group, or destruct one. The answer is as for a fence,
-    /// and for a constructed group also a number that no other group of the job has.
+    /// All of this node's ranks among `ranks` construct or destruct a PMIx group. The answer is as for a fence, and for
+    /// a constructed group also a number that is unique among the groups of the job.
     Group {
-        /// The group's name, and whether it is constructed or destructed: together they distinguish this operation from
-        /// others of the same ranks.
+        /// The group's name, preceded by the operation (construct or destruct): together they distinguish this
+        /// operation from others of the same ranks.
         name: String,
         /// The participants.
         ranks: Ranks,
-        /// What this node's ranks contribute.
+        /// The data of this node's ranks.
         data: Vec<u8>,
-        /// Where to send the answer.
+        /// Takes the answer.
         answer: GroupAnswer,
     },
-    /// A rank of this node wants what a rank of another node has published (*direct modex*).
+    /// A rank of this node requests the data that a rank of another node has published (*direct modex*).
     Modex {
         /// The rank whose data is requested.
         rank: u32,
-        /// Where to send the answer.
+        /// Takes the answer.
         answer: Answer,
     },
-    /// It called `MPI_Comm_spawn`, and was answered that this is not supported.
+    /// The rank called `MPI_Comm_spawn`; the answer was that this is not supported.
     SpawnRefused {
         rank: u32,
-        /// The program it wanted.
+        /// The requested program.
         program: String,
     },
-    /// It published a name or looked one up, as in `MPI_Publish_name` or `MPI_Comm_accept`, and was answered that this
-    /// is not supported.
+    /// The rank published a name or looked one up, as in `MPI_Publish_name` or `MPI_Comm_accept`; the answer was that
+    /// this is not supported.
     NamesRefused { rank: u32 },
 }
 
-/// The answer to a waiting rank. It must be given, or the rank waits as long as the job lives.
+/// The answer to a waiting rank. It must be given, or the rank waits until the job ends.
 pub struct Answer {
     callback: ModexCallback,
     token: *mut c_void,
 }
 
-// SAFETY: the token means something to the library only, and the library lets its host answer on any thread: both
-// callbacks that end up here only queue the answer for the library's own thread (`modex_cbfunc`, `dmdx_cbfunc`).
+// SAFETY: only the library interprets the token, and the library lets its host answer on any thread: both callbacks
+// that are called here only queue the answer for the library's own thread (`modex_cbfunc`, `dmdx_cbfunc`).
 unsafe impl Send for Answer {}
 
 impl fmt::Debug for Answer {
@@ -94,11 +94,11 @@ impl fmt::Debug for Answer {
 }
 
 impl Answer {
-    /// Sends the data, or (`None`) the answer that there is none.
+    /// Sends the data, or with `None` the status "not found".
     pub fn give(self, data: Option<Vec<u8>>) {
         let status = if data.is_some() { SUCCESS } else { ERR_NOT_FOUND };
         let data = Box::new(data.unwrap_or_default());
-        // An empty vector's pointer is not null, and the library looks for null.
+        // An empty vector's pointer is not null, but the library checks for null.
         let bytes = if data.is_empty() { std::ptr::null() } else { data.as_ptr().cast() };
         let length = data.len();
         // SAFETY: the library calls `release` once it has read the bytes, and only then are they freed. The token is
@@ -125,7 +125,7 @@ impl fmt::Debug for GroupAnswer {
 }
 
 impl GroupAnswer {
-    /// Sends everybody's data and the group's number.
+    /// Sends the data of all participants and the group's number.
     pub fn give(self, data: Vec<u8>, number: u32) {
         let mut table = Box::new(Table::default());
         if let Some(members) = self.members {
@@ -152,32 +152,32 @@ impl GroupAnswer {
 
 /// Frees the entries of an answer.
 unsafe extern "C" fn release_table(table: *mut c_void) {
-    // SAFETY: `table` is the box that `GroupAnswer::give` let go of, and the library hands it over once.
+    // SAFETY: `table` is the box that `GroupAnswer::give` released, and the library passes it here once.
     drop(unsafe { Box::from_raw(table.cast::<Table>()) });
 }
 
 /// Frees an answer's data.
 unsafe extern "C" fn release(data: *mut c_void) {
-    // SAFETY: `data` is the box that `Answer::give` let go of, and the library hands it over once.
+    // SAFETY: `data` is the box that `Answer::give` released, and the library passes it here once.
     drop(unsafe { Box::from_raw(data.cast::<Vec<u8>>()) });
 }
 
-/// Where upcalls go, for the job with this namespace.
+/// The receiver of upcalls, for the job with this namespace.
 pub(crate) struct Sink {
     pub namespace: String,
     pub deliver: Box<dyn Fn(Upcall) + Send + Sync>,
 }
 
-/// The library has one host per process, and its upcalls carry no pointer of ours.
+/// Global, because the library has one host per process and its upcalls carry no pointer of ours.
 pub(crate) static SINK: OnceLock<Sink> = OnceLock::new();
 
-/// The functions for the library of a major version. Only version 5 makes groups in the way that is supported here: 4
-/// leaves out the members, which Open MPI 5 then misses, and 6 requires the ranks' data in another form.
+/// The functions for a major version of the library. Groups are supported only for version 5: version 4 leaves out the
+/// members, which Open MPI 5 then misses, and version 6 requires the ranks' data in another form.
 pub(crate) fn module(major: u32) -> Module {
     Module { group: MODULE.group.filter(|_| major == 5), ..MODULE }
 }
 
-/// The functions passed to the library. A panic in one of them ends the process: none may unwind into C.
+/// The functions passed to the library. A panic in one of them ends the process, because none may unwind into C.
 const MODULE: Module = Module {
     client_connected: None,
     client_finalized: Some(finalised),
@@ -205,7 +205,7 @@ fn deliver(upcall: Upcall) -> Status {
     }
 }
 
-/// The number of `process` in our job; `None` for a process of another job.
+/// The rank of `process` in our job; `None` for a process of another job.
 ///
 /// # Safety
 /// `process` is null or points to a process identifier.
@@ -287,7 +287,7 @@ unsafe extern "C" fn aborted(
     // SAFETY: the library passes a valid identifier, and a C string or null.
     let (rank, message) = unsafe { (rank_of(process), text_of(message)) };
     let Some(rank) = rank else { return ERR_NOT_SUPPORTED };
-    // MPI may end more than the named processes, and a job without some of its ranks is useless.
+    // Ends the whole job: MPI may end more than the named processes, and a job without some of its ranks is useless.
     deliver(Upcall::Aborted { rank, code: status, message });
     OPERATION_SUCCEEDED
 }
@@ -303,7 +303,7 @@ unsafe extern "C" fn fence(
     token: *mut c_void,
 ) -> Status {
     let Some(callback) = callback else { return ERROR };
-    // SAFETY: the library passes `count` identifiers, and `length` bytes, which stay its own and are copied.
+    // SAFETY: the library passes `count` identifiers, and `length` bytes, which it keeps and which are copied here.
     let (ranks, data) = unsafe { (ranks_of(processes, count), bytes_of(data, length)) };
     let Some(ranks) = ranks else { return ERR_NOT_SUPPORTED };
     deliver(Upcall::Fence { ranks, data, answer: Answer { callback, token } })
@@ -323,8 +323,8 @@ unsafe extern "C" fn group(
     let made = operation == GROUP_CONSTRUCT;
     let mut data = Vec::new();
     let mut local = false;
-    // SAFETY: the library passes a C string, `count` identifiers and `info_count` entries; the kind says which member
-    // of the union an entry has.
+    // SAFETY: the library passes a C string, `count` identifiers and `info_count` entries; an entry's kind identifies
+    // the member of its union.
     let (name, ranks) = unsafe {
         for at in 0..info_count {
             let info = &*infos.add(at);
@@ -339,11 +339,11 @@ unsafe extern "C" fn group(
     };
     let Some(ranks) = ranks else { return ERR_NOT_SUPPORTED };
     if local && !made {
-        // All its ranks are on this node and have called. Up to 5.0.11 the library asks a second time where the answer
-        // takes time, with a tracker that the first answer frees (`pmix_server_grpdestruct`).
+        // All ranks of the group are on this node and have called. If the answer takes time, the library up to 5.0.11
+        // asks a second time, with a tracker that the first answer frees (`pmix_server_grpdestruct`).
         return OPERATION_SUCCEEDED;
     }
-    // The identifiers are those that were asked for: `ranks_of` found them valid.
+    // `ranks_of` has checked all identifiers.
     // SAFETY: the library passes `count` identifiers.
     let members = made.then(|| unsafe { std::slice::from_raw_parts(processes, count) }.to_vec());
     let name = format!("{} {name}", if made { "make" } else { "end" });
@@ -405,7 +405,7 @@ unsafe extern "C" fn spawn(
     _callback: Option<SpawnCallback>,
     _token: *mut c_void,
 ) -> Status {
-    // SAFETY: the library passes a valid identifier and `count` programs with a C string or null for a name.
+    // SAFETY: the library passes a valid identifier and `count` programs whose names are C strings or null.
     let (rank, program) = unsafe {
         let first = if count == 0 { None } else { apps.as_ref() };
         (rank_of(process), first.map_or(String::new(), |app| text_of(app.command)))

@@ -1,4 +1,4 @@
-//! The user's command, at the other end of the first mover's standard input and output.
+//! Connection to the user's command: the first mover's standard input and output.
 
 use std::io::Write;
 use std::os::fd::BorrowedFd;
@@ -8,14 +8,14 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use super::MoverError;
 use super::message::Event;
 
-/// The longest line in bytes: an order of some hundred thousand paths.
+/// Maximum line length in bytes: enough for an order of some hundred thousand paths.
 const LONGEST: usize = 64 << 20;
 
 pub(crate) struct Console<'a> {
     input: BorrowedFd<'a>,
     output: &'a mut (dyn Write + Send),
     bytes: Vec<u8>,
-    /// Nothing more comes.
+    /// The input has ended.
     at_end: bool,
 }
 
@@ -24,7 +24,7 @@ impl<'a> Console<'a> {
         Console { input, output, bytes: Vec::new(), at_end: false }
     }
 
-    /// Waits for the first lines. None: nothing comes any more.
+    /// Waits for the first lines. Returns none if the input has ended.
     pub(crate) fn wait(&mut self) -> Result<Vec<String>, MoverError> {
         loop {
             let lines = self.lines()?;
@@ -37,7 +37,7 @@ impl<'a> Console<'a> {
         }
     }
 
-    /// Whether the command has ended. It keeps its end open until all is done.
+    /// Returns true if the command has ended. A live command keeps its end open until the transfer is done.
     pub(crate) fn is_deserted(&self) -> bool {
         self.at_end
     }
@@ -46,7 +46,7 @@ impl<'a> Console<'a> {
         (!self.at_end).then_some(self.input)
     }
 
-    /// The whole lines that have come.
+    /// The complete lines that have arrived.
     pub(crate) fn lines(&mut self) -> Result<Vec<String>, MoverError> {
         let mut buffer = vec![0; 64 << 10];
         // The descriptor may be shared with other processes, so it is not made non-blocking.

@@ -1,4 +1,4 @@
-//! A source of this node, and the blocks of it that others are reading.
+//! A source on this node, and its blocks that other movers are reading.
 
 use std::collections::HashMap;
 use std::io::ErrorKind;
@@ -26,18 +26,18 @@ pub(super) struct Feeding {
     pushing: Pushing,
     parcels: Parcels,
     targets: Vec<u32>,
-    /// Bytes that were read, and that all will read.
+    /// Bytes read so far, and bytes that all targets together will read.
     read: u64,
     total: u64,
-    /// Targets that fetch from here, and have not everything yet.
+    /// Number of incomplete targets that fetch from this source.
     hungry: usize,
-    /// Whether blocks have a checksum.
+    /// True if blocks have a checksum.
     checks: bool,
     _manifest: Lent,
 }
 
 impl Feeding {
-    /// Lists the source. Also returns what its targets are told. `None`: it is missing, and may be.
+    /// Lists the source. Also returns the message for its targets. `None`: it is missing, and the task permits that.
     pub(super) fn open(
         number: u32,
         task: &Task,
@@ -76,7 +76,7 @@ impl Feeding {
         &self.targets
     }
 
-    /// Reads a block into memory that `from` may read.
+    /// Reads a block into memory that rank `from` may read.
     pub(super) fn read(&mut self, from: u32, block: u32, peers: &mut Peers) -> Result<Message, MoverError> {
         let pieces = self.blocks.pieces(block);
         if pieces.is_empty() {
@@ -94,17 +94,17 @@ impl Feeding {
         self.lent.released(by, block, peers);
     }
 
-    /// Bytes that were read, and that all will read.
+    /// Bytes read so far, and bytes that all targets together will read.
     pub(super) fn volume(&self) -> (u64, u64) {
         (self.read, self.total)
     }
 
-    /// Whether somebody is reading, or may be sent something.
+    /// Returns true if some rank is reading, or may be sent a block.
     pub(super) fn is_busy(&self) -> bool {
         !self.lent.lent.is_empty() || self.pushing.is_busy()
     }
 
-    /// One more has everything. Returns whether all have; then the files are still the listed ones.
+    /// One more target is complete. Returns true if all are, after a check that the files have not changed.
     pub(super) fn full(&mut self) -> Result<bool, MoverError> {
         self.hungry = self.hungry.saturating_sub(1);
         if self.hungry == 0 {
@@ -131,14 +131,14 @@ impl Supply for Feeding {
     }
 }
 
-/// Blocks that others are reading, by reader and number.
+/// Blocks that other ranks are reading, by reader and block number.
 #[derive(Default)]
 pub(super) struct Lending {
     lent: HashMap<(u32, u32), Lent>,
 }
 
 impl Lending {
-    /// Returns the key.
+    /// Lends a block. Returns its key.
     pub(super) fn lend(&mut self, to: u32, block: u32, lent: Lent) -> u64 {
         let key = lent.key();
         self.lent.insert((to, block), lent);
@@ -152,7 +152,7 @@ impl Lending {
     }
 }
 
-/// The rank that feeds a target: the target before it at its site, or the source. A broadcast's source feeds all.
+/// The rank that feeds a target: the previous target at its site, or the source. A broadcast's source feeds all.
 pub(super) fn feeder(task: &Task, mode: Mode, target: usize, peers: &Peers) -> u32 {
     let Some(own) = task.to.get(target).filter(|_| mode != Mode::Bcast) else { return task.from.rank };
     let before = task.to[..target].iter().rev().find(|other| peers.are_together(other.rank, own.rank));

@@ -1,16 +1,16 @@
-//! What a target asks for, and when: the receiver decides the rate. Pure; time is an argument.
+//! Flow of blocks to a target: the receiver decides the rate. Pure; time is an argument.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
 use crate::Hash;
 
-/// Blocks that are on their way at once: one hides the way of the other, and more would only queue. Short ones are
-/// more, so that as many bytes are on their way.
+/// Limits on blocks in flight: with two, one transfer hides the latency of the other, and more would only queue. Short
+/// blocks may be more, up to [`BYTES`] in flight.
 const READING: usize = 2;
 const MOST_READING: usize = 8;
 const BYTES: u32 = 8 << 20;
-/// How often a damaged block is asked for again.
+/// Maximum number of retries for a damaged block.
 const TRIES: u32 = 3;
 
 /// A block in the sender's memory.
@@ -24,17 +24,17 @@ pub(super) struct Offer {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Act {
-    /// Have the sender read a block, or post a receive for it if the sender sends.
+    /// Request a block from the sender. If the sender pushes blocks, post a receive for it.
     Fetch(u32),
-    /// Read it from the sender's memory.
+    /// Read the block from the sender's memory.
     Read(Offer),
-    /// Nothing until this time.
+    /// Wait until this time.
     Sleep(Duration),
-    /// Nothing until something arrives.
+    /// Wait until something arrives.
     Wait,
 }
 
-/// Blocks of one target on their way.
+/// Blocks of one target that are in flight.
 #[derive(Debug, Default)]
 pub(super) struct Flow {
     missing: VecDeque<u32>,
@@ -47,13 +47,13 @@ pub(super) struct Flow {
 }
 
 impl Flow {
-    /// `size`: bytes of a block.
+    /// `size`: block size in bytes.
     pub(super) fn new(missing: impl IntoIterator<Item = u32>, size: u32) -> Flow {
         let at_once = ((BYTES / size.max(1)) as usize).clamp(READING, MOST_READING);
         Flow { missing: missing.into_iter().collect(), at_once, ..Flow::default() }
     }
 
-    /// Blocks that the sender reads ahead and keeps in memory. If it sends them: those for which a receive is posted.
+    /// Maximum number of blocks that the sender keeps in memory ahead of reading, or for which receives are posted.
     pub(super) fn ahead(&self) -> usize {
         2 * self.at_once
     }
@@ -66,7 +66,7 @@ impl Flow {
         self.paused
     }
 
-    /// What to do now. `free`: when the next block may begin.
+    /// The next action. `free`: the earliest start of the next block.
     pub(super) fn next(&mut self, now: Duration, free: Duration) -> Act {
         if self.fetched + self.offers.len() + self.reading.len() < self.ahead()
             && !self.paused
@@ -90,7 +90,7 @@ impl Flow {
         }
     }
 
-    /// The sender has a block in its memory. Returns whether it was asked for.
+    /// The sender has a block in its memory. Returns true if it was requested.
     pub(super) fn offered(&mut self, offer: Offer) -> bool {
         let expected = self.fetched > 0 && !self.reading.contains_key(&offer.block);
         if expected {
@@ -100,18 +100,18 @@ impl Flow {
         expected
     }
 
-    /// A block has arrived that the sender has sent.
+    /// Records a block that the sender has pushed.
     pub(super) fn pushed(&mut self, offer: Offer) {
         self.fetched = self.fetched.saturating_sub(1);
         self.reading.insert(offer.block, offer);
     }
 
-    /// A block has been read.
+    /// Records a block that has been read.
     pub(super) fn arrived(&mut self, block: u32) -> Option<Offer> {
         self.reading.remove(&block)
     }
 
-    /// It was damaged on its way. Returns whether it is asked for again.
+    /// The block was damaged on its way. Returns true if it is requested again.
     pub(super) fn damaged(&mut self, block: u32) -> bool {
         let times = self.damaged.entry(block).or_default();
         *times += 1;
@@ -133,8 +133,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the order and times of answers: each block arrives once, never more than allowed are on their way,
-        /// and nothing begins before its time.
+        /// For any order and times of answers: each block arrives once, the limit of blocks in flight holds, and no
+        /// block starts before its time.
         #[test]
         fn each_block_arrives(
             count in 0u32..40,

@@ -1,4 +1,4 @@
-//! What the first mover knows about all: how far each target is.
+//! The first mover's view of all targets: the progress of each.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -7,13 +7,13 @@ use super::message::{Event, Look, Message, Order, Placed};
 use super::{Mover, MoverError, TELL};
 use crate::look::Found;
 
-/// Task and target.
+/// Numbers of task and target.
 type Which = (u32, u32);
 
 #[derive(Debug, Default)]
 pub(super) struct Lead {
     open: HashSet<Which>,
-    /// Looks without an answer.
+    /// Checks of places without an answer.
     looks: HashSet<u32>,
     progress: HashMap<Which, (u64, u64)>,
     printed: Option<Duration>,
@@ -32,21 +32,21 @@ impl Lead {
         self.news |= self.progress.insert(which, (arrived, total)) != Some((arrived, total));
     }
 
-    /// Returns whether all are.
+    /// Marks a target as placed. Returns true if all targets are.
     pub(super) fn placed(&mut self, which: Which) -> bool {
         self.open.remove(&which);
         self.over |= self.open.is_empty();
         self.open.is_empty()
     }
 
-    /// Returns whether all looks have an answer.
+    /// Marks a check as answered. Returns true if all checks are.
     pub(super) fn looked(&mut self, look: u32) -> bool {
         self.looks.remove(&look);
         self.over |= self.looks.is_empty();
         self.looks.is_empty()
     }
 
-    /// Returns whether all that were not in place have given up.
+    /// A target has given up. Returns true if all targets have given up or are in place.
     pub(super) fn cancelled(&mut self, which: Which) -> bool {
         self.open.remove(&which);
         self.open.is_empty()
@@ -60,7 +60,7 @@ impl Lead {
         self.over = true;
     }
 
-    /// How far all are, if it is time to tell.
+    /// Total progress, if a report is due.
     pub(super) fn due(&mut self, now: Duration) -> Option<Event> {
         let due = self.news && self.printed.is_none_or(|printed| now >= printed + TELL);
         due.then(|| {
@@ -72,7 +72,7 @@ impl Lead {
     }
 }
 
-/// What the first mover does beside moving: it tells the user, and ends the job.
+/// The first mover's other duties: it reports to the user, and ends the job.
 impl Mover<'_> {
     pub(super) fn lead_placed(&mut self, task: u32, target: u32, report: Placed) -> Result<(), MoverError> {
         let Some(order) = &self.order else { return Ok(()) };
@@ -116,7 +116,7 @@ impl Mover<'_> {
         Ok(())
     }
 
-    /// A mover that was still reading the order would wait for the memory of one that has left.
+    /// Ends the job once all movers have read the order: a mover that is still reading it needs this mover's memory.
     pub(super) fn end_all(&mut self) -> Result<(), MoverError> {
         self.ending = self.order_lent.is_some() && self.begun + 1 < self.peers.size();
         if self.ending {

@@ -1,4 +1,4 @@
-//! What movers tell each other, and what the user's command tells them.
+//! Messages between movers, and between movers and the user's command.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -16,43 +16,44 @@ use crate::source::Source;
 use crate::supervise::Overlap;
 use crate::target::{Options, Report, resolve};
 
-/// The longest message in bytes. What may be longer, a manifest or an order, is read from the memory of who has it.
+/// Maximum message length in bytes. Manifests and orders may be longer, so they are read from their owner's memory
+/// instead.
 pub(super) const LONGEST: usize = 16 << 10;
 
-/// What the user wants moved. Comes as a line of JSON on the first rank's standard input.
+/// A transfer request by the user. A line of JSON on the first rank's standard input.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Order {
     pub tasks: Vec<Task>,
-    /// Places to look at. Then there are no tasks.
+    /// Places to check. Then there are no tasks.
     #[serde(default)]
     pub looks: Vec<Look>,
     pub options: Settings,
 }
 
-/// A place of a transfer that has not begun, and which end of it the place is.
+/// A place to check before a transfer begins, and its end of the transfer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Look {
     pub at: Spot,
     pub role: Role,
 }
 
-/// A source, and all places that get it.
+/// A source and all its targets.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Task {
     pub from: Spot,
     pub to: Vec<Spot>,
-    /// Whether the targets' path must be a folder, because several sources go there.
+    /// True if the targets' path must be a folder, because several sources go there.
     pub into: bool,
-    /// Whether the source may be missing: then nothing arrives, and nothing failed.
+    /// True if the source may be missing: then nothing is moved, and that is no failure.
     #[serde(default)]
     pub optional: bool,
-    /// The source is a pattern of files of processes, and the target the folder of those of another layout.
+    /// The source is a pattern for files of processes, and the target is the folder for the files of another layout.
     #[serde(default)]
     pub layouts: Option<Layouts>,
 }
 
 impl Task {
-    /// The source, which is at this path here.
+    /// Opens the source, which is at this path on this machine.
     ///
     /// # Errors
     /// [`StageError`].
@@ -63,7 +64,7 @@ impl Task {
         }
     }
 
-    /// The name of the source, which a target that is a folder to go into gives it: its last name as it was typed.
+    /// The name of the source inside a target folder: the last component of its path as typed.
     ///
     /// # Errors
     /// [`StageError`].
@@ -78,7 +79,7 @@ impl Task {
         Ok(whole.file_name().unwrap_or_default().as_bytes().to_vec())
     }
 
-    /// What tells this source from others on this machine.
+    /// Identifies this source among all on this machine.
     ///
     /// # Errors
     /// [`StageError`].
@@ -89,7 +90,7 @@ impl Task {
         }
     }
 
-    /// Where a source of this name goes ([`resolve`]).
+    /// The path for a source of this name ([`resolve`]).
     ///
     /// # Errors
     /// [`StageError`].
@@ -107,48 +108,48 @@ pub struct Spot {
     pub rank: u32,
     /// The rank's site and node; empty where the job has one machine.
     pub node: String,
-    /// Raw bytes.
+    /// Path as raw bytes.
     pub path: Vec<u8>,
-    /// How the user wrote the place.
+    /// The place as the user typed it.
     pub typed: String,
 }
 
 impl Spot {
-    /// What tells this source from others, however its path was typed: with `./`, or from another folder.
+    /// Identifies this source among all, however its path was typed: with `./`, or from another folder.
     pub(crate) fn origin(&self) -> Vec<u8> {
         let plain: PathBuf = Path::new(OsStr::from_bytes(&self.path)).components().collect();
         [self.node.as_bytes(), b":", plain.as_os_str().as_bytes()].concat()
     }
 }
 
-/// How it is moved.
+/// Settings of a transfer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Settings {
-    /// Bytes of a block.
+    /// Block size in bytes.
     pub block: u32,
-    /// Bytes per second at each target; `None`: as fast as it goes.
+    /// Bytes per second at each target; `None`: no limit.
     pub rate: Option<u64>,
-    /// Bytes of the target's file system that are left to others.
+    /// Bytes of the target's file system that stay free for others.
     pub kept: Option<u64>,
-    /// Milliseconds after which all should be there.
+    /// Deadline in milliseconds after the start.
     pub deadline: Option<u64>,
-    /// Parts of a million of its time that an application may lose.
+    /// The accepted loss of an application, in millionths of its time.
     pub harm: u32,
-    /// Blocks have no checksums.
+    /// Transfer blocks without checksums.
     #[serde(default)]
     pub unchecked: bool,
-    /// Folders of other users may be added to.
+    /// Permit targets in folders of other users.
     #[serde(default)]
     pub other_owner: bool,
-    /// Extended attributes and access control lists are left out.
+    /// Drop extended attributes and access control lists.
     #[serde(default)]
     pub no_xattrs: bool,
-    /// How blocks travel. Between places of one machine it makes no difference.
+    /// Transport of blocks. It makes no difference between places of one machine.
     #[serde(default)]
     pub mode: Mode,
 }
 
-/// How blocks travel from the mover that feeds others to those.
+/// Transport of blocks from a feeder to the movers it feeds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Mode {
@@ -162,37 +163,37 @@ pub enum Mode {
 }
 
 impl Settings {
-    /// How the blocks of a task travel: to send to one alone is no broadcast.
+    /// The transport for a task: a broadcast to a single target is a plain send.
     pub(super) fn mode_of(&self, task: &Task) -> Mode {
         if self.mode == Mode::Bcast && task.to.len() == 1 { Mode::Send } else { self.mode }
     }
 
-    /// How a target is written.
+    /// The options for writing a target.
     pub(crate) fn target(&self) -> Options {
         let Settings { block, kept, other_owner, no_xattrs, .. } = *self;
         Options { block, kept, other_owner, no_xattrs }
     }
 
-    /// The same for the controller.
+    /// The limits for the controller.
     pub fn aim(&self) -> Aim {
         let deadline = self.deadline.map(Duration::from_millis);
         Aim { rate: self.rate, deadline, harm: f64::from(self.harm) / 1e6 }
     }
 }
 
-/// Something that the user wants while it is being moved. A line of JSON too.
+/// A control command by the user during a transfer. A line of JSON.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Control {
     Pause,
     Resume,
-    /// Bytes per second; `None`: as fast as it goes.
+    /// Bytes per second; `None`: no limit.
     Rate(Option<u64>),
-    /// Give up, and remove what has arrived.
+    /// Give up, and remove the blocks that have arrived.
     Cancel,
 }
 
-/// A mover to another one.
+/// A message between movers.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) enum Message {
     /// From rank 0: an [`Order`] is in its memory.
@@ -209,12 +210,12 @@ pub(super) enum Message {
         identity: (u64, u64),
         name: Vec<u8>,
     },
-    /// The sender wants a block from the receiver's memory.
+    /// The sender requests a block from the receiver's memory.
     Fetch {
         task: u32,
         block: u32,
     },
-    /// It is there until it is released.
+    /// The block is in the sender's memory until it is released.
     Ready {
         task: u32,
         block: u32,
@@ -226,15 +227,15 @@ pub(super) enum Message {
         task: u32,
         block: u32,
     },
-    /// The sender, and all that it feeds, have all blocks.
+    /// The sender, and all movers it feeds, have all blocks.
     Full {
         task: u32,
     },
-    /// From a source, whose files are still the listed ones: put it in place.
+    /// From a source whose files have not changed: put the target in place.
     Place {
         task: u32,
     },
-    /// To rank 0: bytes that have arrived of all that a target waits for.
+    /// To rank 0: bytes that have arrived at a target, and bytes in total.
     Progress {
         task: u32,
         target: u32,
@@ -253,24 +254,24 @@ pub(super) enum Message {
         task: u32,
         target: u32,
     },
-    /// To rank 0: the job cannot go on.
+    /// To rank 0: the job cannot continue.
     Failed {
         text: String,
     },
-    /// From rank 0: all is done.
+    /// From rank 0: the job is complete.
     End,
-    /// To rank 0: a task's source, which may be missing, is.
+    /// To rank 0: an optional source is missing.
     Absent {
         task: u32,
     },
-    /// To rank 0: what a look of the order has found.
+    /// To rank 0: the result of a check.
     Looked {
         look: u32,
         found: Found,
     },
     /// To rank 0: the order has been read from its memory.
     Begun,
-    /// To rank 0, before the order: whether an application computes on the sender's node.
+    /// To rank 0, before the order: true if an application computes on the sender's node.
     Busy(bool),
     /// To a feeder that sends blocks.
     Take {
@@ -279,37 +280,37 @@ pub(super) enum Message {
     },
 }
 
-/// What a target tells the feeder that sends it blocks.
+/// Messages from a target to the feeder that sends it blocks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Take {
-    /// Blocks that it lacks, as the first one and the number of those that follow each other. More come, unless `last`.
+    /// Missing blocks as runs: first block and count. More messages follow unless `last`.
     Lacks { runs: Vec<(u32, u32)>, last: bool },
-    /// It lacks this block, and has posted a receive for it.
+    /// The target lacks this block, and has posted a receive for it.
     Credit { block: u32 },
-    /// Bytes per second with which blocks may come; `None`: as fast as it goes. While it is paused, none may.
+    /// Maximum rate of blocks in bytes per second; `None`: no limit. If `paused`, no block may be sent.
     Pace { rate: Option<u64>, paused: bool },
 }
 
-/// What became of a target.
+/// Result of a transfer to one target.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Placed {
-    /// Where it is, as the target's machine names it.
+    /// Path of the target on its machine.
     pub path: String,
     pub files: u64,
     /// Bytes of data.
     pub bytes: u64,
-    /// Of these, what an earlier transfer had brought.
+    /// The part of `bytes` that an earlier transfer had brought.
     pub resumed: u64,
     /// The share of its time that an application on the node lost to the transfer; `None`: none computed there.
     pub harm: Option<f64>,
     pub notes: Vec<String>,
 }
 
-/// What the first rank writes for the user's command, as lines of JSON.
+/// Events from the first rank to the user's command, as lines of JSON.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Event {
-    /// Bytes, over all targets that have begun.
+    /// Bytes, summed over all targets that have begun.
     Progress {
         arrived: u64,
         total: u64,
@@ -323,13 +324,13 @@ pub enum Event {
     Failed {
         text: String,
     },
-    /// A source that may be missing is.
+    /// An optional source is missing.
     Absent {
         from: String,
     },
-    /// What a look has found.
+    /// Result of a check.
     Looked {
-        /// As the user wrote the place.
+        /// The place as the user typed it.
         place: String,
         role: Role,
         found: Found,
@@ -337,7 +338,7 @@ pub enum Event {
 }
 
 impl Placed {
-    /// What became of a target at this path.
+    /// The result for a target at this path.
     pub fn new(path: &Path, report: Report, overlap: &Overlap) -> Placed {
         let Report { files, bytes, resumed, mut notes, .. } = report;
         if overlap.starved {

@@ -1,18 +1,18 @@
-//! A mover: a rank of an ordinary job, which serves the sources of its node and fetches what its node gets.
+//! A mover: a rank of an ordinary job that serves the sources of its node and fetches blocks for its targets.
 //!
 //! The receiver decides the rate. Blocks travel in one of three ways ([`Mode`]):
-//! - pull: it asks for blocks (`Message::Fetch`), the feeder reads them into its memory and says where
-//!   (`Message::Ready`), and the receiver reads them from there, one-sided, when it is their time (`flow`).
-//! - send: it says which blocks it lacks, posts receives for some (`Message::Take`), and the feeder sends them at the
-//!   receiver's rate (`pushing`, `sending`).
-//! - bcast: the same, but the source sends each block once, to all that lack it.
+//! - pull: the receiver requests blocks (`Message::Fetch`), the feeder reads them into its memory and returns their
+//!   address (`Message::Ready`), and the receiver reads them from there, one-sided, when they are due (`flow`).
+//! - send: the receiver lists the blocks it lacks, posts receives for some (`Message::Take`), and the feeder sends them
+//!   at the receiver's rate (`pushing`, `sending`).
+//! - bcast: the same, but the source sends each block once, to all targets that lack it.
 //!
-//! Where several nodes of a site get the same, each trunk is crossed once: the first node is fed by the source, the
-//! next one by the first; in a broadcast, gateways copy. Nothing is put in place before the last one has everything and
-//! the source has said that its files are still the listed ones.
+//! If several nodes of a site are targets of one task, the data crosses each trunk once: the source feeds the first
+//! node, the first node feeds the second, and so on; in a broadcast, gateways copy. Nothing is put in place before the
+//! last target is complete and the source has confirmed that its files have not changed.
 //!
-//! One thread, which sleeps on the endpoint's descriptors. Reads and writes of files block it: two blocks or more are
-//! on their way meanwhile.
+//! A mover has one thread, which sleeps on the endpoint's descriptors. File reads and writes block it, so two or more
+//! blocks are kept in flight meanwhile.
 
 mod console;
 mod feeding;
@@ -52,20 +52,20 @@ use muster::Muster;
 use peers::{Happened, Peers};
 use receiving::Receiving;
 
-/// How often a mover tells how far it is.
+/// Interval between progress reports.
 pub(crate) const TELL: Duration = Duration::from_millis(200);
-/// The longest sleep before the order is known.
+/// Longest sleep before the order is known.
 const SOON: Duration = Duration::from_millis(20);
-/// From this size on, in bytes, a block is long.
+/// Minimum size of a long block, in bytes.
 const LONG: u32 = 1 << 20;
-/// How long a mover whose work has failed waits until the first one has heard of it.
+/// Time that a failed mover waits for the first mover to end the job.
 const LEAVE: Duration = Duration::from_secs(5);
 
-/// Tasks for which receives are posted at the same time. Those come first that the order names first, so all targets of
-/// a broadcast choose the same.
+/// Maximum number of tasks with posted receives. Earlier tasks of the order come first, so all targets of a broadcast
+/// choose the same tasks.
 const MOST_OPEN: usize = 16;
 
-/// Why a mover could not do its work.
+/// Reasons why a mover could not work.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum MoverError {
@@ -97,7 +97,7 @@ pub enum MoverError {
     Order(String),
 }
 
-/// What is being read from another mover's memory.
+/// A transfer that this mover awaits from another one.
 enum Wanted {
     Order,
     Manifest {
@@ -115,7 +115,7 @@ enum Wanted {
     },
 }
 
-/// What a source says about itself besides its manifest.
+/// A source's description of itself, besides its manifest.
 struct Origin {
     host: u64,
     identity: (u64, u64),
@@ -126,12 +126,12 @@ struct Mover<'a> {
     peers: Peers,
     began: Instant,
     order: Option<Order>,
-    /// The order is known, and nothing of it has been begun.
+    /// True if the order is known and nothing of it has been begun.
     fresh: bool,
     muster: Muster,
-    /// Rank 0: the order, until it goes out.
+    /// Rank 0: the order, until it is sent.
     held: Option<Order>,
-    /// Where the others read it: rank 0 alone.
+    /// Rank 0: the order in memory that the others read.
     order_lent: Option<Lent>,
     console: Option<Console<'a>>,
     lead: Lead,
@@ -139,28 +139,28 @@ struct Mover<'a> {
     receiving: HashMap<u32, Receiving>,
     wanted: HashMap<usize, Wanted>,
     next_context: usize,
-    /// What came before the order, or for a target before its manifest.
+    /// Messages that arrived before the order, or before their target's manifest.
     early: Vec<(u32, Message)>,
     placed: HashSet<u32>,
     paused: bool,
     cancelled: bool,
-    /// Its own work has failed: nothing more is done until the first mover ends all.
+    /// Time at which this mover's own work failed: it then only waits for the first mover to end the job.
     failed: Option<Instant>,
-    /// Bytes of what is in place.
+    /// Bytes of targets that are in place.
     before: u64,
-    /// The user's new limit of the rate.
+    /// A new rate limit by the user.
     limit: Option<Option<u64>>,
-    /// Rank 0: how many others have read the order. It ends the job no sooner than all have.
+    /// Rank 0: number of other movers that have read the order. Rank 0 ends the job only once all have.
     begun: u32,
     ending: bool,
     ended: bool,
 }
 
-/// Takes part in a job of movers until all is done. Rank 0 reads the [`Order`] and then [`Control`]s from `input`, each
-/// a line of JSON, and writes [`Event`]s to `output`. `lookup` returns a variable of the environment.
+/// Takes part in a job of movers until it ends. Rank 0 reads the [`Order`] and then [`Control`]s from `input`, one line
+/// of JSON each, and writes [`Event`]s to `output`. `lookup` returns a variable of the environment.
 ///
 /// # Errors
-/// [`MoverError`]. What went wrong with a source or target is an [`Event::Failed`] instead.
+/// [`MoverError`]. A failure of a source or target is an [`Event::Failed`] instead.
 pub fn run(
     lookup: impl Fn(&str) -> Option<String>,
     input: BorrowedFd<'_>,
@@ -196,7 +196,7 @@ pub fn run(
         ended: false,
     };
     let (mut shared, mut told) = (Shared::new(None), false);
-    // Until there is something to move, nothing is measured.
+    // Measure nothing until there is something to move.
     while !mover.ended && mover.order.is_none() {
         mover.turn(&shared)?;
         if !told && let Some(busy) = before.is_busy() {
@@ -206,7 +206,7 @@ pub fn run(
         mover.give_out()?;
     }
     if mover.order.as_ref().is_some_and(|order| !order.looks.is_empty()) {
-        // Nothing is moved, so this gives way to nobody: a busy machine would keep the answer.
+        // A check moves nothing, so it runs at normal priority: at a low one, a busy machine would delay the answer.
         mover.fresh = true;
         while !mover.ended {
             mover.turn(&shared)?;
@@ -214,9 +214,9 @@ pub fn run(
     } else if let Some(order) = &mover.order {
         let aim = whose.allows(order.options.aim());
         shared = Shared::new(aim.rate);
-        // To list a source takes cores too, and so is done beside those who measure.
+        // Listing a source needs cores too, so it runs under supervision as well.
         mover.fresh = true;
-        // Agents are started in sessions of their own.
+        // `true`: agents are started in sessions of their own.
         supervise(&mut mover, &shared, aim, true, before)?;
     }
     mover.feeding.clear();
@@ -227,7 +227,7 @@ pub fn run(
 impl Work for Mover<'_> {
     type Error = MoverError;
 
-    /// Does all that can be done, then sleeps.
+    /// Does all pending work, then sleeps.
     fn turn(&mut self, shared: &Shared) -> Result<bool, MoverError> {
         let mut moved = false;
         if std::mem::take(&mut self.fresh) {
@@ -265,7 +265,7 @@ impl Work for Mover<'_> {
 }
 
 impl Mover<'_> {
-    /// Tells those who measure how far it is.
+    /// Publishes the progress for the measuring thread.
     fn tell(&mut self, shared: &Shared) {
         let volumes = self.receiving.values().map(Receiving::volume).chain(self.feeding.values().map(Feeding::volume));
         let (arrived, total) =
@@ -276,7 +276,7 @@ impl Mover<'_> {
         }
     }
 
-    /// Whether blocks are on their way, or may be.
+    /// Returns true if blocks are in flight or may be.
     fn is_busy(&self) -> bool {
         self.receiving.values().any(Receiving::is_busy) || self.feeding.values().any(Feeding::is_busy)
     }
@@ -285,12 +285,12 @@ impl Mover<'_> {
         self.began.elapsed()
     }
 
-    /// What goes wrong with a source or a target is told to the first mover, which ends all.
+    /// Reports a failure of a source or a target to the first mover, which ends the job.
     fn guarded(&mut self, work: impl FnOnce(&mut Self) -> Result<(), MoverError>) -> Result<(), MoverError> {
         match work(self) {
             Err(MoverError::Stage(error)) => {
                 let text = format!("{}: {error}", self.peers.shown(self.peers.me()));
-                // A path may have 4 KiB, each byte of which takes three when it is shown.
+                // A path may have 4 KiB, and each byte may be printed as three.
                 let text = text.chars().take(message::LONGEST / 4 - 16).collect();
                 self.failed.get_or_insert(Instant::now());
                 self.peers.send(0, &Message::Failed { text })
@@ -299,7 +299,7 @@ impl Mover<'_> {
         }
     }
 
-    /// Reads what the user wants.
+    /// Reads the user's order and controls. Returns true if there were any.
     fn listen(&mut self) -> Result<bool, MoverError> {
         let Some(console) = &mut self.console else { return Ok(false) };
         let lines = console.lines()?;
@@ -317,7 +317,7 @@ impl Mover<'_> {
                 }
             }
         }
-        // Nobody would hear of the end. What has arrived is kept for the next attempt.
+        // The command is gone, so no result can be reported. Arrived blocks are kept for the next attempt.
         if deserted && !self.lead.is_over() {
             self.lead.over();
             self.end_all()?;
@@ -325,7 +325,7 @@ impl Mover<'_> {
         Ok(any)
     }
 
-    /// Rank 0: tells all the order, once it is known in which order nodes feed each other.
+    /// Rank 0: sends the order to all, once it is known in which order nodes feed each other.
     fn give_out(&mut self) -> Result<(), MoverError> {
         let now = self.now();
         let enough = |order: &mut Order| !self.lead.is_over() && self.muster.is_enough(order, now);
@@ -351,7 +351,7 @@ impl Mover<'_> {
         self.hear_early(shared)
     }
 
-    /// Looks at the places of this node.
+    /// Checks the places of this node.
     fn look(&mut self, order: &Order) -> Result<(), MoverError> {
         let me = self.peers.me();
         for (number, Look { at, role }) in (0..).zip(&order.looks).filter(|(_, look)| look.at.rank == me) {
@@ -376,7 +376,7 @@ impl Mover<'_> {
         Ok(())
     }
 
-    /// What came before it could be understood.
+    /// Processes messages that arrived too early.
     fn hear_early(&mut self, shared: &Shared) -> Result<(), MoverError> {
         for (from, message) in std::mem::take(&mut self.early) {
             self.told(from, message, shared)?;
@@ -435,7 +435,7 @@ impl Mover<'_> {
                 if self.ending { self.end_all() } else { Ok(()) }
             }
             _ if self.failed.is_some() => Ok(()),
-            // The order is read from the first mover's memory; another mover may have read it sooner.
+            // The order is read from the first mover's memory, and another mover may have read it sooner.
             Message::Manifest { .. } | Message::Control(_) if self.order.is_none() => {
                 self.early.push((from, message));
                 Ok(())
@@ -475,17 +475,17 @@ impl Mover<'_> {
         self.peers.read(from, key, length, context)
     }
 
-    /// The context of what is wanted.
+    /// Registers an awaited transfer. Returns its context.
     fn wants(&mut self, what: Wanted) -> usize {
         self.next_context += 1;
         self.wanted.insert(self.next_context, what);
         self.next_context
     }
 
-    /// A block that somebody wants from this node.
+    /// Serves a rank's request for a block.
     fn fetch(&mut self, from: u32, task: u32, block: u32) -> Result<(), MoverError> {
         let ready = match (self.feeding.get_mut(&task), self.receiving.get_mut(&task)) {
-            // Of a task's source and a target on the same node, it is the source that feeds.
+            // If both the source and a target are on this node, the source feeds.
             (Some(feeding), _) => Some(feeding.read(from, block, &mut self.peers)?),
             (None, Some(receiving)) => receiving.read(from, block, &mut self.peers)?,
             (None, None) => {
@@ -517,7 +517,7 @@ impl Mover<'_> {
         self.hear_early(shared)
     }
 
-    /// Starts what can be started.
+    /// Starts all transfers that can start now.
     fn drive(&mut self, wake: &mut Duration, rate: Option<u64>) -> Result<(), MoverError> {
         let now = self.now();
         let busy = self.receiving.values().filter(|receiving| receiving.is_busy()).count().max(1) as u64;
@@ -577,7 +577,7 @@ impl Mover<'_> {
         Ok(())
     }
 
-    /// Compares a block that arrived when there was no time. Returns whether there was one.
+    /// Compares a block whose comparison was deferred. Returns true if there was one.
     fn check(&mut self, has_time: bool) -> Result<bool, MoverError> {
         let found = self.receiving.iter_mut().find(|(_, receiving)| receiving.may_check(has_time));
         let Some((&task, receiving)) = found else { return Ok(false) };
@@ -586,7 +586,7 @@ impl Mover<'_> {
         Ok(true)
     }
 
-    /// Somebody that this node feeds has everything.
+    /// A rank that this node feeds is complete.
     fn full(&mut self, from: u32, task: u32) -> Result<(), MoverError> {
         if let Some(feeding) = self.feeding.get_mut(&task) {
             if feeding.full()? {
@@ -625,7 +625,7 @@ impl Mover<'_> {
         Ok(())
     }
 
-    /// Targets of this node give up, unless they are in place.
+    /// Gives up the targets of this node that are not in place.
     fn cancel(&mut self) -> Result<(), MoverError> {
         self.cancelled = true;
         let me = self.peers.me();
@@ -645,7 +645,7 @@ impl Mover<'_> {
     }
 }
 
-/// What is wrong with an order.
+/// Finds a fault in an order.
 pub(crate) fn check(order: &Order, ranks: u32) -> Result<(), String> {
     if order.tasks.is_empty() == order.looks.is_empty() {
         return Err("it has nothing to move and nothing to look at, or both".to_owned());
@@ -672,7 +672,7 @@ pub(crate) fn check(order: &Order, ranks: u32) -> Result<(), String> {
     Ok(())
 }
 
-/// A path as its own machine understands it: `~/` and relative paths begin at the user's home.
+/// Resolves a path on its own machine: `~/` and relative paths start at the user's home.
 fn at_home(path: &[u8]) -> PathBuf {
     use std::os::unix::ffi::OsStrExt;
     let path = path.strip_prefix(b"~/").unwrap_or(if path == b"~" { b"." } else { path });

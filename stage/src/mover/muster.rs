@@ -1,18 +1,18 @@
-//! Before the order goes out: on which nodes an application computes. Pure; time is an argument.
+//! Before the order is sent: collects the nodes on which an application computes. Pure; time is an argument.
 //!
-//! Where several nodes of a site get the same, each feeds the next one, and the last one feeds nobody. So the nodes on
-//! which nothing computes come first.
+//! If several nodes of a site get the same files, each feeds the next one, and the last one feeds nobody. So nodes
+//! without a computing application come first.
 
 use std::time::Duration;
 
 use super::message::{Order, Task};
 
-/// How long the order waits for all to tell. Who has not told by then counts as busy.
+/// Time that the order waits for all reports. A rank that has not reported by then counts as busy.
 const LIMIT: Duration = Duration::from_secs(2);
 
 #[derive(Debug)]
 pub(super) struct Muster {
-    /// By rank; `None`: has not told.
+    /// By rank; `None`: no report yet.
     busy: Vec<Option<bool>>,
 }
 
@@ -21,20 +21,20 @@ impl Muster {
         Muster { busy: vec![None; ranks as usize] }
     }
 
-    /// What a rank has told.
+    /// Records a rank's report.
     pub(super) fn heard(&mut self, rank: u32, busy: bool) {
         if let Some(place) = self.busy.get_mut(rank as usize) {
             *place = Some(busy);
         }
     }
 
-    /// Whether enough is known for this order.
+    /// Returns true if enough is known for this order.
     pub(super) fn is_enough(&self, order: &Order, now: Duration) -> bool {
         let known = |task: &Task| task.to.iter().all(|spot| self.of(spot.rank).is_some());
         now >= LIMIT || order.tasks.iter().all(|task| task.to.len() < 2 || known(task))
     }
 
-    /// Puts the targets of each task in the order in which they feed each other.
+    /// Sorts the targets of each task into the order in which they feed each other.
     pub(super) fn arrange(&self, order: &mut Order) {
         for task in &mut order.tasks {
             task.to.sort_by_key(|spot| self.of(spot.rank).unwrap_or(true));

@@ -1,4 +1,4 @@
-//! The movers of a job: messages between them, and reading from their memory.
+//! The movers of a job: sends messages between them, and reads from their memory.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -18,36 +18,36 @@ use super::message::{LONGEST, Message};
 use super::pmi::Pmi;
 
 const TAG: u64 = 1;
-/// Most receivers of a share.
+/// Maximum number of receivers of a share.
 const MOST_SHARING: usize = 64;
-/// Receives posted for messages.
+/// Number of receives posted for messages.
 const POSTED: usize = 32;
-/// Memory of as many blocks is kept for others.
+/// Number of block buffers kept for reuse.
 const SPARE: usize = 8;
-/// The tag, or the key of a share, of every block that is sent has this bit.
+/// Bit that is set in the tag, or the share key, of every block that is sent.
 const BLOCK: u64 = 1 << 63;
-/// Without it, a mover on a slow network wakes up for each packet, and takes a core's turn from an application.
+/// Without this delay, a mover on a slow network wakes up for each packet, and takes core time from an application.
 const GATHERING: Duration = Duration::from_millis(1);
-/// The longest sleep: the endpoint checks its connections for silence at this interval.
+/// Longest sleep: the endpoint checks its connections for silence at this interval.
 const LONGEST_SLEEP: Duration = Duration::from_millis(250);
 
 pub(super) enum Happened {
     Told(u32, Message),
-    /// What was read, or awaited, for this context.
+    /// Bytes that were read or received for this context.
     Read(usize, Pages),
 }
 
-/// A block that is sent.
+/// A block to send.
 #[derive(Clone, Copy)]
 pub(super) struct BlockId {
     pub(super) task: u32,
     pub(super) block: u32,
-    /// All targets of other sites that lack it get it as one share.
+    /// True if all targets at other sites that lack it get it as one share.
     pub(super) shared: bool,
 }
 
 impl BlockId {
-    /// Its tag, or the key of its share. It may be sent again when it has arrived.
+    /// The block's tag, or the key of its share. Both may be reused once the block has arrived.
     fn key(self) -> u64 {
         BLOCK | u64::from(self.task) << 32 | u64::from(self.block)
     }
@@ -58,9 +58,9 @@ pub(super) struct Peers {
     regions: Arc<Regions>,
     peers: Vec<PeerId>,
     waiting: VecDeque<Waiting>,
-    /// Memory of blocks that are done with.
+    /// Block buffers for reuse.
     spare: Vec<Pages>,
-    /// Shares that have ended, for the next step.
+    /// Completed shares, for the next step.
     ended: VecDeque<Completion>,
     sleeps_on: Vec<OwnedFd>,
     pmi: Pmi,
@@ -68,14 +68,14 @@ pub(super) struct Peers {
     roster: Roster,
 }
 
-/// Not begun, because too much was queued.
+/// An operation that could not begin because the queue was full.
 enum Waiting {
     Send(SendOp),
     Read(ReadOp),
 }
 
 impl Peers {
-    /// Joins the job that the environment names, and waits for its other movers.
+    /// Joins the job described by the environment, and waits for its other movers.
     pub(super) fn open(lookup: impl Fn(&str) -> Option<String>) -> Result<Peers, MoverError> {
         let config = Config::from_env(&lookup)?;
         let Some((roster, me)) = config.job.as_ref().map(|job| (job.roster.clone(), job.rank.0)) else {
@@ -117,7 +117,7 @@ impl Peers {
         self.roster.size()
     }
 
-    /// For the user.
+    /// Name of a rank in messages to the user.
     pub(super) fn shown(&self, rank: u32) -> String {
         match self.roster.place(Rank(rank)) {
             Some(place) if place.node_name == FORWARDER => format!("gateway of {}", place.site_name),
@@ -125,25 +125,25 @@ impl Peers {
         }
     }
 
-    /// `SITE/NODE`.
+    /// Place of a rank as `SITE/NODE`.
     pub(super) fn place(&self, rank: u32) -> String {
         let place = self.roster.place(Rank(rank));
         place.map_or_else(|| format!("rank {rank}"), |place| format!("{}/{}", place.site_name, place.node_name))
     }
 
-    /// Memory for a block: that of an earlier one, if there is some.
+    /// A buffer for a block, reused if possible.
     pub(super) fn room(&mut self) -> Pages {
         self.spare.pop().unwrap_or_default()
     }
 
-    /// Takes back the memory of a block.
+    /// Takes back a block's buffer.
     pub(super) fn recycle(&mut self, pages: Pages) {
         if self.spare.len() < SPARE {
             self.spare.push(pages);
         }
     }
 
-    /// Whether two ranks are at one site.
+    /// Returns true if two ranks are at one site.
     pub(super) fn are_together(&self, one: u32, other: u32) -> bool {
         let site = |rank| self.roster.place(Rank(rank)).map(|place| place.site);
         site(one) == site(other)
@@ -164,7 +164,7 @@ impl Peers {
         self.begin(Waiting::Send(SendOp { to, tag: Some(TAG), data: None, buffer, complete: CompleteWhen::Sent, user }))
     }
 
-    /// Reads bytes that a mover has lent. `context` comes back with them.
+    /// Reads bytes that a mover has lent. The result carries `context`.
     pub(super) fn read(&mut self, from: u32, key: u64, length: usize, context: usize) -> Result<(), MoverError> {
         let from = self.peer(from)?;
         let user = UserData { context, flags: 0 };
@@ -173,8 +173,8 @@ impl Peers {
         self.begin(Waiting::Read(ReadOp { from, key, address: 0, buffer: Buffer::pages(pages), user }))
     }
 
-    /// Awaits a block that `from` sends: as a share, if it is at another site and the block is `shared`. `context`
-    /// comes back with its bytes.
+    /// Receives a block that `from` sends: as a share if it is at another site and the block is `shared`. The result
+    /// carries `context`.
     pub(super) fn await_block(
         &mut self,
         from: u32,
@@ -195,7 +195,7 @@ impl Peers {
         begun.map_err(MoverError::Begin)
     }
 
-    /// Sends a block to all of these: to those at other sites as one share, if it is `shared`.
+    /// Sends a block to these ranks. If it is `shared`, ranks at other sites get it as one share.
     pub(super) fn send_block(&mut self, block: BlockId, bytes: &Arc<Pages>, to: &[u32]) -> Result<(), MoverError> {
         let user = UserData::default();
         let (here, there): (Vec<u32>, Vec<u32>) =
@@ -213,7 +213,7 @@ impl Peers {
         Ok(())
     }
 
-    /// From this site to each of these ranks' sites.
+    /// The edges from this site to each of these ranks' sites.
     fn star(&self, ranks: &[u32]) -> ShareTree {
         let site = |rank: u32| self.roster.place(Rank(rank)).map(|place| place.site);
         let mut sites: Vec<_> = ranks.iter().filter_map(|rank| site(*rank)).collect();
@@ -251,7 +251,7 @@ impl Peers {
         self.endpoint.receive(op).map_err(MoverError::Begin)
     }
 
-    /// Moves bytes without blocking. `None`: nothing has happened.
+    /// Makes progress without blocking. `None`: nothing has happened.
     pub(super) fn step(&mut self) -> Result<Option<Happened>, MoverError> {
         loop {
             self.begin_waiting()?;
@@ -308,8 +308,8 @@ impl Peers {
         self.peers.iter().position(is_it)
     }
 
-    /// Sleeps until something can be moved, one of these can be read, or this time has passed. `gathers`: it sleeps on
-    /// for a moment then, because the rest of a long block is on its way.
+    /// Sleeps until an operation can make progress, one of the descriptors is readable, or the time has passed.
+    /// `gathers`: then sleeps a little longer, because the rest of a long block is in flight.
     pub(super) fn sleep(
         &mut self,
         limit: Duration,
@@ -317,7 +317,7 @@ impl Peers {
         gathers: bool,
     ) -> Result<(), MoverError> {
         let Some(due) = self.endpoint.arm() else { return Ok(()) };
-        // No descriptor tells of these.
+        // No descriptor signals completed shares.
         self.ended.extend(self.endpoint.next_share_completion());
         if !self.ended.is_empty() {
             return Ok(());
@@ -334,9 +334,9 @@ impl Peers {
         Ok(())
     }
 
-    /// Waits until what was sent has left, and leaves the job in order.
+    /// Waits until all messages are sent, and leaves the job.
     pub(super) fn close(mut self) -> Result<(), MoverError> {
-        // Blocks that are still to be sent are of a transfer that was given up.
+        // Blocks still queued belong to a cancelled transfer.
         let is_block = |op: &SendOp| op.tag.is_some_and(|tag| tag != TAG);
         self.waiting.retain(|op| !matches!(op, Waiting::Send(op) if is_block(op)));
         while !self.waiting.is_empty() {
@@ -347,7 +347,7 @@ impl Peers {
     }
 }
 
-/// What has arrived in a buffer.
+/// The bytes that arrived in a buffer.
 fn read(context: usize, buffer: Buffer, length: usize) -> Happened {
     let mut pages = buffer.into_pages();
     pages.resize(length.min(pages.len()));

@@ -1,4 +1,4 @@
-//! How the movers of a job learn each other's addresses: PMI-1, which the job's agents serve.
+//! Exchange of the movers' addresses: PMI-1, which the job's agents serve.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
@@ -7,7 +7,7 @@ use thiserror::Error;
 
 use crate::sys;
 
-/// The agent's answer is missing, or not what the protocol says.
+/// The agent's answer is missing or violates the protocol.
 #[derive(Debug, Error)]
 #[error("PMI: {0}")]
 pub struct PmiError(String);
@@ -19,7 +19,7 @@ pub(super) struct Pmi {
 }
 
 impl Pmi {
-    /// Takes the connection to the agent that this process inherited.
+    /// Takes over the inherited connection to the agent.
     pub(super) fn open(lookup: impl Fn(&str) -> Option<String>) -> Result<Pmi, PmiError> {
         let missing = || PmiError("PMI_FD is not set: this program is started by `landbridge stage`".to_owned());
         let descriptor = lookup("PMI_FD").and_then(|text| text.parse().ok()).ok_or_else(missing)?;
@@ -31,7 +31,7 @@ impl Pmi {
         Ok(pmi)
     }
 
-    /// What every process has put under its own rank's number, in the order of their ranks. All must call it.
+    /// Publishes this rank's value and returns the values of all ranks, in order. Collective: all ranks must call it.
     pub(super) fn exchange(&mut self, rank: u32, size: u32, value: &str) -> Result<Vec<String>, PmiError> {
         let space = self.space.clone();
         self.ask(&format!("cmd=put kvsname={space} key=mover-{rank} value={value}"), "put_result")?;
@@ -43,7 +43,7 @@ impl Pmi {
         values.collect()
     }
 
-    /// Says that this process leaves in order.
+    /// Leaves the job cleanly.
     pub(super) fn finish(mut self) -> Result<(), PmiError> {
         self.ask("cmd=finalize", "finalize_ack").map(drop)
     }

@@ -1,12 +1,12 @@
-//! What a feeder sends, to whom and when. Pure; time is an argument.
+//! Scheduling of a feeder's sends: block, receivers and time. Pure; time is an argument.
 //!
-//! Each target says once which blocks it lacks, and then posts receives for a few of them at a time. A posted receive
-//! is its credit: nothing is sent that has no memory to arrive in. A block goes to all that lack it at once, when each
-//! of them has posted a receive for it, and at the lowest of their rates.
+//! Each target lists the blocks it lacks once, and then posts receives for a few of them at a time. A posted receive is
+//! its credit: a block is sent only if a buffer is waiting for it. A block goes to all targets that lack it at once,
+//! when each of them has posted a receive for it, and at the lowest of their rates.
 //!
-//! Targets post in ascending order. So all that lack the lowest missing block post a receive for it before long, and
-//! none waits for another in a circle. A target that posts a receive for a block which it was sent got it damaged: that
-//! one goes to it alone.
+//! Targets post in ascending order. So all targets that lack the lowest missing block soon post a receive for it, and
+//! no circular wait can occur. If a target posts a receive for a block that it was sent, the block arrived damaged; it
+//! is resent to that target alone.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -19,13 +19,13 @@ use crate::pace::Pace;
 pub(super) enum Act {
     /// Send a block to these ranks.
     Push { block: u32, to: Vec<u32> },
-    /// Nothing until this time.
+    /// Wait until this time.
     Sleep(Duration),
-    /// Nothing until a target says something, or a block arrives.
+    /// Wait until a target sends a message, or a block arrives.
     Wait,
 }
 
-/// All targets that a mover feeds with one task's blocks.
+/// All targets that a mover feeds with blocks of one task.
 #[derive(Debug, Default)]
 pub(super) struct Pushing(Vec<Group>);
 
@@ -33,9 +33,9 @@ pub(super) struct Pushing(Vec<Group>);
 #[derive(Debug)]
 struct Group {
     takers: Vec<Taker>,
-    /// How many lack each block.
+    /// Number of targets that lack each block.
     lacking: Vec<u32>,
-    /// Who has posted a receive for which block.
+    /// The targets that have posted a receive, by block.
     posted: BTreeMap<u32, Vec<usize>>,
     pace: Pace,
 }
@@ -44,16 +44,16 @@ struct Group {
 struct Taker {
     rank: u32,
     lacks: Bitmap,
-    /// How many blocks it lacks.
+    /// Number of blocks it lacks.
     left: u32,
-    /// It has said which.
+    /// True once the target has listed all blocks it lacks.
     told: bool,
     rate: Option<u64>,
     paused: bool,
 }
 
 impl Pushing {
-    /// For targets with these ranks, and this number of blocks.
+    /// Schedules for targets with these ranks, and this number of blocks.
     pub(super) fn new(mode: Mode, ranks: Vec<u32>, blocks: u32) -> Pushing {
         match mode {
             _ if ranks.is_empty() => Pushing::default(),
@@ -63,17 +63,17 @@ impl Pushing {
         }
     }
 
-    /// Whether nobody is fed by sends.
+    /// Returns true if no target is fed by sends.
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Whether a block may go.
+    /// Returns true if a block may be sent.
     pub(super) fn is_busy(&self) -> bool {
         self.0.iter().any(|group| !group.posted.is_empty() && !group.is_held())
     }
 
-    /// A target says what it takes. Returns whether it is one of these, and there is such a block.
+    /// Processes a target's message. Returns false if the sender is not a target here or the block does not exist.
     pub(super) fn take(&mut self, from: u32, take: &Take) -> bool {
         let found = self.0.iter_mut().find_map(|group| {
             let place = group.takers.iter().position(|taker| taker.rank == from)?;
@@ -82,7 +82,7 @@ impl Pushing {
         found.is_some_and(|(group, place)| group.take(place, take))
     }
 
-    /// What to do now. `bytes`: the length of a block; `None`: it has not arrived here.
+    /// The next action. `bytes`: the length of a block; `None`: it has not arrived here.
     pub(super) fn next(&mut self, now: Duration, bytes: impl Fn(u32) -> Option<u64>) -> Act {
         let mut earliest = Act::Wait;
         for group in &mut self.0 {
@@ -108,7 +108,7 @@ impl Group {
         }
     }
 
-    /// Whether one has not said what it lacks, or is paused: then nobody gets anything.
+    /// Returns true if a target has not listed the blocks it lacks, or is paused: then no target gets anything.
     fn is_held(&self) -> bool {
         self.takers.iter().any(|taker| !taker.told || (taker.paused && taker.left > 0))
     }
@@ -189,7 +189,7 @@ mod tests {
         Offer { block, hash: [0; 32], key: 0, length: BYTES as u32 }
     }
 
-    /// A target: what it has posted receives for, what is on its way to it, and what has arrived how often.
+    /// A target: posted receives, blocks in flight to it, and the number of arrivals of each block.
     struct Target {
         flow: Flow,
         lacked: Vec<u32>,
@@ -206,8 +206,9 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the targets lack, whenever blocks arrive, damaged or not: each arrives once at all that lack it,
-        /// leaves a broadcast's source once, never without a posted receive, and no sooner than the lowest rate allows.
+        /// For any missing blocks and any arrival times, damaged or not: each block arrives once at all targets that
+        /// lack it, leaves a broadcast's source once, never without a posted receive, and no sooner than the lowest
+        /// rate allows.
         #[test]
         fn each_block_arrives(
             lacked in targets(),
@@ -228,7 +229,7 @@ mod tests {
                 prop_assert!(step < 100_000, "it does not end");
                 let (what, later) = (if step > 1000 { 7 } else { *what }, *later);
                 now += Duration::from_millis(later);
-                // One after the other says what it lacks.
+                // The targets list their missing blocks one after the other.
                 if last_told < targets.len() {
                     let target = &targets[last_told];
                     let runs = target.lacked.iter().map(|block| (*block, 1)).collect();
@@ -256,7 +257,7 @@ mod tests {
                             target.coming.push(block);
                             target.sent += 1;
                             let takes = target.rate.map_or(0.0, |rate| BYTES as f64 / rate as f64);
-                            // What a pause left unused is made up for by one block.
+                            // Time unused during a pause is worth at most one block.
                             prop_assert!(f64::from(target.sent - 1) * takes <= now.as_secs_f64() + takes + 1e-6);
                         }
                     }

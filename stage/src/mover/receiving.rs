@@ -1,4 +1,4 @@
-//! A target of this node: what it asks for, and what it passes on to the next node of its site.
+//! A target on this node: requests its blocks, and passes them on to the next node of its site.
 
 use std::collections::{HashSet, VecDeque};
 use std::path::PathBuf;
@@ -22,12 +22,12 @@ use crate::pace::Pace;
 use crate::supervise::Overlap;
 use crate::target::{Check, Target};
 
-/// Runs of blocks in a message: far less than its longest.
+/// Runs of blocks in a message: well below the maximum length.
 const RUNS: usize = 1000;
 
 pub(super) struct Receiving {
     task: u32,
-    /// Its number among the targets of the task.
+    /// The target's number within the task.
     number: u32,
     path: PathBuf,
     target: Target,
@@ -37,22 +37,22 @@ pub(super) struct Receiving {
     arrived: u64,
     total: u64,
     told: Option<(Duration, u64)>,
-    /// Nodes that fetch from here, and have not everything yet.
+    /// Number of incomplete nodes that fetch from here.
     hungry: usize,
-    /// Who wants blocks that have not arrived.
+    /// Requests by other ranks for blocks that have not arrived: rank and block.
     waiting: Vec<(u32, u32)>,
     lent: Lending,
     told_full: bool,
-    /// Whether blocks have a checksum.
+    /// True if blocks have a checksum.
     checks: bool,
     mode: Mode,
-    /// The pace that the feeder was told.
+    /// The pace last sent to the feeder.
     told_pace: Option<Take>,
     pushing: Pushing,
     parcels: Parcels,
-    /// The latest blocks that were sent here and go on to the next node.
+    /// Latest received blocks that go on to the next node.
     held: VecDeque<(u32, Arc<Pages>)>,
-    /// Blocks that were not the sender's when they were read for another node.
+    /// Blocks that were damaged when they were read for another node.
     doubtful: HashSet<u32>,
 }
 
@@ -78,7 +78,7 @@ impl Receiving {
         let target = Target::open(&path, &task.from.origin(), manifest, source, options.target())?;
         let mode = options.mode_of(task);
         let fed = |other: &usize| *other != target_number && feeder(task, mode, *other, peers) == me;
-        // Where the source is on this node too, it feeds the others.
+        // If the source is on this node too, it feeds the others.
         let fed: Vec<u32> = match task.from.rank == me {
             true => Vec::new(),
             false => (0..task.to.len()).filter(fed).map(|other| task.to[other].rank).collect(),
@@ -120,14 +120,14 @@ impl Receiving {
         act
     }
 
-    /// Returns whether it was asked for.
+    /// Records an offered block. Returns true if it was requested.
     pub(super) fn offered(&mut self, from: u32, offer: Offer) -> bool {
         let expected = self.target.blocks().bytes(offer.block) == u64::from(offer.length);
         from == self.feeder && expected && self.flow.offered(offer)
     }
 
-    /// Writes a block, and compares it with its hash `at_once` or when there is time. Returns who else waits for it,
-    /// and where it is in this process's memory.
+    /// Writes a block, and compares it with its hash `at_once` or later. Returns the answers for other ranks that wait
+    /// for it, with its place in this process's memory.
     pub(super) fn arrived(
         &mut self,
         block: u32,
@@ -153,7 +153,7 @@ impl Receiving {
         Ok(ready)
     }
 
-    /// The same for a block that its feeder has sent, with its hash at its end.
+    /// Like [`Receiving::arrived`], for a block that its feeder has sent, followed by its hash.
     pub(super) fn came(
         &mut self,
         block: u32,
@@ -179,7 +179,7 @@ impl Receiving {
         Ok(())
     }
 
-    /// Returns the hash of what was written; `None`: it was damaged, or nobody has asked for it.
+    /// Writes a block and returns its hash. `None`: it was damaged or not requested.
     fn write(&mut self, block: u32, bytes: &[u8], at_once: bool) -> Result<Option<Hash>, MoverError> {
         let Some(offer) = self.flow.arrived(block) else { return Ok(None) };
         let check = match (self.checks, at_once) {
@@ -196,22 +196,22 @@ impl Receiving {
         Ok(Some(offer.hash))
     }
 
-    /// How its blocks come.
+    /// Transport of the target's blocks.
     pub(super) fn mode(&self) -> Mode {
         self.mode
     }
 
-    /// Whether blocks are still to be sent here.
+    /// Returns true if blocks are still to be sent here.
     pub(super) fn awaits_blocks(&self) -> bool {
         self.mode != Mode::Pull && !self.target.done().is_full()
     }
 
-    /// Bytes of a block that is sent, with its hash.
+    /// Length of a block that is sent, with its hash, in bytes.
     pub(super) fn parcel_length(&self, block: u32) -> usize {
         self.target.blocks().bytes(block) as usize + HASH
     }
 
-    /// What it lacks, for a feeder that sends.
+    /// The missing blocks, for a feeder that sends.
     pub(super) fn lacks(&self) -> Vec<Take> {
         let mut runs: Vec<(u32, u32)> = Vec::new();
         for block in self.target.done().missing() {
@@ -226,14 +226,14 @@ impl Receiving {
         all
     }
 
-    /// What a feeder that sends has to know about the pace, if it is new.
+    /// The pace for a feeder that sends, if it has changed.
     pub(super) fn new_pace(&mut self) -> Option<Take> {
         let pace = Take::Pace { rate: self.pace.rate(), paused: self.flow.is_paused() };
         let is_new = self.awaits_blocks() && self.told_pace.as_ref() != Some(&pace);
         is_new.then(|| self.told_pace.insert(pace).clone())
     }
 
-    /// A block that another node wants. `None`: as soon as it has arrived.
+    /// Reads a block for another node. `None`: it is sent as soon as it has arrived.
     pub(super) fn read(&mut self, from: u32, block: u32, peers: &mut Peers) -> Result<Option<Message>, MoverError> {
         if !self.target.done().contains(block) {
             self.waiting.push((from, block));
@@ -242,7 +242,7 @@ impl Receiving {
         let mut bytes = peers.room();
         match self.target.block(block, &mut bytes, self.checks) {
             Ok(hash) => self.ready(from, block, hash, bytes, peers).map(Some),
-            // It is compared before long, and fetched again.
+            // The comparison is due soon; then the block is fetched again.
             Err(StageError::Damaged { .. }) => {
                 self.waiting.push((from, block));
                 Ok(None)
@@ -265,12 +265,12 @@ impl Receiving {
         self.hungry = self.hungry.saturating_sub(1);
     }
 
-    /// Whether it, and all that it feeds, have everything.
+    /// Returns true if this target, and all that it feeds, are complete.
     pub(super) fn is_full(&self) -> bool {
         self.hungry == 0 && self.target.done().is_full() && self.target.unchecked() == 0
     }
 
-    /// Whether there are blocks to be compared, and nothing else to do.
+    /// Returns true if a comparison is pending and there is time for it, or no other work.
     pub(super) fn may_check(&self, has_time: bool) -> bool {
         self.target.unchecked() > 0 && (has_time || self.target.done().is_full())
     }
@@ -292,7 +292,7 @@ impl Receiving {
         Ok(())
     }
 
-    /// Tells the first mover how far it is.
+    /// Reports the progress to the first mover.
     pub(super) fn tell(&mut self, now: Duration, at_once: bool, peers: &mut Peers) -> Result<(), MoverError> {
         let due = self.told.is_none_or(|(when, arrived)| now >= when + TELL && arrived != self.arrived);
         if due || at_once {
@@ -307,28 +307,28 @@ impl Receiving {
         self.flow.pause(paused);
     }
 
-    /// Bytes that have arrived, and all.
+    /// Bytes that have arrived, and bytes in total.
     pub(super) fn volume(&self) -> (u64, u64) {
         (self.arrived, self.total)
     }
 
-    /// Whether blocks are missing, and it may ask for them.
+    /// Returns true if blocks are missing and may be requested.
     pub(super) fn is_busy(&self) -> bool {
         !self.target.done().is_full() && !self.flow.is_paused()
     }
 
-    /// Bytes per second with which it may ask for more.
+    /// Sets the rate of requests, in bytes per second.
     pub(super) fn set_rate(&mut self, now: Duration, rate: Option<u64>) {
         self.pace.set(now, rate);
     }
 
-    /// Puts it in place. Returns its number among the targets too.
+    /// Puts the target in place. Returns its number within the task too.
     pub(super) fn place(self, overlap: &Overlap) -> Result<(u32, Placed), MoverError> {
         let report = self.target.place()?;
         Ok((self.number, Placed::new(&self.path, report, overlap)))
     }
 
-    /// Gives up, and removes what has arrived.
+    /// Gives up, and removes the blocks that have arrived.
     pub(super) fn evict(self) -> Result<(), MoverError> {
         Ok(self.target.evict()?)
     }
@@ -346,7 +346,7 @@ impl Supply for Receiving {
     }
 
     fn parcel(&mut self, block: u32, _readers: usize) -> Result<Option<Arc<Pages>>, MoverError> {
-        // If it is asked for again it was damaged, and what is on the disk is compared.
+        // A repeated request means that the block was damaged; then the bytes on disk are compared.
         let held = self.held.iter().position(|(held, _)| *held == block);
         if let Some((_, parcel)) = held.and_then(|place| self.held.remove(place)) {
             return Ok(Some(parcel));
@@ -354,7 +354,7 @@ impl Supply for Receiving {
         let (target, checks) = (&mut self.target, self.checks);
         match self.parcels.fill(|bytes| target.block(block, bytes, checks)) {
             Ok(parcel) => Ok(Some(parcel)),
-            // It is compared before long, and comes again.
+            // The comparison is due soon; then the block is received again.
             Err(StageError::Damaged { .. }) => {
                 self.doubtful.insert(block);
                 Ok(None)

@@ -1,6 +1,6 @@
-//! Blocks that are sent: what a mover does for those that it feeds, and for what it is fed with.
+//! Sent blocks: the feeder's side, and the receiver's side.
 //!
-//! A parcel is a block's bytes with their hash behind them, so that one message has both.
+//! A parcel is a block followed by its hash, so that one message carries both.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,20 +15,20 @@ use super::{Mover, MoverError, Wanted};
 use crate::Hash;
 use crate::error::StageError;
 
-/// Bytes of the hash behind a block.
+/// Length of the hash after a block, in bytes.
 pub(super) const HASH: usize = size_of::<Hash>();
 
-/// A block's bytes, and their hash as the sender computed it. `None`: it is too short for that.
+/// Splits a parcel into the block and its hash as computed by the sender. `None`: it is too short.
 pub(super) fn split(parcel: &[u8]) -> Option<(&[u8], Hash)> {
     parcel.split_last_chunk().map(|(bytes, hash)| (bytes, *hash))
 }
 
-/// Memory of parcels, which is used again when they have been sent.
+/// Buffers of parcels, reused once they have been sent.
 #[derive(Debug, Default)]
 pub(super) struct Parcels(Vec<Arc<Pages>>);
 
 impl Parcels {
-    /// A parcel of the bytes that `read` puts into memory whose hash it returns.
+    /// Builds a parcel: `read` fills the buffer and returns the hash.
     pub(super) fn fill(
         &mut self,
         read: impl FnOnce(&mut Pages) -> Result<Hash, StageError>,
@@ -46,18 +46,19 @@ impl Parcels {
     }
 }
 
-/// What feeds others by sends: a source, or a target for the next node of its site.
+/// A feeder by sends: a source, or a target that feeds the next node of its site.
 pub(super) trait Supply {
     fn pushing(&mut self) -> &mut Pushing;
 
     fn next(&mut self, now: Duration) -> Act;
 
-    /// A block for this number of readers. `None`: it turned out not to be here, and comes again.
+    /// The parcel of a block for this number of readers. `None`: the block was found damaged here, and is received
+    /// again.
     fn parcel(&mut self, block: u32, readers: usize) -> Result<Option<Arc<Pages>>, MoverError>;
 }
 
 impl Mover<'_> {
-    /// Of a task's source and a target on the same node, it is the source that feeds.
+    /// If both the source and a target are on this node, the source feeds.
     fn supply(&mut self, task: u32) -> Option<&mut dyn Supply> {
         match (self.feeding.get_mut(&task), self.receiving.get_mut(&task)) {
             (Some(feeding), _) => Some(feeding),
@@ -66,7 +67,7 @@ impl Mover<'_> {
         }
     }
 
-    /// A target that this node feeds says what it takes.
+    /// Processes a message from a target that this node feeds.
     pub(super) fn take(&mut self, from: u32, task: u32, take: Take) -> Result<(), MoverError> {
         let Some(supply) = self.supply(task) else {
             self.early.push((from, Message::Take { task, take }));
@@ -78,7 +79,7 @@ impl Mover<'_> {
         }
     }
 
-    /// Sends a block of each task that may go now.
+    /// For each task, sends a block that is due.
     pub(super) fn push(&mut self, now: Duration, wake: &mut Duration) -> Result<(), MoverError> {
         if self.cancelled {
             return Ok(());
@@ -99,7 +100,7 @@ impl Mover<'_> {
                             supply.pushing().take(*rank, &Take::Credit { block });
                         }),
                     }
-                    // There may be another one, after a look at what has happened meanwhile.
+                    // Another block may be due; process events first.
                     *wake = Duration::ZERO;
                 }
                 Act::Sleep(until) => *wake = (*wake).min(until.saturating_sub(now)),
@@ -115,7 +116,7 @@ impl Mover<'_> {
         BlockId { task, block, shared: mode == Some(Mode::Bcast) }
     }
 
-    /// Tells a feeder that sends what it lacks.
+    /// Sends the list of missing blocks to a feeder that sends.
     pub(super) fn introduce(&mut self, task: u32, receiving: &Receiving) -> Result<(), MoverError> {
         if receiving.mode() == Mode::Pull {
             return Ok(());
@@ -126,7 +127,7 @@ impl Mover<'_> {
         Ok(())
     }
 
-    /// Tells a feeder that sends with which rate.
+    /// Sends a changed rate to a feeder that sends.
     pub(super) fn tell_pace(&mut self, task: u32) -> Result<(), MoverError> {
         let Some(receiving) = self.receiving.get_mut(&task) else { return Ok(()) };
         match receiving.new_pace() {
@@ -135,7 +136,7 @@ impl Mover<'_> {
         }
     }
 
-    /// Posts a receive for a block, and says so.
+    /// Posts a receive for a block, and announces it to the feeder.
     pub(super) fn await_block(&mut self, task: u32, block: u32) -> Result<(), MoverError> {
         let id = self.block_id(task, block);
         let Some(receiving) = self.receiving.get_mut(&task) else { return Ok(()) };
@@ -145,7 +146,7 @@ impl Mover<'_> {
         self.peers.send(feeder, &Message::Take { task, take: Take::Credit { block } })
     }
 
-    /// A block that was sent has arrived.
+    /// Processes a received block.
     pub(super) fn came(&mut self, task: u32, block: u32, parcel: Pages, at_once: bool) -> Result<(), MoverError> {
         let Some(receiving) = self.receiving.get_mut(&task) else { return Ok(()) };
         if parcel.len() != receiving.parcel_length(block) {

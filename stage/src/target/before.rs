@@ -1,4 +1,4 @@
-//! What is at a target's name already, and what a target's name means.
+//! The previous occupant of a target's name, and the meaning of a target's path.
 
 use std::collections::HashSet;
 use std::os::unix::ffi::OsStrExt;
@@ -11,13 +11,13 @@ use rustix::io::Errno;
 use crate::error::{At, StageError};
 use crate::manifest::{Kind, Manifest};
 
-/// What is at the target's name already.
+/// The previous occupant of the target's name.
 #[derive(Debug)]
 pub(super) enum Before {
     Nothing,
-    /// A file or link, which the new one replaces.
+    /// A file or link; the new file replaces it.
     File,
-    /// A folder, to which the new contents are added. It stays open: another one may get its name.
+    /// A folder; the new contents are added to it. It stays open, because another folder may get its name.
     Folder(Folder),
 }
 
@@ -30,9 +30,9 @@ impl Before {
     }
 }
 
-/// The path that a source called `name` gets. `typed` with a slash at its end, or `.`, is a folder that is there, which
-/// the source goes into; so is the target of several sources (`into`). Else it is `typed` itself, whatever is there:
-/// the same command always means the same.
+/// The target path for a source called `name`. `typed` with a trailing slash, or `.`, names an existing folder, and the
+/// source goes into it; the same holds for the target of several sources (`into`). Any other path is the target itself,
+/// whether it exists or not, so the same command always means the same.
 ///
 /// # Errors
 /// [`StageError::Conflict`] if there is no such folder.
@@ -51,19 +51,19 @@ pub fn resolve(typed: &Path, name: &Path, into: bool) -> Result<PathBuf, StageEr
         };
     }
     match name.file_name() {
-        // Without a `.` at its end.
+        // `components` drops a trailing `.`.
         Some(name) => Ok(typed.components().collect::<PathBuf>().join(name)),
         None => refused("the source has no name to put there"),
     }
 }
 
-/// Whether a path says by its form alone that it is a folder, which the source goes into.
+/// Returns true if the form of a path alone marks it as a folder that the source goes into.
 pub fn means_into(typed: &Path) -> bool {
     let bytes = typed.as_os_str().as_bytes();
     bytes == b"." || bytes == b"~" || bytes.ends_with(b"/") || bytes.ends_with(b"/.")
 }
 
-/// A target that is its own source, or inside it.
+/// Refuses a target that is its own source, or inside it.
 pub(super) fn refuse_own_source(
     parent: &Folder,
     name: &[u8],
@@ -89,11 +89,11 @@ pub(super) fn refuse_own_source(
     }
 }
 
-/// Whose folders may get something.
+/// Owners whose folders may be written to.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Owners {
     me: u32,
-    /// Everybody's.
+    /// True to permit folders of all users.
     pub(super) others: bool,
 }
 
@@ -102,7 +102,8 @@ impl Owners {
         Owners { me: rustix::process::geteuid().as_raw(), others }
     }
 
-    /// The owner of a folder can change and replace what arrives there. Root can do that everywhere.
+    /// A folder's owner can change and replace its contents, so only this user's and root's folders are permitted by
+    /// default.
     pub(super) fn allow(self, found: &Stat, path: &Path) -> Result<(), StageError> {
         let owner = found.st_uid;
         if self.others || owner == self.me || owner == 0 {
@@ -116,7 +117,8 @@ impl Owners {
     }
 }
 
-/// What is at the target. Refuses what the manifest cannot be put over, and folders of others, also the one around it.
+/// Examines the target's present contents. Refuses contents that the manifest cannot be put over, and folders of other
+/// users, including the parent folder.
 pub(super) fn look(
     parent: &Folder,
     name: &[u8],

@@ -1,4 +1,4 @@
-//! Permissions, attributes and times of what arrives, and what of them cannot be kept here.
+//! Permissions, attributes and times of new files and folders, and a record of those that cannot be kept.
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -11,16 +11,18 @@ use crate::acl::{self, Acl, People};
 use crate::error::{At, StageError};
 use crate::manifest::{Entry, Kind};
 
-/// Permission bits that a file keeps: it belongs to this user now, so nobody else may become this user by it.
+/// Permission bits that a file keeps. Set-id bits are dropped: the file belongs to this user now, and they would let
+/// others act as this user.
 const FILE_BITS: u32 = 0o1777;
-/// Those that a folder keeps.
+/// Permission bits that a folder keeps.
 pub(super) const FOLDER_BITS: u32 = 0o3777;
-/// A folder whose contents get its group.
+/// Set-group-id of a folder: its new contents get its group.
 pub(super) const SET_GROUP: u32 = 0o2000;
-/// The attributes that a sender may set. `security.` and `trusted.` belong to the machine, and a list travels by names.
+/// Prefix of attributes that a sender may set. `security.` and `trusted.` belong to the machine, and access control
+/// lists have names of their own in transit.
 const ALLOWED: &[u8] = b"user.";
 
-/// Gives files and folders what makes them what they are.
+/// Sets the metadata of files and folders.
 #[derive(Debug)]
 pub(super) struct Dresser {
     without: bool,
@@ -29,26 +31,26 @@ pub(super) struct Dresser {
     absent: Option<Lost>,
 }
 
-/// What could not be kept.
+/// Metadata that could not be kept.
 #[derive(Debug)]
 struct Lost {
-    /// Files and folders.
+    /// Number of files and folders.
     count: u64,
-    /// Of the first one.
+    /// Description of the first case.
     what: String,
     path: PathBuf,
 }
 
 impl Dresser {
-    /// `without`: no attributes and lists.
+    /// `without`: drop attributes and access control lists.
     pub(super) fn new(without: bool) -> Dresser {
         Dresser { without, people: People::default(), lost: None, absent: None }
     }
 
-    /// Gives an open file or folder its permissions, attributes and times.
+    /// Sets permissions, attributes and times of an open file or folder.
     ///
     /// # Errors
-    /// The system's. An attribute that cannot be kept here is none: see [`Dresser::notes`].
+    /// System errors. An attribute that cannot be kept here is not an error: see [`Dresser::notes`].
     pub(super) fn dress(&mut self, file: &OwnedFd, entry: &Entry, path: &Path) -> Result<(), StageError> {
         let mut mode = entry.mode & if entry.kind == Kind::Folder { FOLDER_BITS } else { FILE_BITS };
         let mut lost = None;
@@ -63,7 +65,7 @@ impl Dresser {
                 (false, None) => Err(Errno::PERM),
             };
             let Err(error) = kept else { continue };
-            // Without the list, these bits would give the owning group what the list gave to others.
+            // Without the list, these mode bits would be the list's mask, and would grant it to the owning group.
             if let Some(group) = list.filter(|_| acl::is_access(name)).and_then(|list| list.group_bits()) {
                 mode = mode & !0o070 | group << 3;
             }
@@ -77,7 +79,7 @@ impl Dresser {
             self.lost.get_or_insert_with(|| Lost { count: 0, what, path: path.to_owned() }).count += 1;
         }
         if entry.kind == Kind::Folder {
-            // A new folder has got this bit, and the group, from the one around it.
+            // A new folder inherits this bit and the group from its parent.
             mode |= rustix::fs::fstat(file).at("examine", path)?.st_mode & SET_GROUP;
         }
         rustix::fs::fchmod(file, Mode::from_raw_mode(mode)).at("set the permissions of", path)?;
@@ -96,7 +98,7 @@ impl Dresser {
         Ok(())
     }
 
-    /// What could not be kept, for the user.
+    /// Notes for the user about metadata that could not be kept.
     pub(super) fn notes(&self) -> Vec<String> {
         let lost = self.lost.iter().map(|Lost { count, what, path }| {
             let path = printable(&path.to_string_lossy());
@@ -113,7 +115,7 @@ impl Dresser {
     }
 }
 
-/// Whether the file system has no room for an attribute, or knows none like it.
+/// Returns true if the file system has no room for an attribute, or does not support it.
 fn is_for_want_of_room_or_support(error: Errno) -> bool {
     let room = [Errno::NOSPC, Errno::DQUOT, Errno::TOOBIG, Errno::RANGE, Errno::NAMETOOLONG];
     let support = [Errno::OPNOTSUPP, Errno::NOSYS, Errno::PERM, Errno::INVAL, Errno::ACCESS];

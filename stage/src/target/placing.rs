@@ -1,4 +1,4 @@
-//! The end: all that has arrived takes its place at once.
+//! The last step: puts all new contents in place at once.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 
@@ -13,15 +13,15 @@ use crate::area::TREE;
 use crate::error::{At, StageError};
 use crate::manifest::Kind;
 
-/// With more files than this the whole file system is written back, instead of one file after the other.
+/// Above this number of files, the whole file system is synced instead of each file.
 const MANY: usize = 64;
 
 impl Target {
-    /// Puts all in place, once every block has arrived: a new file or folder appears as a whole; in a folder that was
-    /// there, each file does.
+    /// Puts the contents in place, once every block has arrived. A new file or folder appears as a whole; in an
+    /// existing folder, each file does.
     ///
     /// # Errors
-    /// [`StageError`]; what has arrived is kept.
+    /// [`StageError`]; blocks that have arrived are kept.
     pub fn place(mut self) -> Result<Report, StageError> {
         if let Some(block) = self.done.missing().next() {
             return Err(StageError::Manifest(format!("block {block} has not arrived")));
@@ -42,7 +42,7 @@ impl Target {
         }
         self.dress_root()?;
         match self.parent.readable().and_then(rustix::fs::fsync) {
-            // Some file systems cannot, and lose nothing by it; nor can it be where the folder may not be read.
+            // Some file systems do not support it, and need it not; an unreadable folder cannot be synced either.
             Ok(()) | Err(Errno::INVAL | Errno::NOTSUP | Errno::ACCESS) => {}
             Err(error) => return Err(error).at("write back the folder of", &self.path),
         }
@@ -60,7 +60,7 @@ impl Target {
         Ok(report)
     }
 
-    /// Others may rename a folder while something is put into it.
+    /// Other users may rename the folder during the transfer.
     fn folder_that_moved(&self) -> Option<String> {
         let path = self.path.parent().filter(|path| !path.as_os_str().is_empty())?;
         let held = self.parent.identity().ok()?;
@@ -71,7 +71,7 @@ impl Target {
         })
     }
 
-    /// Links, and what folders are given after the last thing was made in them.
+    /// Makes links, then sets the metadata of folders, which making something in them would change.
     pub(super) fn make_links_and_dress(&mut self) -> Result<(), StageError> {
         let Tree::Folder(folders) = &mut self.tree else { return Ok(()) };
         let whole = Folders::new(folders.root().try_clone_to_owned().at("open", &self.path)?);
@@ -81,7 +81,7 @@ impl Target {
                 Kind::Link(_) | Kind::Same(_) => folders.parent(&entry.path).at("open the folder of", &shown)?,
                 _ => continue,
             };
-            // An earlier process may have made it.
+            // An earlier process may have made the link.
             match rustix::fs::unlinkat(folder, name, AtFlags::empty()) {
                 Ok(()) | Err(Errno::NOENT) => {}
                 Err(error) => return Err(error).at("make anew", shown),
@@ -102,10 +102,10 @@ impl Target {
             }
         }
         if self.before.folder().is_some() {
-            // Files leave these folders one by one.
+            // The files are moved out of these folders one by one.
             return Ok(());
         }
-        // The innermost first. The root waits: a folder that cannot be written cannot be renamed.
+        // The innermost folders first. The root must wait: a folder that is not writable cannot be renamed.
         for entry in self.manifest.entries.iter().skip(1).rev().filter(|entry| entry.kind == Kind::Folder) {
             let shown = entry.below(&self.path);
             let opened = folders.open(&entry.path, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty());
@@ -114,7 +114,7 @@ impl Target {
         Ok(())
     }
 
-    /// All of it is on the disk afterwards.
+    /// Syncs all new contents to the disk.
     fn write_back(&mut self) -> Result<(), StageError> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         if self.manifest.files() <= MANY {
@@ -134,13 +134,13 @@ impl Target {
         self.area.folder().readable().and_then(rustix::fs::syncfs).at("write back the file system of", &self.path)
     }
 
-    /// One rename.
+    /// Puts the tree in place by one rename.
     fn place_whole(&mut self) -> Result<(), StageError> {
         let (from, to) = (self.area.folder(), &self.parent);
         let renamed = match self.before {
             Before::File => rustix::fs::renameat(from, TREE, to, &self.name[..]),
             _ => match rustix::fs::renameat_with(from, TREE, to, &self.name[..], RenameFlags::NOREPLACE) {
-                // A file system that knows no flags, such as NFS.
+                // The file system does not support rename flags, NFS for instance.
                 Err(Errno::INVAL | Errno::NOSYS) => rustix::fs::renameat(from, TREE, to, &self.name[..]),
                 renamed => renamed,
             },
@@ -156,8 +156,8 @@ impl Target {
         }
     }
 
-    /// What the root is given once it can be renamed no more: by its descriptor, because its name may be another
-    /// folder's by now.
+    /// Sets the root's metadata after its rename. Uses its descriptor, because its name may belong to another folder by
+    /// now.
     fn dress_root(&mut self) -> Result<(), StageError> {
         let root = &self.manifest.entries[0];
         let opened = match (&self.tree, &self.before) {
@@ -166,13 +166,13 @@ impl Target {
             (Tree::Folder(folders), Before::Nothing | Before::File) => {
                 folders.open(b"", OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())
             }
-            // A folder that was there keeps what it has.
+            // An existing folder keeps its metadata.
             _ => return Ok(()),
         };
         self.dresser.dress(&opened.at("open", &self.path)?, root, &self.path)
     }
 
-    /// Each file into a folder that was there.
+    /// Moves each file into an existing folder.
     fn place_into(&mut self) -> Result<(), StageError> {
         let (Tree::Folder(from), Before::Folder(target)) = (&mut self.tree, &self.before) else {
             return Err(StageError::Manifest("its root is no folder".to_owned()));
@@ -185,7 +185,7 @@ impl Target {
             if entry.kind == Kind::Folder {
                 match rustix::fs::mkdirat(folder, name, Mode::from_raw_mode(0o700)) {
                     Ok(()) => made.push(entry),
-                    // It was looked at before, or somebody has made it since.
+                    // The folder was checked before, or somebody has made it since.
                     Err(Errno::EXIST) => {
                         let found = rustix::fs::statat(folder, name, AtFlags::SYMLINK_NOFOLLOW);
                         let found = found.at("examine", &shown)?;
@@ -220,7 +220,7 @@ impl Target {
     }
 }
 
-/// Gives a file another name. By its descriptor where that is allowed, else by its path, on which no link was found.
+/// Adds a hard link to a file: by its descriptor where that is permitted, else by its path, which contains no links.
 fn link(
     file: &OwnedFd,
     root: BorrowedFd<'_>,

@@ -1,4 +1,4 @@
-//! What an earlier transfer left, and which of it can be used.
+//! Finds the usable leftovers of an earlier transfer.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -19,13 +19,13 @@ use crate::reader::Reader;
 
 #[derive(Debug, Default)]
 pub(super) struct Left {
-    /// Blocks of the new manifest that are there.
+    /// Blocks of the new manifest that have arrived.
     pub(super) blocks: Vec<Block>,
-    /// All are, and are being put in place.
+    /// All blocks have arrived, and are being put in place.
     pub(super) placing: bool,
 }
 
-/// Finds it, and removes what cannot be used.
+/// Finds usable blocks, and removes the rest.
 pub(super) fn left(area: &Area, manifest: &Manifest, blocks: &Blocks) -> Result<Left, StageError> {
     let Some(old) = Journal::read(area)? else {
         area.clear()?;
@@ -47,7 +47,7 @@ pub(super) fn left(area: &Area, manifest: &Manifest, blocks: &Blocks) -> Result<
     let cut = Blocks::cut(&old.manifest, old.block)?;
     let mut buffer = Vec::new();
     let mut kept = Vec::new();
-    // The last that is known of each.
+    // The latest record of each block.
     let last: HashMap<u32, Block> = old.blocks.iter().map(|block| (block.number, *block)).collect();
     let mut numbers: Vec<u32> = last.keys().copied().collect();
     numbers.sort_unstable();
@@ -55,7 +55,7 @@ pub(super) fn left(area: &Area, manifest: &Manifest, blocks: &Blocks) -> Result<
         let pieces = cut.pieces(block.number);
         let usable = match old.same_boot && block.checked {
             true => contents.has(&old.manifest, pieces)?,
-            // What was on its way to the disk when the machine went down may not have reached it.
+            // Data in flight to the disk at a crash may not have reached it.
             false => contents.hash(&old.manifest, pieces, &mut buffer)?.as_ref() == Some(&block.hash),
         };
         if usable && !pieces.is_empty() {
@@ -79,12 +79,12 @@ pub(super) fn left(area: &Area, manifest: &Manifest, blocks: &Blocks) -> Result<
     Ok(Left { blocks: found, placing: false })
 }
 
-/// Of each file, as it was listed, the ranges that are there.
+/// For each file, as it was listed, its usable ranges.
 struct Usable<'a>(HashMap<&'a [u8], Ranges<'a>>);
 
 struct Ranges<'a> {
     stamp: &'a Stamp,
-    /// From, to; ascending.
+    /// Starts and ends, ascending.
     found: Vec<(u64, u64)>,
 }
 
@@ -95,7 +95,7 @@ fn usable<'a>(manifest: &'a Manifest, cut: &Blocks, kept: &[Block]) -> Usable<'a
         let Kind::File { stamp, .. } = &entry.kind else { continue };
         let ranges = &mut files.entry(&entry.path).or_insert(Ranges { stamp, found: Vec::new() }).found;
         let end = piece.offset + u64::from(piece.length);
-        // In ascending order, because blocks are.
+        // Blocks are in ascending order, so the ranges are too.
         match ranges.last_mut() {
             Some((_, last)) if *last == piece.offset => *last = end,
             _ => ranges.push((piece.offset, end)),
@@ -139,7 +139,7 @@ impl<'a> Contents<'a> {
         }
     }
 
-    /// Whether the files of these pieces are there.
+    /// Returns true if the files of these pieces exist.
     fn has(&mut self, manifest: &Manifest, pieces: &[Piece]) -> Result<bool, StageError> {
         for piece in pieces {
             let path = &manifest.entries[piece.entry as usize].path;
@@ -158,7 +158,7 @@ impl<'a> Contents<'a> {
         Ok(true)
     }
 
-    /// The hash of a block as it is on the disk. `None`: some of it is not.
+    /// The hash of a block on the disk. `None`: some of its bytes are missing.
     fn hash(
         &mut self,
         manifest: &Manifest,
@@ -194,7 +194,7 @@ impl<'a> Contents<'a> {
         }
     }
 
-    /// Removes what the new manifest does not have, or has otherwise.
+    /// Removes files and folders that the new manifest lacks, or that differ in it.
     fn prune(&mut self, old: &Manifest, new: &Manifest) -> Result<(), StageError> {
         let shown = self.area().path().join(TREE);
         let entries: HashMap<&[u8], &Kind> = new.entries.iter().map(|entry| (&entry.path[..], &entry.kind)).collect();
@@ -204,11 +204,11 @@ impl<'a> Contents<'a> {
                 _ => self.area().clear(),
             };
         };
-        // What is in a folder goes before the folder.
+        // Contents are removed before their folder.
         for entry in old.entries.iter().skip(1).rev() {
             let stays = match (&entry.kind, entries.get(&entry.path[..])) {
                 (Kind::Folder, Some(Kind::Folder)) => true,
-                // Links are made at the end.
+                // Links are made last, so none is kept.
                 (Kind::File { .. }, Some(kind)) => entry.kind == **kind,
                 _ => false,
             };

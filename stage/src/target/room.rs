@@ -1,4 +1,4 @@
-//! Space for what comes, taken before the first byte: a transfer never fills the disk under a running job.
+//! Reserves space before the first byte arrives, so that a transfer never fills the disk under a running job.
 
 use std::os::fd::AsFd;
 use std::path::Path;
@@ -12,25 +12,26 @@ use crate::area::Area;
 use crate::error::{At, StageError};
 use crate::manifest::{Kind, Manifest};
 
-/// Space is reserved for files with at least this many bytes of data; shorter ones are many, and are written at once.
+/// Minimum size of files for which space is reserved, in bytes of data. Shorter files are numerous and written in one
+/// go.
 const LONG: u64 = 1 << 20;
-/// What a file, folder or link takes besides its data, in bytes.
+/// Overhead of a file, folder or link besides its data, in bytes.
 const EACH: u64 = 4096;
-/// The most that is left to others unless the user says otherwise.
+/// Maximum default of the space that stays free for others.
 const MOST_KEPT: u64 = 4 << 30;
 
-/// Whether the file system can have all files and folders.
+/// Checks that the file system has room for all files and folders.
 pub(super) fn for_entries(area: &Area, path: &Path, manifest: &Manifest) -> Result<(), StageError> {
     let room = rustix::fs::fstatvfs(area.folder()).at("examine the file system of", path)?;
     let needed = manifest.entries.len() as u64;
-    // A file system without a fixed number of files has none at all in this field.
+    // A file system without a fixed number of files reports 0 here.
     if room.f_files > 0 && needed > room.f_favail {
         return Err(StageError::NoFiles { path: path.to_owned(), needed, free: room.f_favail });
     }
     Ok(())
 }
 
-/// Space of a file system in bytes. `None`: it does not say, as those do that are made up by a process.
+/// Free and total space in bytes. `None`: the file system does not report it, as some in user space.
 fn space(room: &StatVfs) -> Option<(u64, u64)> {
     let bytes = |blocks: u64| blocks.saturating_mul(room.f_frsize);
     (room.f_blocks > 0).then(|| (bytes(room.f_bavail), bytes(room.f_blocks)))
@@ -40,8 +41,8 @@ fn kept_of(kept: Option<u64>, whole: u64) -> u64 {
     kept.unwrap_or_else(|| (whole / 100).min(MOST_KEPT))
 }
 
-/// Refuses what is more than the whole file system holds, before anything is made for its parts: a list that came from
-/// elsewhere may have any sizes.
+/// Refuses a manifest larger than the whole file system, before memory is allocated for its parts: an untrusted
+/// manifest may state any sizes.
 pub(super) fn for_data(parent: &Folder, path: &Path, manifest: &Manifest, kept: Option<u64>) -> Result<(), StageError> {
     let room = rustix::fs::fstatvfs(parent).at("examine the file system of", path)?;
     let Some((free, whole)) = space(&room) else { return Ok(()) };
@@ -78,7 +79,7 @@ impl Target {
             for (offset, length) in data {
                 match rustix::fs::fallocate(file.as_fd(), FallocateFlags::KEEP_SIZE, offset, length) {
                     Ok(()) => {}
-                    // This file system reserves nothing: what it has free now has to do.
+                    // The file system cannot reserve space: its free space at this moment must suffice.
                     Err(Errno::OPNOTSUPP | Errno::NOSYS) => return Ok(()),
                     Err(error) => return Err(error).at("reserve the space of", path),
                 }
@@ -88,7 +89,7 @@ impl Target {
         Ok(())
     }
 
-    /// Bytes that an earlier transfer had reserved and not written.
+    /// Bytes that an earlier transfer had reserved but not written.
     fn reserved(&self) -> Result<u64, StageError> {
         if self.resumed == 0 {
             return Ok(0);
@@ -105,7 +106,7 @@ impl Target {
                 }
             }
         }
-        // What has been written of these files is not missing any more, and not free either.
+        // Written blocks of these files are not missing any more, but their space is not free either.
         let written: u64 = (0..self.blocks.count())
             .filter(|block| self.done.contains(*block))
             .flat_map(|block| self.blocks.pieces(block))

@@ -1,4 +1,4 @@
-//! Moving on one machine, with everything that files can be.
+//! Transfers on one machine, with files of every kind.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -16,7 +16,7 @@ use crate::source::Source;
 use crate::supervise::Before;
 use crate::transfer::local;
 
-/// Everything about what is below a path, for comparing.
+/// The metadata and contents of all files below a path, for comparison.
 fn contents(path: &Path) -> BTreeMap<OsString, String> {
     let mut found = BTreeMap::new();
     let mut waiting = vec![path.to_owned()];
@@ -57,7 +57,7 @@ fn moved(from: &Path, to: &Path, block: u32) -> Result<Report, StageError> {
         .map(|done| done.unwrap().0)
 }
 
-/// Moves some blocks, in any order, then stops as a process does that is killed.
+/// Moves some blocks, in any order, then stops as if the process were killed.
 fn interrupted(from: &Path, to: &Path, block: u32, which: impl Fn(u32) -> bool) -> u64 {
     let (mut source, mut target) = open(from, to, block).unwrap();
     let mut bytes = Pages::default();
@@ -75,7 +75,7 @@ fn noise(length: usize, seed: u64) -> Vec<u8> {
     bytes
 }
 
-/// A folder of files, with all that is difficult.
+/// A folder of files that are difficult to move.
 fn difficult() -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     let at = folder.path();
@@ -104,7 +104,7 @@ fn difficult() -> TempDir {
     folder
 }
 
-/// Nothing but the target is beside it.
+/// The names in a folder, to check that only the target is left there.
 fn names(folder: &Path) -> Vec<OsString> {
     let mut names: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     names.sort();
@@ -164,7 +164,7 @@ fn contents_but_sparse(path: &Path) -> BTreeMap<OsString, String> {
     without_sparse(found)
 }
 
-/// So that its folders can be removed by others than root.
+/// Makes its folders removable for users other than root.
 fn make_removable(path: &Path) {
     std::fs::set_permissions(path.join("a/b"), std::fs::Permissions::from_mode(0o755)).unwrap();
 }
@@ -200,7 +200,7 @@ fn a_folder_is_added_to_a_folder() {
     let mut expected = contents(&from.path().join("in"));
     let mut found = contents(&to.path().join("in"));
     assert!(found.remove(OsStr::new("other")).is_some());
-    // Folders that were there keep their times.
+    // Existing folders keep their times.
     for folder in ["", "deep"] {
         expected.remove(OsStr::new(folder));
         found.remove(OsStr::new(folder));
@@ -268,7 +268,7 @@ fn a_source_that_changes_is_noticed() {
         }),
     ];
     for (text, change) in changes {
-        // Before it is read, or after.
+        // Change it before it is read, or after.
         for when in [1, 48] {
             std::fs::remove_dir_all(at("from")).ok();
             std::fs::create_dir(at("from")).unwrap();
@@ -292,7 +292,7 @@ fn a_source_that_changes_is_noticed() {
             assert!(!at("to").exists());
         }
     }
-    // What was moved of other files is not moved again.
+    // Blocks of other files are not moved again.
     let report = moved(&at("from"), &at("to"), 4096).unwrap();
     assert!(report.resumed >= 90_000, "{report:?}");
     assert_eq!(contents(&at("from")), contents(&at("to")));
@@ -328,7 +328,7 @@ fn a_flipped_bit_is_found_later_too() {
     let found: Vec<_> = (0..3).map(|_| target.check_one().unwrap()).collect();
     assert_eq!(found, [None, Some(1), None]);
     assert_eq!((target.unchecked(), target.done().missing().collect::<Vec<_>>()), (0, vec![1]));
-    // A process that is killed before it has compared: the next one does.
+    // A process killed before the comparison leaves it to the next one.
     let hash = source.read(target.blocks().pieces(1), &mut bytes).unwrap();
     bytes[7] ^= 1;
     target.write(1, &bytes, Check::Later(hash)).unwrap();
@@ -362,7 +362,7 @@ fn a_folder_that_others_rename_meanwhile_is_reported() {
     }
 }
 
-/// A machine that went down may have lost blocks that its journal has.
+/// A crashed machine may have lost blocks that its journal lists.
 #[test]
 fn after_another_boot_blocks_are_read_again() {
     let folder = tempfile::tempdir().unwrap();
@@ -371,7 +371,7 @@ fn after_another_boot_blocks_are_read_again() {
     interrupted(&from, &to, 4096, |block| block < 8);
     let area = std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().path());
     let area = area.filter(|path| area::is_area(path.file_name().unwrap().as_bytes())).last().unwrap();
-    // Another boot: the header is written anew, with its hash.
+    // Simulate another boot: rewrite the header with its hash.
     let journal = area.join("journal");
     let bytes = std::fs::read(&journal).unwrap();
     let length = u64::from_le_bytes(bytes[8..16].try_into().unwrap()) as usize;
@@ -429,7 +429,7 @@ fn what_was_being_put_in_place_is_put_in_place() {
     }
 }
 
-/// A process that is ended at the very end leaves the whole target, and what remembers it, a part of that, or nothing.
+/// A process killed at the very end leaves the whole target, and its journal, a part of the area, or nothing.
 #[test]
 fn the_same_command_finds_what_it_has_put_in_place() {
     for left in ["all", "no journal", "nothing", "nothing, and something else"] {
@@ -470,7 +470,7 @@ fn the_same_command_finds_what_it_has_put_in_place() {
             continue;
         }
         assert_eq!(target.resumed(), source.manifest().bytes(), "{left}");
-        // Another target may miss it.
+        // Another target may lack this block.
         target.read(1, &mut bytes).unwrap();
         target.place().unwrap();
         assert_eq!(contents(&from), contents(&to), "{left}");
@@ -478,7 +478,7 @@ fn the_same_command_finds_what_it_has_put_in_place() {
     }
 }
 
-/// Some files, each with its length and its contents' seed.
+/// Files by name, with the length and the seed of their contents.
 fn files() -> impl Strategy<Value = Vec<(u8, usize, u64)>> {
     prop::collection::vec((0u8..12, prop_oneof![0usize..200, 4000usize..20_000], 0u64..4), 1..12)
 }
@@ -489,7 +489,7 @@ fn fill(folder: &Path, files: &[(u8, usize, u64)]) {
         std::fs::create_dir_all(&inner).unwrap();
         let path = inner.join(name.to_string());
         let wanted = noise(*length, *seed);
-        // What is the same stays the same file.
+        // A file with the same contents stays the same file.
         if std::fs::read(&path).ok().as_ref() != Some(&wanted) {
             std::fs::write(&path, wanted).unwrap();
         }
@@ -501,8 +501,8 @@ proptest! {
         std::env::var("STAGE_CASES").ok().and_then(|text| text.parse().ok()).unwrap_or(60)
     ))]
 
-    /// Kills at any block, sources that change between two attempts, and other sizes of blocks: what is in place at
-    /// the end is the source.
+    /// After kills at any block, changes of the source between attempts, and changes of the block size, the target
+    /// still equals the source.
     #[test]
     fn a_transfer_continues(
         attempts in prop::collection::vec((files(), prop::sample::select(vec![4096u32, 5000, 16_384]), 0u32..12), 1..4),
@@ -543,7 +543,7 @@ proptest! {
     }
 }
 
-/// A list that came from elsewhere may have any sizes: nothing is made for their parts before space is looked at.
+/// An untrusted manifest may state any sizes: no memory is allocated for its parts before the space is checked.
 #[test]
 fn a_list_of_more_than_the_file_system_has_is_refused() {
     let folder = tempfile::tempdir().unwrap();
@@ -563,7 +563,7 @@ fn a_list_of_more_than_the_file_system_has_is_refused() {
     assert!(names(folder.path()).is_empty());
 }
 
-/// A sender sets no attributes that belong to the machine, and no ids.
+/// A sender cannot set attributes that belong to the machine, or set-id bits.
 #[test]
 fn attributes_that_are_not_the_senders_to_set_are_left_out() {
     let folder = tempfile::tempdir().unwrap();
@@ -601,7 +601,7 @@ fn a_manifest_that_leaves_its_root_is_refused() {
         let error = Target::open(&folder.path().join("to"), b"", manifest, None, options(4096)).unwrap_err();
         assert!(matches!(error, StageError::Manifest(_)), "{error}");
     }
-    // A link cannot be a folder for what follows.
+    // A link cannot serve as the folder of a later entry.
     let link = root(b"x", Kind::Link(b"/etc".to_vec()));
     let entries = vec![root(b"", Kind::Folder), link, root(b"x/y", Kind::Link(b"z".to_vec()))];
     let error = Target::open(&folder.path().join("to"), b"", Manifest { entries }, None, options(4096)).unwrap_err();

@@ -1,6 +1,6 @@
-//! Drives the lab without the rest of Landbridge: `lab [FLAGS] -- COMMAND…`, `lab lab enter NODE -- COMMAND…`,
-//! `lab lab wan a b down`, `lab lab kill HOST` (or `freeze`, `thaw`, `unplug`, `plug`), `lab lab reset HOST [--to PEER]
-//! [--of PROCESS]`, `lab probe`. Gateways are whatever `--gateway-command` says, or none.
+//! Drives the lab without the rest of Landbridge: `lab [FLAGS] -- COMMAND…`, `lab lab enter NODE -- COMMAND…`, `lab lab
+//! wan a b down`, `lab lab kill HOST` (or `freeze`, `thaw`, `unplug`, `plug`), `lab lab reset HOST [--to PEER] [--of
+//! PROCESS]`, `lab probe`. `--gateway-command` sets the gateways' command; by default there are none.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 use std::ffi::OsString;

@@ -1,5 +1,4 @@
-//! The hosts' cables, at the ends that the lab holds: the switch's port of every host, and the WAN emulator's port of
-//! every gateway.
+//! The lab's ends of the hosts' cables: the switch port of every host, and the WAN emulator's port of every gateway.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -13,11 +12,11 @@ use crate::network;
 use crate::state::State;
 use crate::wan;
 
-/// Time that a client may take for its one message; on a machine where twenty processes want a core, seconds pass
-/// between a client's connection and its message.
+/// Time limit for a client's one message; on a machine where twenty processes compete for a core, seconds pass between
+/// a client's connection and its message.
 const MESSAGE_LIMIT: Duration = Duration::from_secs(10);
 
-/// Serves requests to pull cables and put them back.
+/// Serves requests to unplug cables and to plug them in again.
 #[derive(Debug)]
 pub(crate) struct Cables {
     listener: UnixListener,
@@ -44,7 +43,7 @@ impl Cables {
     /// Serves waiting clients; call it when the listener is readable.
     pub(crate) fn serve(&self) {
         while let Ok((stream, _)) = self.listener.accept() {
-            // Accepted sockets block on Linux, which `receive` bounds.
+            // Accepted sockets block on Linux; `receive` has a time limit.
             let channel = Channel::new(stream);
             let Ok(Some(message)) = channel.receive(Some(MESSAGE_LIMIT)) else { continue };
             // A client that is gone needs no answer.

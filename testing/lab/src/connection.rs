@@ -1,5 +1,4 @@
-//! The TCP connections of one network namespace: finding one and resetting it, by the kernel's `sock_diag` (man 7
-//! `sock_diag`).
+//! Finds and resets TCP connections of one network namespace through the kernel's `sock_diag` (man 7 `sock_diag`).
 
 use std::collections::HashMap;
 use std::fmt;
@@ -13,12 +12,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::LabError;
 
-/// Which connection to reset: the first one that matches all criteria.
+/// The criteria for a connection to reset: the first one that matches all of them.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Wanted {
-    /// The peer: `ADDRESS`, `HOST`, `ADDRESS:PORT` or `HOST:PORT`, a host of the same site by its name. Default: any.
+    /// The peer: `ADDRESS`, `HOST`, `ADDRESS:PORT` or `HOST:PORT`; `HOST` is a host of the same site. Default: any.
     pub to: Option<String>,
-    /// The name of the process that owns it (as `ps -o comm` shows it), or its number on that host. Default: any.
+    /// The name of the owning process (as `ps -o comm` shows it), or its process id on that host. Default: any.
     pub of: Option<String>,
 }
 
@@ -48,12 +47,12 @@ const NLMSG_DONE: u16 = 3;
 const REQUEST: u16 = 1;
 const ACK: u16 = 4;
 const DUMP: u16 = 0x300;
-/// The bit of TCP_ESTABLISHED.
+/// The state mask with only TCP_ESTABLISHED (1) set.
 const ESTABLISHED: u32 = 1 << 1;
 /// `struct inet_diag_sockid`: ports, addresses, interface, cookie.
 const ID: usize = 48;
 
-/// A connection as the kernel names it.
+/// A connection with its identifiers in the kernel.
 struct Found {
     connection: Connection,
     family: u8,
@@ -145,13 +144,13 @@ fn destroy(found: &Found) -> io::Result<()> {
     Ok(())
 }
 
-/// A `struct nlmsghdr` with a `struct inet_diag_req_v2` behind it.
+/// A `struct nlmsghdr` followed by a `struct inet_diag_req_v2`.
 fn request(kind: u16, flags: u16, family: u8, id: &[u8; ID]) -> Vec<u8> {
     let length = 16 + 8 + ID;
     let mut bytes = (length as u32).to_ne_bytes().to_vec();
     bytes.extend(kind.to_ne_bytes());
     bytes.extend(flags.to_ne_bytes());
-    // Sequence and sender's port: each request has a socket of its own.
+    // Sequence and sender's port are 0: each request has its own socket.
     bytes.extend([0; 8]);
     bytes.extend([family, libc::IPPROTO_TCP as u8, 0, 0]);
     bytes.extend(ESTABLISHED.to_ne_bytes());
@@ -175,7 +174,7 @@ fn talk(request: &[u8]) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Reads one datagram and passes each answer in it to `take`. Returns whether it was the last one.
+/// Reads one datagram and passes each answer in it to `take`. Returns true after the last datagram.
 fn receive(socket: &OwnedFd, mut take: impl FnMut(&[u8])) -> io::Result<bool> {
     let mut buffer = vec![0u8; 64 << 10];
     let (_, length) = rustix::net::recv(socket, &mut buffer[..], RecvFlags::empty())?;
@@ -202,7 +201,7 @@ fn number(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
 }
 
-/// A `struct inet_diag_msg`.
+/// Parses a `struct inet_diag_msg`.
 fn parse(body: &[u8]) -> Option<Found> {
     let family = *body.first()?;
     let id: [u8; ID] = body.get(4..4 + ID)?.try_into().ok()?;
@@ -230,7 +229,7 @@ fn name_processes(all: &mut [Found]) {
     let mut owners: HashMap<String, Vec<(String, u32)>> = HashMap::new();
     for process in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
         let Some(pid) = process.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
-        // A process that ends meanwhile owns nothing.
+        // A process that has just ended owns nothing.
         let name = std::fs::read_to_string(process.path().join("comm")).unwrap_or_default();
         for file in std::fs::read_dir(process.path().join("fd")).into_iter().flatten().flatten() {
             if let Ok(target) = std::fs::read_link(file.path()) {

@@ -1,4 +1,4 @@
-//! Running a command on a host of the lab: the equivalent of ssh between real machines.
+//! Runs commands on hosts of the lab, like ssh between real machines.
 
 use std::ffi::OsString;
 use std::io;
@@ -20,14 +20,14 @@ use crate::state::State;
 
 /// Runs `command` on the host `node` of the lab around this process (for example `a-n2` or `b-gw1`) and waits for it.
 ///
-/// Standard files, working directory and environment are this process's own. SIGINT, SIGTERM and SIGHUP are passed on.
-/// If this process dies, the command's process group gets SIGHUP, and nothing more before the lab ends. If the host
-/// loses its power ([`kill`](crate::kill)) there is silence, as with ssh: this waits on, for a signal or for the lab's
-/// end.
+/// Standard files, working directory and environment are this process's own. SIGINT, SIGTERM and SIGHUP are forwarded.
+/// If this process dies, the command's process group gets SIGHUP, and no other signal until the lab ends. If the host
+/// loses power ([`kill`](crate::kill)), it stays silent, as with ssh: this function then waits for a signal or for the
+/// lab's end.
 ///
 /// # Errors
 /// [`LabError::NoSuchNode`] outside a lab or for an unknown host; [`LabError::Command`] if the command cannot start;
-/// [`LabError::Ended`] if the host lost its power and a signal or the lab's end came.
+/// [`LabError::Ended`] if the host lost power and then a signal or the lab's end came.
 pub fn enter(node: &str, command: &[OsString]) -> Result<ExitStatus, LabError> {
     let wrong = |e: io::Error| LabError::setup(format!("enter {node}"), e);
     let signals = Signals::watch(&[libc::SIGINT, libc::SIGTERM, libc::SIGHUP]).map_err(wrong)?;
@@ -59,7 +59,7 @@ pub fn enter(node: &str, command: &[OsString]) -> Result<ExitStatus, LabError> {
 /// Waits for a signal or for the end of the lab.
 fn await_end(signals: &Signals, state: &State) -> io::Result<()> {
     let second = Timespec { tv_sec: 1, tv_nsec: 0 };
-    // Inside the lab this process ends with it; a caller from outside has to check.
+    // Inside the lab this process ends with it; a caller outside has to check.
     while state.cables_socket().exists() {
         match rustix::event::poll(&mut [PollFd::from_borrowed_fd(signals.fd(), PollFlags::IN)], Some(&second)) {
             Ok(0) | Err(rustix::io::Errno::INTR) => {}
@@ -70,8 +70,8 @@ fn await_end(signals: &Signals, state: &State) -> io::Result<()> {
     Ok(())
 }
 
-/// One command on one host, seen from outside. Dropping it sends SIGHUP to the command's process group if it still
-/// runs.
+/// One command on one host, as seen by its client. Dropping the session sends SIGHUP to the command's process group if
+/// it still runs.
 #[derive(Debug)]
 pub(crate) struct Session {
     channel: Channel,
@@ -133,14 +133,14 @@ impl Session {
         self.channel.send_number(Kind::Signal, signal)
     }
 
-    /// How the command ended; call it when this session is readable.
+    /// The command's exit status; call it when this session is readable.
     pub(crate) fn outcome(&self) -> Result<ExitStatus, LabError> {
         let message = expect_within(&self.channel, Kind::Exit, &self.node, PATIENCE)?;
         let raw = message.number().map_err(|e| LabError::setup(&self.node, e))?;
         Ok(ExitStatus::from_raw(raw))
     }
 
-    /// How the command ended, if it ends within `limit`.
+    /// The command's exit status, if it ends within `limit`.
     pub(crate) fn outcome_within(&self, limit: Duration) -> Option<Result<ExitStatus, LabError>> {
         readable(self, limit).then(|| self.outcome())
     }

@@ -1,9 +1,8 @@
 use serde::{Deserialize, Serialize};
 
-/// What can go wrong with a lab, grouped by who must act.
+/// Errors of a lab, grouped by who must act.
 ///
-/// Most of these arise in a process other than the caller's and travel to it, which is why they carry text, not
-/// sources.
+/// Most of these arise in another process and are sent to the caller, so they carry text instead of sources.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum LabError {
@@ -13,9 +12,9 @@ pub enum LabError {
     /// This machine or this user lacks something that an isolated lab needs. A loopback lab may still work.
     #[error("lab: {what}; {remedy}")]
     Unavailable {
-        /// What is missing, with the system's own words.
+        /// The missing requirement, with the system's error message.
         what: String,
-        /// What to do about it.
+        /// The remedy for the user.
         remedy: String,
     },
     /// A step of building the lab failed although the machine has what it needs.
@@ -23,7 +22,7 @@ pub enum LabError {
     Setup {
         /// The host, program or file concerned.
         place: String,
-        /// What happened.
+        /// The problem.
         problem: String,
     },
     /// A gateway did not come up.
@@ -31,7 +30,7 @@ pub enum LabError {
     Gateway {
         /// Host name of the gateway, for example `a-gw1`.
         gateway: String,
-        /// What happened.
+        /// The problem.
         problem: String,
         /// The last lines the gateway printed.
         log_tail: String,
@@ -41,7 +40,7 @@ pub enum LabError {
     Command {
         /// Host name of the node.
         node: String,
-        /// What happened, naming the program or the directory.
+        /// The problem, naming the program or the directory.
         problem: String,
         /// The system's error number; 2 is "no such file or directory".
         errno: i32,
@@ -53,7 +52,7 @@ pub enum LabError {
     #[error("lab: {process} ended unexpectedly: {how}")]
     Ended {
         process: String,
-        /// How it ended, as far as known.
+        /// The end of the process, as far as known.
         how: String,
     },
     /// A signal arrived before the command ran.
@@ -67,7 +66,7 @@ pub enum LabError {
     Timeout {
         /// The process that did not answer.
         place: String,
-        /// How long the lab waited.
+        /// Seconds that the lab waited.
         seconds: u64,
     },
 }
@@ -85,7 +84,7 @@ impl LabError {
         }
     }
 
-    /// A loopback lab was asked for something that needs isolated hosts. `lacks` says why it is impossible.
+    /// The error for a request to a loopback lab that needs isolated hosts. `lacks` states the reason.
     pub(crate) fn loopback(lacks: &str) -> Self {
         LabError::Unavailable {
             what: format!("this is a loopback lab: all its hosts are one machine, which {lacks}"),

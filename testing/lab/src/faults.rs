@@ -1,8 +1,7 @@
-//! Failures of real machines: power that fails, a system that hangs, a cable that is pulled, a connection that is
-//! reset.
+//! Simulated failures of real machines: a power failure, a hanging system, an unplugged cable, a reset connection.
 //!
-//! This is the caller's side, usable from any process of the lab. The supervisor handles cables (`cables`), because one
-//! end of each is there; the host's first process (`node`) handles processes and connections.
+//! This is the caller's side, usable from any process of the lab. The supervisor handles cables (`cables`), because it
+//! holds one end of each; the host's first process (`node`) handles processes and connections.
 
 use crate::connection::{Connection, Wanted};
 use crate::enter::connect;
@@ -11,18 +10,18 @@ use crate::message::{Channel, Kind};
 use crate::process::{PATIENCE, expect, expect_within};
 use crate::state::State;
 
-/// Ends the host `host` of the lab around this process as if its power failed: its cables are cut first, so that no
-/// process's end reaches another host, and then its processes and its network are gone.
+/// Ends the host `host` of the lab around this process as if its power failed. Its cables are cut first, so that no
+/// other host sees its processes end; then its processes and its network are gone.
 ///
 /// # Errors
 /// [`LabError::NoSuchNode`] outside a lab or for an unknown host; [`LabError::Unavailable`] in a loopback lab, whose
-/// hosts are one machine; [`LabError::Timeout`] if it does not end.
+/// hosts are one machine; [`LabError::Timeout`] if the host does not end.
 pub fn kill(host: &str) -> Result<(), LabError> {
     let state = State::around_us();
     let channel = connect(&state, host)?;
     set_cables(&state, host, false)?;
     channel.send(Kind::Die, &[]).map_err(|e| LabError::setup(host, e))?;
-    // The answer is that the connection closes.
+    // The host answers by closing the connection.
     match expect_within(&channel, Kind::Exit, host, PATIENCE) {
         Err(LabError::Ended { .. }) => Ok(()),
         Err(error) => Err(error),
@@ -30,11 +29,11 @@ pub fn kill(host: &str) -> Result<(), LabError> {
     }
 }
 
-/// Stops every process of a host, as if its system hung: the kernel still acknowledges what arrives, and nobody reads
-/// it. Requests to the host by [`enter`](crate::enter()) meanwhile wait until it thaws.
+/// Stops every process of a host, as if its system hung: the kernel still acknowledges arriving data, but no process
+/// reads it. Requests to the host by [`enter`](crate::enter()) wait until it thaws.
 ///
 /// # Errors
-/// As [`kill`]; [`LabError::Setup`] if a process cannot be stopped.
+/// See [`kill`]; [`LabError::Setup`] if a process cannot be stopped.
 pub fn freeze(host: &str) -> Result<(), LabError> {
     ask(&connect(&State::around_us(), host)?, Kind::Freeze, host)
 }
@@ -42,25 +41,25 @@ pub fn freeze(host: &str) -> Result<(), LabError> {
 /// Resumes a host that [`freeze`] stopped. A host that is not frozen stays as it is.
 ///
 /// # Errors
-/// As [`kill`].
+/// See [`kill`].
 pub fn thaw(host: &str) -> Result<(), LabError> {
     ask(&connect(&State::around_us(), host)?, Kind::Thaw, host)
 }
 
-/// Pulls a host's cables at the switch's end: nothing arrives or leaves, and the host's interfaces do not notice.
+/// Unplugs a host's cables at the switch's end: nothing arrives or leaves, and the host's interfaces do not notice.
 ///
 /// # Errors
-/// As [`kill`].
+/// See [`kill`].
 pub fn unplug(host: &str) -> Result<(), LabError> {
     let state = State::around_us();
     connect(&state, host)?;
     set_cables(&state, host, false)
 }
 
-/// Puts a host's cables back.
+/// Plugs a host's cables in again.
 ///
 /// # Errors
-/// As [`kill`].
+/// See [`kill`].
 pub fn plug(host: &str) -> Result<(), LabError> {
     let state = State::around_us();
     connect(&state, host)?;
@@ -71,8 +70,8 @@ pub fn plug(host: &str) -> Result<(), LabError> {
 /// If several match, it takes the first by peer and port. Returns the connection.
 ///
 /// # Errors
-/// As [`kill`]; [`LabError::Options`] if the host has no such connection, with those it has; [`LabError::Unavailable`]
-/// if the kernel cannot reset connections.
+/// As [`kill`]; [`LabError::Options`] if the host has no such connection (the message lists its connections);
+/// [`LabError::Unavailable`] if the kernel cannot reset connections.
 pub fn reset(host: &str, wanted: &Wanted) -> Result<Connection, LabError> {
     let channel = connect(&State::around_us(), host)?;
     channel.send_json(Kind::Reset, wanted).map_err(|e| LabError::setup(host, e))?;

@@ -1,4 +1,4 @@
-//! Starting the gateways of a lab and waiting until each listens.
+//! Starts the gateways of a lab and waits until each listens.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -15,7 +15,7 @@ use crate::message::{Channel, Kind};
 use crate::process::{PATIENCE, expect, readable};
 use crate::state::State;
 
-/// A gateway that runs, or ran.
+/// A gateway that was started.
 #[derive(Debug)]
 pub(crate) struct Gateway {
     pub name: String,
@@ -34,8 +34,8 @@ fn command(template: &[String], gateway: Host, state: &State) -> Vec<OsString> {
     template.iter().map(fill).collect()
 }
 
-/// Starts all gateways at once and waits, at most ten seconds, until each listens on its port. A signal from `caller`
-/// ends the wait.
+/// Starts all gateways at once and waits, at most ten seconds on a machine that is not overloaded, until each listens
+/// on its port. A signal from `caller` ends the wait.
 pub(crate) fn start(
     template: &[String],
     layout: &Layout,

@@ -27,7 +27,7 @@ pub(crate) struct HostProcess {
     pub channel: Channel,
 }
 
-/// Starts the first process of every host, wires them up and waits until each serves.
+/// Starts the first process of every host and wires the hosts up. [`await_ready`] then waits until each serves.
 pub(crate) fn bring_up(
     options: &LabOptions,
     layout: &Layout,
@@ -74,7 +74,8 @@ pub(crate) fn await_ready(processes: &[HostProcess]) -> Result<(), LabError> {
     Ok(())
 }
 
-/// Only children enter a new PID namespace, and a process can ask for one only while its own is current for them.
+/// Starts a host's first process in a new PID namespace. Only children enter a new PID namespace, and a process can
+/// create one only while its children still get its own.
 fn start_in_new_pid_namespace(host: Host, own_pids: &File) -> Result<HostProcess, LabError> {
     let name = host.name();
     sys::unshare(UnshareFlags::NEWPID).map_err(|e| LabError::setup(format!("PID namespace of {name}"), e))?;
@@ -85,7 +86,7 @@ fn start_in_new_pid_namespace(host: Host, own_pids: &File) -> Result<HostProcess
     Ok(HostProcess { name, child, channel })
 }
 
-/// Starts the one process that stands for all hosts of a loopback lab.
+/// Starts the one process that serves all hosts of a loopback lab.
 pub(crate) fn bring_up_loopback(layout: &Layout, state: &State) -> Result<HostProcess, LabError> {
     let name = "this machine".to_owned();
     let (child, channel) = start_with_channel(&["lab-node", "loopback"])?;
@@ -100,7 +101,7 @@ pub(crate) fn bring_up_loopback(layout: &Layout, state: &State) -> Result<HostPr
     Ok(HostProcess { name, child, channel })
 }
 
-/// Starts the WAN emulator; its first word is `Ready`.
+/// Starts the WAN emulator; its first message is `Ready`.
 pub(crate) fn start_wan(options: &LabOptions, layout: &Layout, state: &State) -> Result<(Child, Channel), LabError> {
     let ports = layout.gateways().map(|gateway| PortPlan {
         gateway: gateway.name(),

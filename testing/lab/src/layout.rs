@@ -53,7 +53,7 @@ impl Host {
         self.site as u8 + 1
     }
 
-    /// The interface of this host on the site's switch, and on the WAN emulator.
+    /// The name of this host's port on the site's switch.
     pub(crate) fn lan_port(self) -> String {
         format!("l-{}", self.name())
     }
@@ -70,7 +70,7 @@ impl Host {
         [0x02, b'L', b'w', self.site_number(), 0, self.number()]
     }
 
-    /// The WAN addresses, which only gateways have: IPv4 and IPv6.
+    /// The WAN addresses, IPv4 and IPv6; only gateways have them.
     fn wans(self) -> [IpAddr; 2] {
         let (site, index) = (self.site_number(), self.index as u8);
         let ipv6 = Ipv6Addr::new(0x2001, 0xdb8, 0xffff, 0, 0, 0, site.into(), index.into());
@@ -82,7 +82,7 @@ pub(crate) fn mac_text(mac: [u8; 6]) -> String {
     mac.map(|byte| format!("{byte:02x}")).join(":")
 }
 
-/// Where the addresses of a lab come from.
+/// The source of a lab's addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ground {
     /// Namespaces, one private range per site.
@@ -99,11 +99,11 @@ pub(crate) struct Layout {
     pub nodes: usize,
     pub gateways: usize,
     pub ground: Ground,
-    /// The address families of each site; those that do not exist have the last one's.
+    /// The address families of each site; entries beyond the last site repeat its families.
     pub families: [Families; MOST_SITES],
 }
 
-/// Most sites of a lab: one for each letter.
+/// The most sites of a lab: one for each letter.
 pub(crate) const MOST_SITES: usize = 26;
 
 impl Layout {
@@ -145,12 +145,12 @@ impl Layout {
         (0..self.sites).flat_map(move |site| layout.gateways_of(site))
     }
 
-    /// Whether a host of the lab has an IPv6 address.
+    /// True if a host of the lab has an IPv6 address.
     pub(crate) fn any_ipv6(&self) -> bool {
         (0..self.sites).any(|site| self.families[site].ipv6())
     }
 
-    /// The addresses inside the site, of either family of the site.
+    /// The addresses inside the site, one per address family of the site.
     pub(crate) fn lans(&self, host: Host) -> Vec<IpAddr> {
         let ipv4 = match self.ground {
             Ground::Ranges => Ipv4Addr::new(10, host.site_number(), 0, host.number()),
@@ -167,7 +167,7 @@ impl Layout {
         self.lans(host)[0]
     }
 
-    /// A gateway's addresses on the WAN: of every family that a site has.
+    /// A gateway's addresses on the WAN, one for each family that any site has.
     pub(crate) fn wans(&self, gateway: Host) -> Vec<IpAddr> {
         let has = |family: fn(Families) -> bool| (0..self.sites).any(|site| family(self.families[site]));
         let families = match (has(Families::ipv4), has(Families::ipv6)) {
@@ -178,7 +178,7 @@ impl Layout {
         chosen(families, gateway.wans())
     }
 
-    /// Where the site's own ranks reach this gateway.
+    /// The address at which the site's own ranks reach this gateway.
     pub(crate) fn inside(&self, gateway: Host) -> String {
         match self.families[gateway.site] {
             Families::Both => format!("{}:{GATEWAY_PORT}", gateway.name()),
@@ -189,7 +189,7 @@ impl Layout {
     fn advertise(&self, gateway: Host) -> SocketAddr {
         match self.ground {
             Ground::Loopback { .. } => self.listen(gateway),
-            // Sites with one family get to be dialled by that one, others by IPv6.
+            // Sites with one family are dialled by it, sites with both by IPv6.
             _ => {
                 SocketAddr::new(chosen(self.families[gateway.site], gateway.wans()).pop().unwrap_or(ANY), GATEWAY_PORT)
             }
@@ -204,7 +204,7 @@ impl Layout {
         }
     }
 
-    /// `/etc/hosts` of one site: a site knows no names of another.
+    /// `/etc/hosts` of one site; it contains no names of other sites.
     pub(crate) fn hosts_file(&self, site: usize) -> String {
         let mut text = String::from("127.0.0.1 localhost\n");
         if self.families[site].ipv6() {
@@ -245,7 +245,7 @@ impl Layout {
             }
             for node in self.nodes_of(site) {
                 let _ = writeln!(text, "[[site.node]]\nname = \"{}\"", node.short_name());
-                // With both families a node's address is the one from which it has reached its gateway.
+                // With both families the address is left out: it is the one from which the node reaches its gateway.
                 let _ = match self.families[site] {
                     Families::Both => writeln!(text),
                     _ => writeln!(text, "address = \"{}\"\n", self.lan(node)),
@@ -266,7 +266,7 @@ impl Layout {
 
 const ANY: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 
-/// Of an IPv4 and an IPv6 address those of these families.
+/// The addresses of these families, out of an IPv4 and an IPv6 address.
 fn chosen(families: Families, [ipv4, ipv6]: [IpAddr; 2]) -> Vec<IpAddr> {
     match families {
         Families::Ipv4 => vec![ipv4],

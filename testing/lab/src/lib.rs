@@ -2,16 +2,15 @@
 //!
 //! Every node and gateway is a set of namespaces with its own network, host name, processes, `/tmp` and `/dev/shm`; a
 //! site's hosts share a switch; gateways also reach a WAN whose delay, rate, jitter and loss are emulated in user
-//! space. It works as root and, where the kernel allows, for an ordinary user. Nothing is left when it ends, however it
-//! ends.
+//! space. The lab works as root and, if the kernel allows, for an ordinary user. It leaves nothing behind, even if it
+//! is killed.
 //!
-//! Owns: namespaces, wiring, the WAN emulator, running commands on hosts, and making hosts fail. Refuses to know: what
-//! a gateway or a job is. It prints nothing.
+//! Owns: namespaces, wiring, the WAN emulator, running commands on hosts, and making hosts fail. Refuses to know: the
+//! meaning of gateways and jobs. It prints nothing.
 //!
-//! Where to start: [`run()`] is the caller's side; `supervisor` builds the lab; `node` is the first process of every
-//! host; `enter` runs commands there; `faults` does to hosts what befalls real ones; `wan` is the emulator. All are
-//! this same program, started again with hidden commands, which is why a program that uses this crate begins with
-//! [`hidden_main`].
+//! Start at [`run()`], the caller's side. `supervisor` builds the lab; `node` is the first process of every host;
+//! `enter` runs commands there; `faults` simulates failures of hosts; `wan` is the emulator. All of them are this same
+//! program, started again with hidden commands, so a program that uses this crate begins with [`hidden_main`].
 #![deny(unsafe_code)]
 
 mod cables;
@@ -48,10 +47,10 @@ pub use probe::{Missing, probe};
 pub use run::{LabReport, run};
 pub use units::{Rate, UnitError, parse_loss, parse_rate, parse_time};
 
-/// Serves the hidden commands by which a lab starts its own processes.
+/// Runs the hidden commands that a lab uses to start its own processes.
 ///
-/// Call it first thing in `main`, before any thread exists, with the program's arguments without its name. `Some` is
-/// the exit code to leave with; `None` means that this is an ordinary start of the program.
+/// Call it first in `main`, before any thread exists, with the program's arguments without its name. `Some` is the exit
+/// code for the program; `None` means that this is an ordinary start.
 pub fn hidden_main<I>(arguments: I) -> Option<i32>
 where
     I: IntoIterator<Item = OsString>,

@@ -15,20 +15,20 @@ use rustix::net::{
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// The longest message; an environment and an argument list fit many times over.
+/// The longest message in bytes; an environment and an argument list fit many times over.
 const LIMIT: usize = 16 << 20;
 const MOST_FILES: usize = 3;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Kind {
-    /// To a new process: what to build (JSON).
+    /// To a new process: its plan (JSON).
     Plan = 1,
     /// From a node: its namespaces exist, interfaces may be moved in.
     Namespaces = 2,
     /// To a node: its interfaces are there.
     Go = 3,
-    /// From a process: it serves.
+    /// From a process: it is ready to serve.
     Ready = 4,
     /// From a process: the outcome (JSON).
     Done = 5,
@@ -50,9 +50,9 @@ pub(crate) enum Kind {
     Freeze = 13,
     /// To a node: resume the stopped processes.
     Thaw = 14,
-    /// To a node: reset a TCP connection (JSON); the answer names it (`Done`, JSON).
+    /// To a node: reset a TCP connection (JSON); the answer describes it (`Done`, JSON).
     Reset = 15,
-    /// To a supervisor: pull the cables of a host (its name, 0) or put them back (its name, 1).
+    /// To a supervisor: unplug the cables of a host (its name, 0) or plug them in again (its name, 1).
     Cables = 16,
 }
 
@@ -111,7 +111,7 @@ impl Channel {
         Channel { stream }
     }
 
-    /// The end that the parent process set up as our standard input.
+    /// The end that the parent process passed as our standard input.
     pub(crate) fn from_stdin() -> io::Result<Channel> {
         Ok(Channel { stream: UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?) })
     }
@@ -162,7 +162,7 @@ impl Channel {
         (&self.stream).write_all(&body[sent..])
     }
 
-    /// Waits for one message, at most `limit`. `None`: the other end is gone.
+    /// Waits for one message, at most `limit`. Returns `None` if the other end is gone.
     pub(crate) fn receive(&self, limit: Option<Duration>) -> io::Result<Option<Message>> {
         self.stream.set_read_timeout(limit)?;
         let mut header = [0u8; 4];

@@ -24,9 +24,10 @@ fn unavailable(what: impl Into<String>, error: impl std::fmt::Display) -> LabErr
     LabError::Unavailable { what: format!("{}: {error}", what.into()), remedy: REMEDY.to_owned() }
 }
 
-/// The entry point of the hidden command `lab-outer`: makes the outer namespaces and waits in front of them.
+/// The entry point of the hidden command `lab-outer`: makes the outer namespaces, starts the supervisor inside and
+/// waits for it.
 ///
-/// It leaves the terminal's session, so that Ctrl-C reaches only the process that called the lab, which passes it on.
+/// It leaves the terminal's session, so that Ctrl-C reaches only the process that called the lab, which forwards it.
 pub(crate) fn main() -> i32 {
     let Ok(channel) = Channel::from_stdin() else { return 1 };
     let started = (|| {
@@ -40,7 +41,7 @@ pub(crate) fn main() -> i32 {
     match started {
         Ok(mut child) => child.wait().ok().and_then(|status| status.code()).unwrap_or(1),
         Err(error) => {
-            // Nobody to report a failure to.
+            // If the caller is gone, no one can read the failure.
             let _ = channel.send_json(Kind::Failed, &error);
             1
         }
@@ -48,7 +49,7 @@ pub(crate) fn main() -> i32 {
 }
 
 /// Moves this process into a fresh network, mount, UTS and IPC namespace and its children into a fresh PID namespace;
-/// as an ordinary user in a user namespace where that user is root.
+/// an ordinary user also gets a user namespace where that user is root.
 fn enter_outer() -> Result<(), LabError> {
     let flags =
         UnshareFlags::NEWNET | UnshareFlags::NEWNS | UnshareFlags::NEWUTS | UnshareFlags::NEWIPC | UnshareFlags::NEWPID;
@@ -81,7 +82,7 @@ pub(crate) fn enter_host(name: &str, hosts_file: &Path, visible: &[PathBuf]) -> 
     rustix::mount::mount_bind(hosts_file, "/etc/hosts").map_err(|e| LabError::setup("bind mount on /etc/hosts", e))
 }
 
-/// Makes a site's pool: memory that its nodes have in common.
+/// Mounts a site's pool: memory that its nodes share.
 pub(crate) fn mount_pool(at: &Path, bytes: Option<u64>) -> Result<(), LabError> {
     fs::create_dir_all(at).map_err(|e| LabError::setup(at.display().to_string(), e))?;
     let options = bytes.map_or("mode=1777".to_owned(), |bytes| format!("mode=1777,size={bytes}"));
@@ -90,7 +91,7 @@ pub(crate) fn mount_pool(at: &Path, bytes: Option<u64>) -> Result<(), LabError> 
         .map_err(|e| unavailable(format!("mount of a tmpfs on {}", at.display()), e))
 }
 
-/// Shows a pool at a place of this host.
+/// Mounts a pool at a path of this host.
 pub(crate) fn show_pool(pool: &Path, at: &Path) -> Result<(), LabError> {
     rustix::mount::mount_bind(pool, at).map_err(|e| LabError::setup(format!("pool at {}", at.display()), e))
 }
@@ -102,7 +103,7 @@ fn mount_proc() -> Result<(), LabError> {
     rustix::mount::mount("proc", "/proc", "proc", flags, None).map_err(|e| unavailable("mount of /proc", e))
 }
 
-/// Mounts an empty tmpfs over `target` in which only those of `visible` that lie below it can still be seen.
+/// Mounts an empty tmpfs over `target`. Of the paths below it, only those in `visible` stay visible.
 fn cover(target: &Path, options: &std::ffi::CStr, visible: &[PathBuf]) -> Result<(), LabError> {
     let below = |path: &&PathBuf| path.starts_with(target) && *path != target;
     let kept: Vec<(&PathBuf, OwnedFd)> = visible
@@ -132,8 +133,8 @@ fn bind_back(path: &Path, fd: &OwnedFd) -> io::Result<()> {
     Ok(rustix::mount::mount_bind_recursive(source, path)?)
 }
 
-/// Sets IP forwarding, and keeps IPv6 out of this network namespace (its addresses would take a second to settle)
-/// unless `ipv6`; then only the search for others who have the same address is left out.
+/// Sets IP forwarding. Without `ipv6`, disables IPv6 in this network namespace, because its addresses take a second to
+/// settle; with it, disables only duplicate address detection.
 pub(crate) fn settle_network(forward: bool, ipv6: bool) -> Result<(), LabError> {
     let (setting, value) = if ipv6 { ("accept_dad", "0") } else { ("disable_ipv6", "1") };
     for scope in ["all", "default"] {

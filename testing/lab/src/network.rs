@@ -1,4 +1,4 @@
-//! The commands for `ip` and `tc` that wire a lab, as text, and the running of them.
+//! The `ip` and `tc` commands that wire a lab, as text, and their execution.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -11,21 +11,20 @@ use crate::error::LabError;
 use crate::layout::{Host, Layout, Role, mac_text, site_name};
 use crate::units::Rate;
 
-/// What one network namespace needs.
+/// The commands for one network namespace.
 #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Script {
     pub ip: String,
     pub tc: String,
 }
 
-/// How network interfaces are shaped.
+/// The shaping of a network interface.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Nic {
     pub rate: Rate,
-    /// What its bucket holds, as time at its rate. A network card lets nothing through faster than its rate; with
-    /// larger buckets short messages come at once, and BBR took the rate that it saw there (50 to 200 times the card's)
-    /// for the path's. What a lab's interface misses because nobody has a core for it, it makes up for as far as its
-    /// bucket goes.
+    /// Size of its token bucket, as time at its rate. A real network card never sends faster than its rate. With larger
+    /// buckets short messages arrive at once, and BBR took the rate it measured there (50 to 200 times the card's) for
+    /// the rate of the path. If no core is free, the interface catches up afterwards, at most by its bucket.
     pub burst: Duration,
 }
 
@@ -34,28 +33,28 @@ impl Nic {
         self.rate != Rate::UNLIMITED
     }
 
-    /// At least two packets.
+    /// The bucket in bytes, at least two packets and at most 4 MB.
     fn burst_bytes(self) -> u64 {
         let burst_ns = self.burst.as_nanos().try_into().unwrap_or(u64::MAX);
         self.rate.bytes(burst_ns).clamp(2 * 1514, 4_000_000)
     }
 
-    /// Bytes that may wait: 5 ms, and at least `least`.
+    /// The queue limit in bytes: 5 ms at the rate, at least `least`, plus the bucket.
     fn limit_bytes(self, least: u64) -> u64 {
         self.rate.bytes(5_000_000).max(least) + self.burst_bytes()
     }
 
-    /// A super-packet larger than the bucket would be cut in software before tbf; this is cheaper.
+    /// The largest super-packet: one larger than the bucket would be cut in software before tbf, which is slower.
     fn most_at_once(self) -> u64 {
         (self.burst_bytes() - self.burst_bytes() / 10).min(65_536)
     }
 }
 
-/// What a port of a plain switch buffers. Less drops the first burst of every connection, which then waits for TCP's
-/// timer.
+/// Buffer of a port of a plain switch. A smaller one drops the first burst of every connection, which then waits for
+/// TCP's timer.
 const PORT_BYTES: u64 = 128 << 10;
-/// What Linux queues before a network card: 1,000 packets (`txqueuelen`). A host does not lose its own packets where a
-/// port would.
+/// Linux's queue before a network card: 1,000 packets (`txqueuelen`). A host does not lose its own packets where a
+/// switch port would.
 const CARD_BYTES: u64 = 1000 * 1514;
 
 fn shape(tc: &mut String, device: &str, nic: Nic, least: u64) {
@@ -93,13 +92,13 @@ pub(crate) fn fabric(layout: &Layout, nic: impl Fn(Host) -> Nic, pids: &[u32]) -
     script
 }
 
-/// The inside of one host: addresses, neighbours (so that no test waits for ARP or neighbour discovery) and, if asked
-/// for, routes.
+/// The commands inside one host: addresses, neighbours (so that no test waits for ARP or neighbour discovery) and, with
+/// `route_directly`, routes.
 pub(crate) fn host(layout: &Layout, nic: Nic, host: Host, route_directly: bool) -> Script {
     let mut script = Script { ip: "link set lo up\n".to_owned(), tc: String::new() };
     let mut device = |name: &str, addresses: Vec<String>, neighbours: Vec<(String, [u8; 6])>| {
         for address in addresses {
-            // Nobody else has it, and looking for others who do takes a second.
+            // No other host has this address, and detecting duplicates takes a second.
             let nodad = if address.contains(':') { " nodad" } else { "" };
             let _ = writeln!(script.ip, "addr add {address} dev {name}{nodad}");
         }
@@ -140,14 +139,14 @@ pub(crate) fn host(layout: &Layout, nic: Nic, host: Host, route_directly: bool) 
     script
 }
 
-/// Takes a host's cable out of its site's switch, or puts it back. The port stays up, so that the host's end keeps its
-/// carrier and its routes: packets vanish, and nothing tells TCP.
+/// Unplugs a host's cable from its site's switch, or plugs it in again. The port stays up, so the host's end keeps its
+/// carrier and its routes: packets vanish, and TCP is not notified.
 pub(crate) fn cable(host: Host, plugged: bool) -> Script {
     let switch = if plugged { format!("master sw-{}", site_name(host.site)) } else { "nomaster".to_owned() };
     Script { ip: format!("link set {} {switch}\n", host.lan_port()), tc: String::new() }
 }
 
-/// Finds a program of iproute2, also where a user's PATH does not look.
+/// Finds a program of iproute2, also in directories that a user's PATH lacks.
 pub(crate) fn find(program: &str) -> Result<PathBuf, LabError> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let extra = ["/usr/sbin", "/sbin", "/usr/local/sbin", "/usr/bin", "/bin"].map(PathBuf::from);
@@ -180,7 +179,7 @@ fn batch(program: &Path, lines: &str, place: &str) -> Result<(), LabError> {
         .spawn()
         .map_err(|e| wrong(e.to_string()))?;
     if let Some(mut stdin) = child.stdin.take() {
-        // A failure to write means that the program ended early; its own output below says more.
+        // A failure to write means that the program ended early; its stderr below gives the reason.
         let _ = stdin.write_all(lines.as_bytes());
     }
     let output = child.wait_with_output().map_err(|e| wrong(e.to_string()))?;
@@ -197,7 +196,7 @@ fn batch(program: &Path, lines: &str, place: &str) -> Result<(), LabError> {
     Err(wrong(format!("{complaint} ({culprit})")))
 }
 
-/// Whether anything listens on a TCP port of `address` (or of every address) in this network namespace.
+/// True if a TCP socket listens on the port of `address`, there or on every address, in this network namespace.
 pub(crate) fn listens(address: SocketAddr) -> bool {
     let port = address.port();
     let any = ["00000000", "00000000000000000000000000000000"];
@@ -216,7 +215,7 @@ pub(crate) fn listens(address: SocketAddr) -> bool {
     })
 }
 
-/// An IP address as the kernel prints it in these tables: as native words.
+/// An IP address as the kernel prints it in these tables: 32-bit words in native byte order.
 fn words(octets: &[u8]) -> String {
     octets.as_chunks().0.iter().map(|word| format!("{:08X}", u32::from_ne_bytes(*word))).collect()
 }

@@ -1,6 +1,6 @@
 //! The first process of every host: makes the host's namespaces, then runs commands for clients of its socket.
 //!
-//! In a loopback lab one such process stands for all hosts and makes no namespaces.
+//! In a loopback lab one such process serves all hosts and makes no namespaces.
 
 use std::ffi::OsString;
 use std::io;
@@ -38,15 +38,15 @@ pub(crate) struct NodePlan {
 pub(crate) struct IsolatedPlan {
     pub hosts_file: PathBuf,
     pub visible: Vec<PathBuf>,
-    /// The site's pool: its path, and where the host sees it.
+    /// The site's pool: its path, and its mount point on the host.
     pub pool: Option<(PathBuf, PathBuf)>,
     pub script: Script,
     pub forward: bool,
-    /// Whether a host of the lab has an IPv6 address.
+    /// True if a host of the lab has an IPv6 address.
     pub ipv6: bool,
 }
 
-/// Time that a client may take for one message.
+/// Time limit for one message of a client.
 const MESSAGE_LIMIT: Duration = Duration::from_secs(2);
 
 /// The entry point of the hidden command `lab-node`: talks to the supervisor over standard input.
@@ -88,8 +88,8 @@ fn serve(channel: &Channel) -> Result<(), LabError> {
     channel.send(Kind::Ready, &[]).map_err(wrong)?;
     let mut init = Init { clients: Vec::new(), plan, frozen: None };
     let outcome = init.run(channel, &signals, &listener).map_err(|e| LabError::setup(&init.plan.name, e));
-    // From here on nobody can connect; the client that asked for the end sees its connection close when everything is
-    // over.
+    // From here on no client can connect. The client that requested the end sees its connection close when all
+    // processes are gone.
     drop(listener);
     init.clients.iter().for_each(|client| signal_group(client, Signal::KILL));
     end_descendants();
@@ -98,16 +98,16 @@ fn serve(channel: &Channel) -> Result<(), LabError> {
 
 struct Client {
     channel: Channel,
-    /// The leader of the process group that runs for this client, until it is reaped.
+    /// The leader of the process group of this client's command, until it is reaped.
     leader: Option<Pid>,
-    /// The command that it requested while the host was frozen.
+    /// The command that the client requested while the host was frozen.
     waiting: Option<Message>,
 }
 
 struct Init {
     clients: Vec<Client>,
     plan: NodePlan,
-    /// The processes that were stopped, while the host is frozen.
+    /// The stopped processes, while the host is frozen.
     frozen: Option<Vec<Pid>>,
 }
 
@@ -131,8 +131,8 @@ impl Init {
             if woken[0] {
                 return Ok(());
             }
-            // Requests before deaths: a signal for a group that has just ended must not reach another process with the
-            // same id.
+            // Serve requests before reaping: a signal for a group that has just ended must not reach another process
+            // with the same id.
             let mut gone = Vec::new();
             for (index, _) in heard.into_iter().zip(&woken[3..]).filter(|(_, woken)| **woken) {
                 match self.serve_client(index) {
@@ -158,14 +158,14 @@ impl Init {
         }
     }
 
-    /// Whether this client's messages are read now. A frozen host reads no messages about its commands, not even that a
-    /// client is gone.
+    /// True if this client's messages are read now. A frozen host does not read messages about its commands, and does
+    /// not notice that a client is gone.
     fn hears(&self, client: &Client) -> bool {
         self.frozen.is_none() || (client.leader.is_none() && client.waiting.is_none())
     }
 
     fn reap(&mut self) {
-        // An error means that there are no children.
+        // An error here means that there are no children.
         while let Ok(Some((pid, status))) = rustix::process::wait(WaitOptions::NOHANG) {
             self.clients.retain(|client| {
                 if client.leader != Some(pid) {
@@ -179,8 +179,8 @@ impl Init {
     }
 }
 
-/// The client is gone. Never more than SIGHUP: sshd kills nothing either, so here too a program that must end has to
-/// notice by itself.
+/// Handles a client that is gone. Sends only SIGHUP: sshd kills nothing either, so here too a program that must end has
+/// to notice by itself.
 fn hang_up(client: &Client) {
     signal_group(client, Signal::HUP);
 }
@@ -192,7 +192,7 @@ fn signal_group(client: &Client, signal: Signal) {
     }
 }
 
-/// What happens to a client after a message.
+/// The fate of a client after a message.
 enum Next {
     Keep,
     Drop,
@@ -226,7 +226,7 @@ impl Init {
             Kind::Freeze | Kind::Thaw | Kind::Reset => {
                 let answer = self.fail(&message);
                 let channel = &self.clients[index].channel;
-                // A client that is gone needs no answer; one on this host that froze itself reads it later.
+                // A client that is gone needs no answer; a client that froze its own host reads it after the thaw.
                 let _ = match answer {
                     Ok(connection) => channel.send_json(Kind::Done, &connection),
                     Err(error) => channel.send_json(Kind::Failed, &error),
@@ -241,7 +241,7 @@ impl Init {
         Next::Keep
     }
 
-    /// Simulates a failure of this host. `Some`: the connection that was reset.
+    /// Simulates a failure of this host. Returns the connection that was reset, if any.
     fn fail(&mut self, message: &Message) -> Result<Option<Connection>, LabError> {
         let Some(isolated) = &self.plan.isolated else {
             return Err(LabError::loopback(match message.kind {
@@ -285,7 +285,7 @@ fn start_for(client: &mut Client, message: Message) -> Next {
     }
 }
 
-/// Starts what a `Run` message describes: node, directory, number of words, words, environment.
+/// Starts the command of a `Run` message, whose fields are: node, directory, number of words, words, environment.
 fn run(message: Message) -> Result<Pid, LabError> {
     let malformed = || LabError::setup("a request to run a command", "malformed");
     let files: [OwnedFd; 3] = message.files.try_into().map_err(|_| malformed())?;
@@ -304,7 +304,7 @@ fn run(message: Message) -> Result<Pid, LabError> {
         .collect();
     let path = environment.iter().find(|(key, _)| key == "PATH").map(|(_, value)| value.clone()).unwrap_or_default();
     if let Err(e) = std::fs::metadata(&directory) {
-        // Not "no such program": the shell's exit code for that would mislead.
+        // Not ENOENT: the shell's exit code for a missing program would mislead.
         return Err(LabError::Command {
             node: node.clone(),
             problem: format!("working directory {}: {e}", directory.display()),
@@ -331,11 +331,11 @@ fn run(message: Message) -> Result<Pid, LabError> {
             let problem = format!("{}: {}", program.to_string_lossy(), io::Error::from_raw_os_error(errno));
             LabError::Command { node, problem, errno }
         })?;
-    // Not waited for through `Child`: `reap` collects every process of the host.
+    // `Child` is not waited for: `reap` collects every process of the host.
     Pid::from_raw(child.id() as i32).ok_or_else(malformed)
 }
 
-/// Whether this process can see a program of that name; a name with a slash is used as a path.
+/// True if this process can see a program of that name; a name with a slash is used as a path.
 fn is_on_path(program: &OsString, path: &OsString) -> bool {
     let program = Path::new(program);
     program.components().count() > 1

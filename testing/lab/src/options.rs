@@ -10,10 +10,10 @@ use crate::network::Nic;
 use crate::units::Rate;
 use crate::wan::LinkSettings;
 
-/// How the sites of a lab are kept apart.
+/// The isolation between the hosts of a lab.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum Isolation {
-    /// Namespaces where this machine and user allow them, otherwise loopback with a notice.
+    /// Namespaces if this machine and user allow them, otherwise loopback with a notice.
     #[default]
     Auto,
     /// Namespaces or an error.
@@ -22,13 +22,13 @@ pub enum Isolation {
     Loopback,
 }
 
-/// Which addresses the hosts of a site have.
+/// The address families of a site's hosts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum Families {
     #[default]
     Ipv4,
     Ipv6,
-    /// Each host has an address of either family, and the sites file names gateways inside by name.
+    /// Each host has an address of each family, and the sites file gives the gateways' inside addresses by host name.
     Both,
 }
 
@@ -54,12 +54,12 @@ impl std::str::FromStr for Families {
     }
 }
 
-/// A lab's topology and what runs in it.
+/// A lab's topology, and the programs that run in it.
 ///
 /// The default is the lab of the documentation: two sites of two nodes and one gateway, 5 ms apart.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct LabOptions {
-    /// Number of sites, 1 to 26; they are called `a`, `b`, … Default 2.
+    /// Number of sites, 1 to 26, named `a`, `b`, … Default 2.
     pub sites: usize,
     /// Nodes per site, 1 to 100; node 2 of site `a` is the host `a-n2`. Default 2.
     pub nodes: usize,
@@ -67,52 +67,55 @@ pub struct LabOptions {
     pub gateways: usize,
     /// One-way delay between every pair of sites. Default 5 ms.
     pub delay: Duration,
-    /// Random addition to the delay, uniform from 0 to this; packets of a link never overtake each other. Default 0.
+    /// Random addition to the delay, uniform from 0 to this value; packets of a link never overtake each other. Default
+    /// 0.
     pub jitter: Duration,
     /// Probability that one segment is lost between two sites, 0 ≤ loss < 1. Default 0.
     pub loss: f64,
     /// Rate between every pair of sites, each direction. Default 1 Gbit/s.
     pub wan_rate: Rate,
-    /// How many bytes may queue on a WAN link. Default: what the link carries in 20 ms or in twice its delay, whichever
-    /// is more, and at least 256 KiB.
+    /// The most bytes queued on a WAN link. Default: 20 ms or twice the delay, whichever is longer, times the rate, and
+    /// at least 256 KiB.
     pub wan_queue: Option<u64>,
-    /// Rate of every network interface of nodes and gateways, in both directions on the LAN; on the WAN only for what a
-    /// gateway sends. Default 200 Mbit/s; 0 shapes nothing.
+    /// Rate of every network interface of nodes and gateways, in both directions on the LAN; on the WAN only in a
+    /// gateway's sending direction. Default 200 Mbit/s; 0 shapes nothing.
     pub nic_rate: Rate,
-    /// The same for gateways alone. Default: as [`LabOptions::nic_rate`].
+    /// The same for gateways alone. Default: the same as [`LabOptions::nic_rate`].
     pub gateway_nic_rate: Option<Rate>,
-    /// What a network interface lets through at once after it had nothing to send, as time at its rate, and at least
-    /// two packets. Default 0.4 ms.
+    /// Burst that an idle network interface sends at once, as time at its rate, and at least two packets. Default 0.4
+    /// ms.
     pub nic_burst: Duration,
     /// Seed of loss and jitter. Default 1.
     pub seed: u64,
-    /// Give every site the same private range, 10.0.0.0/24. Default: 10.S.0.0/24, S = 1, 2, …
+    /// Give every site the same private range, 10.0.0.0/24. Default: 10.S.0.0/24, with S = 1, 2, …
     pub same_range: bool,
     /// Address families of each site, in order; the last entry counts for all further sites. Default: IPv4. On the WAN
     /// gateways have addresses of every family that some site has.
     pub families: Vec<Families>,
     /// Let gateways forward IP and give nodes a default route, so that a benchmark can measure direct routing.
     pub route_directly: bool,
-    /// How sites are kept apart. Default: namespaces if possible.
+    /// The isolation between hosts. Default: namespaces if possible.
     pub isolation: Isolation,
-    /// The command line of each gateway, where `{site}`, `{gateway}` and `{sites_file}` are replaced. Default: this
-    /// program with `gateway --sites {sites_file} --site {site} --gateway {gateway}`. An empty one starts no gateways.
+    /// The command line of each gateway, with the placeholders `{site}`, `{gateway}` and `{sites_file}`. Default: this
+    /// program with `gateway --sites {sites_file} --site {site} --gateway {gateway}`. An empty command starts no
+    /// gateways.
     pub gateway_command: Option<Vec<String>>,
-    /// The `memory` bound that the sites file gives to each gateway. Default `256MiB`.
+    /// The `memory` bound of each gateway in the sites file. Default `256MiB`.
     pub gateway_memory: String,
     /// TCP connections per trunk, 1 to 64: the `links` of each gateway in the sites file. `None`: not set, so the round
     /// trip decides.
     pub links: Option<u16>,
-    /// A folder below `/run` that all nodes of a site share, each site its own, as a pool of memory: the sites file
-    /// names it as the site's `memory`. Default: none, so the ranks of each node share its own `/dev/shm`.
+    /// A folder directly in `/run` that all nodes of a site share as a pool of memory. Each site has its own pool, and
+    /// the sites file gives the folder as the site's `memory`. Default: none, so the ranks of each node share its own
+    /// `/dev/shm`.
     pub pool: Option<PathBuf>,
     /// Size of a pool, in bytes. Default: half of the machine's memory.
     pub pool_bytes: Option<u64>,
-    /// Directories below `/tmp`, `/dev/shm` or `/run` that every host must see although these are private to it. Kept
-    /// anyway: the top folders below these that hold the working directory, this program, absolute paths among the
-    /// command's words, and what is on `PATH` and `LD_LIBRARY_PATH`. Default: none.
+    /// Directories below `/tmp`, `/dev/shm` or `/run` that every host must see although these mounts are private to it.
+    /// Always visible: the top folders below these mounts that hold the working directory, this program, absolute paths
+    /// among the command's words, and directories of `PATH` and `LD_LIBRARY_PATH`. Default: none.
     pub visible: Vec<PathBuf>,
-    /// Where the WAN's report is written as JSON when the lab ends. Default: nowhere.
+    /// File for the WAN's report in JSON, written when the lab ends. Default: none.
     pub report: Option<PathBuf>,
     /// A directory that receives the logs of gateways when the lab ends, also after a failure. Default: none.
     pub logs: Option<PathBuf>,
@@ -206,12 +209,12 @@ impl LabOptions {
         self.families.get(site).or(self.families.last()).copied().unwrap_or_default()
     }
 
-    /// Whether a host of the lab has an IPv6 address.
+    /// True if a host of the lab has an IPv6 address.
     pub(crate) fn any_ipv6(&self) -> bool {
         (0..self.sites).any(|site| self.families(site).ipv6())
     }
 
-    /// How a host's interfaces are shaped.
+    /// The shaping of a host's interfaces.
     pub(crate) fn nic(&self, host: Host) -> Nic {
         let rate = match host.role {
             Role::Gateway => self.gateway_nic_rate.unwrap_or(self.nic_rate),

@@ -1,4 +1,4 @@
-//! What this machine and user lack for an isolated lab, in detail.
+//! Finds the requirements of an isolated lab that this machine and user lack.
 
 use std::path::PathBuf;
 
@@ -10,16 +10,16 @@ use crate::network::{self, Script};
 use crate::run;
 use crate::sys;
 
-/// One thing that an isolated lab needs and this machine does not provide.
+/// A requirement of an isolated lab that this machine does not meet.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Missing {
-    /// What is missing, with the system's own words.
+    /// The missing requirement, with the system's error message.
     pub what: String,
-    /// What to do about it.
+    /// The remedy for the user.
     pub remedy: String,
 }
 
-/// Tries everything that an isolated lab needs, in temporary namespaces. An empty list means that a lab will work.
+/// Tries all requirements of an isolated lab in temporary namespaces. An empty list means that a lab will work.
 ///
 /// # Errors
 /// If the probe itself cannot run, for example because no process can be started.

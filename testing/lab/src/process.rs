@@ -1,4 +1,4 @@
-//! The processes of a lab: how one starts another from this same program, ends when its parent ends, and waits for its
+//! The processes of a lab: starting another process of this same program, ending with the parent, and waiting for
 //! messages.
 
 use std::io;
@@ -14,8 +14,7 @@ use rustix::process::{Pid, Signal, WaitOptions};
 use crate::error::LabError;
 use crate::message::{Channel, Kind, Message};
 
-/// Longest time that one process of a lab waits for a step of another on a machine that is not overloaded: see
-/// [`Wait`].
+/// Time limit for one step of another process of the lab, on a machine that is not overloaded: see [`Wait`].
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Starts this program again with a hidden command. `stdin` is the other end of a [`Channel`].
@@ -35,7 +34,7 @@ pub(crate) fn start_with_channel(arguments: &[&str]) -> Result<(Child, Channel),
     Ok((start(arguments, Stdio::from(theirs))?, ours))
 }
 
-/// Makes this process die when its parent dies, however that happens, even if it is already dead.
+/// Makes this process die with its parent, even if the parent is killed. Fails if it is already dead.
 pub(crate) fn follow_parent(channel: &Channel) -> Result<(), LabError> {
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
         .map_err(|e| LabError::setup("PR_SET_PDEATHSIG", e))?;
@@ -51,7 +50,7 @@ pub(crate) fn follow_parent(channel: &Channel) -> Result<(), LabError> {
     Ok(())
 }
 
-/// Waits for a message of this kind. A `Failed` becomes the error that it carries.
+/// Waits for a message of this kind. A `Failed` message becomes the error it carries.
 pub(crate) fn expect(channel: &Channel, kind: Kind, from: &str) -> Result<Message, LabError> {
     expect_within(channel, kind, from, PATIENCE)
 }
@@ -72,14 +71,14 @@ pub(crate) fn expect_within(channel: &Channel, kind: Kind, from: &str, limit: Du
     }
 }
 
-/// Whether `channel` has a message or is closed, now or within `limit`.
+/// True if `channel` has a message or is closed, now or within `limit`.
 pub(crate) fn readable(channel: &impl AsFd, limit: Duration) -> bool {
     let mut fds = [PollFd::new(channel, PollFlags::IN)];
     let limit = Timespec { tv_sec: limit.as_secs() as i64, tv_nsec: limit.subsec_nanos().into() };
     matches!(rustix::event::poll(&mut fds, Some(&limit)), Ok(1..))
 }
 
-/// Waits for a child to end, at most `limit`; then it is killed.
+/// Waits for a child to end, at most `limit`; then kills it.
 pub(crate) fn wait_or_kill(child: &mut Child, limit: Duration) {
     let mut wait = Wait::new(limit);
     while wait.left().is_some() {
@@ -117,13 +116,13 @@ pub(crate) fn end_descendants() {
     }
 }
 
-/// Stops every process of this PID namespace except the first, which must be the caller, and returns those that it
+/// Stops every process of this PID namespace except the first, which must be the caller. Returns the processes that it
 /// stopped. Processes that are already stopped are left alone.
 pub(crate) fn stop_all(place: &str) -> Result<Vec<Pid>, LabError> {
     let mut stopped: Vec<Pid> = Vec::new();
     let end = Instant::now() + Duration::from_secs(5);
     loop {
-        // A process that is being stopped may still have forked: only a scan that finds nothing new ends this.
+        // A process may have forked before it stopped, so scan until no running process is left.
         let running: Vec<Pid> = processes()
             .filter(|process| process.pid != Pid::INIT && !matches!(process.state, 'T' | 't' | 'Z' | 'X'))
             .map(|process| process.pid)
@@ -156,7 +155,7 @@ pub(crate) fn resume(mut stopped: Vec<Pid>) {
     }
 }
 
-/// What `/proc` shows of a process.
+/// A process as listed in `/proc`.
 struct Process {
     pid: Pid,
     state: char,

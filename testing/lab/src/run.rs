@@ -23,27 +23,27 @@ use crate::wan::WanReport;
 /// The outcome of a lab.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LabReport {
-    /// How the command ended.
+    /// The command's exit status.
     pub status: ExitStatus,
-    /// Whether the sites were namespaces; otherwise they were loopback addresses.
+    /// True if the hosts were namespaces, false if they were loopback addresses.
     pub isolated: bool,
-    /// What the WAN emulator reports; `None` in a loopback lab.
+    /// The WAN emulator's report; `None` in a loopback lab.
     pub wan: Option<WanReport>,
-    /// What the user should know, for example that a gateway ended before the command.
+    /// Notes for the user, for example that a gateway ended before the command.
     pub notes: Vec<String>,
 }
 
 /// Builds a lab, runs the command on its first node with this process's standard files, and takes the lab down again.
 ///
 /// `notice` receives sentences for the user as they arise; the lab itself prints nothing. SIGINT, SIGTERM and SIGHUP
-/// are passed to the command, which then has five seconds; Ctrl-C on a terminal is passed on without a limit. If the
-/// calling process or thread dies, by whatever signal, the lab goes with it.
+/// are forwarded to the command, which then has five seconds to end; Ctrl-C on a terminal is forwarded without a limit.
+/// If the calling process or thread dies, by any signal, the lab ends with it.
 ///
-/// The calling program must give its arguments to [`crate::hidden_main`] first thing, because the lab's processes are
-/// this program started again.
+/// The calling program must first pass its arguments to [`crate::hidden_main`], because the lab's processes are this
+/// program started again.
 ///
 /// # Errors
-/// See [`LabError`]; whatever it is, the lab is down.
+/// See [`LabError`]; the lab is down after any error.
 pub fn run(options: &LabOptions, notice: &mut dyn FnMut(&str)) -> Result<LabReport, LabError> {
     options.check()?;
     if let Some(logs) = &options.logs {
@@ -73,7 +73,7 @@ struct Outer(Child);
 
 impl Drop for Outer {
     fn drop(&mut self) {
-        // It has normally ended, or is about to; a loopback lab cleans up for a while after its channel closed.
+        // It has usually ended or is about to; a loopback lab cleans up for a while after its channel closed.
         wait_or_kill(&mut self.0, PATIENCE);
     }
 }
@@ -87,19 +87,19 @@ fn launch(plan: &SupervisorPlan, isolated: bool) -> Result<(Outer, Channel), Lab
     fields.extend(plan.options.command.iter().map(|word| word.as_bytes()));
     let (stdin, stdout, stderr) = (io::stdin(), io::stdout(), io::stderr());
     let files = [stdin.as_fd(), stdout.as_fd(), stderr.as_fd()];
-    // If it ended early, the reason waits in the channel.
+    // If it ended early, the channel holds its error.
     let _ = channel.send_files(Kind::Plan, &fields, &files);
     Ok((outer, channel))
 }
 
 fn start(options: &LabOptions, isolated: bool) -> Result<LabReport, LabError> {
-    // Before the lab exists, so that no signal can end this process without also ending the lab properly.
+    // Watch signals before the lab exists, so that no signal can end this process without ending the lab properly.
     let signals = Signals::watch(&[libc::SIGINT, libc::SIGTERM, libc::SIGHUP])
         .map_err(|e| LabError::setup("watching signals", e))?;
     let mut plan = plan(options, false)?;
     let place = || std::env::temp_dir().display().to_string();
-    // In namespaces the files are on a tmpfs that disappears with them. In a loopback lab both this process and the
-    // supervisor remove them, whichever is alive.
+    // In namespaces the files are on a tmpfs that disappears with them. In a loopback lab this process and the
+    // supervisor both remove them, in case one was killed.
     let files = if isolated {
         None
     } else {
@@ -132,7 +132,7 @@ fn converse(channel: &Channel, signals: &Signals) -> Result<Message, LabError> {
     }
 }
 
-/// The probe's half that needs namespaces.
+/// Runs the part of the probe that needs namespaces.
 pub(crate) fn probe_namespaces() -> Result<Vec<Missing>, LabError> {
     let plan = plan(&LabOptions::default(), true)?;
     let (_outer, channel) = launch(&plan, true)?;
@@ -161,8 +161,8 @@ fn plan(options: &LabOptions, probe: bool) -> Result<SupervisorPlan, LabError> {
     })
 }
 
-/// Paths that the command probably needs: the surroundings of existing absolute paths among its words, and of those on
-/// the search paths, as written and with symbolic links resolved.
+/// Paths that the command probably needs: the [`surroundings`] of existing absolute paths among its words and of
+/// directories on the search paths, as written and with symbolic links resolved.
 fn guessed_paths(command: &[OsString]) -> Vec<PathBuf> {
     let words = command.iter().map(PathBuf::from).filter(|path| path.is_absolute());
     let searched = ["PATH", "LD_LIBRARY_PATH"].into_iter().filter_map(std::env::var_os);
@@ -179,21 +179,21 @@ fn guessed_paths(command: &[OsString]) -> Vec<PathBuf> {
     found
 }
 
-/// The part of a private mount that is kept for the sake of `path`: the whole top folder below the mount that contains
+/// The part of a private mount that stays visible because of `path`: the whole top folder below the mount that contains
 /// it, because the command's script may refer to neighbours (a checkout under `/tmp` is one unit).
 fn surroundings(path: &Path) -> PathBuf {
     let below = |root: &&str| path.strip_prefix(root).ok()?.components().next().map(|top| Path::new(root).join(top));
     PRIVATE.iter().find_map(below).unwrap_or_else(|| path.to_owned())
 }
 
-/// Mounts that each host has for itself.
+/// Mounts that are private to each host.
 const PRIVATE: [&str; 3] = ["/tmp", "/dev/shm", "/run"];
 
 fn is_covered_root(path: &Path) -> bool {
     PRIVATE.iter().any(|root| path == Path::new(root))
 }
 
-/// Keeps only paths below a private mount, and none that is inside another one.
+/// Keeps only paths below a private mount, without paths inside other kept paths.
 fn without_nesting(mut paths: Vec<PathBuf>) -> Vec<PathBuf> {
     paths.retain(|path| !is_covered_root(path) && PRIVATE.iter().any(|root| path.starts_with(root)));
     paths.sort();

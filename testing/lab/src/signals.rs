@@ -1,4 +1,4 @@
-//! Signals as something to poll.
+//! Signals as a pollable file descriptor.
 
 use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use signal_hook::SigId;
 
-/// Watches some signals until dropped. Afterwards they are ignored, not back to their default.
+/// Watches some signals until dropped. Afterwards they are ignored, not reset to their default.
 #[derive(Debug)]
 pub(crate) struct Signals {
     reader: UnixStream,
@@ -23,7 +23,7 @@ impl Signals {
         let mut watcher = Signals { reader, raised: Vec::new(), registrations: Vec::new() };
         for &signal in signals {
             let flag = Arc::new(AtomicBool::new(false));
-            // The flag first: when the byte arrives the flag is up.
+            // Register the flag first, so that it is set when the byte arrives.
             watcher.registrations.push(signal_hook::flag::register(signal, Arc::clone(&flag))?);
             watcher.registrations.push(signal_hook::low_level::pipe::register(signal, writer.try_clone()?)?);
             watcher.raised.push((signal, flag));
@@ -31,7 +31,7 @@ impl Signals {
         Ok(watcher)
     }
 
-    /// Readable when a signal arrived.
+    /// A descriptor that is readable after a signal arrived.
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.reader.as_fd()
     }

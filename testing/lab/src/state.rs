@@ -1,8 +1,8 @@
 use std::path::{Path, PathBuf};
 
-/// Set in every process of a lab to the directory that holds its sockets, keys and logs.
+/// Environment variable of every process of a lab: the directory of its sockets, keys and logs.
 pub(crate) const STATE_VARIABLE: &str = "LANDBRIDGE_LAB";
-/// Set for the command and the gateways to the sites file.
+/// Environment variable of the command and the gateways: the sites file.
 pub(crate) const SITES_VARIABLE: &str = "LANDBRIDGE_SITES";
 
 /// The directory of a lab's files. In namespaces it lies on a tmpfs that only the lab sees.
@@ -45,7 +45,7 @@ impl State {
         self.sockets().join(format!("{host}.sock"))
     }
 
-    /// Where the pool of a site is mounted.
+    /// The mount point of a site's pool.
     pub(crate) fn pool(&self, site: impl std::fmt::Display) -> PathBuf {
         self.root.join(format!("pool-{site}"))
     }
@@ -70,7 +70,7 @@ impl State {
         self.root.join("wan.json")
     }
 
-    /// The socket for requests to pull cables.
+    /// The socket for requests to unplug and plug cables.
     pub(crate) fn cables_socket(&self) -> PathBuf {
         self.root.join("cables.sock")
     }

@@ -1,7 +1,6 @@
 //! The process that holds a lab together: builds it, runs the command in it, and takes it down.
 //!
-//! In namespaces it is the first process of the lab's PID namespace, so that its end, for whatever reason, ends
-//! everything.
+//! In namespaces it is the first process of the lab's PID namespace, so its end, for any reason, ends everything.
 
 use std::ffi::OsString;
 use std::fs;
@@ -31,27 +30,27 @@ use crate::process::{adopt_orphans, end_descendants, expect, expect_within, foll
 use crate::state::{SITES_VARIABLE, STATE_VARIABLE, State};
 use crate::wan::WanReport;
 
-/// How long the command may take to end after a signal that ends the lab.
+/// Time limit for the command to end after a signal that ends the lab.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// What the caller's process sends to the supervisor.
+/// The plan that the caller's process sends to the supervisor.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct SupervisorPlan {
     pub options: LabOptions,
-    /// This program, for gateways and starters.
+    /// The path of this program, which also runs gateways and starters.
     pub program: PathBuf,
     pub directory: PathBuf,
-    /// Everything that private mounts must not hide, without nesting.
+    /// Paths that private mounts must not hide, none inside another.
     pub visible: Vec<PathBuf>,
-    /// Where a loopback lab keeps its files.
+    /// The directory of a loopback lab's files.
     pub state: Option<PathBuf>,
-    /// The command reads from a terminal: Ctrl-C is for the command to interpret.
+    /// True if standard input is a terminal: the command then interprets Ctrl-C.
     pub interactive: bool,
-    /// Only report what is missing.
+    /// True to report only the missing requirements of an isolated lab.
     pub probe: bool,
 }
 
-/// What the supervisor finally sends to the caller's process.
+/// The outcome that the supervisor sends to the caller's process at the end.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Outcome {
     /// The command's wait status.
@@ -67,8 +66,8 @@ pub(crate) fn main(isolated: bool) -> i32 {
         if isolated {
             follow_parent(&channel)?;
         } else {
-            // Without a terminal of its own, Ctrl-C reaches it only through the caller. It does not die with its parent
-            // at once, but sees the channel close and cleans up.
+            // In its own session, Ctrl-C reaches it only through the caller. It does not die with its parent at once,
+            // but sees the channel close and cleans up.
             rustix::process::setsid().map_err(|e| LabError::setup("setsid", e))?;
         }
         let message = expect(&channel, Kind::Plan, "the lab's caller")?;
@@ -86,7 +85,7 @@ pub(crate) fn main(isolated: bool) -> i32 {
         }
         .map(Ended::Run)
     })();
-    // If the caller is gone, nobody needs the outcome.
+    // If the caller is gone, the outcome is not needed.
     let _ = match &outcome {
         Ok(Ended::Run(outcome)) => channel.send_json(Kind::Done, outcome),
         Ok(Ended::Probe(missing)) => channel.send_json(Kind::Done, missing),
@@ -121,14 +120,14 @@ fn run_isolated(
         }
     }
     let hosts = hosts::bring_up(&plan.options, &layout, &state, &plan.visible)?;
-    // After the cables exist, while the hosts set up their ends.
+    // The cables exist now; the hosts set up their ends meanwhile.
     let (wan_child, wan) = hosts::start_wan(&plan.options, &layout, &state)?;
     hosts::await_ready(&hosts)?;
     expect(&wan, Kind::Ready, "WAN emulator")?;
     let cables = Cables::open(layout, &state, true)?;
     let lab = Lab { plan, command, layout, state, hosts, cables, wan: Some((wan_child, wan)), gateways: Vec::new() };
     lab.live(files, caller)
-    // The end of this process ends all others.
+    // The end of this process ends all other processes.
 }
 
 fn run_loopback(
@@ -142,9 +141,9 @@ fn run_loopback(
     let state = State::at(&root);
     adopt_orphans()?;
     let outcome = live_on_loopback(plan, command, files, caller, state);
-    // Anything is left only if the hosts' process was killed.
+    // Processes are left only if the hosts' process was killed.
     end_descendants();
-    // The caller removes it, too; if the caller was killed, only we can.
+    // The caller removes it too, unless it was killed.
     let _ = fs::remove_dir_all(&root);
     outcome
 }
@@ -165,13 +164,13 @@ fn live_on_loopback(
     lab.live(files, caller)
 }
 
-/// A third byte for 127.S.x.N such that no gateway's port is in use.
+/// A third byte x for 127.S.x.N such that no gateway's port is in use.
 fn free_loopback(options: &LabOptions) -> Result<u8, LabError> {
     let free = |lab: u8| {
         let layout = Layout::new(options, Some(lab));
         layout.gateways().all(|gateway| TcpListener::bind(layout.listen(gateway)).is_ok())
     };
-    // Start at our own number, so that labs that start together rarely try the same one.
+    // Start at our own process id, so that labs that start together rarely try the same byte.
     let first = std::process::id() as u8;
     (0..=255u8).map(|step| first.wrapping_add(step)).find(|lab| free(*lab)).ok_or_else(|| LabError::Unavailable {
         what: "every loopback address 127.1.x.101 has its port 7700 in use".into(),
@@ -205,7 +204,7 @@ struct Lab {
 }
 
 impl Lab {
-    /// From serving hosts to an outcome, with the lab down again.
+    /// Runs the command on the serving hosts, takes the lab down and returns the outcome.
     fn live(mut self, files: [OwnedFd; 3], caller: &Channel) -> Result<Outcome, LabError> {
         let mut notes = Vec::new();
         let ended = self.run_command(files, caller, &mut notes);
@@ -234,7 +233,7 @@ impl Lab {
         self.watch(&session, caller, notes)
     }
 
-    /// Waits for the command, forwards signals, and notices processes that end prematurely.
+    /// Waits for the command, forwards signals, and reports processes that end prematurely.
     fn watch(&mut self, session: &Session, caller: &Channel, notes: &mut Vec<String>) -> Result<ExitStatus, LabError> {
         let mut deadline: Option<Instant> = None;
         loop {

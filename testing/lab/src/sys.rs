@@ -1,4 +1,4 @@
-//! The system calls that no safe crate wraps. The only unsafe code of this crate.
+//! System calls that no safe crate wraps. The only unsafe code of this crate.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -39,16 +39,17 @@ fn set_option(fd: &OwnedFd, level: libc::c_int, option: libc::c_int, value: libc
 }
 
 /// A non-blocking packet socket on one interface of this network namespace. It reads and writes whole frames with a
-/// virtio header before them, does not receive what it sent itself, and bypasses the queueing discipline when sending.
+/// virtio header before them, does not receive its own packets, and bypasses the queueing discipline when sending.
 pub(crate) fn packet_socket(interface: &str) -> io::Result<OwnedFd> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-    // Protocol 0 receives nothing until bind names a protocol, so that no other interface's packets slip in.
+    // Protocol 0 receives nothing until `bind` sets a protocol, so no packets of other interfaces arrive before.
     let fd = rustix::net::socket_with(AddressFamily::PACKET, SocketType::RAW, flags, None)?;
     set_option(&fd, libc::SOL_PACKET, PACKET_VNET_HDR, 1)?;
     set_option(&fd, libc::SOL_PACKET, PACKET_IGNORE_OUTGOING, 1)?;
     set_option(&fd, libc::SOL_PACKET, PACKET_QDISC_BYPASS, 1)?;
     for (forced, plain) in [(libc::SO_RCVBUFFORCE, libc::SO_RCVBUF), (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF)] {
-        // Forcing needs the initial user namespace; otherwise net.core.*mem_max caps the request, which is fine.
+        // SO_RCVBUFFORCE and SO_SNDBUFFORCE need the initial user namespace; otherwise net.core.*mem_max caps the size,
+        // which is fine.
         if set_option(&fd, libc::SOL_SOCKET, forced, 64 << 20).is_err() {
             set_option(&fd, libc::SOL_SOCKET, plain, 4 << 20)?;
         }

@@ -1,4 +1,4 @@
-//! Rates, delays and losses as people write them. Pure.
+//! Parses rates, delays and losses. Pure.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ impl Rate {
     /// Not limited.
     pub const UNLIMITED: Rate = Rate(0);
 
-    /// How long `bytes` take at this rate, in nanoseconds; 0 when not limited.
+    /// The time that `bytes` take at this rate, in nanoseconds; 0 if not limited.
     #[must_use]
     pub fn nanoseconds(self, bytes: u64) -> u64 {
         if self.0 == 0 {
@@ -26,7 +26,7 @@ impl Rate {
         u64::try_from(u128::from(bytes) * 8_000_000_000 / u128::from(self.0)).unwrap_or(u64::MAX)
     }
 
-    /// How many whole bytes pass in `nanoseconds`; `u64::MAX` when not limited.
+    /// The whole bytes that pass in `nanoseconds`; `u64::MAX` if not limited.
     #[must_use]
     pub fn bytes(self, nanoseconds: u64) -> u64 {
         if self.0 == 0 {
@@ -46,22 +46,22 @@ pub enum UnitError {
     /// A rate with another unit, or none.
     #[error("rate {0:?}: use bit, kbit, mbit or gbit, for example 200mbit; 0 means no limit")]
     RateUnit(String),
-    /// No network is that fast.
+    /// A rate above 1000 Gbit/s.
     #[error("rate {0:?} is more than 1000gbit")]
     TooFast(String),
-    /// Nothing would ever arrive.
+    /// A rate below 1 bit/s that is not 0.
     #[error("rate {0:?} is less than 1bit")]
     TooSlow(String),
     /// A time with another unit, or none.
     #[error("time {0:?}: use ns, us, ms or s, for example 5ms")]
     TimeUnit(String),
-    /// A longer time than any path takes.
+    /// A time above 60 s.
     #[error("time {0:?} is more than 60s")]
     TooLong(String),
     /// A loss with a unit other than percent.
     #[error("loss {0:?}: use a percentage such as 0.5% or a fraction such as 0.005")]
     LossUnit(String),
-    /// A loss of everything, or more.
+    /// A loss of 100 % or more.
     #[error("loss {0:?} is not below 1; write {0}% for a percentage")]
     TooLossy(String),
 }
@@ -74,7 +74,7 @@ fn split_number(text: &str) -> Result<(f64, &str), UnitError> {
     Ok((number, unit.trim()))
 }
 
-/// Reads a rate: `200mbit`, `1gbit`, `9600bit`, `0` (not limited). A number other than 0 needs its unit.
+/// Parses a rate: `200mbit`, `1gbit`, `9600bit`, `0` (not limited). A number other than 0 needs its unit.
 ///
 /// # Errors
 /// [`UnitError`], which quotes the text.
@@ -98,7 +98,7 @@ pub fn parse_rate(text: &str) -> Result<Rate, UnitError> {
     Ok(Rate(bits as u64))
 }
 
-/// Reads a time: `5ms`, `250us`, `1.5s`, `10ns`, `0`. A number other than 0 needs its unit. At most 60 s.
+/// Parses a time: `5ms`, `250us`, `1.5s`, `10ns`, `0`. A number other than 0 needs its unit. At most 60 s.
 ///
 /// # Errors
 /// [`UnitError`], which quotes the text.
@@ -119,7 +119,7 @@ pub fn parse_time(text: &str) -> Result<Duration, UnitError> {
     Ok(Duration::from_nanos((seconds * 1e9).round() as u64))
 }
 
-/// Reads a loss: `0.5%`, or a fraction below 1 such as `0.005`.
+/// Parses a loss: `0.5%`, or a fraction below 1 such as `0.005`.
 ///
 /// # Errors
 /// [`UnitError`], which quotes the text.

@@ -1,4 +1,4 @@
-//! Hosts of a lab that fail as real machines do.
+//! Simulated failures of a lab's hosts.
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 mod support;
@@ -7,8 +7,9 @@ use std::process::{Command, Stdio};
 
 use support::{ECHO_GATEWAY, as_nobody, driver, lab, lab_ok, skip, text};
 
-/// Shell functions for a host that talks to an echo server at $1 and prints how each read went: what came, `silence`
-/// (nothing within a second, and the connection stands), or `end` (it was closed or reset). Steps are ordered by files.
+/// Shell functions for a host that talks to an echo server at $1 and prints the result of each read: the line received,
+/// `silence` (nothing within a second, and the connection is still open), or `end` (closed or reset). Files order the
+/// steps.
 const CLIENT: &str = r#"
     listen() { $L lab enter $1 -- socat TCP-LISTEN:7700,fork,reuseaddr EXEC:cat & }
     client() { $L lab enter $1 -- bash -c '

@@ -38,7 +38,7 @@ fn sites_cannot_reach_each_other_and_hosts_of_one_can() {
         try 10.2.0.1; try 198.18.2.1; try 198.18.1.1; try 10.1.0.2; try 10.1.0.101"#;
     let out = lab_ok(&["--gateway-command", ECHO_GATEWAY], reach);
     assert_eq!(out, "Network is unreachable\nNetwork is unreachable\nNetwork is unreachable\nrefused\nopen\n");
-    // Not even through its own gateway, which does not forward.
+    // The node cannot even reach it through its own gateway, which does not forward.
     let out = lab_ok(
         &["--gateway-command", ECHO_GATEWAY],
         "ip route add default via 10.1.0.101; timeout 1 bash -c 'exec 3<>/dev/tcp/198.18.2.1/7700' 2>/dev/null; \
@@ -102,8 +102,8 @@ fn delay_is_at_least_what_was_asked() {
     }
 }
 
-/// Sends `megabytes` from gateway a to gateway b and returns how many bytes arrived, the nanoseconds it took and the
-/// report.
+/// Sends `megabytes` from gateway a to gateway b and returns the number of bytes that arrived, the nanoseconds taken
+/// and the report.
 fn transfer(megabytes: u32, flags: &[&str]) -> (u64, u64, WanReport) {
     let dir = tempfile::tempdir().unwrap();
     let report = dir.path().join("wan.json");
@@ -149,7 +149,7 @@ fn loss_is_by_segment_counted_and_repaired_by_tcp() {
     let (arrived, _, report) = transfer(8, &["--delay", "1ms", "--loss", "2%"]);
     assert_eq!(arrived, 8 << 20, "TCP repairs what was lost");
     let counters = report.link("a", "b").unwrap().counters;
-    // 2 % of about 5,800 segments; ten standard deviations around it.
+    // 2 % of about 5,800 segments, within ten standard deviations.
     let lost = counters.lost_segments as f64 / counters.segments as f64;
     assert!((0.005..0.04).contains(&lost), "{counters:?}");
     assert!(counters.packets < counters.segments, "super-packets pass whole: {counters:?}");
@@ -276,7 +276,8 @@ fn eventually(what: &str, mut check: impl FnMut() -> bool) {
     }
 }
 
-/// Starts a lab with `command`, waits until it is up, ends it in one of several ways, and checks that nothing is left.
+/// Starts a lab with `command`, waits until its gateways have started, ends it by `end`, and checks that nothing is
+/// left.
 fn nothing_is_left(mut command: Command, name: &str, end: impl FnOnce(u32, &[u32])) {
     let marker = format!("LAB_TEST_MARK={name}-{}", std::process::id());
     let (key, value) = marker.split_once('=').unwrap();
@@ -291,7 +292,7 @@ fn nothing_is_left(mut command: Command, name: &str, end: impl FnOnce(u32, &[u32
         .spawn()
         .unwrap();
     std::fs::set_permissions(dir.path(), std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
-    // The gateways never listen, so that the lab is caught in mid-construction; all its other processes exist.
+    // The gateways never listen, so the lab is still under construction; all its other processes exist.
     eventually("the lab's gateways start", || {
         let asleep =
             |pid: &u32| std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default().starts_with(b"sleep");
@@ -408,7 +409,7 @@ fn without_isolation_a_loopback_lab_runs_and_says_so() {
     assert!(sites.contains("kind = \"local\"") && sites.contains("inside = \"127.2."), "{sites}");
     assert!(std::fs::read_dir(dir.path()).unwrap().next().is_none(), "the temporary directory is removed");
 
-    // A machine without iproute2 cannot isolate. PATH alone does not hide it, so a user without namespaces stands in.
+    // PATH alone does not hide iproute2, so a user without network namespaces simulates a machine that cannot isolate.
     let mut command = Command::new("unshare");
     command.args(["-Ur", "bash", "-c", "echo 0 > /proc/sys/user/max_net_namespaces 2>/dev/null && exec \"$@\"", "-"]);
     command.arg(driver()).args(["--", "echo", "ran"]);

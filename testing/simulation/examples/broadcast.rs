@@ -116,7 +116,7 @@ fn schedule(name: &str, instance: &Instance) -> Result<Schedule> {
     })
 }
 
-/// Whole bytes for each tree; what rounding leaves goes to the first, whose share is the largest.
+/// Whole bytes for each tree; the rest left by rounding goes to the first, whose share is the largest.
 fn parts(trees: Vec<(Tree, f64)>, bytes: u64) -> Vec<(Tree, u64)> {
     let mut parts: Vec<(Tree, u64)> =
         trees.into_iter().map(|(tree, share)| (tree, (share * bytes as f64) as u64)).collect();

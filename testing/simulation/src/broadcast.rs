@@ -8,29 +8,29 @@ use crate::tcp::TcpSettings;
 use crate::time::Time;
 use crate::topology::NodeId;
 
-/// What the root cuts a message into when several trees share it.
+/// Chunk size in bytes when the root spreads a message over several trees.
 const CHUNK: u64 = 16_384;
-/// Each connection carries this much before the broadcast, so that it knows its round trip.
+/// Bytes that each connection carries before the broadcast, so that it has measured its round trip.
 const GREETING: u64 = 64;
 
-/// How a member relays.
+/// The way a member relays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Mode {
-    /// It stores the whole message, then sends it to one child after the other; the next one's turn comes when the
-    /// last byte has left.
+    /// A member stores the whole message, then sends it to one child after the other. The next child's turn comes when
+    /// the last byte has left.
     Block,
-    /// As [`Mode::Block`], but the next child's turn comes when the last one has acknowledged the whole message
+    /// Like [`Mode::Block`], but the next child's turn comes when the previous child has acknowledged the whole message
     /// (stop-and-wait; Bhat's one-port model).
     Acknowledged,
-    /// It passes on what arrives, as it arrives, to all children (the paper's packet-level parallel transfer).
+    /// A member forwards arriving bytes at once to all children (the paper's packet-level parallel transfer).
     Packet,
 }
 
 impl Mode {
-    /// All of them.
+    /// All modes.
     pub const ALL: [Mode; 3] = [Mode::Block, Mode::Acknowledged, Mode::Packet];
 
-    /// For command lines and output.
+    /// The name in command lines and output.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -41,28 +41,28 @@ impl Mode {
     }
 }
 
-/// Which trees carry what. All trees have the same root and the same nodes.
+/// The trees of a broadcast, with their shares. All trees have the same root and the same nodes.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Schedule {
-    /// Each tree carries this many bytes of the message, which together are the message.
+    /// Each tree carries this many bytes; together they are the message.
     Parts(Vec<(Tree, u64)>),
-    /// Each tree carries the whole message, and the first copy counts (TTCC).
+    /// Each tree carries the whole message; a member is complete with its first full copy (TTCC).
     Copies(Vec<Tree>, u64),
 }
 
-/// How a broadcast went.
+/// The result of a broadcast.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outcome {
-    /// When each member had the whole message, in seconds from the start; the root's is 0.
+    /// Seconds from the start until each member had the whole message; 0 for the root.
     pub arrivals: Vec<f64>,
     /// Retransmission timeouts of the broadcast's connections.
     pub timeouts: u64,
-    /// Segments that they sent more than once.
+    /// Segments that these connections sent more than once.
     pub retransmitted: u64,
 }
 
 impl Outcome {
-    /// When the last member had the whole message.
+    /// Seconds until the last member had the whole message.
     #[must_use]
     pub fn completion(&self) -> f64 {
         self.arrivals.iter().copied().fold(0.0, f64::max)
@@ -70,7 +70,7 @@ impl Outcome {
 }
 
 /// Broadcasts a message over trees of TCP connections; member i of the trees is `members[i]`. Connections are open and
-/// have carried one small message before. A pair of members uses one connection, whatever the number of trees.
+/// have carried one small message before. A pair of members uses one connection for all trees.
 ///
 /// # Errors
 /// [`SimulationError::NotATree`] if trees do not fit the members or each other; [`SimulationError::Unfinished`] after
@@ -111,7 +111,7 @@ struct Edge {
     to: usize,
     written: u64,
     delivered: u64,
-    /// (tree, bytes) as written, not yet delivered.
+    /// (tree, bytes) written but not yet delivered, in order.
     contents: VecDeque<(usize, u64)>,
 }
 
@@ -119,17 +119,17 @@ struct Edge {
 struct Run<'a> {
     network: &'a mut Network,
     mode: Mode,
-    /// Of each tree: children of each member, and bytes to carry.
+    /// For each tree: children of each member, and bytes to carry.
     trees: Vec<(Vec<Vec<usize>>, u64)>,
     is_copies: bool,
     root: usize,
     edges: Vec<Edge>,
     edge_of: BTreeMap<(usize, usize), usize>,
     by_connection: HashMap<ConnectionId, usize>,
-    /// By member and tree: bytes that have arrived, and bytes passed on.
+    /// By member and tree: bytes that have arrived. `passed` holds the bytes passed on.
     arrived: Vec<Vec<u64>>,
     passed: Vec<Vec<u64>>,
-    /// By member, in block modes: what it still has to send, as (edge, tree, bytes), the first being sent.
+    /// By member, in block modes: blocks still to send, as (edge, tree, bytes). The first one is being sent.
     jobs: Vec<VecDeque<(usize, usize, u64)>>,
     arrivals: Vec<f64>,
     complete: usize,
@@ -227,7 +227,7 @@ impl<'a> Run<'a> {
             self.pass_on(self.root);
             return;
         }
-        // Several trees: chunk by chunk, always for the tree that is furthest behind its share.
+        // Several trees: send chunk by chunk, always to the tree that is furthest behind its share.
         let mut sent = vec![0_u64; self.trees.len()];
         loop {
             let share = |number: usize| sent[number] as f64 / self.trees[number].1 as f64;
@@ -290,7 +290,7 @@ impl<'a> Run<'a> {
         self.pass_on(node);
     }
 
-    /// Passes on whatever a member has and has not passed on.
+    /// Passes on the bytes that a member has but has not passed on yet.
     fn pass_on(&mut self, node: usize) {
         for tree in 0..self.trees.len() {
             let has = if self.is_copies {
@@ -322,7 +322,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// The member's job on an edge is done: the next one starts.
+    /// The member's block on this edge is sent: start the next one.
     fn job_done(&mut self, edge: usize) {
         let node = self.edges[edge].from;
         if self.jobs[node].front().is_some_and(|&(first, ..)| first == edge) {

@@ -1,17 +1,17 @@
 use thiserror::Error;
 
-/// What a simulation cannot do. Each names what the caller passed.
+/// Reasons why a simulation cannot run or finish.
 #[derive(Clone, Debug, PartialEq, Error)]
 #[non_exhaustive]
 pub enum SimulationError {
-    /// A parameter is outside what it may be.
+    /// A parameter is out of range.
     #[error("{name} is {value}: {allowed}")]
     Parameter {
         /// The parameter.
         name: &'static str,
         /// Its value.
         value: f64,
-        /// What is allowed.
+        /// The allowed range.
         allowed: &'static str,
     },
     /// A random graph stayed disconnected.
@@ -23,50 +23,50 @@ pub enum SimulationError {
         nodes: usize,
         /// Probability of each edge.
         probability: f64,
-        /// How often the graph was drawn.
+        /// The number of times the graph was drawn.
         tries: usize,
     },
     /// No path leads from one node to another.
     #[error("no path leads from node {from} to node {to}")]
     Unreachable {
-        /// Where the path would begin.
+        /// The start of the path.
         from: u32,
-        /// Where it would end.
+        /// The end of the path.
         to: u32,
     },
-    /// Probes between two members were lost, each time they were repeated.
+    /// Probes between two members were lost in every attempt.
     #[error("{what} from member {from} to member {to} cannot be measured: probes were lost {tries} times")]
     Unmeasured {
-        /// Round trip or rate.
+        /// The quantity: round trip or rate.
         what: &'static str,
         /// The sending member.
         from: usize,
         /// The receiving member.
         to: usize,
-        /// How often it was tried.
+        /// The number of attempts.
         tries: usize,
     },
-    /// What was given as a tree does not reach every member from the root.
+    /// A tree of the schedule does not fit the members or the first tree.
     #[error("tree {tree}: {why}")]
     NotATree {
-        /// Its place in the schedule.
+        /// The tree's place in the schedule.
         tree: usize,
-        /// What is wrong with it.
+        /// The reason.
         why: String,
     },
-    /// A broadcast did not end in the time allowed.
+    /// A broadcast did not end within its time limit.
     #[error("the broadcast reached {reached} of {members} members in {seconds} s: allow more time or check the links")]
     Unfinished {
         /// Members that have the whole message.
         reached: usize,
         /// All members.
         members: usize,
-        /// The time allowed.
+        /// The time limit.
         seconds: f64,
     },
 }
 
-/// Checks `low <= value <= high`, which NaN is not.
+/// Checks `low <= value <= high`; NaN fails.
 pub(crate) fn check(
     name: &'static str,
     value: f64,

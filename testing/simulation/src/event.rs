@@ -4,13 +4,13 @@ use std::collections::BinaryHeap;
 use crate::packet::Event;
 use crate::time::Time;
 
-/// Bits of a heap entry that number the slot; the number of the event is above them, its time on top.
+/// Bits of a heap entry for the slot; the event's number is above them, its time on top.
 const SLOT_BITS: u32 = 24;
 const NUMBER_BITS: u32 = 40;
 
-/// Events in the order of their times; those of one moment in the order in which they were added.
+/// Events ordered by time; events with equal times in the order of adding.
 ///
-/// The heap orders one integer per event, and the events lie still beside it. At most 2²⁴ events wait at once, and 2⁴⁰
+/// The heap orders one integer per event; the events themselves do not move. At most 2²⁴ events wait at once, and 2⁴⁰
 /// fit in a run, which would take days.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct EventQueue {
@@ -51,7 +51,7 @@ impl EventQueue {
         Some((at, self.slots[slot as usize]))
     }
 
-    /// Events that were ever added.
+    /// The number of events ever added.
     pub(crate) fn added(&self) -> u64 {
         self.added
     }

@@ -1,13 +1,14 @@
 //! A packet-level network simulator for broadcast trees: transit-stub topologies, store-and-forward links with finite
 //! queues, TCP, background traffic, and broadcasts over trees of connections.
 //!
-//! Everything happens in virtual time and depends on the seed alone. It shows what a tree's models leave out: queues,
-//! slow start, losses, and other people's traffic. Nothing here runs in a rank.
+//! Everything happens in virtual time and depends on the seed alone. It shows the effects that cost models of trees
+//! leave out: queues, slow start, losses and background traffic. Nothing here runs in a rank.
 //!
-//! Owns: the network and its TCP. Refuses to know: how a tree is chosen, sockets, threads, the clock.
+//! Owns: the network and its TCP. Refuses to know: the algorithm that chooses a tree, sockets, threads, the clock.
 //!
-//! Where to start: [`Scenario`] makes a [`Network`] with members and traffic, [`Measured`] is what the members know of
-//! it, [`broadcast()`] carries a message over the trees that a planner made of that. `examples/broadcast.rs` does all.
+//! Start at [`Scenario`], which builds a [`Network`] with members and traffic. [`Measured`] holds the members'
+//! measurements of it, and [`broadcast()`] carries a message over the trees that a planner builds from them.
+//! `examples/broadcast.rs` does all of this.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]

@@ -12,34 +12,34 @@ const PINGS: usize = 3;
 const TRAIN_PACKET_BYTES: u32 = 1500;
 /// Packets of a train.
 const TRAIN: usize = 12;
-/// Fewer arrivals than this say nothing about a rate.
+/// The fewest arrivals from which a rate is computed.
 const LEAST_OF_TRAIN: usize = 6;
 /// Packets of a burst: they fit in a queue.
 const BURST: usize = 40;
-/// How often pairs whose probes were lost are tried.
+/// The most attempts for pairs whose probes were lost.
 const TRIES: usize = 5;
-/// After this, what has not arrived is lost.
+/// Seconds after which a missing probe counts as lost.
 const PATIENCE: f64 = 2.0;
 
-/// What members have measured about the paths between them, by probes through the network with all its traffic.
+/// The members' measurements of the paths between them, by probes through the network with all its traffic.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Measured {
-    /// In seconds, the least of three pings.
+    /// Round trip in seconds, the least of three pings.
     pub round_trip: Matrix,
-    /// In bytes per second on the wire: how fast a train of twelve packets sent back to back arrives (packet
+    /// Rate in bytes per second on the wire at which a train of twelve packets sent back to back arrives (packet
     /// dispersion; Dovrolis, Ramanathan, Moore, "What do packet dispersion techniques measure?", INFOCOM 2001).
     pub rate: Matrix,
-    /// In bytes per second on the wire: how fast packets to up to 40 others, sent back to back, arrive in all.
+    /// Total rate in bytes per second on the wire at which packets to up to 40 others, sent back to back, arrive.
     pub uplink: Vec<f64>,
-    /// The same for packets of up to 40 others that meet at a member.
+    /// The same for packets from up to 40 others that meet at a member.
     pub downlink: Vec<f64>,
 }
 
 impl Measured {
-    /// Measures all pairs of members, in rounds in which each sends to one other and receives from one other.
+    /// Measures all pairs of members. In each round every member sends to one other and receives from one other.
     ///
     /// # Errors
-    /// [`SimulationError::Unmeasured`] if probes of a pair are lost again and again.
+    /// [`SimulationError::Unmeasured`] if probes of a pair are lost in every attempt.
     pub fn between(network: &mut Network, members: &[NodeId]) -> Result<Measured, SimulationError> {
         let count = members.len();
         let mut round_trip = Matrix::from_fn(count, |_, _| f64::INFINITY);
@@ -56,7 +56,7 @@ impl Measured {
         let mut uplink = vec![0.0; count];
         let mut downlink = vec![0.0; count];
         for node in 0..count {
-            // What a pair has reached stands in where a burst was lost.
+            // If a burst was lost, use the best rate of the member's pairs.
             let pairs = (0..count).map(|other| (rate[(node, other)], rate[(other, node)]));
             let best = pairs.fold((0.0_f64, 0.0_f64), |best, pair| (best.0.max(pair.0), best.1.max(pair.1)));
             uplink[node] = burst(network, members, &round_trip, node, Direction::Up)?.unwrap_or(best.0);
@@ -65,11 +65,11 @@ impl Measured {
         Ok(Measured { round_trip, rate, uplink, downlink })
     }
 
-    /// The links of the first `count` members as a planner wants them: latency is half the round trip; a connection's
-    /// rate is the train's, or a window per round trip where that is less. All rates are of payload.
+    /// The links of the first `count` members as planner input: latency is half the round trip; a connection's rate is
+    /// the train's, or a window per round trip if that is less. All rates are of payload.
     ///
     /// # Panics
-    /// If there are fewer members.
+    /// If there are fewer than `count` members.
     #[must_use]
     pub fn links(&self, count: usize, tcp: &TcpSettings) -> Links {
         assert!(count <= self.rate.size(), "{count} of {} members", self.rate.size());
@@ -92,8 +92,9 @@ enum Direction {
     Down,
 }
 
-/// How fast a packet to each of up to 40 others crosses what they share, or a packet from each, timed so that they meet
-/// there. Latencies are known, so an arrival tells when the packet passed the node. `None` if too few arrived.
+/// The rate of a burst over the shared part of the paths: one packet to each of up to 40 others, or one packet from
+/// each, timed so that they meet at the node. Latencies are known, so the arrival time gives the time at which the
+/// packet passed the node. `None` if too few arrived.
 fn burst(
     network: &mut Network,
     members: &[NodeId],
@@ -134,7 +135,7 @@ fn burst(
     Ok(is_enough.then(|| (arrived - 1) as f64 * f64::from(bytes) / (last - first)))
 }
 
-/// Every member pings the one `distance` further on.
+/// Every member pings the member `distance` further on.
 fn ping_round(
     network: &mut Network,
     members: &[NodeId],
@@ -169,8 +170,8 @@ fn ping_round(
     Err(SimulationError::Unmeasured { what: "the round trip", from, to: (from + distance) % count, tries: TRIES })
 }
 
-/// Every member sends a train to the one `distance` further on, all at once; those of which too little arrived again,
-/// one after the other.
+/// Every member sends a train to the member `distance` further on, all at once. Trains of which too few packets arrived
+/// are repeated, one after the other.
 fn train_round(
     network: &mut Network,
     members: &[NodeId],
@@ -195,7 +196,7 @@ fn train_round(
     }
 }
 
-/// One train from each of `senders`. Gives those of whose train too little arrived.
+/// Sends one train from each of `senders`. Returns the senders of whose trains too few packets arrived.
 fn trains(
     network: &mut Network,
     members: &[NodeId],

@@ -18,7 +18,7 @@ pub struct ConnectionId(pub(crate) u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FlowId(pub(crate) u32);
 
-/// What the driver of a network learns.
+/// An event reported to the driver of a network.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Notice {
     /// More bytes of a watched connection have arrived in order.
@@ -56,7 +56,7 @@ pub enum Notice {
     },
     /// The time asked for with [`Network::wake`] has come.
     Woken {
-        /// As given to [`Network::wake`].
+        /// The token given to [`Network::wake`].
         token: u64,
     },
 }
@@ -76,12 +76,12 @@ pub struct PacketCounts {
     pub in_flight: u64,
 }
 
-/// How a connection fared.
+/// Statistics of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectionReport {
     /// Bytes that arrived in order.
     pub delivered_bytes: u64,
-    /// Bytes that are acknowledged.
+    /// Bytes acknowledged.
     pub acknowledged_bytes: u64,
     /// Retransmission timeouts.
     pub timeouts: u64,
@@ -92,7 +92,7 @@ pub struct ConnectionReport {
 /// A network that packets cross in virtual time.
 ///
 /// Links are store-and-forward with a FIFO queue each; packets take the path of least delay. A host's own interface
-/// never drops what its own TCP sends: it queues there, as a kernel's does. A clone goes on independently and, given
+/// never drops segments of its own TCP: it queues them, as a kernel does. A clone continues independently and, given
 /// the same calls, identically.
 #[derive(Clone, Debug)]
 pub struct Network {
@@ -113,9 +113,9 @@ pub struct Network {
 #[derive(Clone, Copy, Debug)]
 struct LinkState {
     nanoseconds_per_byte: f64,
-    /// When the last packet that entered will have left.
+    /// The time at which the last packet that entered will have left.
     busy_until: Time,
-    /// Bytes that entered.
+    /// Bytes that entered so far.
     carried: u64,
 }
 
@@ -128,7 +128,7 @@ struct Connection {
     receiver: Receiver,
     is_watched: bool,
     was_drained: bool,
-    /// When the one timer event in the queue is due.
+    /// Due time of the connection's timer event in the queue.
     timer: Option<Time>,
 }
 
@@ -142,7 +142,7 @@ struct Flow {
 }
 
 impl Network {
-    /// A network at time zero without traffic. The seed decides which packets a lossy cable loses.
+    /// A network at time zero without traffic. The seed determines the packets that a lossy cable loses.
     #[must_use]
     pub fn new(topology: Arc<Topology>, seed: u64) -> Network {
         let links = topology
@@ -166,7 +166,7 @@ impl Network {
         }
     }
 
-    /// The present.
+    /// The current time.
     #[must_use]
     pub fn now(&self) -> Time {
         self.now
@@ -178,7 +178,7 @@ impl Network {
         &self.topology
     }
 
-    /// The next notice up to a moment, at which the network then stands if there is none.
+    /// Runs to the next notice and returns it. If there is none until `until`, runs to that time and returns `None`.
     pub fn next(&mut self, until: Time) -> Option<Notice> {
         loop {
             if let Some(notice) = self.notices.pop_front() {
@@ -193,12 +193,12 @@ impl Network {
         }
     }
 
-    /// Runs to a moment and drops the notices.
+    /// Runs to a point in time and drops the notices.
     pub fn run(&mut self, until: Time) {
         while self.next(until).is_some() {}
     }
 
-    /// A connection from one node to another. Watched ones give notices.
+    /// Opens a connection from one node to another. Watched connections give notices.
     ///
     /// # Errors
     /// [`SimulationError::Unreachable`]; [`SimulationError::Parameter`] for settings out of range.
@@ -227,7 +227,7 @@ impl Network {
     /// The sending application writes bytes to a connection.
     ///
     /// # Panics
-    /// If the connection is of another network.
+    /// If the connection belongs to another network.
     pub fn write(&mut self, connection: ConnectionId, bytes: u64) {
         let state = &mut self.connections[connection.0 as usize];
         state.sender.write(bytes);
@@ -235,10 +235,10 @@ impl Network {
         self.send(connection.0);
     }
 
-    /// How a connection has fared so far.
+    /// The statistics of a connection so far.
     ///
     /// # Panics
-    /// If the connection is of another network.
+    /// If the connection belongs to another network.
     #[must_use]
     pub fn report(&self, connection: ConnectionId) -> ConnectionReport {
         let connection = &self.connections[connection.0 as usize];
@@ -252,7 +252,7 @@ impl Network {
     }
 
     /// A flow of packets of one size (headers included) at a constant rate in bytes per second, from `start` to `end`,
-    /// that nothing slows down.
+    /// without congestion control.
     ///
     /// # Errors
     /// [`SimulationError::Unreachable`]; [`SimulationError::Parameter`] for a rate or size out of range.
@@ -278,7 +278,7 @@ impl Network {
     /// Bytes of a flow that have arrived, headers included.
     ///
     /// # Panics
-    /// If the flow is of another network.
+    /// If the flow belongs to another network.
     #[must_use]
     pub fn flow_delivered_bytes(&self, flow: FlowId) -> u64 {
         self.flows[flow.0 as usize].delivered_bytes
@@ -294,7 +294,7 @@ impl Network {
         Ok(())
     }
 
-    /// Sends one packet that is answered with one of the same size, whose arrival is a notice.
+    /// Sends one packet that is answered with a packet of the same size. The answer's arrival is a notice.
     ///
     /// # Errors
     /// [`SimulationError::Unreachable`].
@@ -309,7 +309,7 @@ impl Network {
         self.events.add(self.now + after, Event::Wake { token });
     }
 
-    /// The packets so far.
+    /// The packet counts so far.
     #[must_use]
     pub fn counts(&self) -> PacketCounts {
         PacketCounts { in_flight: self.events.packets_in_flight(), ..self.counts }
@@ -318,13 +318,13 @@ impl Network {
     /// Bytes that entered a link so far.
     ///
     /// # Panics
-    /// If the link is of another topology.
+    /// If the link belongs to another topology.
     #[must_use]
     pub fn carried_bytes(&self, link: LinkId) -> u64 {
         self.links[link.0 as usize].carried
     }
 
-    /// Events so far: what a run costs.
+    /// The number of events so far, the cost of a run.
     #[must_use]
     pub fn events(&self) -> u64 {
         self.events.added()
@@ -408,7 +408,7 @@ impl Network {
         }
     }
 
-    /// Sends what a connection may send now, and sees to its timer.
+    /// Sends all segments that a connection may send now, and arms its timer.
     fn send(&mut self, connection: u32) {
         loop {
             let state = &mut self.connections[connection as usize];
@@ -429,7 +429,8 @@ impl Network {
         }
     }
 
-    /// One timer event per connection is in the queue; it finds out whether the deadline was put off.
+    /// Handles the connection's only timer event: times out if the deadline has passed, otherwise the deadline has
+    /// moved.
     fn timer(&mut self, connection: u32) {
         let state = &mut self.connections[connection as usize];
         state.timer = None;
@@ -444,7 +445,8 @@ impl Network {
         self.enter(Packet { path, hop: 0, bytes, sent: self.now, content });
     }
 
-    /// A packet enters the next link of its path: it leaves when all before it have and it has been sent itself.
+    /// Puts a packet on the next link of its path. It leaves once all packets before it have left and it has been
+    /// transmitted itself.
     fn enter(&mut self, mut packet: Packet) {
         let id = self.paths[packet.path.0 as usize][usize::from(packet.hop)];
         let cable = self.topology.links()[id.0 as usize].cable;

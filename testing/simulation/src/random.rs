@@ -7,8 +7,8 @@ pub struct Random {
 }
 
 impl Random {
-    /// The stream `stream` of a seed. Streams of one seed are independent, so that drawing more in one place does not
-    /// change what another place draws.
+    /// The stream `stream` of a seed. Streams of one seed are independent, so more draws in one place do not change the
+    /// draws in another.
     #[must_use]
     pub fn new(seed: u64, stream: u64) -> Random {
         let mut random = Random { state: seed };
@@ -25,17 +25,17 @@ impl Random {
         bits ^ (bits >> 31)
     }
 
-    /// Uniform in [0, 1).
+    /// A number uniform in [0, 1).
     pub fn unit(&mut self) -> f64 {
         (self.bits() >> 11) as f64 / (1_u64 << 53) as f64
     }
 
-    /// Uniform in [low, high).
+    /// A number uniform in [low, high).
     pub fn uniform(&mut self, low: f64, high: f64) -> f64 {
         low + (high - low) * self.unit()
     }
 
-    /// Uniform in 0..count, or 0 when `count` is 0.
+    /// A number uniform in 0..count; 0 if `count` is 0.
     pub fn below(&mut self, count: usize) -> usize {
         ((u128::from(self.bits()) * count as u128) >> 64) as usize
     }

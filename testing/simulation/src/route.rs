@@ -5,8 +5,8 @@ use crate::error::SimulationError;
 use crate::time::Time;
 use crate::topology::{LinkId, NodeId, Role, Topology};
 
-/// The shortest paths from one node, by propagation delay (Dijkstra, O(E log N)). Of equal paths the one through the
-/// lower node wins. Hosts relay nothing, so no path leads through one.
+/// The shortest paths from one node, by propagation delay (Dijkstra, O(E log N)). Among equal paths the one through the
+/// lower node wins. Hosts do not relay, so no path leads through a host.
 #[derive(Clone, Debug)]
 pub(crate) struct Routes {
     from: NodeId,

@@ -10,12 +10,12 @@ use crate::transit_stub::{Rates, TransitStub};
 
 /// Bytes of a constant-rate flow's packets.
 const CONSTANT_PACKET: u32 = 1000;
-/// What share of the narrowest link of its path a constant-rate flow takes.
+/// The range of a constant-rate flow's share of the narrowest link on its path.
 const CONSTANT_SHARE: (f64, f64) = (0.05, 0.2);
-/// In what time background flows start.
+/// The seconds within which background flows start.
 const START_SECONDS: f64 = 1.0;
 
-/// A network with members of a broadcast and with other people's traffic.
+/// A network with the members of a broadcast and with background traffic.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Scenario {
     /// The topology's shape.
@@ -30,13 +30,13 @@ pub struct Scenario {
     pub transfers: usize,
     /// TCP of the transfers.
     pub tcp: TcpSettings,
-    /// How long the background runs before [`Scenario::start`] gives the network, in seconds.
+    /// Seconds of background traffic before [`Scenario::start`] returns the network.
     pub warm_up_seconds: f64,
 }
 
 impl Scenario {
-    /// The network of a seed after the warm-up, and its members, the root first. Every background flow has one end on
-    /// a host beside some member, so that it meets the broadcast, and the other on a host anywhere.
+    /// The network of a seed after the warm-up, and its members, the root first. Every background flow has one end on a
+    /// host next to some member, so that it meets the broadcast, and the other end on a host anywhere.
     ///
     /// # Errors
     /// [`SimulationError::Parameter`] if the topology has fewer stub routers than members, or for a parameter out of

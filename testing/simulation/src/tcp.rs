@@ -1,4 +1,4 @@
-//! TCP's two halves as pure state machines: the network hands them what arrives and asks what to send.
+//! TCP's two halves as pure state machines: the network hands them arriving segments and asks for segments to send.
 
 mod receiver;
 mod sender;
@@ -10,19 +10,19 @@ pub(crate) use sender::Sender;
 
 use crate::error::{SimulationError, check};
 
-/// How the simulated TCP is set up. Defaults are those of a Linux host without tuning.
+/// Settings of the simulated TCP. Defaults are those of a Linux host without tuning.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TcpSettings {
     /// Payload of a full segment. Default 1,460 bytes.
     pub segment_bytes: u32,
     /// Headers of every packet, acknowledgements included. Default 40 bytes (IPv4 and TCP).
     pub header_bytes: u32,
-    /// The receiver's window, which never closes: applications read at once. Default 64 KiB, the most without window
-    /// scaling; 10 MiB stands for a window that the kernel tunes.
+    /// The receiver's window, which never closes because applications read at once. Default 64 KiB, the most without
+    /// window scaling; 10 MiB models a window tuned by the kernel.
     pub window_bytes: u64,
     /// Congestion window at the start and after a pause, in segments. Default 10 (RFC 6928); 2 was usual before 2010.
     pub initial_segments: u32,
-    /// Least retransmission timeout. Default 0.2 s, as Linux has it; RFC 6298 says 1 s.
+    /// Least retransmission timeout. Default 0.2 s, as in Linux; RFC 6298 recommends 1 s.
     pub least_timeout_seconds: f64,
 }
 
@@ -49,10 +49,10 @@ impl TcpSettings {
     }
 }
 
-/// Bytes of a stream that travel together.
+/// Consecutive bytes of a stream sent in one packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Segment {
-    /// Place of the first byte in the stream.
+    /// Offset of the first byte in the stream.
     pub(crate) start: u64,
     pub(crate) bytes: u32,
 }

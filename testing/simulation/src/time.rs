@@ -11,26 +11,27 @@ impl Time {
     /// Later than any event.
     pub const NEVER: Time = Time(u64::MAX);
 
-    /// Rounded to the nearest nanosecond; negative values and NaN become zero, values too large [`Time::NEVER`].
+    /// A time from seconds, rounded to the nearest nanosecond. Negative values and NaN become zero, values too large
+    /// become [`Time::NEVER`].
     #[must_use]
     pub fn from_seconds(seconds: f64) -> Time {
-        // A cast of a float saturates.
+        // A cast from float to integer saturates.
         Time((seconds * 1e9).round() as u64)
     }
 
-    /// From whole nanoseconds.
+    /// A time from whole nanoseconds.
     #[must_use]
     pub const fn from_nanoseconds(nanoseconds: u64) -> Time {
         Time(nanoseconds)
     }
 
-    /// In seconds.
+    /// The time in seconds.
     #[must_use]
     pub fn seconds(self) -> f64 {
         self.0 as f64 / 1e9
     }
 
-    /// In nanoseconds.
+    /// The time in nanoseconds.
     #[must_use]
     pub const fn nanoseconds(self) -> u64 {
         self.0
@@ -45,7 +46,7 @@ impl Add for Time {
     }
 }
 
-/// Zero where the difference would be negative.
+/// Saturates at zero.
 impl Sub for Time {
     type Output = Time;
 

@@ -17,18 +17,18 @@ impl LinkId {
     }
 }
 
-/// What a node is for.
+/// The role of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// A router of a transit domain.
     Transit,
     /// A router of a stub domain.
     Stub,
-    /// A host: begins and ends flows, relays no packets of others.
+    /// A host: begins and ends flows, relays no packets of other nodes.
     Host,
 }
 
-/// What joins two nodes, the same in both directions.
+/// A cable between two nodes, with the same properties in both directions.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Cable {
     /// Bytes per second.
@@ -55,9 +55,9 @@ impl Cable {
 /// One direction of a cable in a [`Topology`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Link {
-    /// Where packets enter.
+    /// The node at which packets enter.
     pub from: NodeId,
-    /// Where they come out.
+    /// The node at which packets come out.
     pub to: NodeId,
     /// The cable.
     pub cable: Cable,
@@ -72,7 +72,7 @@ pub struct Topology {
 }
 
 impl Topology {
-    /// Without nodes.
+    /// A topology without nodes.
     #[must_use]
     pub fn new() -> Topology {
         Topology::default()
@@ -85,7 +85,7 @@ impl Topology {
         NodeId(self.roles.len() as u32 - 1)
     }
 
-    /// Lays a cable between two nodes; gives its direction from the first to the second.
+    /// Adds a cable between two nodes. Returns its direction from the first to the second.
     ///
     /// # Errors
     /// [`SimulationError::Parameter`] for a rate that is not positive and finite, or a loss that is not in [0, 1).
@@ -107,7 +107,7 @@ impl Topology {
     /// Adds a host behind a router.
     ///
     /// # Errors
-    /// As [`Topology::join`].
+    /// See [`Topology::join`].
     pub fn attach(&mut self, router: NodeId, cable: Cable) -> Result<NodeId, SimulationError> {
         let host = self.add(Role::Host);
         self.join(host, router, cable)?;
@@ -120,16 +120,16 @@ impl Topology {
         self.roles.len()
     }
 
-    /// Whether there are no nodes.
+    /// True if there are no nodes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.roles.is_empty()
     }
 
-    /// What a node is for.
+    /// The role of a node.
     ///
     /// # Panics
-    /// If the node is of another topology.
+    /// If the node belongs to another topology.
     #[must_use]
     pub fn role(&self, node: NodeId) -> Role {
         self.roles[node.0 as usize]
@@ -140,7 +140,7 @@ impl Topology {
         (0..self.roles.len()).filter(move |&node| self.roles[node] == role).map(|node| NodeId(node as u32))
     }
 
-    /// All links; [`LinkId`] is the place.
+    /// All links, indexed by [`LinkId`].
     #[must_use]
     pub fn links(&self) -> &[Link] {
         &self.links
@@ -149,7 +149,7 @@ impl Topology {
     /// The links that leave a node.
     ///
     /// # Panics
-    /// If the node is of another topology.
+    /// If the node belongs to another topology.
     #[must_use]
     pub fn leaving(&self, node: NodeId) -> &[LinkId] {
         &self.leaving[node.0 as usize]

@@ -2,16 +2,16 @@ use crate::error::{SimulationError, check};
 use crate::random::Random;
 use crate::topology::{Cable, NodeId, Role, Topology};
 
-/// How often a random graph is drawn until it is connected.
+/// The most draws of a random graph until it is connected.
 const TRIES: usize = 1000;
 
-/// Parameters of a transit-stub topology, as GT-ITM's `ts` graphs have them.
+/// Parameters of a transit-stub topology, as in GT-ITM's `ts` graphs.
 ///
 /// Zegura, Calvert, Bhattacharjee, "How to model an internetwork", INFOCOM 1996: transit domains are joined by a random
-/// graph; each is a random graph of routers; each of its routers has stub domains, which are random graphs too and hang
-/// on it by one edge. Every graph is drawn until it is connected. Nodes lie in squares inside squares, and an edge's
-/// delay is its length. GT-ITM draws the sizes of domains around a mean; here they are exact, so that the number of
-/// nodes is.
+/// graph; each is a random graph of routers; each of its routers has stub domains, which are random graphs too,
+/// attached by one edge. Every graph is drawn until it is connected. Nodes lie in squares inside squares, and an edge's
+/// delay is its length. GT-ITM draws the sizes of domains around a mean; here they are exact, so the number of nodes is
+/// exact too.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TransitStub {
     /// Transit domains.
@@ -41,7 +41,7 @@ pub struct TransitStub {
 }
 
 impl TransitStub {
-    /// The sizes that [`TransitStub::of_size`] knows.
+    /// The sizes that [`TransitStub::of_size`] accepts.
     pub const SIZES: [usize; 3] = [220, 1000, 10_000];
 
     /// A topology of 220, 1,000 or 10,000 nodes.
@@ -142,8 +142,8 @@ impl TransitStub {
     }
 }
 
-/// From which values a cable's rate is drawn, in bytes per second: all equally likely on a logarithmic scale, or one
-/// value where `low` equals `high`.
+/// The range from which a cable's rate is drawn, in bytes per second: uniform on a logarithmic scale, or one value if
+/// `low` equals `high`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RateRange {
     /// The least.
@@ -197,7 +197,8 @@ impl Rates {
         }
     }
 
-    /// Hosts and stub domains from 1 to 100 Mbit/s, each as likely as its double: links as unlike as those of sites.
+    /// Host cables from 1 to 100 Mbit/s and access cables from 4 to 100 Mbit/s, uniform on a logarithmic scale: links
+    /// that differ as much as those of sites.
     #[must_use]
     pub fn unlike() -> Rates {
         Rates {
@@ -208,16 +209,16 @@ impl Rates {
         }
     }
 
-    /// Draws the cable of a host: its rate, and 0.1 ms.
+    /// Draws the cable of a host: a random rate, and a delay of 0.1 ms.
     pub fn host_cable(&self, random: &mut Random) -> Cable {
         Cable::new(self.host.draw(random), 0.0001)
     }
 }
 
-/// A topology in the making.
+/// A topology under construction.
 struct Build {
     topology: Topology,
-    /// Where each node lies, in seconds of propagation.
+    /// The position of each node, in seconds of propagation.
     places: Vec<(f64, f64)>,
     shape: Random,
     drawn: Random,
@@ -237,7 +238,7 @@ impl Build {
         (0..count).map(|_| self.topology.add(role)).collect()
     }
 
-    /// A connected random graph over nodes.
+    /// Joins the nodes in a connected random graph.
     fn join_all(&mut self, nodes: &[NodeId], probability: f64, rate: RateRange) -> Result<(), SimulationError> {
         for (one, other) in edges(&mut self.shape, nodes.len(), probability)? {
             self.join(nodes[one], nodes[other], rate)?;
@@ -247,7 +248,7 @@ impl Build {
 
     fn join(&mut self, one: NodeId, other: NodeId, rate: RateRange) -> Result<(), SimulationError> {
         let (a, b) = (self.places[one.0 as usize], self.places[other.0 as usize]);
-        // No cable is shorter than 10 µs, whatever two random places say.
+        // No cable is shorter than 10 µs, even between two places that are closer.
         let seconds = (a.0 - b.0).hypot(a.1 - b.1).max(1e-5);
         self.topology.join(one, other, Cable::new(rate.draw(&mut self.drawn), seconds)).map(|_| ())
     }

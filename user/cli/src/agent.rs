@@ -1,4 +1,4 @@
-//! The hidden commands: a node's agent, its keeper, and what holds a batch job.
+//! The hidden commands: a node's agent, its keeper, and the holder of a batch job.
 
 use std::ffi::OsString;
 use std::io::Read;
@@ -11,10 +11,10 @@ use launch::order::Order;
 
 use crate::runtime;
 
-/// Runs the keeper of a node: the process that the starter started, which outlives no job.
+/// Runs the keeper of a node: the process started by the starter. It does not outlive its job.
 pub(crate) fn keep(only_movers: bool) -> Result<i32> {
     if only_movers {
-        // A node's service has started it. Signals to the service's terminal are not for this.
+        // Started by a node service. Leave the session, so that signals to the service's terminal do not arrive here.
         rustix::process::setsid()?;
     }
     Ok(runtime()?.block_on(launch::keeper::keep(runs(only_movers)))?)
@@ -24,7 +24,7 @@ fn runs(only_movers: bool) -> Runs {
     if only_movers { Runs::OnlyMovers } else { Runs::Anything }
 }
 
-/// Runs a program that ends with its holder until the program reports that it has begun.
+/// Runs a program that is tied to its holder until the program reports that it has started.
 pub(crate) fn hold(holder: i32, program: &[OsString]) -> Result<i32> {
     Ok(runtime()?.block_on(launch::leash::hold(holder, program))?)
 }
@@ -38,7 +38,7 @@ pub(crate) fn work(keeper: i32, folder: PathBuf, only_movers: bool) -> Result<i3
     std::thread::Builder::new().name("lifeline".into()).spawn(move || {
         let mut rest = Vec::new();
         let _ = std::io::stdin().lock().read_to_end(&mut rest);
-        // A starter that wants the agent to end sends a byte; one that dies closes the pipe.
+        // To end the agent, a live starter sends a byte; a dead starter's pipe closes without one.
         let _ = lifeline.send(if rest.is_empty() { Lifeline::Torn } else { Lifeline::Cut });
     })?;
     let agent = launch::agent::run(order, Folder::at(folder), gone, runs(only_movers));

@@ -1,7 +1,7 @@
-//! `run` without a sites file: a site of this machine alone, whose gateway is a thread of this process.
+//! `run` without a sites file: one site with this machine only, whose gateway is a thread of this process.
 //!
-//! The gateway listens on the loopback interface. Its key is in no file, so no other process can open a job there. When
-//! this process ends, in whatever way, its agents end too.
+//! The gateway listens on the loopback interface. Its key is in no file, so no other process can open a job there.
+//! However this process ends, its agents end too.
 
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::PathBuf;
@@ -22,7 +22,7 @@ use crate::parts::TypedPart;
 
 /// The name of the site.
 pub(crate) const SITE: &str = "here";
-/// What the user reads.
+/// Note for the user.
 pub(crate) const NOTE: &str =
     "no sites file, so all ranks run on this machine; `landbridge sites add NAME [USER@]HOST` adds a site";
 
@@ -34,7 +34,7 @@ pub(crate) struct Alone {
     pub sites: Sites,
 }
 
-/// Its gateway.
+/// The running gateway of the site.
 pub(crate) struct Running {
     stop: oneshot::Sender<()>,
     thread: JoinHandle<Result<(), GatewayError>>,
@@ -56,7 +56,7 @@ impl Alone {
         Ok(Alone { port, key, sites })
     }
 
-    /// Starts its gateway.
+    /// Starts the site's gateway.
     pub(crate) fn start(self) -> Result<Running> {
         let Alone { port, key, sites } = self;
         let config = GatewayConfig::with_key(sites.file, SITE, None, key)?;
@@ -69,7 +69,7 @@ impl Alone {
 }
 
 impl Running {
-    /// Ends it, and whatever agents it still has.
+    /// Ends the gateway and its remaining agents.
     pub(crate) fn end(self) -> Result<()> {
         drop(self.stop);
         match self.thread.join() {
@@ -79,7 +79,7 @@ impl Running {
     }
 }
 
-/// Refuses options that name what only a sites file has.
+/// Refuses options that need a sites file.
 pub(crate) fn check(args: &RunArgs, parts: &[TypedPart]) -> Result<()> {
     let options = [
         ("--site", parts.iter().any(|part| !part.per_site.is_empty())),
@@ -97,7 +97,7 @@ pub(crate) fn check(args: &RunArgs, parts: &[TypedPart]) -> Result<()> {
     }
 }
 
-/// The host's name as the name of a node.
+/// The host's name, if it is valid as a node name.
 fn node(host: &str) -> &str {
     if types::roster::is_name(host) && host != types::roster::FORWARDER { host } else { "localhost" }
 }

@@ -1,4 +1,4 @@
-//! The command line: every flag, its meaning and its default. The other files carry the commands out.
+//! The command line: every flag, its meaning and its default. Other files execute the commands.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -37,7 +37,7 @@ pub(crate) struct Cli {
     pub command: Command,
 }
 
-/// Examples of commands that this build has.
+/// Examples of commands in this build.
 fn examples() -> String {
     let line = |command: &str, what: &str| format!("  {command:<76}  {what}\n");
     let mut text = "Examples:\n".to_owned();
@@ -53,7 +53,7 @@ fn examples() -> String {
     text + "\n`landbridge COMMAND --help` explains each command."
 }
 
-/// What to do. Each command is documented at its flags; a doc comment here would replace its long help.
+/// The commands. Each is documented at its flags; a doc comment here would replace its long help.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     Run(RunArgs),
@@ -65,7 +65,7 @@ pub(crate) enum Command {
     Detached {
         /// The job's folder
         folder: PathBuf,
-        /// What was typed, without --detach
+        /// The command as typed, without --detach
         #[arg(last = true, required = true)]
         typed: Vec<OsString>,
     },
@@ -87,13 +87,13 @@ pub(crate) enum Command {
     #[cfg(feature = "share")]
     #[command(hide = true)]
     Share {
-        /// The folder; what belongs there is written below it, each file where its shell or man looks for it
+        /// The folder; all files are written below it, each where its shell or man looks for it
         folder: PathBuf,
     },
     /// Started by gateways
     #[command(hide = true)]
     Agent {
-        /// Nothing but movers: a node's service has started it where the user has no job
+        /// Run only movers: a node service has started this agent where the user has no job
         #[arg(long = launch::keeper::ONLY_MOVERS)]
         only_movers: bool,
     },
@@ -106,7 +106,7 @@ pub(crate) enum Command {
         #[arg(last = true, required = true)]
         program: Vec<OsString>,
     },
-    /// Started by gateways: the same, until the program reports that it has started
+    /// Started by gateways: like the previous one, until the program reports that it has started
     #[command(hide = true, name = launch::leash::HOLD)]
     Hold {
         /// Process id of the gateway
@@ -115,7 +115,7 @@ pub(crate) enum Command {
         #[arg(last = true, required = true)]
         program: Vec<OsString>,
     },
-    /// Started by the `sites` commands at a site's machine
+    /// Started by the `sites` commands on a site's machine
     #[command(hide = true)]
     SiteEnd,
     /// Started by `stage` as the ranks of a job
@@ -130,9 +130,9 @@ pub(crate) enum Command {
     AgentWorker {
         /// Process id of the keeper
         keeper: i32,
-        /// Where files of the node's ranks may go
+        /// Folder for the files of the node's ranks
         folder: PathBuf,
-        /// Nothing but movers
+        /// Run only movers
         #[arg(long = launch::keeper::ONLY_MOVERS)]
         only_movers: bool,
     },
@@ -147,7 +147,7 @@ pub(crate) struct SitesFileArgs {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Mpi {
-    /// The one that the program loads
+    /// The library that the program loads
     Auto,
     /// MPICH and its close relatives
     Mpich,
@@ -155,7 +155,7 @@ pub(crate) enum Mpi {
     Intel,
     /// Open MPI
     Openmpi,
-    /// No MPI: the program uses libfabric itself, such as one of OpenSHMEM
+    /// No MPI: the program uses libfabric itself, as OpenSHMEM programs do
     None,
 }
 
@@ -179,9 +179,9 @@ pub(crate) enum BindTo {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Collectives {
-    /// Landbridge's, where a communicator reaches several sites
+    /// Landbridge's, where a communicator spans several sites
     Auto,
-    /// Landbridge's, except reductions, whose rounding then does not depend on where ranks are
+    /// Landbridge's, except reductions, so that rounding does not depend on the placement of ranks
     Exact,
     /// The MPI library's own
     Native,
@@ -235,49 +235,49 @@ pub(crate) struct RunArgs {
     /// Number of ranks; -np is the same [default: the sum of --site]
     #[arg(short = 'n', long = "ranks", visible_alias = "np", value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub ranks: Option<u32>,
-    /// Most ranks on one node; nodes are then filled in order
+    /// Maximum number of ranks on one node; nodes are then filled in order
     #[arg(long, value_name = "K", value_parser = clap::value_parser!(u32).range(1..))]
     pub ranks_per_node: Option<u32>,
-    /// Nodes to use, and how many ranks each takes; may be repeated
+    /// Nodes to use, and the number of ranks for each; may be repeated
     #[arg(long = "host", value_name = "SITE/NODE[:N],…", value_delimiter = ',')]
     pub hosts: Vec<Host>,
-    /// The same from a file: one node per line, with `slots=N` or `:N`
+    /// Read the nodes from a file: one node per line, with `slots=N` or `:N`
     #[arg(long, value_name = "FILE", conflicts_with = "hosts")]
     pub hostfile: Option<PathBuf>,
     /// Fill nodes one after the other (slot), or spread ranks over all nodes (node)
     #[arg(long, value_enum, default_value = "node")]
     pub map_by: MapBy,
-    /// Cores of each rank: an equal share of its node's, one core, or all [default: $LANDBRIDGE_BIND, else share]
+    /// Cores of each rank: an equal share of its node, one core, or all [default: $LANDBRIDGE_BIND, else share]
     #[arg(long, value_enum)]
     pub bind_to: Option<BindTo>,
-    /// Whose collective operations to use across sites [default: $LANDBRIDGE_COLLECTIVES, else auto]
+    /// Source of collective operations across sites [default: $LANDBRIDGE_COLLECTIVES, else auto]
     #[arg(long, value_enum)]
     pub collectives: Option<Collectives>,
-    /// Ranks at this site, and the program there if it differs; repeat it for each site that takes part
+    /// Ranks at this site, and the program there if it differs; repeat it for each site of the job
     #[arg(long = "site", value_name = "NAME=N[:PROGRAM]", value_parser = site_share)]
     pub per_site: Vec<SiteShare>,
-    /// Set a variable for every rank; without VALUE, to the value that it has here
+    /// Set a variable for every rank; without VALUE, to its value here
     #[arg(short = 'x', value_name = "NAME[=VALUE]")]
     pub variables: Vec<OsString>,
-    /// Working directory of the ranks [default: this one]
+    /// Working directory of the ranks [default: the current one]
     #[arg(long, value_name = "DIR")]
     pub wdir: Option<PathBuf>,
-    /// Which rank gets standard input: a rank's number, all or none; the others read an empty one
+    /// The rank that gets standard input: a rank's number, all or none; the other ranks read an empty one
     #[arg(long, value_name = "RANK", default_value = "0", value_parser = input_to)]
     pub stdin: InputTo,
     /// Copy this file or folder to the job's sites first, as `sites push` does; may be repeated
     #[arg(long, value_name = "PATH")]
     pub push: Vec<PathBuf>,
-    /// End the job after its ranks have run this long; the exit code is then 124
+    /// End the job after its ranks have run for this time; the exit code is then 124
     #[arg(long, value_name = "TIME", value_parser = types::quantity::parse_duration)]
     pub timeout: Option<Duration>,
     /// Run without this terminal: print the job's id and return; see jobs, logs and cancel. The job belongs to the site
     #[arg(long, conflicts_with = "dry_run")]
     pub detach: bool,
-    /// Show which ranks would run where, and which program; start nothing and contact no site
+    /// Show the placement of ranks and their programs; start nothing and contact no site
     #[arg(long)]
     pub dry_run: bool,
-    /// How long to wait for the nodes of batch systems
+    /// Time limit for getting nodes from batch systems
     #[arg(long, value_name = "TIME", default_value = "1h", value_parser = types::quantity::parse_duration)]
     pub wait: Duration,
     /// The program's MPI library
@@ -295,14 +295,15 @@ pub(crate) struct RunArgs {
     /// Print each step of the job with its time
     #[arg(short, long)]
     pub verbose: bool,
-    /// Write a JSON summary when the job has ended, to FILE or else to standard output
+    /// Write a JSON summary after the job, to FILE or else to standard output
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true)]
     pub json: Option<Option<PathBuf>>,
     #[command(flatten)]
     pub beside: BesideArgs,
     #[command(flatten)]
     pub sites: SitesFileArgs,
-    /// The site where you type this [default: $LANDBRIDGE_SITE_NAME, else the first with a key and a gateway here]
+    /// The site where you type this command [default: $LANDBRIDGE_SITE_NAME, else the first with a key and a gateway
+    /// here]
     #[arg(long, value_name = "SITE")]
     pub from: Option<String>,
     /// The program and its arguments
@@ -324,7 +325,7 @@ pub(crate) struct JobsArgs {
     pub far: JobsFarArgs,
 }
 
-/// Where jobs are.
+/// Location of detached jobs.
 #[derive(Debug, Args)]
 pub(crate) struct JobsFarArgs {
     /// The site where the job was started [default: the one in the id, else as for run]
@@ -334,10 +335,10 @@ pub(crate) struct JobsFarArgs {
     pub sites: SitesFileArgs,
 }
 
-/// Print what a detached job has written
+/// Print the output of a detached job
 #[derive(Debug, Args)]
 pub(crate) struct LogsArgs {
-    /// Go on until the job ends
+    /// Continue until the job ends
     #[arg(short, long)]
     pub follow: bool,
     /// The job, as `run --detach` and `jobs` print it
@@ -362,7 +363,7 @@ pub(crate) struct CancelArgs {
 pub(crate) struct SiteShare {
     pub site: String,
     pub ranks: u32,
-    /// The program there, if it differs.
+    /// The program at this site, if it differs.
     pub program: Option<String>,
 }
 
@@ -418,12 +419,12 @@ pub(crate) struct GatewayArgs {
     /// Name of the gateway [default: the site's only one]
     #[arg(long, value_name = "NAME")]
     pub gateway: Option<String>,
-    /// Leave the session in which it was started, as `sites add` wants it
+    /// Leave the session that this command was started in, as `sites add` requires
     #[arg(long, hide = true)]
     pub background: bool,
 }
 
-/// Watch what the gateways of your site do
+/// Watch the gateways of your site
 #[cfg(feature = "top")]
 #[derive(Debug, Args)]
 #[command(
@@ -436,10 +437,10 @@ pub(crate) struct GatewayArgs {
         landbridge top --json --interval 10s >> gateways.jsonl   an object every ten seconds, until interrupted"
 )]
 pub(crate) struct TopArgs {
-    /// How often to ask the gateways, from 100ms to 1h
+    /// Interval between requests to the gateways, from 100ms to 1h
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = interval)]
     pub interval: Duration,
-    /// Print one table (or one object) after one interval, and end
+    /// Print one table (or one object) after one interval, then exit
     #[arg(long)]
     pub once: bool,
     /// Print the gateways' state and rates as JSON, one object per interval
@@ -447,12 +448,12 @@ pub(crate) struct TopArgs {
     pub json: bool,
     #[command(flatten)]
     pub sites: SitesFileArgs,
-    /// The site whose gateways to watch; its key must be here [default: as for run]
+    /// The site of the gateways; its key must be on this machine [default: as for run]
     #[arg(long, value_name = "SITE")]
     pub from: Option<String>,
 }
 
-/// Show where a gateway's page is
+/// Show the address of a gateway's page
 #[derive(Debug, Args)]
 #[command(
     long_about = "Print the address of the page that a gateway of your site serves on its own machine. On a machine \
@@ -488,7 +489,7 @@ mod tests {
         Cli::command().debug_assert();
     }
 
-    /// All commands below this one that a user may type.
+    /// All visible commands below this one.
     fn commands(of: &clap::Command) -> Vec<clap::Command> {
         let below = of.get_subcommands().filter(|command| !command.is_hide_set());
         below.flat_map(|command| [vec![command.clone()], commands(command)].concat()).collect()

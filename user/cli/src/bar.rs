@@ -1,4 +1,4 @@
-//! What is done at sites, for a person who waits: lines on standard error, and on a terminal a bar for what is copied.
+//! Progress of work at sites, for a waiting user: lines on standard error, and on a terminal a bar for copies.
 
 use std::io::{BufRead, IsTerminal, Read, Write};
 use std::time::{Duration, Instant};
@@ -8,12 +8,12 @@ use types::untrusted::indented;
 
 use crate::sites_add::asking;
 
-/// Most bytes of an answer.
+/// Maximum length of an answer, in bytes.
 const ANSWER: u64 = 64;
-/// How often the bar is drawn.
+/// Minimum interval between two redraws of the bar.
 const DRAW: Duration = Duration::from_millis(100);
 
-/// One line on a terminal that is drawn again and again, and goes at the end. Elsewhere, nothing.
+/// A terminal line that is redrawn and finally removed. Elsewhere it prints nothing.
 pub(crate) struct Line {
     drawn: Option<Instant>,
     interactive: bool,
@@ -24,7 +24,7 @@ impl Line {
         Line { drawn: None, interactive: std::io::stderr().is_terminal() }
     }
 
-    /// Draws what `text` returns, unless that was done a moment ago.
+    /// Draws the result of `text`, unless the line was drawn within [`DRAW`].
     pub(crate) fn draw(&mut self, text: impl FnOnce() -> String) {
         if self.interactive && self.drawn.is_none_or(|drawn| drawn.elapsed() >= DRAW) {
             self.drawn = Some(Instant::now());
@@ -32,7 +32,7 @@ impl Line {
         }
     }
 
-    /// Draws this at once.
+    /// Draws this text at once.
     fn show(&mut self, text: &str) {
         self.drawn = None;
         self.draw(|| text.to_owned());
@@ -51,7 +51,7 @@ impl Drop for Line {
     }
 }
 
-/// Steps that are mostly quick: the current one, on a terminal alone.
+/// Steps that are usually short: shows the current one, on a terminal only.
 pub(crate) struct Current(Line);
 
 impl Current {
@@ -66,7 +66,7 @@ impl Progress for Current {
     }
 }
 
-/// Steps as lines, and on a terminal one line that is drawn again and again. Standard output stays for the result.
+/// Steps as lines, and on a terminal a redrawn line as well. Standard output stays free for the result.
 pub(crate) struct Bar(Line);
 
 impl Bar {

@@ -19,10 +19,10 @@ use crate::{runtime, sites_file};
         a job for both, and watches it. Speaks in lines of JSON on standard input and output; ends with its input."
 )]
 pub(crate) struct CoupleArgs {
-    /// The coupling, and the site at whose gateway both programs find each other
+    /// The coupling, and the site at whose gateway both programs meet
     #[arg(value_name = "NAME@SITE", value_parser = coupling)]
     pub coupling: Coupling,
-    /// The site this is typed at [default: as for run]
+    /// The site where you type this command [default: as for run]
     #[arg(long, value_name = "SITE")]
     pub from: Option<String>,
     #[command(flatten)]
@@ -43,7 +43,7 @@ pub(crate) fn couple(args: CoupleArgs) -> Result<i32> {
         out.write_all(line.as_bytes())?;
         out.flush()
     };
-    // Everything that goes wrong is said on standard output, where the process reads it.
+    // Report all errors on standard output, where the process reads them.
     match try_to(args, say) {
         Ok(()) => Ok(0),
         Err(error) => {

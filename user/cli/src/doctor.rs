@@ -31,7 +31,7 @@ pub(crate) struct DoctorArgs {
     /// The file to write [default: landbridge-doctor-DATE.txt in this directory]
     #[arg(long, value_name = "FILE")]
     pub output: Option<PathBuf>,
-    /// The site this is typed at [default: as for run]
+    /// The site where you type this command [default: as for run]
     #[arg(long, value_name = "SITE")]
     pub from: Option<String>,
     /// Print the findings as JSON
@@ -41,7 +41,7 @@ pub(crate) struct DoctorArgs {
     pub sites: SitesFileArgs,
 }
 
-/// Examines, writes, prints, and gives the exit code.
+/// Examines, writes the report, prints the findings, and returns the exit code.
 pub(crate) fn doctor(args: DoctorArgs) -> Result<i32> {
     let question = question(&args)?;
     let report = runtime()?.block_on(examine(&question))?;
@@ -71,7 +71,7 @@ pub(crate) fn doctor(args: DoctorArgs) -> Result<i32> {
 
 fn question(args: &DoctorArgs) -> Result<Question> {
     let path = sites_file::place(&args.sites)?;
-    // A file that was named must be there; the usual one need not.
+    // A file given by the user must exist; the default one need not.
     let sites = (path.exists() || args.sites.sites.is_some())
         .then(|| sites_file::read(&path).map_err(|error| crate::whole(&error)));
     let home = match &sites {
@@ -94,13 +94,13 @@ fn whole(report: &Report, seconds: u64) -> String {
     )
 }
 
-/// Only its owner reads it. A file of an earlier report is replaced.
+/// Writes the report, readable by its owner only. Replaces an earlier report.
 fn write(path: &Path, text: &str) -> std::io::Result<()> {
     let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)?;
     file.write_all(text.as_bytes())
 }
 
-/// One line for each finding, and below it what to do.
+/// One line for each finding, followed by its remedy.
 fn table(findings: &[Finding]) -> String {
     let width = findings.iter().map(|finding| finding.part.chars().count()).max().unwrap_or(0);
     let mut text = String::new();

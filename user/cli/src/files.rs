@@ -1,4 +1,4 @@
-//! Output of ranks into a file for each, as mpiexec's `--output-filename` does.
+//! Output of ranks into separate files, as mpiexec's `--output-filename` does.
 
 use std::collections::HashSet;
 use std::fs::OpenOptions;
@@ -8,17 +8,18 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use launch::message::Stream;
 
-/// Files whose names begin alike. Each is opened for each piece of output, so thousands of ranks need no more
-/// descriptors than one.
+/// Files with a common prefix. Each is opened anew for each piece of output, so thousands of ranks need only one
+/// descriptor.
 pub(crate) struct Files {
     prefix: PathBuf,
-    /// Digits of the highest rank, so that names sort by rank.
+    /// Number of digits of the highest rank, so that names sort by rank.
     width: usize,
     begun: HashSet<(u32, bool)>,
 }
 
 impl Files {
-    /// In a folder that exists or ends with a slash, else beginning with what is given; makes the folder.
+    /// Uses `given` as a folder if it exists as one or ends with a slash, else as the prefix of file names. Creates the
+    /// folder.
     pub(crate) fn new(given: PathBuf) -> Result<Files> {
         let is_folder = given.is_dir() || given.as_os_str().as_encoded_bytes().ends_with(b"/");
         let prefix = if is_folder { given.join("rank") } else { given };
@@ -32,7 +33,7 @@ impl Files {
         self.width = ranks.saturating_sub(1).to_string().len();
     }
 
-    /// Writes what a rank wrote; begins its file anew the first time.
+    /// Writes a rank's output. The first write truncates the rank's file.
     pub(crate) fn write(&mut self, rank: u32, stream: Stream, bytes: &[u8]) -> io::Result<()> {
         let (end, error) = if stream == Stream::Err { ("err", true) } else { ("out", false) };
         let mut name = self.prefix.clone().into_os_string();

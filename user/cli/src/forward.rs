@@ -34,23 +34,23 @@ use crate::{carried, json, runtime, sites_file};
         landbridge forward - kyoto:node7:22                    as a ProxyCommand of ssh"
 )]
 pub(crate) struct ForwardArgs {
-    /// Where to listen: a port of 127.0.0.1, or ADDRESS:PORT; 0 takes a free port; `-` is standard input and output
+    /// Listening address: a port of 127.0.0.1, or ADDRESS:PORT; 0 takes a free port; `-` is standard input and output
     #[arg(value_name = "[ADDRESS:]PORT", value_parser = listen)]
     pub listen: Listen,
-    /// What to connect to, as seen from the machine of the site's gateway [default host: 127.0.0.1]
+    /// The target, as seen from the machine of the site's gateway [default host: 127.0.0.1]
     #[arg(value_name = "SITE:[HOST:]PORT", value_parser = destination)]
     pub to: Destination,
-    /// The site this is typed at [default: as for run]
+    /// The site where you type this command [default: as for run]
     #[arg(long, value_name = "SITE")]
     pub from: Option<String>,
-    /// Print where it listens as JSON, once it does
+    /// Print the listening address as JSON, once it accepts connections
     #[arg(long)]
     pub json: bool,
     #[command(flatten)]
     pub sites: SitesFileArgs,
 }
 
-/// Where connections come from.
+/// Source of the connections to forward.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Listen {
     At(SocketAddr),
@@ -64,7 +64,7 @@ pub(crate) struct Destination {
     target: Target,
 }
 
-/// An argument that cannot be forwarded.
+/// An invalid argument of `forward`.
 #[derive(Debug, Error)]
 pub(crate) enum ForwardArgumentError {
     #[error("`{0}` is not PORT, ADDRESS:PORT or -, such as 8888, 0.0.0.0:8888 or [::1]:8888")]
@@ -149,7 +149,7 @@ pub(crate) fn forward(args: ForwardArgs) -> Result<i32> {
     forwarded
 }
 
-/// On a machine that is no site: the site forwards a port of its own, and ssh brings it here.
+/// On a machine that belongs to no site: the site forwards a port of its own, and ssh brings it here.
 fn forward_through(sites: &Sites, far: &Site, args: &ForwardArgs) -> Result<i32> {
     let to = format!("{}:{}", args.to.site, args.to.target);
     let address = match args.listen {
@@ -170,7 +170,7 @@ fn forward_through(sites: &Sites, far: &Site, args: &ForwardArgs) -> Result<i32>
             let mut line = String::new();
             BufReader::new(seen).read_line(&mut line).await?;
             let Ok(there) = serde_json::from_str::<Listening>(&line) else {
-                // It has ended and has said why.
+                // The forward at the site has ended and has printed the reason.
                 return std::future::pending().await;
             };
             let port = Some(address.port()).filter(|port| *port != 0);
@@ -194,10 +194,10 @@ fn forward_through(sites: &Sites, far: &Site, args: &ForwardArgs) -> Result<i32>
     forwarded
 }
 
-/// The longest answer of a forward at a site.
+/// Maximum length of the JSON line from a forward at a site.
 const LINE: usize = 4096;
 
-/// Where a forward at a site listens.
+/// The listening address of a forward at a site.
 #[derive(Deserialize)]
 struct Listening {
     listen: SocketAddr,

@@ -1,4 +1,4 @@
-//! A gateway that does not run: started again before a job if this account can, else named after the job has failed.
+//! Gateways that are down: restarted before a job if this account may, else named after a failed job.
 
 use std::io::Write;
 use std::path::Path;
@@ -15,10 +15,10 @@ use crate::sites_add::asking;
 use crate::sites_args::StartArgs;
 use crate::{runtime, sites_file};
 
-/// How long a gateway may take to answer after a failed job. Better advice is not worth a longer wait.
+/// Time limit for a gateway's answer after a failed job. Better advice is not worth a longer wait.
 const ADVICE: Duration = Duration::from_secs(1);
 
-/// `landbridge sites start`: starts gateways that do not run, and returns the exit code.
+/// `landbridge sites start`: starts gateways that are down, and returns the exit code.
 pub(crate) fn start(args: &StartArgs) -> Result<i32> {
     let path = sites_file::locate(&args.sites)?;
     let sites = sites_file::read(&path)?;
@@ -57,13 +57,13 @@ pub(crate) fn ensure(file: &Path, sites: &Sites, home: &str) -> Result<()> {
     }
 }
 
-/// The edits of the sites file that the gateway has not taken up, if it answers.
+/// Edits of the sites file that the gateway has not loaded yet, if it answers.
 async fn unread(sites: &Sites, home: &str) -> Option<String> {
     let (mut client, _) = sites.connect(sites.site(home).ok()?).await.ok()?;
     client.standing(false).await.ok()?.stale
 }
 
-/// After a failed job: what to type if the cause is a gateway that does not run.
+/// After a failed job: the command to type if a gateway that is down may be the cause.
 pub(crate) fn advice(file: &Path, sites: &Sites, home: &str, failure: &Failure) -> Option<String> {
     if failure.node.is_some() || failure.rank.is_some() {
         return None;

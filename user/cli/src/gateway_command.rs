@@ -14,7 +14,7 @@ use crate::{log, sites_file};
 /// Runs a gateway until a signal ends it, and returns the exit code.
 pub(crate) fn gateway(args: &GatewayArgs) -> Result<i32> {
     log::start(std::env::var_os(log::VARIABLE).as_deref())?;
-    // Held as long as this process lives; other processes see by it that this gateway runs.
+    // Held while this process lives, so that other processes see that this gateway runs.
     let _presence = match args.background {
         true => Some(setup::here::background::enter(&args.site)?),
         false => None,

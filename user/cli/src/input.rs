@@ -8,11 +8,11 @@ use rustix::process::getpgrp;
 use rustix::stdio::stdin;
 use rustix::termios::tcgetpgrp;
 
-/// How often a job in the background looks whether its terminal is its own again.
+/// Interval at which a background job checks whether it is in the foreground again.
 const LOOK: Duration = Duration::from_millis(300);
 
 /// This process's standard input. Reading from a terminal waits until the job is in the foreground: the system stops a
-/// background job that reads, and nobody would read what its ranks write.
+/// background job that reads, and then the output of its ranks would not be read either.
 pub(crate) struct Input;
 
 impl Read for Input {
@@ -24,13 +24,13 @@ impl Read for Input {
     }
 }
 
-/// Waits until the terminal has something for the foreground, and that is this process.
+/// Waits until the terminal has input and this process is in the foreground.
 fn wait_for_a_line() -> io::Result<()> {
     loop {
         let terminal = stdin();
         let mut descriptors = [PollFd::new(&terminal, PollFlags::IN)];
         poll(&mut descriptors, None)?;
-        // A terminal that does not say whose it is is not ours to wait for.
+        // If the terminal's foreground process is unknown, do not wait for it.
         if tcgetpgrp(stdin()).map_or(true, |foreground| foreground == getpgrp()) {
             return Ok(());
         }

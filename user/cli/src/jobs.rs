@@ -1,7 +1,7 @@
 //! Jobs that run without a terminal: `run --detach`, `jobs`, `logs` and `cancel`.
 //!
-//! Each job has a folder. Its process holds a lock in it as long as it lives, and writes its exit code there when it
-//! ends in order. A folder without a lock and without an exit code is that of a job that was killed.
+//! Each job has a folder. Its process holds a lock in it while it lives, and writes its exit code there when it ends
+//! normally. A folder with neither a held lock nor an exit code belongs to a job that was killed.
 
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
@@ -24,16 +24,16 @@ use crate::args::{CancelArgs, JobsArgs, JobsFarArgs, LogsArgs};
 use crate::site_id::{SiteId, far};
 use crate::{carried, json, output};
 
-/// How many words are put after a carried command: `--from SITE --sites FILE`.
+/// Number of words inserted after a carried command: `--from SITE --sites FILE`.
 const CARRIED_WORDS: usize = 4;
-/// Ended jobs that are kept.
+/// Number of ended jobs that are kept.
 const KEPT: usize = 100;
-/// How long a job may take to begin, and how long to end after a signal.
+/// Time limit for a job's start, and for its end after a signal.
 const BEGIN: Duration = Duration::from_secs(10);
 const END: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_millis(50);
 
-/// What was typed, and where.
+/// The command line of a job, and where it was typed.
 #[derive(Debug, Serialize, Deserialize)]
 struct Typed {
     command: Vec<String>,
@@ -48,9 +48,9 @@ struct Typed {
 enum State {
     Running,
     Ended,
-    /// It ended and left no exit code.
+    /// Ended without an exit code.
     Killed,
-    /// On another machine; only that machine knows whether it runs.
+    /// Runs or ran on another machine; only that machine knows its state.
     Elsewhere,
 }
 
@@ -59,26 +59,26 @@ struct Job {
     id: u32,
     state: State,
     exit_code: Option<i32>,
-    /// The site that it belongs to, if its user is elsewhere.
+    /// The job's site, if its user is elsewhere.
     #[serde(skip_serializing_if = "Option::is_none")]
     site: Option<String>,
     #[serde(flatten)]
     typed: Typed,
-    /// Seconds since 1970; `None` while it runs or where only another machine knows.
+    /// Seconds since 1970; `None` while it runs or if only another machine knows.
     ended: Option<u64>,
     #[serde(skip)]
     folder: PathBuf,
 }
 
-/// Starts `landbridge` with these words in a process that does not need this terminal; prints the job's id. `from`: the
-/// site that `--from` names.
+/// Starts `landbridge` with these words in a process without a terminal, and prints the job's id. `from`: the site
+/// given by `--from`.
 pub(crate) fn detach(words: &[OsString], from: Option<&str>) -> Result<i32> {
     let all = folder()?;
     private(&all)?;
     forget_old(&all);
     let (id, folder) = fresh(&all)?;
     let directory = std::env::current_dir().context("the working directory")?;
-    // A carried command has the site and its sites file first, which its user did not type.
+    // In a carried command, the site and its sites file come first; its user did not type them.
     let added = if carried::is_carried() { CARRIED_WORDS } else { 0 };
     let shown = words.iter().enumerate().filter(|(at, _)| !(1..=added).contains(at)).map(|(_, word)| word);
     let typed = Typed {
@@ -95,7 +95,7 @@ pub(crate) fn detach(words: &[OsString], from: Option<&str>) -> Result<i32> {
     // The terminal will be closed; a file or a pipe stays readable.
     let stdin = match io::stdin().is_terminal() {
         true => Stdio::null(),
-        // The connection will be closed too.
+        // The ssh connection will be closed too.
         false if carried::is_carried() => kept_input(&folder.join("input"))?,
         false => Stdio::inherit(),
     };
@@ -120,7 +120,7 @@ pub(crate) fn detach(words: &[OsString], from: Option<&str>) -> Result<i32> {
     Ok(0)
 }
 
-/// All of standard input, in a file from which the job reads it.
+/// Copies all of standard input to a file for the job.
 fn kept_input(path: &Path) -> Result<Stdio> {
     let keep = || -> io::Result<File> {
         let mut file = File::options().read(true).write(true).create_new(true).open(path)?;
@@ -148,7 +148,7 @@ pub(crate) fn become_detached(folder: &Path, work: impl FnOnce() -> Result<i32>)
     result
 }
 
-/// Shows the jobs of this machine, and those of the site to which jobs are carried from here.
+/// Shows the jobs of this machine, and those of the site that jobs are carried to.
 pub(crate) fn jobs(args: &JobsArgs) -> Result<i32> {
     let from = args.far.from.as_deref();
     let mut jobs = all(&known()?)?;
@@ -190,7 +190,7 @@ pub(crate) fn jobs(args: &JobsArgs) -> Result<i32> {
     Ok(0)
 }
 
-/// The jobs that a site lists.
+/// The jobs listed by a site.
 #[derive(Deserialize)]
 struct SiteJobs {
     jobs: Vec<serde_json::Value>,
@@ -204,7 +204,7 @@ fn site_of(id: &SiteId, args: &JobsFarArgs) -> Result<Option<(Sites, Site)>> {
     }
 }
 
-/// Prints what a job has written, and with `-f` what it writes until it ends.
+/// Prints a job's output so far, and with `-f` further output until the job ends.
 pub(crate) fn logs(args: &LogsArgs) -> Result<i32> {
     let number = args.id.number;
     if let Some((sites, site)) = site_of(&args.id, &args.far)? {
@@ -222,7 +222,7 @@ pub(crate) fn logs(args: &LogsArgs) -> Result<i32> {
         File::open(through(&held, b"output")).with_context(|| job.folder.join("output").display().to_string())?;
     let mut at = 0;
     loop {
-        // Checked before reading, so that nothing the job writes before its end is missed.
+        // Check before reading, so that output written just before the end is not missed.
         let over = !args.follow || find(&all, number)?.0.state != State::Running;
         file.seek(SeekFrom::Start(at))?;
         let mut piece = Vec::new();
@@ -255,7 +255,7 @@ pub(crate) fn cancel(args: &CancelArgs) -> Result<i32> {
     }
     let pid = read(&through(&held, b"pid")).trim().parse().ok().and_then(Pid::from_raw);
     let pid = pid.with_context(|| format!("job {}: {} has no process id", job.id, job.folder.join("pid").display()))?;
-    // As with Ctrl-C, the second signal does not wait for the ranks.
+    // As with Ctrl-C, the second signal ends the job without waiting for its ranks.
     for signal in [Signal::TERM, Signal::TERM, Signal::KILL] {
         if kill_process(pid, signal).is_err() {
             break;
@@ -283,7 +283,7 @@ fn folder() -> Result<PathBuf> {
     Ok(state.join("landbridge/jobs"))
 }
 
-/// The folder of all jobs, which nobody else may have written to: what is in it decides which process is ended.
+/// The folder of all jobs. Only this user may have write access: its contents decide which process is killed.
 fn known() -> Result<PathBuf> {
     let all = folder()?;
     if all.symlink_metadata().is_ok() {
@@ -296,7 +296,7 @@ fn private(all: &Path) -> Result<()> {
     Folder::make_private(all).map(drop).with_context(|| all.display().to_string())
 }
 
-/// A new job's folder, which no other job gets and only its owner can read.
+/// Creates a new job's folder, unique and readable by its owner only.
 fn fresh(all: &Path) -> Result<(u32, PathBuf)> {
     use std::os::unix::fs::DirBuilderExt;
     let mut id = numbers(all).into_iter().max().unwrap_or(0) + 1;
@@ -318,7 +318,7 @@ fn numbers(all: &Path) -> Vec<u32> {
 fn all(all: &Path) -> Result<Vec<Job>> {
     let mut numbers = numbers(all);
     numbers.sort_unstable();
-    // A folder without a description belongs to a job that is just being started.
+    // A folder without a description belongs to a job that is being started.
     Ok(numbers.into_iter().filter_map(|id| job(all, id)).map(|(job, _)| job).collect())
 }
 
@@ -326,10 +326,10 @@ fn find(all: &Path, id: u32) -> Result<(Job, Folder)> {
     job(all, id).with_context(|| format!("no job {id} in {}: `landbridge jobs` lists them", all.display()))
 }
 
-/// A job, and its folder, which is held so that all of it is read in one.
+/// A job and its folder. The folder stays open, so that all files are read from the same one.
 fn job(all: &Path, id: u32) -> Option<(Job, Folder)> {
     let folder = all.join(id.to_string());
-    // Another user's describes no job of this one.
+    // Ignore folders of other users: they describe no job of this one.
     let held = Folder::open(&folder).ok()?;
     let found = held.examine().ok()?;
     if found.st_uid != rustix::process::geteuid().as_raw() || found.st_mode & 0o022 != 0 {
@@ -339,7 +339,7 @@ fn job(all: &Path, id: u32) -> Option<(Job, Folder)> {
     let typed: Typed = serde_json::from_str(&read(&file("job.json"))).ok()?;
     let here = typed.host == host();
     let locked = here && is_locked(&file("lock"));
-    // Read after the lock was checked: the exit code is written before the lock is released.
+    // Read after the lock check: a job writes its exit code before it releases the lock.
     let exit_code = read(&file("exit")).trim().parse().ok();
     let state = match exit_code {
         Some(_) if !locked => State::Ended,
@@ -347,7 +347,7 @@ fn job(all: &Path, id: u32) -> Option<(Job, Folder)> {
         _ if locked => State::Running,
         _ => State::Killed,
     };
-    // Its exit code is the last thing that a job writes; a job that was killed was alive when it last wrote output.
+    // A job writes its exit code last; a killed job was alive when it last wrote output.
     let last = match state {
         State::Ended => Some("exit"),
         State::Killed => Some("output"),
@@ -358,7 +358,7 @@ fn job(all: &Path, id: u32) -> Option<(Job, Folder)> {
 }
 
 impl Job {
-    /// How long it ran, or has been running; `-` where only another machine knows.
+    /// The running time; `-` if only another machine knows.
     fn time(&self) -> String {
         match (&self.state, self.ended) {
             (State::Elsewhere, None) => "-".to_owned(),
@@ -374,7 +374,7 @@ fn is_locked(path: &Path) -> bool {
     flock(&file, FlockOperation::NonBlockingLockShared).is_err()
 }
 
-/// Removes the folders of ended jobs, except the newest.
+/// Removes the folders of ended jobs, except the newest [`KEPT`].
 fn forget_old(folder: &Path) {
     let Ok(jobs) = all(folder) else { return };
     let ended: Vec<Job> = jobs.into_iter().filter(|job| matches!(job.state, State::Ended | State::Killed)).collect();
@@ -384,7 +384,7 @@ fn forget_old(folder: &Path) {
     }
 }
 
-/// Replaces a file at once, so that a reader sees all of it or nothing.
+/// Replaces a file atomically, so that a reader sees all of the text or none.
 fn replace(path: &Path, text: &str) -> Result<()> {
     let new = path.with_extension("new");
     std::fs::write(&new, text).and_then(|()| std::fs::rename(&new, path)).with_context(|| path.display().to_string())

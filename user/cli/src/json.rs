@@ -1,9 +1,9 @@
-//! What `--json` prints: one object per line, with the number of its schema. See `docs/json.md`.
+//! Output of `--json`: one object per line, with the number of its schema. See `docs/json.md`.
 
 use serde::Serialize;
 use types::untrusted::acts;
 
-/// Incremented when a field changes its meaning or is removed; new fields leave it as it is.
+/// Incremented when a field changes its meaning or is removed; new fields do not change it.
 const SCHEMA: u32 = 1;
 
 #[derive(Serialize)]
@@ -18,8 +18,8 @@ pub(crate) fn object(value: impl Serialize) -> serde_json::Result<String> {
     Ok(escaped(&serde_json::to_string(&Versioned { schema: SCHEMA, value })?))
 }
 
-/// JSON in which no character acts on a terminal. serde_json escapes only those below U+0020; the others can stand only
-/// inside strings, where `\uXXXX` means the same.
+/// JSON without characters that act on a terminal. serde_json escapes only those below U+0020; the others can occur
+/// only inside strings, where `\uXXXX` means the same.
 pub(crate) fn escaped(json: &str) -> String {
     let mut text = String::with_capacity(json.len());
     for c in json.chars() {

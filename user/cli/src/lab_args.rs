@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
 
-/// How a lab keeps its sites apart.
+/// Isolation of the sites in a lab.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Isolation {
     /// Namespaces if this machine allows them, else loopback with a notice
@@ -35,7 +35,7 @@ pub(crate) enum Isolation {
         landbridge lab unplug b-gw1                 inside a lab: pull a host's cables (also kill, freeze, reset)"
 )]
 pub(crate) struct LabArgs {
-    /// Inside a lab.
+    /// A command inside a lab.
     #[command(subcommand)]
     pub command: Option<LabCommand>,
     /// Number of sites, called a, b, …
@@ -50,7 +50,7 @@ pub(crate) struct LabArgs {
     /// One-way delay between sites
     #[arg(long, default_value = "5ms", value_parser = lab::parse_time, value_name = "TIME")]
     pub delay: Duration,
-    /// Random addition to the delay, from 0 to this
+    /// Random addition to the delay, from 0 up to this time
     #[arg(long, default_value = "0", value_parser = lab::parse_time, value_name = "TIME")]
     pub jitter: Duration,
     /// Rate between sites, each direction; 0: unlimited
@@ -59,14 +59,14 @@ pub(crate) struct LabArgs {
     /// Rate of every network interface of nodes and gateways; 0: unlimited
     #[arg(long, default_value = "200mbit", value_parser = lab::parse_rate, value_name = "RATE")]
     pub nic_rate: lab::Rate,
-    /// The same for gateways alone [default: that of --nic-rate]
+    /// Rate of the gateways' network interfaces [default: that of --nic-rate]
     #[arg(long, value_parser = lab::parse_rate, value_name = "RATE")]
     pub gateway_nic_rate: Option<lab::Rate>,
-    /// How much of its rate a network interface lets through at once, after it had nothing to send: more costs the
-    /// emulation less, and short messages come sooner than over a real one
+    /// Burst size of a network interface after an idle time, as time at its rate: a larger one makes the emulation
+    /// cheaper, and lets short messages arrive sooner than on a real one
     #[arg(long, default_value = "0.4ms", value_parser = lab::parse_time, value_name = "TIME")]
     pub nic_burst: Duration,
-    /// Part of segments lost between sites, such as 0.01 or 1%
+    /// Fraction of segments lost between sites, such as 0.01 or 1%
     #[arg(long, default_value = "0", value_parser = lab::parse_loss, value_name = "PART")]
     pub loss: f64,
     /// Seed of loss and jitter
@@ -82,26 +82,25 @@ pub(crate) struct LabArgs {
     /// Let gateways forward IP, to measure direct routing
     #[arg(long)]
     pub route_directly: bool,
-    /// How sites are kept apart
+    /// Isolation of the sites
     #[arg(long, value_enum, default_value = "auto")]
     pub isolation: Isolation,
     /// `memory` of each gateway in the sites file
     #[arg(long, default_value = "256MiB", value_name = "SIZE")]
     pub gateway_memory: String,
-    /// TCP connections per trunk: what the sites file says about each gateway's links; without it the round trip
-    /// decides
+    /// TCP connections per trunk, written to the sites file for each gateway; without it the round trip decides
     #[arg(long, value_name = "N")]
     pub links: Option<u16>,
     /// Start this instead of `landbridge gateway` ({site}, {gateway}, {sites_file} are replaced); empty: no gateways
     #[arg(long, value_name = "COMMAND")]
     pub gateway_command: Option<String>,
-    /// A folder in /run that the nodes of each site share as a pool of memory, such as /run/pool
+    /// A folder in /run that the nodes of each site share as a memory pool, such as /run/pool
     #[arg(long, value_name = "DIR")]
     pub pool: Option<PathBuf>,
     /// The size of each pool [default: half of the machine's memory]
     #[arg(long, value_name = "SIZE", value_parser = types::quantity::parse_bytes, requires = "pool")]
     pub pool_size: Option<u64>,
-    /// A directory below /tmp, /dev/shm or /run that all hosts see
+    /// A directory below /tmp, /dev/shm or /run that all hosts share
     #[arg(long, value_name = "DIR")]
     pub visible: Vec<PathBuf>,
     /// Write the WAN's report here as JSON
@@ -115,10 +114,10 @@ pub(crate) struct LabArgs {
     pub program: Vec<OsString>,
 }
 
-/// What to do inside a lab.
+/// Commands inside a lab.
 #[derive(Debug, Subcommand)]
 pub(crate) enum LabCommand {
-    /// Run a command on another host of the lab around
+    /// Run a command on another host of the surrounding lab
     Enter {
         /// The host, such as b-n1 or a-gw1
         host: String,
@@ -126,24 +125,24 @@ pub(crate) enum LabCommand {
         #[arg(last = true, required = true, value_name = "COMMAND")]
         program: Vec<OsString>,
     },
-    /// End a host of the lab around, as if its power failed
+    /// End a host of the surrounding lab, as if its power failed
     ///
-    /// Its cables are cut first, so no other host hears of the end of its processes: there is no FIN, no RST, only
-    /// silence. A `lab enter` that runs something there stays silent too, until it gets a signal. The host does not
-    /// come back.
+    /// Its cables are cut first, so no other host is notified of the end of its processes: there is no FIN, no RST,
+    /// only silence. A `lab enter` that runs something there stays silent too, until it gets a signal. The host does
+    /// not come back.
     Kill {
         /// The host, such as b-n1 or a-gw1
         host: String,
     },
     /// Stop every process of a host (SIGSTOP), as if its system hung
     ///
-    /// The host's kernel still acknowledges what arrives, and nobody reads it. Commands for the host (`lab enter`) and
-    /// signals to them wait until it thaws. A host can freeze itself, but only another can thaw it.
+    /// The host's kernel still acknowledges incoming data, but no process reads it. Commands for the host (`lab enter`)
+    /// and signals to them wait until it thaws. A host can freeze itself, but only another can thaw it.
     Freeze {
         /// The host, such as b-n1 or a-gw1
         host: String,
     },
-    /// Let a frozen host go on
+    /// Let a frozen host continue
     Thaw {
         /// The host, such as b-n1 or a-gw1
         host: String,
@@ -151,8 +150,8 @@ pub(crate) enum LabCommand {
     /// Pull a host's cables, as if its switch port failed
     ///
     /// Nothing arrives and nothing leaves, on the site's switch and for a gateway also on the WAN. The host's
-    /// interfaces keep their carrier, so nothing but the silence tells anybody. `lab enter` still works, and what it
-    /// started still has its input and output.
+    /// interfaces keep their carrier, so only the silence shows the fault. `lab enter` still works, and its commands
+    /// keep their input and output.
     Unplug {
         /// The host, such as b-n1 or a-gw1
         host: String,
@@ -164,13 +163,13 @@ pub(crate) enum LabCommand {
     },
     /// Reset one established TCP connection of a host, as `ss -K` does
     ///
-    /// The peer receives an RST, the owner an error. Prints which connection it was: of several that match, the first
-    /// by peer and port.
+    /// The peer receives an RST, the owner an error. Prints the connection: if several match, the first by peer and
+    /// port.
     #[command(after_help = "Examples:\n  \
         landbridge lab reset a-n1 --to 10.1.0.102:7700\n  \
         landbridge lab reset a-n1 --to a-gw2 --of python")]
     Reset {
-        /// The host whose connection it is, such as a-n1 or a-gw1
+        /// The host that has the connection, such as a-n1 or a-gw1
         host: String,
         /// The peer, by address or (inside a site) by name [default: any]
         #[arg(long, value_name = "HOST[:PORT]")]
@@ -179,9 +178,9 @@ pub(crate) enum LabCommand {
         #[arg(long, value_name = "PROCESS")]
         of: Option<String>,
     },
-    /// Show (`report`) or change (`a b delay=50ms down`) the WAN of the lab around
+    /// Show (`report`) or change (`a b delay=50ms down`) the WAN of the surrounding lab
     Wan {
-        /// `report`, or two sites and what shall change between them
+        /// `report`, or two sites and the changes between them
         #[arg(required = true)]
         words: Vec<String>,
     },

@@ -1,5 +1,5 @@
-//! A gateway's log: which lines it has (`LANDBRIDGE_LOG`), and how they are written to standard error. While writing
-//! fails, lines are dropped and counted, because a full disk must not end a gateway.
+//! A gateway's log: its filter (`LANDBRIDGE_LOG`), and its output to standard error. While writing fails, lines are
+//! dropped and counted, because a full disk must not end a gateway.
 
 use std::ffi::OsStr;
 use std::io::{self, Write};
@@ -11,10 +11,10 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use types::untrusted::one_line;
 
-/// Filters what is logged.
+/// Name of the variable with the log filter.
 pub(crate) const VARIABLE: &str = "LANDBRIDGE_LOG";
 
-/// Lines lost since the last one that could be written.
+/// Number of lines lost since the last successful write.
 static LOST: AtomicU64 = AtomicU64::new(0);
 
 /// The variable's value is not a filter.
@@ -39,7 +39,7 @@ pub(crate) fn start(value: Option<&OsStr>) -> Result<(), FilterError> {
     Ok(())
 }
 
-/// A line of the log.
+/// Logs a line.
 pub(crate) fn note(text: &str) {
     let _ = Line::new().write_all(format!("landbridge: {text}\n").as_bytes());
 }
@@ -63,16 +63,16 @@ fn filter(value: &str) -> Result<Targets, FilterError> {
     Ok(targets)
 }
 
-/// Levels by name only. tracing also accepts numbers and empty text, whose meaning nobody remembers.
+/// Parses a level by name. tracing also accepts numbers and empty text, but those are hard to remember.
 fn level(name: &str) -> Option<LevelFilter> {
     if !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphabetic()) { name.parse().ok() } else { None }
 }
 
-/// A line of the log, which is written whole.
+/// A writer for one line of the log; it writes the line in one piece.
 pub(crate) struct Line;
 
 impl Line {
-    /// A writer for the subscriber, which takes one per line.
+    /// A writer for the subscriber, which creates one per line.
     pub(crate) fn new() -> Line {
         Line
     }
@@ -89,13 +89,13 @@ impl Write for Line {
     }
 }
 
-/// A record as one line in which nothing acts on a terminal: peers choose parts of what is logged.
+/// A record as one line without characters that act on a terminal: peers choose parts of log texts.
 fn line(record: &[u8]) -> String {
     let text = String::from_utf8_lossy(record);
     format!("{}\n", one_line(text.strip_suffix('\n').unwrap_or(&text)))
 }
 
-/// Writes a line, preceded by the number of lost ones, or counts it as lost.
+/// Writes a line, preceded by the number of lost lines, or counts it as lost.
 fn write(to: &mut impl Write, line: &[u8], lost: &AtomicU64) {
     let before = lost.load(Relaxed);
     let told = match before {

@@ -124,7 +124,7 @@ fn main() -> ExitCode {
     };
     match result {
         Ok(code) => exit(code),
-        // As a program without a handler of SIGPIPE ends.
+        // A program without a SIGPIPE handler ends with this code too.
         Err(error) if output::is_closed(&error) => ExitCode::from(141),
         Err(error) => {
             output::note(&whole(&error));
@@ -139,7 +139,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// What was typed is wrong, though not by its form alone, which is looked at first. The exit code is the same.
+/// An option has a wrong value that only a check beyond its syntax finds. The exit code is that of a syntax error.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 struct WrongOption(String);
@@ -148,12 +148,12 @@ fn wrong(problem: impl std::fmt::Display) -> anyhow::Error {
     WrongOption(problem.to_string()).into()
 }
 
-/// The user has pressed Ctrl-C before anything was changed.
+/// The user pressed Ctrl-C before anything was changed.
 #[derive(Debug, thiserror::Error)]
 #[error("interrupted: the sites file is as it was")]
 struct Interrupted;
 
-/// The error and its causes in one line. Many errors have their cause in their own text already.
+/// The error and its causes in one line. Causes that the error's own text already contains are skipped.
 fn whole(error: &anyhow::Error) -> String {
     error.chain().skip(1).fold(error.to_string(), |text, cause| {
         let cause = cause.to_string();
@@ -166,10 +166,10 @@ fn exit(code: i32) -> ExitCode {
     ExitCode::from(if code != 0 && code & 0xff == 0 { 1 } else { (code & 0xff) as u8 })
 }
 
-/// Fewest files that this program must be able to open for anything with connections.
+/// Minimum limit of open files for work with connections.
 const FILES: u64 = 32;
 
-/// A runtime that uses this thread alone. Its tasks end with it.
+/// A runtime on this thread only. Its tasks end with it.
 fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
     let files = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX);
     if files < FILES {

@@ -1,8 +1,8 @@
-//! The one way to standard output and standard error for what this program composes: nothing that acts on a terminal
-//! passes, although others make parts of the text.
+//! Standard output and standard error for text composed by this program. Characters that act on a terminal are escaped,
+//! because parts of the text come from others.
 //!
-//! What others write on purpose, such as the output of ranks, goes through [`raw`] and the functions after it.
-//! `scripts/invariants.py` lists the files that may use those, and lets no other file use the streams themselves.
+//! Output of other programs, such as ranks, passes through [`raw`] and the functions after it. `scripts/invariants.py`
+//! lists the files that may use those, and lets no other file use the streams themselves.
 
 use std::io::{self, IsTerminal, Write};
 use std::pin::Pin;
@@ -13,10 +13,10 @@ use launch::message::Stream;
 use tokio::io::AsyncWrite;
 use types::untrusted::{indented, printable, visible};
 
-/// Standard output's name in errors.
+/// Name of standard output in errors.
 const STDOUT: &str = "standard output";
 
-/// Whether the reader of standard output has closed it, as `head -1` does, and nothing else is wrong.
+/// Returns true if the only problem is that the reader closed standard output, as `head -1` does.
 pub(crate) fn is_closed(error: &anyhow::Error) -> bool {
     let closed = |e: &io::Error| e.kind() == io::ErrorKind::BrokenPipe && e.to_string().starts_with(STDOUT);
     error.root_cause().downcast_ref::<io::Error>().is_some_and(closed)
@@ -32,27 +32,27 @@ pub(crate) fn stderr() -> Visible<io::Stderr> {
     Visible { name: "standard error", to: io::stderr(), part: Vec::new() }
 }
 
-/// Whether what ranks have written to standard output and error ends within a line.
+/// True while the ranks' output on a stream, output or error, ends within a line.
 static OPEN: [AtomicBool; 2] = [AtomicBool::new(false), AtomicBool::new(false)];
 
 fn open(stream: Stream) -> &'static AtomicBool {
     &OPEN[usize::from(stream == Stream::Err)]
 }
 
-/// Ends a line that ranks have left unfinished: what follows is not theirs. `false`: the line is whole.
+/// Returns a newline if ranks have left a line unfinished, because the next text is not theirs; else nothing.
 fn ends_line(stream: Stream) -> &'static str {
     if open(stream).swap(false, Ordering::Relaxed) { "\n" } else { "" }
 }
 
-/// Writes a line to standard output, as one of its own whatever ranks have written.
+/// Writes a line to standard output, starting a new line if ranks have left one unfinished.
 ///
 /// # Errors
-/// The system's.
+/// System errors.
 pub(crate) fn line_of_its_own(text: &str) -> io::Result<()> {
     stdout().write_all(format!("{}{text}\n", ends_line(Stream::Out)).as_bytes())
 }
 
-/// What ranks or a mover write, unchanged, and as one piece with what others write meanwhile.
+/// Writes output of ranks or a mover unchanged, and not mixed with other writes.
 pub(crate) fn raw(stream: Stream, bytes: &[u8]) -> io::Result<()> {
     if let Some(last) = bytes.last() {
         open(stream).store(*last != b'\n', Ordering::Relaxed);
@@ -67,7 +67,7 @@ pub(crate) fn raw(stream: Stream, bytes: &[u8]) -> io::Result<()> {
     }
 }
 
-/// Standard output of a program that speaks to another one.
+/// Standard output of a program that talks to another one.
 pub(crate) fn raw_std() -> io::Stdout {
     io::stdout()
 }
@@ -82,9 +82,9 @@ pub(crate) fn raw_stderr() -> tokio::io::Stderr {
     tokio::io::stderr()
 }
 
-/// A message on standard error: `landbridge: ` and the text, whose further lines are indented.
+/// Prints a message on standard error: `landbridge: ` and the text, with further lines indented.
 pub(crate) fn note(text: &str) {
-    // Nobody is left to be told that standard error is closed.
+    // If standard error is closed, the error cannot be reported.
     let _ = io::stderr().write_all(format!("{}{}", ends_line(Stream::Err), line(text)).as_bytes());
 }
 
@@ -92,7 +92,7 @@ fn line(text: &str) -> String {
     format!("landbridge: {}\n", indented(text))
 }
 
-/// Draws the current line of a terminal again. Does nothing elsewhere.
+/// Redraws the current line of a terminal. Does nothing elsewhere.
 pub(crate) fn redraw(text: &str) {
     if io::stderr().is_terminal() {
         let _ = write!(io::stderr(), "\r\x1b[K{}", printable(text));
@@ -113,12 +113,12 @@ pub(crate) fn clear_screen() {
     }
 }
 
-/// Escapes what acts on a terminal, except line breaks and tabs.
+/// Escapes characters that act on a terminal, except line breaks and tabs.
 pub(crate) struct Visible<W> {
-    /// Of the stream, for errors.
+    /// Name of the stream, for errors.
     name: &'static str,
     to: W,
-    /// The beginning of a character whose end has not been written yet.
+    /// The first bytes of a character that has not been completed yet.
     part: Vec<u8>,
 }
 
@@ -147,7 +147,7 @@ impl<W: Write> Write for Visible<W> {
     }
 }
 
-/// Blocks while the reader of this process's output does.
+/// Blocks while the reader of this process's output blocks.
 impl<W: Write + Unpin> AsyncWrite for Visible<W> {
     fn poll_write(self: Pin<&mut Self>, _: &mut task::Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         Poll::Ready(self.get_mut().write(bytes))

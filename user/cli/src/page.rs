@@ -1,4 +1,4 @@
-//! `landbridge page`: the address of a gateway's page, on whatever machine this is typed.
+//! `landbridge page`: the address of a gateway's page, on a site's machine or any other.
 
 use std::io::Write;
 
@@ -9,7 +9,8 @@ use crate::args::PageArgs;
 use crate::sites_add::asking;
 use crate::{carried, runtime, sites_file};
 
-/// Prints the address. On a machine that is no site, forwards the page until interrupted. Returns the exit code.
+/// Prints the address. On a machine that belongs to no site, forwards the page until interrupted. Returns the exit
+/// code.
 pub(crate) fn page(args: &PageArgs) -> Result<i32> {
     let path = sites_file::locate(&args.sites)?;
     let sites = sites_file::read(&path)?;

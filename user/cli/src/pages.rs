@@ -1,4 +1,4 @@
-//! The commands, the settings and the file names of the pages, checked against this program and this tree.
+//! Checks the commands, settings and file names in the documentation pages against this program and this tree.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use types::SitesFile;
 use crate::args::{Cli, Command};
 use crate::{parts, words};
 
-/// What stands for a value in the pages, and a value.
+/// Placeholders in the pages, and values for them.
 const PLACEHOLDERS: [(&str, &str); 9] = [
     ("=N", "=2"),
     (" N", " 2"),
@@ -27,7 +27,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap().to_owned()
 }
 
-/// The pages for users, by their paths.
+/// The documentation pages for users, with their paths.
 fn pages() -> Vec<(String, String)> {
     let root = root();
     let below = |folder: &str| std::fs::read_dir(root.join(folder)).unwrap().map(|entry| entry.unwrap().path());
@@ -44,12 +44,12 @@ fn pages() -> Vec<(String, String)> {
 /// A piece of code in a page.
 struct Code {
     line: usize,
-    /// The word after the fence; `None`: in the text.
+    /// The word after the fence; `None`: inline code.
     kind: Option<String>,
     text: String,
 }
 
-/// Fenced and indented blocks, and code in the text.
+/// Fenced and indented blocks, and inline code.
 fn code(page: &str) -> Vec<Code> {
     let (mut found, mut prose, mut open) = (Vec::new(), String::new(), None::<Code>);
     for (line, text) in page.lines().enumerate() {
@@ -80,7 +80,7 @@ fn code(page: &str) -> Vec<Code> {
     found
 }
 
-/// The words of a line, as a shell separates them, up to what the shell itself would take.
+/// Splits a line into words as a shell does, up to the first character with a meaning for the shell.
 fn shell_words(line: &str) -> Vec<String> {
     let (mut words, mut word, mut quote) = (Vec::new(), None::<String>, None);
     for c in line.chars() {
@@ -100,7 +100,7 @@ fn shell_words(line: &str) -> Vec<String> {
     words
 }
 
-/// The command lines of this program in a page: where they are, the words, and whether all of it is there to be typed.
+/// The command lines of this program in a page: line number, words, and whether the command is complete.
 fn commands(page: &str) -> Vec<(usize, Vec<String>, bool)> {
     let mut found = Vec::new();
     for Code { line, kind, text } in code(page) {
@@ -110,7 +110,7 @@ fn commands(page: &str) -> Vec<(usize, Vec<String>, bool)> {
         }
         for (at, text) in text.lines().enumerate() {
             let text = text.strip_prefix("$ ").unwrap_or(text);
-            // What an option may be, and what is left out.
+            // Skip syntax descriptions and abbreviated commands.
             if !text.starts_with("landbridge ") || text.contains(['…', '[', '$', '{']) {
                 continue;
             }
@@ -126,7 +126,7 @@ fn commands(page: &str) -> Vec<(usize, Vec<String>, bool)> {
     found
 }
 
-/// Why this program does not understand a command line.
+/// The reason why this program rejects a command line.
 fn fault(typed: &[String], whole: bool) -> Option<String> {
     let words = words::plain(typed.iter().map(OsString::from), &Cli::command());
     let error = match Cli::try_parse_from(&words).map(|cli| cli.command) {
@@ -161,21 +161,21 @@ fn every_command_in_the_pages_is_understood() {
     }
     assert!(seen > 100, "only {seen} commands: have the pages another layout now?");
     assert!(faults.is_empty(), "\n{}", faults.join("\n"));
-    // A check that finds nothing proves nothing.
+    // Test the check itself: it must find wrong commands.
     let wrong = "    landbridge run -n 4\n```sh\nlandbridge sites ad lyon me@x\n```\n`landbridge stage\nmove --to x`";
     let found = commands(wrong);
     let found: Vec<_> = found.iter().map(|(line, typed, whole)| (*line, fault(typed, *whole).is_some())).collect();
     assert_eq!(found, [(1, true), (3, true), (5, true)]);
 }
 
-/// A sites file around a part of one.
+/// Completes a part of a sites file.
 fn completed(part: &str) -> String {
     let fingerprint = format!("fingerprint = \"sha256:{}\"\n", "0".repeat(64));
     let batch = ["\"slurm\"", "\"pbs\""].iter().any(|kind| part.contains(&format!("kind = {kind}")));
     let part: String = part.lines().filter(|line| line.trim() != "…").map(|line| format!("{line}\n")).collect();
     let begin = if part.contains("[[site]]") { "" } else { "[[site]]\nname = \"lyon\"\n" };
     let mut text = format!("{begin}{part}");
-    // Single values come before tables.
+    // In TOML, single values must precede tables.
     if !part.contains("fingerprint") {
         let first = text.find("name = ").unwrap();
         text.insert_str(first, &fingerprint);
@@ -219,14 +219,14 @@ fn every_part_of_a_sites_file_in_the_pages_is_accepted() {
     assert!(SitesFile::parse(&wrong, "x").unwrap_err().to_string().contains("nodeservice"));
 }
 
-/// Paths of this tree in a page's code.
+/// Paths in this tree that a page's code mentions.
 fn paths(page: &str) -> Vec<(usize, String)> {
     let folders: Vec<String> = std::fs::read_dir(root())
         .unwrap()
         .map(|entry| entry.unwrap())
         .filter(|entry| entry.path().is_dir())
         .map(|entry| entry.file_name().to_string_lossy().into_owned())
-        // Commands make these.
+        // Commands create these folders.
         .filter(|name| !["target", "out"].contains(&name.as_str()))
         .collect();
     let in_tree = |word: &&str| {
@@ -247,7 +247,7 @@ fn paths(page: &str) -> Vec<(usize, String)> {
 
 #[test]
 fn every_file_of_the_tree_that_a_page_names_is_there() {
-    // A `make` in the page builds these.
+    // A `make` command in the page builds these.
     let built = ["examples/poisson/poisson", "python/dist"];
     let (mut faults, mut seen) = (Vec::new(), 0);
     for (name, page) in pages() {

@@ -1,4 +1,4 @@
-//! The programs of a job, typed as mpiexec separates them: `-n 1 ./a : -n 3 ./b`.
+//! The programs of a job, separated as for mpiexec: `-n 1 ./a : -n 3 ./b`.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -14,10 +14,10 @@ use launch::parts::PartWish;
 use crate::args::{Cli, RunArgs, SiteShare};
 use crate::words;
 
-/// What each program may have for itself; everything else holds for the whole job.
+/// Options that each program may set for itself; all others apply to the whole job.
 const OWN: [&str; 5] = ["ranks", "per_site", "variables", "wdir", "program"];
 
-/// A program, and the options that are its own.
+/// A program and its own options.
 #[derive(Debug)]
 pub(crate) struct TypedPart {
     pub ranks: Option<u32>,
@@ -41,7 +41,7 @@ impl TypedPart {
 /// The programs of a job.
 ///
 /// # Errors
-/// The options of one of them are wrong.
+/// The options of one program are wrong.
 pub(crate) fn parts(args: &RunArgs) -> Result<Vec<TypedPart>, clap::Error> {
     let cli = Cli::command();
     let Some(run) = cli.find_subcommand("run") else { return Ok(Vec::new()) };
@@ -56,7 +56,7 @@ pub(crate) fn parts(args: &RunArgs) -> Result<Vec<TypedPart>, clap::Error> {
     std::iter::once(Ok(first)).chain(programs.map(part)).collect()
 }
 
-/// A program that follows another. `typed`: its options, `--`, and the program with its arguments.
+/// Parses a program that follows another. `typed`: its options, `--`, and the program with its arguments.
 fn part(typed: &[OsString]) -> Result<TypedPart, clap::Error> {
     let mut run = Cli::command();
     let run = run.find_subcommand_mut("run").map(std::mem::take).unwrap_or_default();
@@ -79,16 +79,16 @@ fn part(typed: &[OsString]) -> Result<TypedPart, clap::Error> {
     Ok(TypedPart { ranks, per_site, variables, wdir, command: program })
 }
 
-/// Whether it is an argument, not a group of arguments.
+/// Returns true if the id is that of an argument, not of a group of arguments.
 fn run_has(run: &clap::Command, id: &clap::Id) -> bool {
     run.get_arguments().any(|arg| arg.get_id() == id)
 }
 
-/// The command line with the value that each variable has here, for programs that follow another: `-x NAME` is then
-/// understood on another machine. `words` have `--` before each program.
+/// Adds the local value to each `-x NAME` of later programs, so that the command line has the same meaning on another
+/// machine. `words` have `--` before each program.
 ///
 /// # Errors
-/// There is no such variable here.
+/// A variable is not set here.
 pub(crate) fn with_values(words: Vec<OsString>) -> Result<Vec<OsString>> {
     let cli = Cli::command();
     let Some(run) = cli.find_subcommand("run") else { return Ok(words) };

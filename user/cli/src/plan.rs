@@ -45,13 +45,13 @@ pub(crate) struct BroadcastArgs {
     pub json: bool,
 }
 
-/// The longest bar of the table, in columns.
+/// Width of the longest bar in the table, in columns.
 const BAR: f64 = 24.0;
 
-/// The most trees of the schedule that is chosen: as many as a broadcast between sites may use.
+/// Maximum number of trees in the chosen schedule: the limit for a broadcast between sites.
 const MOST_TREES: usize = 64;
 
-/// What the linear programs may take here: enough for the optimum of about 200 nodes.
+/// Limit for the linear programs: enough for the optimum of about 200 nodes.
 const EFFORT: Effort = Effort { rounds: 4000, gap: 1e-9 };
 
 pub(crate) fn plan(args: &PlanArgs) -> Result<i32> {
@@ -60,7 +60,7 @@ pub(crate) fn plan(args: &PlanArgs) -> Result<i32> {
     }
 }
 
-/// Plans, prints, and returns the exit code.
+/// Plans, prints the result, and returns the exit code.
 fn broadcast(args: &BroadcastArgs) -> Result<i32> {
     let algorithms = match args.algorithm.as_str() {
         "all" => Algorithm::ALL.to_vec(),
@@ -102,7 +102,7 @@ struct Bounds {
     one_port: Packing,
     multi_port: Packing,
     uplinks: f64,
-    /// For few nodes: the best single tree in a model.
+    /// For few nodes: the best single tree in each of two models.
     optima: Vec<(Model, Tree, f64)>,
 }
 
@@ -195,7 +195,7 @@ fn many(trees: usize) -> String {
     if trees == 1 { "1 tree".to_owned() } else { format!("{trees} trees at once") }
 }
 
-/// One row for each algorithm, the fastest in MPPKT first, with a bar of its time there.
+/// One row for each algorithm, the fastest in MPPKT first, with a bar of its time in that model.
 fn table(results: &[Planned], bounds: &Bounds) -> String {
     let last = Model::ALL.len() - 1;
     let mut rows: Vec<&Planned> = results.iter().collect();
@@ -219,13 +219,13 @@ fn table(results: &[Planned], bounds: &Bounds) -> String {
     text + "of bound: the rate of a long message over this tree, in parts of the highest rate below; bar: MPPKT\n"
 }
 
-/// The tree as lines, children in the order in which they are served, with the rate and the latency of each edge.
+/// Draws the tree as lines, with the rate and latency of each edge. Children are in the order in which they are served.
 fn drawn(instance: &Instance, planned: &Planned) -> String {
     let children = planned.tree.children();
     let last = Model::ALL.len() - 1;
     let arrivals = Model::ALL[last].arrivals(instance, &planned.tree);
     let mut text = format!("{}\n", planned.tree.root());
-    // (node, what stands before its line, whether it is its parent's last child), the next one last.
+    // Stack of (node, text before its line, true for its parent's last child); the next node is the last element.
     let mut waiting: Vec<(usize, String, bool)> = Vec::new();
     let push = |waiting: &mut Vec<(usize, String, bool)>, node: usize, before: &str| {
         let below = children[node].iter().enumerate().rev();
@@ -244,7 +244,7 @@ fn drawn(instance: &Instance, planned: &Planned) -> String {
     text
 }
 
-/// Three digits and a unit.
+/// A time with three digits and a unit.
 fn seconds(time: f64) -> String {
     match time {
         time if time >= 99.95 => format!("{time:.0} s"),

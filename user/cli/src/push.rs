@@ -13,7 +13,7 @@ use crate::sites_add::asking;
 use crate::sites_args::PushArgs;
 use crate::{runtime, sites_file};
 
-/// Copies, prints, and returns the exit code.
+/// Copies the files, prints the result, and returns the exit code.
 pub(crate) fn push(args: &PushArgs) -> Result<i32> {
     let path = sites_file::locate(&args.sites)?;
     let sites = sites_file::read(&path)?;
@@ -30,7 +30,7 @@ pub(crate) fn push(args: &PushArgs) -> Result<i32> {
     Ok(i32::from(!ok))
 }
 
-/// Before a job: copies what `run --push` names to these sites, or to all sites if the list is empty.
+/// Before a job: copies the paths of `run --push` to these sites, or to all sites if the list is empty.
 pub(crate) fn before_run(sites: &Sites, names: &[String], paths: &[PathBuf]) -> Result<()> {
     if paths.is_empty() {
         return Ok(());

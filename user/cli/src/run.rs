@@ -33,7 +33,7 @@ use crate::stage_beside::Overlap;
 use crate::terminal::Terminal;
 use crate::{carried, gateway_again, jobs, json, parts, push, runtime, sites_file, stage_beside, wrong};
 
-/// Runs the job and gives the exit code. `words`: the whole command line.
+/// Runs the job and returns the exit code. `words`: the whole command line.
 pub(crate) fn run(args: RunArgs, words: Vec<OsString>) -> Result<i32> {
     let parts = parts::parts(&args).unwrap_or_else(|error| error.exit());
     if args.detach && is_typed_here(&args)? {
@@ -50,7 +50,7 @@ pub(crate) fn run(args: RunArgs, words: Vec<OsString>) -> Result<i32> {
     let mut sites = whole.clone();
     let wishes: Vec<PartWish> = parts.iter().map(TypedPart::wish).collect();
     let Joined { ranks, per_site, firsts } = join(&mut sites.file, &wishes).map_err(wrong)?;
-    // Ranks on one machine have nowhere else to go, so it needs no `slots`.
+    // Ranks on one machine have no other node, so it needs no `slots`.
     let fill = args.map_by == MapBy::Slot && matches!(origin, Origin::File(_));
     let mut wish = Wish { ranks, ranks_per_node: args.ranks_per_node, fill, per_site };
     let hosts = hosts(&args)?;
@@ -85,11 +85,11 @@ pub(crate) fn run(args: RunArgs, words: Vec<OsString>) -> Result<i32> {
         }
     }
     hosts::choose(&mut sites.file, &mut wish, &hosts, movers).map_err(wrong)?;
-    // Nodes that are not the batch job's are those of a node service.
+    // Nodes outside the batch job belong to a node service.
     let of_job = |held: &HeldAllocation, name: &str| name == FORWARDER || held.nodes.iter().any(|own| own.name == name);
     let held =
         held.filter(|held| sites.site(&home).is_ok_and(|site| site.nodes.iter().all(|node| of_job(held, &node.name))));
-    // Wrong numbers and unknown sites are reported before the network is tried.
+    // Report wrong numbers and unknown sites before using the network.
     let checked = counts(&sites.file, &wish);
     if !matches!(checked, Err(SpreadError::NoNumber)) {
         checked.map_err(not_to_be_spread)?;
@@ -102,7 +102,7 @@ pub(crate) fn run(args: RunArgs, words: Vec<OsString>) -> Result<i32> {
                 site.name
             )));
         }
-        // A detached job outlives the terminal.
+        // A detached job outlives the terminal, so it does not read from it.
         let input = typed.input != InputTo::None && !(detach && std::io::stdin().is_terminal());
         return carried::run(&whole, site, with_hosts(parts::with_values(words)?, &hosts), input);
     }
@@ -142,7 +142,7 @@ pub(crate) fn run(args: RunArgs, words: Vec<OsString>) -> Result<i32> {
     let mut summary = runtime.block_on(launch::launcher::run(request, source, terminal));
     gateway.map_or(Ok(()), alone::Running::end)?;
     if let Some(failure) = &summary.failure {
-        // One line, because the last line names what was lost.
+        // A single line, because the last line names the failure.
         let advice = file.and_then(|file| gateway_again::advice(&file, &whole, &own, failure));
         let advice = advice.map_or(String::new(), |advice| format!("; {advice}"));
         crate::output::note(&format!("{failure}{advice}"));
@@ -163,7 +163,7 @@ pub(crate) fn run(args: RunArgs, words: Vec<OsString>) -> Result<i32> {
     Ok(exit_code)
 }
 
-/// An option is wrong, or a site has no room for what is asked of it.
+/// Classifies the error: an option is wrong, or a site is too small for the job.
 fn not_to_be_spread(error: SpreadError) -> anyhow::Error {
     match error {
         SpreadError::Full { .. } | SpreadError::AllFull { .. } | SpreadError::NoSlots { .. } => error.into(),
@@ -171,7 +171,7 @@ fn not_to_be_spread(error: SpreadError) -> anyhow::Error {
     }
 }
 
-/// What a script gets.
+/// The JSON summary, with the result of staging.
 #[derive(Serialize)]
 struct WithStaging {
     #[serde(flatten)]
@@ -180,10 +180,10 @@ struct WithStaging {
     staged: Option<Overlap>,
 }
 
-/// Where the sites of a job come from.
+/// Origin of a job's sites.
 enum Origin {
     File(PathBuf),
-    /// There is no sites file.
+    /// Without a sites file.
     ThisMachine(Box<Alone>),
 }
 
@@ -195,7 +195,7 @@ fn origin(args: &RunArgs, parts: &[TypedPart]) -> Result<Origin> {
     Ok(Origin::ThisMachine(Box::new(Alone::new()?)))
 }
 
-/// The nodes that the user named.
+/// The nodes given by the user.
 fn hosts(args: &RunArgs) -> Result<Vec<Host>> {
     let Some(file) = &args.hostfile else { return Ok(args.hosts.clone()) };
     let text = std::fs::read(file).with_context(|| format!("--hostfile {}", file.display()))?;
@@ -206,13 +206,13 @@ fn hosts(args: &RunArgs) -> Result<Vec<Host>> {
     Ok(hosts)
 }
 
-/// Whether the job is started on this machine, not carried to a site.
+/// Returns true if the job is started on this machine, not carried to a site.
 fn is_typed_here(args: &RunArgs) -> Result<bool> {
     let Some(file) = sites_file::find(&args.sites)? else { return Ok(true) };
     Ok(carried::destination(&sites_file::read(&file)?, args.from.as_deref()).is_none())
 }
 
-/// The command line with the nodes that a hostfile of this machine names.
+/// Replaces `--hostfile` in the command line by the nodes of that file.
 fn with_hosts(mut words: Vec<OsString>, hosts: &[Host]) -> Vec<OsString> {
     let end = words.iter().position(|word| word == "--").unwrap_or(words.len());
     let is = |word: &OsString, start: &str| word.as_encoded_bytes().starts_with(start.as_bytes());
@@ -225,14 +225,14 @@ fn with_hosts(mut words: Vec<OsString>, hosts: &[Host]) -> Vec<OsString> {
     words
 }
 
-/// An option that names a file of this machine.
+/// The first option that names a file of this machine.
 fn local_files(args: &RunArgs) -> Option<&'static str> {
     let here =
         args.beside.names_this_machine().then_some("--stage-in from a path or --stage-out to a path without a site");
     here.or(args.output_filename.as_ref().map(|_| "--output-filename"))
 }
 
-/// What was typed, for whichever site it is. `firsts`: the first rank of each program.
+/// The command as typed, valid at any site. `firsts`: the first rank of each program.
 fn typed(args: &RunArgs, parts: Vec<TypedPart>, firsts: &[u32]) -> Result<Typed> {
     let bind = args.bind_to.map(|to| (b"LANDBRIDGE_BIND".to_vec(), to.value().into()));
     let collectives = args.collectives.map(|whose| (layer::VARIABLE.into(), whose.value().into()));
@@ -255,7 +255,7 @@ fn typed(args: &RunArgs, parts: Vec<TypedPart>, firsts: &[u32]) -> Result<Typed>
     Ok(Typed { input: args.stdin, raw: args.raw, ..of_parts(parts, args.mpi) })
 }
 
-/// One program that is the same at all sites.
+/// One program, the same at all sites.
 pub(crate) fn program(words: Vec<OsString>) -> Result<Typed> {
     let part = tailor::TypedPart { part: command(words)?, ..tailor::TypedPart::default() };
     Ok(of_parts(vec![part], Mpi::Auto))
@@ -266,7 +266,7 @@ fn command(words: Vec<OsString>) -> Result<Part> {
     Ok(Part { command, directory: working_directory()?.into_os_string().into_vec(), ..Part::default() })
 }
 
-/// These programs in this environment.
+/// A command with these programs and this process's environment.
 fn of_parts(parts: Vec<tailor::TypedPart>, mpi: Mpi) -> Typed {
     let mpi = match mpi {
         Mpi::Auto => MpiChoice::Auto,
@@ -278,7 +278,7 @@ fn of_parts(parts: Vec<tailor::TypedPart>, mpi: Mpi) -> Typed {
     Typed { parts, mpi, environment: travelling(std::env::vars_os()), input: InputTo::None, raw: false, homes: homes() }
 }
 
-/// Where the user typed this. By the name that the shell has for it, since links may lie differently at other sites.
+/// The working directory of the user. Prefers the shell's name for it, since links may differ at other sites.
 pub(crate) fn working_directory() -> Result<PathBuf> {
     if let Some(typed) = std::env::var_os(TYPED_DIRECTORY) {
         return Ok(typed.into());
@@ -289,7 +289,7 @@ pub(crate) fn working_directory() -> Result<PathBuf> {
     Ok(named.filter(same).unwrap_or(physical))
 }
 
-/// Shows what the job would be.
+/// Prints the placement of the job.
 fn show(file: &SitesFile, wish: &Wish, typed: &Typed, json: Option<Option<PathBuf>>) -> Result<i32> {
     let places = place(file, wish, typed).map_err(|failure| anyhow!(failure.to_string()))?;
     match json {
@@ -302,7 +302,7 @@ fn show(file: &SitesFile, wish: &Wish, typed: &Typed, json: Option<Option<PathBu
     Ok(0)
 }
 
-/// A line for each node and program, with the program where it is another than on the line before.
+/// A line for each node and program. The program is printed only if it differs from the previous line's.
 fn table(places: &[SitePlacement]) -> String {
     let mut rows = vec![["site", "node", "ranks", "program"].map(str::to_owned)];
     for place in places {

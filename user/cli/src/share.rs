@@ -9,14 +9,14 @@ use clap_complete::Shell;
 
 use crate::args::Cli;
 
-/// Each shell, and where below `share` it looks for completions of `landbridge`.
+/// The place of each shell's completions below `share`.
 const COMPLETIONS: [(Shell, &str); 3] = [
     (Shell::Bash, "bash-completion/completions/landbridge"),
     (Shell::Fish, "fish/vendor_completions.d/landbridge.fish"),
     (Shell::Zsh, "zsh/site-functions/_landbridge"),
 ];
 
-/// Writes everything below `folder`, and returns the exit code.
+/// Writes all files below `folder`, and returns the exit code.
 pub(crate) fn share(folder: &Path) -> Result<i32> {
     for (shell, place) in COMPLETIONS {
         let file = folder.join(place);
@@ -35,7 +35,8 @@ fn make(folder: &Path) -> Result<()> {
     fs::create_dir_all(folder).with_context(|| folder.display().to_string())
 }
 
-/// The command without hidden subcommands, which clap_complete would offer, and without what completions do not show.
+/// A copy of the command for completions: without hidden subcommands, which clap_complete would offer, and without
+/// texts that completions do not show.
 fn shown(command: &Command) -> Command {
     let below = command.get_subcommands().filter(|below| !below.is_hide_set()).map(shown);
     // Clap takes static names. Leaking them is harmless, because this process ends soon.

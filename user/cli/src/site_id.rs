@@ -1,4 +1,4 @@
-//! The number of a job or a transfer, with the site that it belongs to where this is typed elsewhere: `lyon/3`.
+//! The number of a job or a transfer, with its site if the user is elsewhere: `lyon/3`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,10 +10,10 @@ use types::sites::Site;
 use crate::args::SitesFileArgs;
 use crate::{carried, sites_file};
 
-/// A number that this machine or a site gave.
+/// A number assigned by this machine or by a site.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SiteId {
-    /// `None`: of this machine.
+    /// `None`: assigned by this machine.
     pub site: Option<String>,
     pub number: u32,
 }
@@ -44,14 +44,14 @@ impl fmt::Display for SiteId {
 }
 
 impl SiteId {
-    /// As it is printed here: with the site, if its user is elsewhere. `from`: the site that `--from` names.
+    /// The id as shown to the user: with the site, if the user is elsewhere. `from`: the site given by `--from`.
     pub(crate) fn shown(number: u32, from: Option<&str>) -> SiteId {
         SiteId { site: from.map(str::to_owned).filter(|_| carried::is_carried()), number }
     }
 }
 
-/// The site to which a command about jobs or transfers is carried from here, with the sites file that knows it.
-/// `named`: the site in an id. `None`: this machine is meant, or is the only one there is.
+/// The site that a command about jobs or transfers is carried to, with its sites file. `named`: the site in an id.
+/// `None`: the command is for this machine, or there is no sites file.
 pub(crate) fn far(args: &SitesFileArgs, named: Option<&str>) -> Result<Option<(Sites, Site)>> {
     let Some(path) = sites_file::find(args)? else {
         return named.map_or(Ok(None), |site| {

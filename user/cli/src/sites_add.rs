@@ -1,4 +1,4 @@
-//! `landbridge sites add`, `remove`, `list` and `status`, and the program at the other end.
+//! `landbridge sites add`, `remove`, `list` and `status`, and their remote end.
 
 use std::future::Future;
 use std::io::{IsTerminal, Write};
@@ -13,7 +13,7 @@ use crate::sites_args::{AddArgs, ListArgs, RemoveArgs};
 use crate::sites_check::table;
 use crate::{Interrupted, output, runtime, sites_file};
 
-/// Whether somebody can be asked for a password.
+/// Returns true if a user can be asked for a password.
 pub(crate) fn asking() -> bool {
     std::io::stdin().is_terminal() && std::io::stderr().is_terminal()
 }
@@ -38,7 +38,7 @@ pub(crate) fn add(args: AddArgs) -> Result<i32> {
         asking: asking(),
     };
     let outcome = runtime()?.block_on(async {
-        // Until something has changed, Ctrl-C ends this at once. After that it runs to its end, which takes seconds.
+        // Ctrl-C ends this at once until something has been changed. After that it completes, which takes seconds.
         let prepared = interruptible(async {
             let book = Book::change(&path, &mut Bar::new()).await?;
             prepare(book, wish, &mut Bar::new()).await
@@ -54,7 +54,7 @@ pub(crate) fn add(args: AddArgs) -> Result<i32> {
     Ok(i32::from(!outcome.ok))
 }
 
-/// Prints the outcome for people.
+/// Prints the outcome as text.
 pub(crate) fn print(file: &str, outcome: &Outcome) -> Result<()> {
     let mut text = table(file, &outcome.site, &outcome.findings, outcome.ok);
     for note in &outcome.notes {
@@ -150,7 +150,7 @@ pub(crate) fn status(args: &ListArgs) -> Result<i32> {
     Ok(i32::from(!ok))
 }
 
-/// The other end: answers the requests of a user's `sites` command, or becomes a job.
+/// The remote end: serves the requests of a user's `sites` command, or becomes a job.
 pub(crate) fn other_end() -> Result<i32> {
     let serving = setup::here::serve(BufReader::new(tokio::io::stdin()), output::raw_stdout());
     let runtime = runtime()?;

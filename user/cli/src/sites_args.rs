@@ -55,7 +55,7 @@ pub(crate) struct AddArgs {
     /// The site's name: letters, digits, `.`, `_` and `-`
     #[arg(value_name = "NAME")]
     pub name: String,
-    /// Its login node as you would give it to ssh: `[USER@]HOST[:PORT]`
+    /// Its login node in ssh's syntax: `[USER@]HOST[:PORT]`
     #[arg(value_name = "HOST")]
     pub place: Option<String>,
     /// Its nodes, such as n[1-4,7],big1, reached by ssh from the login node [default: from Slurm, else the login node]
@@ -67,16 +67,16 @@ pub(crate) struct AddArgs {
     /// Port of its gateway [default: the first free one from 7700]
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     pub port: Option<u16>,
-    /// Where other sites dial its gateway [default: HOST and the port]
+    /// Address at which other sites dial its gateway [default: HOST and the port]
     #[arg(long, value_name = "HOST[:PORT]")]
     pub advertise: Option<String>,
-    /// Other sites cannot dial it, so it dials them
+    /// Let it dial the other sites, because they cannot dial it
     #[arg(long)]
     pub dial_out: bool,
-    /// Never give other sites' gateways keys to log in there, even where a firewall lets only ssh pass
+    /// Never give other sites' gateways keys to log in there, even where a firewall lets only ssh through
     #[arg(long)]
     pub no_trunk_ssh: bool,
-    /// Where its own nodes dial its gateway [default: the address towards the first node]
+    /// Address at which its own nodes dial its gateway [default: the address towards the first node]
     #[arg(long, value_name = "HOST[:PORT]")]
     pub inside: Option<String>,
     /// Folder there for the copies [default: ~/.local/share/landbridge]
@@ -85,7 +85,7 @@ pub(crate) struct AddArgs {
     /// Copy the programs in this folder, built for that site's machines, instead of this command's own
     #[arg(long, value_name = "DIR")]
     pub programs: Option<PathBuf>,
-    /// Let its machine restart the gateway by itself, also after a reboot, by your systemd or your crontab there
+    /// Let its machine restart the gateway by itself, also after a reboot, through your systemd or your crontab there
     #[arg(long)]
     pub keep: bool,
     #[command(flatten)]
@@ -97,10 +97,10 @@ pub(crate) struct AddArgs {
     pub sites: SitesFileArgs,
 }
 
-/// Whose entries become ours.
+/// Sites to take over from other sites files.
 #[derive(Debug, Args)]
 pub(crate) struct NewcomersArgs {
-    /// Take over site SITE from another machine's sites file, which would ask for it; may be given several times
+    /// Take over site SITE from another machine's sites file without a question; may be given several times
     #[arg(long, value_name = "SITE")]
     pub accept: Vec<String>,
 }
@@ -117,10 +117,10 @@ pub(crate) struct InviteArgs {
     /// The site whose gateway the new site dials [default: the first that can be dialled]
     #[arg(long, value_name = "SITE")]
     pub at: Option<String>,
-    /// How long the ticket is valid
+    /// Validity of the ticket, in minutes
     #[arg(long, value_name = "N", default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..=1440))]
     pub minutes: u32,
-    /// Write the ticket to this new file, which nobody else can read, instead of printing it
+    /// Write the ticket to this new file, readable by you only, instead of printing it
     #[arg(long, value_name = "FILE", conflicts_with = "json")]
     pub ticket: Option<PathBuf>,
     /// Print as JSON
@@ -130,7 +130,7 @@ pub(crate) struct InviteArgs {
     pub sites: SitesFileArgs,
 }
 
-/// Make this machine a site by a ticket
+/// Make this machine a site, with a ticket
 #[derive(Debug, Args)]
 #[command(
     long_about = "Make this machine a site by a ticket that `landbridge sites invite` printed elsewhere. No ssh from \
@@ -155,10 +155,10 @@ pub(crate) struct JoinArgs {
     /// Port of its gateway [default: the first free one from 7700]
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     pub port: Option<u16>,
-    /// Where other sites can dial it after all
+    /// Address at which other sites can dial it, if there is one
     #[arg(long, value_name = "HOST[:PORT]")]
     pub advertise: Option<String>,
-    /// Where its own nodes dial its gateway
+    /// Address at which its own nodes dial its gateway
     #[arg(long, value_name = "HOST[:PORT]")]
     pub inside: Option<String>,
     /// Folder for the copies [default: ~/.local/share/landbridge]
@@ -182,7 +182,7 @@ pub(crate) struct RemoveArgs {
     /// The site
     #[arg(value_name = "NAME")]
     pub name: String,
-    /// Remove it even if jobs are open there or it cannot be reached
+    /// Remove it even if it has open jobs or cannot be reached
     #[arg(long)]
     pub force: bool,
     /// Print as JSON
@@ -265,7 +265,7 @@ pub(crate) struct ListArgs {
 pub(crate) struct LinksArgs {
     #[command(flatten)]
     pub sites: SitesFileArgs,
-    /// The site this is typed at [default: as for run]
+    /// The site where you type this command [default: as for run]
     #[arg(long, value_name = "SITE")]
     pub from: Option<String>,
     /// Print as JSON
@@ -274,7 +274,7 @@ pub(crate) struct LinksArgs {
     /// Print again every second until interrupted
     #[arg(long)]
     pub watch: bool,
-    /// First measure what is unknown or stale, pair by pair; waits for ranks to be quiet
+    /// First measure unknown and stale figures, pair by pair; waits until ranks are quiet
     #[arg(long)]
     pub measure: bool,
 }
@@ -292,19 +292,19 @@ pub(crate) struct LinksArgs {
 pub(crate) struct CheckArgs {
     #[command(flatten)]
     pub sites: SitesFileArgs,
-    /// The site this is typed at [default: as for run]
+    /// The site where you type this command [default: as for run]
     #[arg(long, value_name = "SITE")]
     pub from: Option<String>,
     /// Print as JSON
     #[arg(long)]
     pub json: bool,
-    /// No transfers between sites, only round trips
+    /// Measure only round trips, without transfers between sites
     #[arg(long)]
     pub quick: bool,
-    /// At sites with a batch system, run one task through it; otherwise only ask whether it would take a job
+    /// At sites with a batch system, run one task through it; by default only ask whether it would accept a job
     #[arg(long)]
     pub job: bool,
-    /// How long the job may wait in the queue
+    /// Time limit for the job in the queue
     #[arg(long, value_name = "TIME", default_value = "10min", requires = "job", value_parser = types::quantity::parse_duration)]
     pub wait: Duration,
     /// A program (and its MPI) to look for on every node

@@ -15,7 +15,7 @@ use crate::bar::Bar;
 use crate::sites_args::CheckArgs;
 use crate::{carried, output, run, runtime, sites_file};
 
-/// Checks, prints, and returns the exit code.
+/// Checks, prints the findings, and returns the exit code.
 pub(crate) fn check(args: CheckArgs) -> Result<i32> {
     let path = sites_file::locate(&args.sites)?;
     let sites = sites_file::read(&path)?;
@@ -30,7 +30,7 @@ pub(crate) fn check(args: CheckArgs) -> Result<i32> {
         let mut findings = check_with(&sites, &home, &program, job, &mut news).await;
         advise(&mut findings, &sites, &home, &path);
         let measured = measure(&sites, &home, !args.quick, progress).await;
-        // Measuring needs the gateway of the own site. If there is none, the findings have it.
+        // Measuring needs the own site's gateway. If that is down, the findings already report it.
         (findings, measured.unwrap_or_default())
     });
     output::clear();
@@ -50,7 +50,7 @@ pub(crate) fn check(args: CheckArgs) -> Result<i32> {
     Ok(i32::from(failed > 0))
 }
 
-/// Adds what starts a gateway again to the findings about gateways that do not answer.
+/// Adds the command that restarts a gateway to findings about gateways that do not answer.
 fn advise(findings: &mut [Finding], sites: &Sites, home: &str, file: &Path) {
     for finding in findings.iter_mut().filter(|finding| !finding.ok) {
         let is_gateway = finding.part.starts_with("gateway ") || finding.part == format!("trunk from {home}");
@@ -60,10 +60,10 @@ fn advise(findings: &mut [Finding], sites: &Sites, home: &str, file: &Path) {
     }
 }
 
-/// The findings about a site as a table for people. `ok`: the site itself works.
+/// The findings about a site as a table. `ok`: the site itself works.
 pub(crate) fn table(file: &str, home: &str, findings: &[Finding], ok: bool) -> String {
     let verdict = match findings.iter().filter(|finding| !finding.ok).count() {
-        // The exit code is that of the site.
+        // The exit code is for this site only.
         1 if ok => format!("site {home} works; 1 thing elsewhere does not\n"),
         failed @ 2.. if ok => format!("site {home} works; {failed} things elsewhere do not\n"),
         0 if !ok => format!("site {home} does not work yet\n"),
@@ -87,7 +87,7 @@ fn rows(file: &str, home: &str, findings: &[Finding]) -> String {
     text
 }
 
-/// A text of several lines, of which those after the first begin in this column.
+/// Indents all lines of a text after the first to this column.
 pub(crate) fn hanging(text: &str, column: usize) -> String {
     text.trim_end().replace('\n', &format!("\n{:column$}", ""))
 }
@@ -100,7 +100,7 @@ fn verdict(failed: usize) -> String {
     }
 }
 
-/// Round trips and rates between sites: a row per sender, a column per receiver, and the problems below.
+/// Round trips and rates between sites: a row per sender, a column per receiver, followed by the problems.
 fn matrix(pairs: &[Pair]) -> String {
     let mut sites: Vec<&str> = Vec::new();
     for site in pairs.iter().flat_map(|pair| [&pair.from, &pair.to]) {
@@ -199,7 +199,7 @@ kyoto to a: busy\\u{1b}
         assert!(table("f", "a", &[finding(true)], true).ends_with("everything works\n"));
         assert!(table("f", "a", &[finding(false)], false).ends_with("1 thing does not work\n"));
         assert!(table("f", "a", &[finding(false), finding(false)], false).ends_with("2 things do not work\n"));
-        // The exit code says whether the site works, and so does the line.
+        // The exit code and the last line both report whether the site itself works.
         assert!(table("f", "a", &[finding(false)], true).ends_with("site a works; 1 thing elsewhere does not\n"));
     }
 }

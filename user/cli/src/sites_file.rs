@@ -15,7 +15,7 @@ use crate::args::SitesFileArgs;
 const VARIABLE: &str = "LANDBRIDGE_SITES";
 const OWN_SITE: &str = "LANDBRIDGE_SITE_NAME";
 
-/// Where the sites file is.
+/// The path of the sites file. An error if there is none.
 pub(crate) fn locate(args: &SitesFileArgs) -> Result<PathBuf> {
     if let Some(path) = find(args)? {
         return Ok(path);
@@ -27,14 +27,14 @@ pub(crate) fn locate(args: &SitesFileArgs) -> Result<PathBuf> {
     )
 }
 
-/// Where it is; `None` if nobody has named one and there is none in the usual place.
+/// The path of the sites file. `None` if the user has named none and the default one does not exist.
 pub(crate) fn find(args: &SitesFileArgs) -> Result<Option<PathBuf>> {
     let path = place(args)?;
     let named = args.sites.is_some() || std::env::var_os(VARIABLE).is_some_and(|path| !path.is_empty());
     Ok(Some(path).filter(|path| named || path.exists()))
 }
 
-/// Where the sites file is or would be.
+/// The path of the sites file, whether it exists or not.
 pub(crate) fn place(args: &SitesFileArgs) -> Result<PathBuf> {
     if let Some(path) = &args.sites {
         return Ok(path.clone());
@@ -55,7 +55,7 @@ pub(crate) fn read(path: &Path) -> Result<Sites> {
     Ok(Sites { file, folder, secret: None })
 }
 
-/// The site of this machine: the one named by the user, else the first whose key can be read and whose gateway's
+/// The site of this machine: the one given by the user, else the first whose key is readable and whose gateway's
 /// machine answers.
 pub(crate) fn own_site(sites: &Sites, from: Option<&str>) -> Result<String> {
     let named = from.map(str::to_owned).or_else(named_site);
@@ -65,7 +65,7 @@ pub(crate) fn own_site(sites: &Sites, from: Option<&str>) -> Result<String> {
     }
     let usable: Vec<_> = sites.file.sites.iter().filter(|site| sites.client_secret(site).is_ok()).collect();
     let near = usable.iter().find(|site| site.gateways.iter().any(|gateway| answers(&gateway.inside)));
-    // If none answers, the first is used, and its error explains what is wrong.
+    // If none answers, use the first: connecting to it then reports the problem.
     let own = near.or(usable.first()).map(|site| site.name.clone());
     if let Some(own) = own {
         return Ok(own);
@@ -80,8 +80,8 @@ pub(crate) fn named_site() -> Option<String> {
     std::env::var(OWN_SITE).ok().filter(|name| !name.is_empty())
 }
 
-/// Whether a machine answers at this address, even if it refuses the connection: this site's gateway may be down, while
-/// gateways of other sites cannot be reached at their inside address at all.
+/// Returns true if a machine answers at this address, even if it refuses the connection: the own site's gateway may be
+/// down, while gateways of other sites are unreachable at their inside addresses.
 fn answers(address: &str) -> bool {
     let mut addresses = address.to_socket_addrs().into_iter().flatten().take(4);
     addresses.any(|address| match TcpStream::connect_timeout(&address, Duration::from_millis(500)) {

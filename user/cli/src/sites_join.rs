@@ -17,7 +17,7 @@ use crate::sites_add::{asking, print};
 use crate::sites_args::{InviteArgs, JoinArgs};
 use crate::{runtime, sites_file};
 
-/// Most bytes of a ticket.
+/// Maximum length of a ticket, in bytes.
 const MOST_TICKET: u64 = 4096;
 
 /// Prints a ticket, and returns the exit code.
@@ -51,7 +51,8 @@ pub(crate) fn invite(args: &InviteArgs) -> Result<i32> {
     Ok(0)
 }
 
-/// The ticket, from a file that others cannot read. On a command line all users see it, and a warning says so.
+/// Reads the ticket, from a file that only its owner can read. On the command line all users see it, so this warns
+/// then.
 fn read_ticket(args: &JoinArgs) -> Result<Ticket> {
     let text = match (&args.file, args.ticket.as_deref()) {
         (Some(path), _) => {

@@ -11,10 +11,10 @@ use tokio::time::{Instant, sleep};
 use crate::sites_args::LinksArgs;
 use crate::{carried, runtime, sites_file};
 
-/// How often the gateways are asked.
+/// Interval between requests to the gateways.
 const EVERY: Duration = Duration::from_secs(1);
 
-/// Prints what is known, and returns the exit code.
+/// Prints the known figures, and returns the exit code.
 pub(crate) fn links(args: &LinksArgs) -> Result<i32> {
     let path = sites_file::locate(&args.sites)?;
     let sites = sites_file::read(&path)?;
@@ -76,7 +76,7 @@ fn print(links: &Links, args: &LinksArgs, measured: bool) -> Result<()> {
     Ok(())
 }
 
-/// A row per sender, a column per receiver, and what to do about unknown figures below.
+/// A row per sender and a column per receiver, followed by advice about unknown figures.
 fn text(links: &Links, measured: bool) -> String {
     if links.sites.len() < 2 {
         return "the sites file has one site, so there are no links between sites\n".to_owned();

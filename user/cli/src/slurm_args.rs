@@ -10,7 +10,7 @@ use types::quantity::parse_bytes;
 use crate::args::SitesFileArgs;
 use crate::{slurm_check, slurm_hook, slurm_install, slurm_service, slurm_step, slurm_supervise};
 
-/// Where the service puts the copy of this program that users run, unless it is told otherwise.
+/// Default folder for the service's copy of this program that users run.
 pub(crate) const PROGRAMS: &str = "/var/lib/landbridge";
 
 /// Staging behind other users' jobs on a Slurm cluster: for its administrator
@@ -34,15 +34,15 @@ pub(crate) enum SlurmCommand {
         #[command(flatten)]
         sites: SitesFileArgs,
     },
-    /// Started by gateways: has a node's service start an agent
+    /// Started by gateways: calls a node's service to start an agent
     #[command(hide = true)]
     Call {
         /// Slurm's name of the node
         node: String,
-        /// The port of its service
+        /// The port of the node's service
         port: u16,
     },
-    /// Started by node services: a program of a user's, and the end of all that it has started
+    /// Started by node services: runs a user's program, and ends all its descendants with it
     #[command(hide = true)]
     Supervise {
         /// The control group in which the program runs
@@ -53,13 +53,13 @@ pub(crate) enum SlurmCommand {
         #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
         program: Vec<std::ffi::OsString>,
     },
-    /// Started by node services: is something at a path?
+    /// Started by node services: checks whether a path exists
     #[command(hide = true)]
     Look,
-    /// Started by node services: removes what was staged
+    /// Started by node services: removes staged files
     #[command(hide = true)]
     Remove,
-    /// Started by node services: a step of a hook's
+    /// Started by node services: runs a step of a hook
     #[command(hide = true)]
     Step,
     /// Started by Slurm's controller
@@ -67,7 +67,7 @@ pub(crate) enum SlurmCommand {
     Hook(HookArgs),
 }
 
-/// Do users' orders on this node as those users, until it is stopped
+/// Run users' orders on this node as those users, until the service is stopped
 #[derive(Debug, Args)]
 #[command(
     long_about = "Do users' orders on this node as those users: start movers, which only `landbridge stage` uses, and remove \
@@ -75,32 +75,32 @@ pub(crate) enum SlurmCommand {
         started by systemd (`landbridge slurm install`). What it starts ends with it."
 )]
 pub(crate) struct NodeServiceArgs {
-    /// Where to listen
+    /// Listening address
     #[arg(long, value_name = "ADDRESS:PORT", default_value_t = format!("[::]:{PORT}"))]
     pub listen: String,
     /// Slurm's name of this node [default: the host's name up to the first dot]
     #[arg(long, value_name = "NAME")]
     pub node: Option<String>,
-    /// The socket of munged [default: as Slurm's configuration says, else munge's own]
+    /// The socket of munged [default: from Slurm's configuration, else munge's own]
     #[arg(long, value_name = "PATH")]
     pub munge_socket: Option<PathBuf>,
-    /// A local socket for the hooks of Slurm's controller, on its machine alone
+    /// A local socket for the hooks of Slurm's controller, on the controller's machine only
     #[arg(long, value_name = "PATH")]
     pub hooks: Option<PathBuf>,
-    /// The user id of Slurm's controller [default: as Slurm's configuration says]
+    /// The user id of Slurm's controller [default: from Slurm's configuration]
     #[arg(long, value_name = "UID")]
     pub slurm_user: Option<u32>,
-    /// The percent of their time that other users' applications may lose to a mover, whatever its user wants
+    /// Maximum loss of other users' applications to a mover, in percent of their time; an upper bound for its --harm
     #[arg(long, value_name = "PERCENT", default_value = "3", value_parser = percent)]
     pub most_harm: f64,
-    /// Most memory that the movers of a user may have on this node
+    /// Maximum memory for all movers of a user on this node
     #[arg(long, value_name = "SIZE", default_value = "2GiB", value_parser = user_memory)]
     pub user_memory: u64,
-    /// A folder of root's for a copy of this program that users can execute and not read, so that they cannot trace it.
-    /// Its file system must allow programs
+    /// A folder owned by root for a copy of this program that users can execute but not read, so that they cannot trace
+    /// it. Its file system must allow programs
     #[arg(long, value_name = "FOLDER", default_value = PROGRAMS)]
     pub programs: PathBuf,
-    /// A variable of the service's environment that what it starts has too
+    /// A variable of the service's environment to pass on to the programs it starts
     #[arg(long, value_name = "NAME", default_values = ["SLURM_CONF", "TZ"])]
     pub keep_variable: Vec<String>,
 }
@@ -110,7 +110,7 @@ fn percent(text: &str) -> Result<f64, String> {
     percent.filter(|percent| (0.0..=100.0).contains(percent)).ok_or_else(|| "give a number from 0 to 100".to_owned())
 }
 
-/// Less than that is too little for the blocks of a mover.
+/// Minimum of `--user-memory`: less is too little for the blocks of a mover.
 const LEAST_USER_MEMORY: u64 = 512 << 20;
 
 fn user_memory(text: &str) -> Result<u64, String> {
@@ -121,13 +121,13 @@ fn user_memory(text: &str) -> Result<u64, String> {
     }
 }
 
-/// What is installed, and where
+/// Parts to install, and their places
 #[derive(Debug, Args)]
 pub(crate) struct InstallArgs {
-    /// Slurm's controller runs here: its burst buffer gets the hooks
+    /// Install the hooks for the burst buffer of Slurm's controller, which runs on this machine
     #[arg(long)]
     pub controller: bool,
-    /// Only show what would change
+    /// Only show the changes
     #[arg(long)]
     pub dry_run: bool,
     /// Do not ask
@@ -142,18 +142,18 @@ pub(crate) struct InstallArgs {
     /// The folder of systemd's units
     #[arg(long, value_name = "FOLDER", default_value = "/etc/systemd/system")]
     pub units: PathBuf,
-    /// The folder of what is known about jobs, which Slurm's user can write [default: in Slurm's StateSaveLocation]
+    /// The folder of job records, writable by Slurm's user [default: in Slurm's StateSaveLocation]
     #[arg(long, value_name = "FOLDER")]
     pub state: Option<PathBuf>,
-    /// The socket between the hooks and the service of the controller's machine
+    /// The socket between the hooks and the service on the controller's machine
     #[arg(long, value_name = "PATH", default_value = "/run/landbridge/hooks")]
     pub socket: PathBuf,
 }
 
-/// What a hook is about
+/// Context of a hook
 #[derive(Debug, Args)]
 pub(crate) struct HookArgs {
-    /// The folder of what is known about jobs
+    /// The folder of job records
     #[arg(long, value_name = "FOLDER")]
     pub state: PathBuf,
     /// The socket of this machine's node service
@@ -184,12 +184,12 @@ pub(crate) enum Hook {
     JobTeardown {
         job: u32,
     },
-    /// Not Slurm's: what it should have torn down.
+    /// Not one of Slurm's hooks: removes copies that Slurm should have torn down.
     Sweep,
     GetStatus,
 }
 
-/// Does what was typed, and returns the exit code.
+/// Runs the command, and returns the exit code.
 pub(crate) fn slurm(args: &SlurmArgs) -> Result<i32> {
     match &args.command {
         SlurmCommand::NodeService(args) => slurm_service::serve(args),

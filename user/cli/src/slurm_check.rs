@@ -1,4 +1,4 @@
-//! `landbridge slurm check`: what Slurm would find out after a job was submitted.
+//! `landbridge slurm check`: finds problems before submission that Slurm would find after it.
 
 use std::io::Write;
 use std::path::Path;
@@ -14,10 +14,10 @@ use crate::slurm_hook::plan;
 use crate::stage_look::look;
 use crate::stage_places::Map;
 
-/// How long a look at all places may take.
+/// Time limit for checking all places.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// Looks at the places of a job script that are at sites. The exit code is 1 if one is not usable.
+/// Checks the places of a job script that are at sites. The exit code is 1 if one is not usable.
 pub(crate) fn check(script: &Path, sites: &SitesFileArgs) -> Result<i32> {
     let plan = plan(script)?;
     let (sources, targets) = places_at_sites(&plan);

@@ -1,4 +1,4 @@
-//! `landbridge slurm hook`: what `burst_buffer.lua` calls.
+//! `landbridge slurm hook`: called by `burst_buffer.lua`.
 
 use std::io::{ErrorKind, Write};
 use std::path::Path;
@@ -18,7 +18,7 @@ use types::untrusted::printable;
 
 use crate::slurm_args::{Hook, HookArgs};
 
-/// Does what a hook asks. The message of an error is what Slurm shows to the job's user.
+/// Runs a hook. Slurm shows the message of an error to the job's user.
 pub(crate) fn hook(args: &HookArgs) -> Result<i32> {
     let records = Records(args.state.clone());
     let service = Service { socket: &args.service };
@@ -54,7 +54,7 @@ pub(crate) fn hook(args: &HookArgs) -> Result<i32> {
     }
 }
 
-/// One at a time: the next one comes soon, and a node may be slow.
+/// Only one sweep at a time: the next one starts soon, and a node may be slow.
 fn swept(records: &Records, service: &Service<'_>) -> Result<i32> {
     let folder = match std::fs::File::open(&records.0) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(0),
@@ -71,13 +71,13 @@ fn swept(records: &Records, service: &Service<'_>) -> Result<i32> {
     Ok(0)
 }
 
-/// What a job script asks for.
+/// The staging plan of a job script.
 pub(crate) fn plan(script: &Path) -> Result<Plan> {
     let text = std::fs::read(script).with_context(|| script.display().to_string())?;
     Ok(parse(&text)?)
 }
 
-/// The node service of this machine, which becomes the job's user.
+/// The node service of this machine, which runs steps as the job's user.
 struct Service<'a> {
     socket: &'a Path,
 }
@@ -86,7 +86,7 @@ impl Steps for Service<'_> {
     fn run(&self, user: u32, step: &Step) -> Result<String, String> {
         let step = serde_json::to_string(step).map_err(|e| e.to_string())?;
         let request = HookRequest { landbridge_node_service: VERSION, user, step };
-        // The step is given up when this process ends, because its end of the connection closes.
+        // When this process ends, its end of the pipe closes, and the step is given up.
         let (held, _hold) = std::io::pipe().map_err(|e| e.to_string())?;
         let ended = client::hook(self.socket, &request, held).map_err(|e| e.to_string())?;
         match ended.code {

@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use crate::slurm_args::{InstallArgs, PROGRAMS};
 
 const UNIT: &str = "landbridge-node.service";
-/// There if systemd has booted the machine (sd_booted(3)).
+/// Exists if systemd has booted the machine (sd_booted(3)).
 const BOOTED: &str = "/run/systemd/system";
 
 /// Installs on this machine, and returns the exit code.
@@ -32,7 +32,7 @@ pub(crate) fn add(args: &InstallArgs) -> Result<i32> {
     if !confirmed(args, &files)? {
         return Ok(0);
     }
-    // It may be refused, and then nothing has been written.
+    // Create the state folder first: if this is refused, nothing has been written.
     if args.controller {
         state_folder(&paths.state)?;
     }
@@ -50,11 +50,11 @@ pub(crate) fn add(args: &InstallArgs) -> Result<i32> {
     Ok(0)
 }
 
-/// Undoes it.
+/// Undoes the installation.
 pub(crate) fn remove(args: &InstallArgs) -> Result<i32> {
     let paths = paths(args)?;
     let state = match paths.state.is_empty() {
-        // On a node there is no such folder.
+        // A node has no such folder.
         true => state_of_slurm().unwrap_or_default(),
         false => paths.state.clone(),
     };
@@ -77,8 +77,8 @@ pub(crate) fn remove(args: &InstallArgs) -> Result<i32> {
     Ok(0)
 }
 
-/// Removes the folder of the hooks' records. One that still names copies of a job stays, because nothing else knows
-/// where they are.
+/// Removes the folder of the hooks' records. A folder with records of existing copies stays, because the locations of
+/// the copies are recorded only there.
 fn forget_records(args: &InstallArgs, state: &str) -> Result<()> {
     if state.is_empty() || args.dry_run {
         return Ok(());
@@ -135,14 +135,14 @@ fn paths(args: &InstallArgs) -> Result<Paths> {
     Ok(paths)
 }
 
-/// The folder of the hooks' records, in Slurm's own.
+/// The folder of the hooks' records, below Slurm's own state folder.
 fn state_of_slurm() -> Result<String> {
     let config = Config::ask().context("give --state, or let Slurm say its StateSaveLocation")?;
     let place = config.get("StateSaveLocation").context("Slurm says no StateSaveLocation: give --state")?;
     Ok(format!("{place}/landbridge"))
 }
 
-/// Shows the changes, asks, and makes them. Returns whether they are made.
+/// Shows the changes, asks for confirmation, and makes them. Returns true if they were made.
 fn change(args: &InstallArgs, files: &[File]) -> Result<bool> {
     let confirmed = confirmed(args, files)?;
     if confirmed {
@@ -185,8 +185,8 @@ fn confirmed(args: &InstallArgs, files: &[File]) -> Result<bool> {
     Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
 }
 
-/// Whole or not at all. A file keeps its mode and owner. The folders may be Slurm's user's, who must not lead root
-/// elsewhere: links are followed if root has made them, and nothing that is there is written to.
+/// Replaces a file atomically. A file keeps its mode and owner. The folders may belong to Slurm's user, who must not
+/// redirect root elsewhere: links are followed only if root has made them, and existing files are never written to.
 fn write(file: &File) -> Result<()> {
     let File { path, text } = file;
     let made = || -> std::io::Result<()> {
@@ -210,8 +210,8 @@ fn write(file: &File) -> Result<()> {
     made().with_context(|| path.clone())
 }
 
-/// The folder belongs to who owns the one around it: Slurm's user. That user can put anything there at any time, so
-/// what is changed is the folder that was opened.
+/// Creates the folder, owned by the owner of its parent: Slurm's user. That user can replace it at any time, so all
+/// changes go through the descriptor that was opened.
 fn state_folder(path: &str) -> Result<()> {
     let made = || -> std::io::Result<()> {
         let Named { folder: around, name } = Folder::of(Path::new(path))?;
@@ -229,7 +229,7 @@ fn state_folder(path: &str) -> Result<()> {
     made().with_context(|| path.to_owned())
 }
 
-/// The service's copy of this program, in a folder of its own.
+/// Removes the service's copy of this program, and its folder.
 fn remove_programs(path: &Path) -> Result<()> {
     let remove = || -> std::io::Result<()> {
         let Named { folder: around, name } = Folder::of(path)?;

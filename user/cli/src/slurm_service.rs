@@ -1,4 +1,4 @@
-//! `landbridge slurm node-service`, its callers, and what it starts.
+//! `landbridge slurm node-service`, its callers, and the programs it starts.
 
 use std::ffi::OsString;
 use std::io::{BufRead, ErrorKind, Write};
@@ -30,12 +30,12 @@ use types::untrusted::printable;
 use crate::log;
 use crate::slurm_args::NodeServiceArgs;
 
-/// How long a transfer that is being ended may take to leave a target that is removed.
+/// Time limit for a running transfer to leave a target that is removed.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// The variable that names the provider to an agent.
+/// The variable with the path of the provider for an agent.
 const PROVIDER: &str = "LANDBRIDGE_PROVIDER";
-/// How often to try again to listen.
+/// Interval between attempts to listen.
 const REBIND: Duration = Duration::from_secs(1);
 
 /// Serves until the listener fails or a signal ends it.
@@ -44,7 +44,7 @@ pub(crate) fn serve(args: &NodeServiceArgs) -> Result<i32> {
     if !rustix::process::geteuid().is_root() {
         bail!("only root can become other users: systemd starts it (`systemctl start landbridge-node`)");
     }
-    // Nothing that it makes is for others, nor what it starts unless that says so.
+    // New files are private, also those of started programs unless they change the umask.
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
     let config = match (&args.munge_socket, args.slurm_user) {
         (Some(_), Some(_)) => Config::default(),
@@ -61,7 +61,7 @@ pub(crate) fn serve(args: &NodeServiceArgs) -> Result<i32> {
     log::note(&which);
     let service = Arc::new(Service {
         node: node.clone(),
-        // Without a value only root is admitted.
+        // Without a value, only root is admitted.
         slurm: args.slurm_user.or_else(|| config.user()).unwrap_or(0),
         limits: Limits::default(),
         credentials: Box::new(Munge { socket: args.munge_socket.clone().or_else(|| config.munge_socket()) }),
@@ -82,12 +82,12 @@ pub(crate) fn serve(args: &NodeServiceArgs) -> Result<i32> {
     Ok(0)
 }
 
-/// The provider stays beside this program, while users run a copy of it elsewhere.
+/// The provider stays beside the original program, while users run the copy elsewhere.
 fn provider() -> Vec<(OsString, OsString)> {
     vec![(PROVIDER.into(), find_provider(&Environment::default()).into())]
 }
 
-/// Listens, as soon as the address is free: after this service's end any user may have taken its port.
+/// Listens once the address is free: after an earlier service has ended, any user may have taken its port.
 fn bind(listen: &str) -> Result<TcpListener> {
     let mut told = false;
     loop {
@@ -113,10 +113,10 @@ fn own_name() -> Result<String> {
     Ok(short)
 }
 
-/// Everybody may connect; who it is decides.
+/// Everybody may connect; the service then decides by the caller's user id.
 fn hooks_socket(path: &Path) -> Result<UnixListener> {
     let shown = || format!("--hooks {}", path.display());
-    // Nobody else can put something of theirs in its place.
+    // Only this user can place files in the folder.
     Folder::make_private(path.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new(".")))
         .with_context(shown)?;
     match std::fs::remove_file(path) {
@@ -128,10 +128,10 @@ fn hooks_socket(path: &Path) -> Result<UnixListener> {
     Ok(listener)
 }
 
-/// Has a node's service start an agent, whose order and lifeline is standard input. Returns the agent's exit code.
+/// Calls a node's service to start an agent. Standard input is its order and lifeline. Returns the agent's exit code.
 pub(crate) fn call(node: &str, port: u16) -> Result<i32> {
     let mut order = String::new();
-    // What is read beyond the line stays in the buffer of standard input, from which the rest is read.
+    // The buffer of standard input keeps the bytes after the line; later reads get them from there.
     std::io::stdin().lock().read_line(&mut order)?;
     let work = Work::Agent { order: order.trim_end_matches('\n').to_owned() };
     let ended = at_node(node, port, work, std::io::stdin())?;
@@ -141,7 +141,7 @@ pub(crate) fn call(node: &str, port: u16) -> Result<i32> {
     Ok(ended.code)
 }
 
-/// Has a node do something as this process's user.
+/// Makes a node's service run an order as this process's user.
 pub(crate) fn at_node(
     node: &str,
     port: u16,
@@ -154,8 +154,8 @@ pub(crate) fn at_node(
     Ok(client::order(&format!("{address}:{port}"), &munge, &request, input)?)
 }
 
-/// Is something at the path on standard input, where an input of a job is to go? Follows no link at its end. When the
-/// input is removed, its path is all that is known of it, so nobody else may be able to rename anything on the way.
+/// Checks whether the target path of a job's input, given on standard input, exists. Follows no link at its end. Only
+/// the path identifies the input when it is removed, so nobody else may be able to rename anything on the way.
 pub(crate) fn look() -> Result<i32> {
     let path: Vec<u8> = read_line("a path")?;
     let path = PathBuf::from(OsString::from_vec(path));
@@ -169,7 +169,7 @@ pub(crate) fn look() -> Result<i32> {
     }
 }
 
-/// Removes what was staged: a list of paths on standard input. What is not there is not missed.
+/// Removes staged files: a list of paths on standard input. Missing paths are not an error.
 pub(crate) fn remove() -> Result<i32> {
     let paths: Vec<Vec<u8>> = read_line("a list of paths")?;
     let mut failed = 0;

@@ -1,5 +1,5 @@
-//! A step of a hook's, as the job's user: `landbridge stage move` with the user's own sites file, a look, a check, or a
-//! removal.
+//! A step of a hook, run as the job's user: `landbridge stage move` with the user's own sites file, a look at paths, a
+//! check of places, or a removal.
 
 use std::ffi::OsString;
 use std::io::{BufRead, Read, Write};
@@ -19,13 +19,13 @@ use crate::slurm_service::at_node;
 use crate::stage_look::look;
 use crate::stage_places::Map;
 
-/// How long a transfer may take to end.
+/// Time limit for ending a transfer.
 const GIVE_UP: Duration = Duration::from_secs(10);
 
-/// How long a check of all places may take: a job waits for it.
+/// Time limit for a check of all places: a job waits for it.
 const LOOK: Duration = Duration::from_secs(30);
 
-/// Does the step that standard input has as a line. It is given up when standard input ends.
+/// Runs the step, given as a line on standard input. The end of standard input aborts it.
 pub(crate) fn step() -> Result<i32> {
     let mut line = String::new();
     std::io::stdin().lock().read_line(&mut line)?;
@@ -92,7 +92,7 @@ fn typed(end: &End, site: &Site) -> String {
     end.typed(&site.name)
 }
 
-/// Runs this command, and has it give up when standard input ends.
+/// Runs this command, and aborts it when standard input ends.
 fn carry_out(words: &[OsString]) -> Result<i32> {
     let mut child = Command::new(std::env::current_exe()?).args(words).stdin(Stdio::null()).spawn()?;
     let (gone, end) = std::sync::mpsc::channel();
@@ -110,7 +110,7 @@ fn carry_out(words: &[OsString]) -> Result<i32> {
     }
 }
 
-/// What has arrived stays: the hook may be tried again, and removes it when the job is over.
+/// Aborts the command. Arrived blocks stay: the hook may be tried again, and removes them after the job.
 fn give_up(child: &mut Child) -> Result<i32> {
     let _ = rustix::process::kill_process(Pid::from_child(child), Signal::TERM);
     let deadline = Instant::now() + GIVE_UP;

@@ -1,7 +1,7 @@
-//! `landbridge slurm supervise`: runs a program of a user's as root's child, so that nothing of it outlives it.
+//! `landbridge slurm supervise`: runs a user's program as a child of root, so that no descendant outlives it.
 //!
-//! A node's service starts one for each order. Whatever the program starts stays below this process, which the user
-//! cannot stop, kill or trace, and ends with it.
+//! A node's service starts one supervisor for each order. All descendants of the program stay below this process, which
+//! the user cannot stop, kill or trace, and end with it.
 
 use std::ffi::OsString;
 use std::os::unix::process::ExitStatusExt;
@@ -16,7 +16,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::runtime;
 
-/// How long ending all that is left may take.
+/// Time limit for ending all remaining descendants.
 const LIMIT: Duration = Duration::from_secs(10);
 
 /// Runs the program until it ends, or until SIGTERM or the end of `holder`, this process's parent. Returns its exit
@@ -24,7 +24,7 @@ const LIMIT: Duration = Duration::from_secs(10);
 pub(crate) fn supervise(group: Option<&Path>, holder: i32, words: &[OsString]) -> Result<i32> {
     let Some((program, arguments)) = words.split_first() else { bail!("no program") };
     if let Some(group) = group {
-        // 0: this process. What it starts is in the group from its first instruction on.
+        // 0 stands for this process. Its children belong to the group from their first instruction on.
         let procs = group.join("cgroup.procs");
         std::fs::write(&procs, "0").with_context(|| procs.display().to_string())?;
     }

@@ -1,4 +1,4 @@
-//! `landbridge stage`: moving files and folders, on this machine or by a job of movers.
+//! `landbridge stage`: moves files and folders, on this machine or by a job of movers.
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Write};
@@ -25,10 +25,10 @@ use crate::stage_nodes::Way;
 use crate::stage_places::{At, Map, Movers, absolute};
 use crate::{carried, json, stage_control, stage_nodes};
 
-/// A file would have become longer than the user's limit.
+/// Signal for a file beyond the user's size limit.
 const SIGXFSZ: i32 = 25;
 
-/// Does what was typed, and returns the exit code.
+/// Runs the command, and returns the exit code.
 pub(crate) fn stage(args: &StageArgs) -> Result<i32> {
     match &args.command {
         StageCommand::Move(args) => move_all(args),
@@ -45,7 +45,7 @@ pub(crate) fn stage(args: &StageArgs) -> Result<i32> {
 /// A rank of a job that moves files, or a process that moves them `here`.
 pub(crate) fn mover(here: bool) -> Result<i32> {
     if here {
-        // Its session and its threads give way to others. It ends with the command that has started it.
+        // A session of its own, so that its threads can give way to others. It ends with the command that started it.
         rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::TERM))?;
         rustix::process::setsid()?;
         transfer::here(std::io::stdin().as_fd(), &mut crate::output::raw_std())?;
@@ -61,7 +61,7 @@ pub(crate) fn mover(here: bool) -> Result<i32> {
     Ok(0)
 }
 
-/// What became of one source at one target.
+/// Result of moving one source to one target.
 #[derive(Debug, Serialize)]
 struct Moved {
     from: String,
@@ -95,7 +95,7 @@ fn move_all(args: &MoveArgs) -> Result<i32> {
     carry_out(job, args.common.json)
 }
 
-/// Several sources go into a folder, and each needs a name of its own there.
+/// Several sources need a target folder and distinct names in it.
 fn refuse_ambiguous(from: &[Place], to: &Place) -> Result<()> {
     if from.len() > 1 && !means_into(&to.path) {
         bail!("{to}: several sources go into a folder that is there: write {to}/");
@@ -109,7 +109,7 @@ fn refuse_ambiguous(from: &[Place], to: &Place) -> Result<()> {
     Ok(())
 }
 
-/// Typed on a machine that is no site: a site moves it.
+/// Handles a command on a machine that belongs to no site: a site moves the files.
 fn from_elsewhere(places: &[Place], sites: &Sites, site: &Site) -> Result<i32> {
     if let Some((target, _)) = places.split_last()
         && target.site.is_none()
@@ -127,7 +127,7 @@ fn from_elsewhere(places: &[Place], sites: &Sites, site: &Site) -> Result<i32> {
     carried::command(sites, site, &["stage", "move"], carried::typed_after("move"))
 }
 
-/// The target, or its folder if files of an array get another layout there.
+/// The target, or its folder if files of an array change their layout.
 fn relaid(args: &MoveArgs, from: &[Place], to: &Place) -> Result<(Place, Option<Layouts>)> {
     let (Some(one), Some(other)) = (&args.from_layout, &args.to_layout) else { return Ok((to.clone(), None)) };
     let [source] = from else { bail!("--from-layout: give one source, whose name has %r for the process's number") };
@@ -138,18 +138,18 @@ fn relaid(args: &MoveArgs, from: &[Place], to: &Place) -> Result<(Place, Option<
     Ok((Place { path: folder, ..to.clone() }, Some(layouts)))
 }
 
-/// A transfer that can begin.
+/// A transfer that is ready to start.
 pub(crate) struct Job {
-    /// Its first mover reads the order and writes events.
+    /// The command whose first mover reads the order and writes events.
     pub command: Command,
     pub order: Order,
-    /// As they were typed.
+    /// The places as typed.
     pub places: Vec<String>,
-    /// The same in a sentence.
+    /// The places in a sentence.
     pub title: String,
 }
 
-/// Has it moved and tells what became of it. Returns the exit code.
+/// Runs the transfer and prints its result. Returns the exit code.
 pub(crate) fn carry_out(job: Job, as_json: bool) -> Result<i32> {
     let began = Instant::now();
     let mut view = View::new();
@@ -192,7 +192,7 @@ pub(crate) fn size(bytes: u64) -> String {
     }
 }
 
-/// Both ends of each are on this machine: no job is needed. `into`: each target is a folder.
+/// A transfer between places of this machine: needs no job. `into`: each target is a folder.
 pub(crate) fn here(
     pairs: &[(Place, Place)],
     (into, layouts): (bool, Option<Layouts>),
@@ -213,7 +213,7 @@ pub(crate) fn here(
     Ok(Job { command, order, places, title })
 }
 
-/// Each end is on a node: a job with a mover on each.
+/// A transfer between nodes: a job with a mover on each.
 fn by_job(args: &MoveArgs, from: &[Place], to: &Place, layouts: Option<&Layouts>) -> Result<Job> {
     let map = Map::open(&args.common.sites, args.common.from.as_deref())?;
     let mut movers = Movers::default();
@@ -249,7 +249,7 @@ fn typed(from: &[Place], to: &Place) -> Vec<String> {
     from.iter().chain([to]).map(Place::to_string).collect()
 }
 
-/// Gives movers their order, and shows how far they are. `None`: they failed, and have said why.
+/// Sends the order to the movers, and shows their progress. `None`: they failed, and have printed the reason.
 fn watch(job: Job, view: &mut View) -> Result<Option<Vec<Moved>>> {
     let Job { mut command, order, places, title } = job;
     let expected: usize = order.tasks.iter().map(|task| task.to.len()).sum();
@@ -292,16 +292,16 @@ fn watch(job: Job, view: &mut View) -> Result<Option<Vec<Moved>>> {
     }
     match status.success() && moved.len() + absent == expected {
         true => Ok(Some(moved)),
-        // The job has said what happened.
+        // The job has printed the reason.
         false => Ok(None),
     }
 }
 
-/// How far it is, on a terminal.
+/// Progress display on a terminal.
 struct View {
     line: Line,
     began: Instant,
-    /// What had arrived when it was drawn first.
+    /// Bytes that had arrived at the first drawing.
     first: Option<u64>,
 }
 

@@ -25,13 +25,13 @@ pub(crate) enum StageCommand {
     Move(MoveArgs),
     In(InArgs),
     Out(OutArgs),
-    /// Show the transfers that are running
+    /// Show running transfers
     Status(StatusArgs),
-    /// Have a transfer wait
+    /// Pause a transfer
     Pause(OneArgs),
-    /// Have it go on
+    /// Continue a paused transfer
     Resume(OneArgs),
-    /// Give a transfer up, and remove what has arrived
+    /// Give a transfer up, and remove the parts that have arrived
     Cancel(OneArgs),
     /// Change the limit of a transfer's rate
     Rate(RateArgs),
@@ -49,10 +49,10 @@ pub(crate) struct StatusArgs {
     pub far: FarArgs,
 }
 
-/// Whose transfers.
+/// Owner of the transfers.
 #[derive(Debug, Args)]
 pub(crate) struct FarArgs {
-    /// The site whose transfers are meant [default: as for run]
+    /// The site of the transfers [default: as for run]
     #[arg(long, value_name = "SITE")]
     pub from: Option<String>,
     #[command(flatten)]
@@ -61,7 +61,7 @@ pub(crate) struct FarArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct OneArgs {
-    /// The transfer's id, as `stage status` shows it [default: the only one]
+    /// The transfer's id, as shown by `stage status` [default: the only one]
     #[arg(value_name = "[SITE/]ID")]
     pub id: Option<SiteId>,
     #[command(flatten)]
@@ -70,17 +70,17 @@ pub(crate) struct OneArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct RateArgs {
-    /// The transfer's id, as `stage status` shows it
+    /// The transfer's id, as shown by `stage status`
     #[arg(value_name = "[SITE/]ID")]
     pub id: SiteId,
-    /// Most bytes per second at each target, or `none`
+    /// Maximum bytes per second at each target, or `none`
     #[arg(value_name = "RATE", value_parser = limit)]
     pub rate: Limit,
     #[command(flatten)]
     pub far: FarArgs,
 }
 
-/// A rate in bytes per second, or none.
+/// A rate in bytes per second. `None`: no limit.
 pub(crate) type Limit = Option<u64>;
 
 fn limit(text: &str) -> Result<Limit, String> {
@@ -111,77 +111,76 @@ fn limit(text: &str) -> Result<Limit, String> {
         landbridge stage move lyon:tables 'kyoto/*:/tmp/tables'        to every node, over the trunk once"
 )]
 pub(crate) struct MoveArgs {
-    /// What to move, and where to: [SITE[/NODE]:]PATH
+    /// Sources and the target: [SITE[/NODE]:]PATH
     #[arg(value_name = "SRC… DST", required = true, num_args = 2..)]
     pub places: Vec<OsString>,
-    /// SRC is files of an array's processes in this layout, with %r in their name for the process: SHAPE/BYTES:AXIS,…,
-    /// such as 4096x4096/8:block(4),whole
+    /// SRC is the files of an array's processes in this layout, with %r in their name for the process:
+    /// SHAPE/BYTES:AXIS,…, such as 4096x4096/8:block(4),whole
     #[arg(long, value_name = "LAYOUT", requires = "to_layout")]
     pub from_layout: Option<String>,
-    /// DST is the files of the processes in this layout, with %r in their name too
+    /// DST is the files of the processes in this layout, also with %r in their name
     #[arg(long, value_name = "LAYOUT", requires = "from_layout")]
     pub to_layout: Option<String>,
     #[command(flatten)]
     pub common: CommonArgs,
 }
 
-/// What `move`, `in` and `out` have in common.
+/// Common options of `move`, `in` and `out`.
 #[derive(Debug, Args)]
 pub(crate) struct CommonArgs {
     #[command(flatten)]
     pub pace: PaceArgs,
-    /// Write a JSON object about what was moved to standard output
+    /// Write a JSON object about the transfer to standard output
     #[arg(long)]
     pub json: bool,
-    /// The site where you type this [default: as for run]
+    /// The site where you type this command [default: as for run]
     #[arg(long, value_name = "SITE")]
     pub from: Option<String>,
     #[command(flatten)]
     pub sites: SitesFileArgs,
 }
 
-/// How fast and how carefully.
+/// Rate, priority and safety of a transfer.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct PaceArgs {
-    /// Most bytes per second at each target [default: as fast as it goes]
+    /// Maximum bytes per second at each target [default: no limit]
     #[arg(long, value_name = "RATE", value_parser = parse_byte_rate)]
     pub rate: Option<u64>,
-    /// When all should be there, from now: as late as that is enough, the transfer is as slow, and harms less
+    /// Time limit for the whole transfer, from now: the transfer is only as fast as this requires, and so harms less
     #[arg(long, value_name = "TIME", value_parser = deadline)]
     pub deadline: Option<Duration>,
-    /// The share of its time that an application on these nodes may lose, in percent; up to 1, only cores are used that
-    /// it leaves idle
+    /// How much an application here may slow down, in percent; at 1 or less, use idle cores only
     #[arg(long, value_name = "PERCENT", default_value = "10", value_parser = harm)]
     pub harm: u32,
-    /// Bytes moved at a time, from 4KiB to 1GiB [default: 4MiB, or 1MiB to more than two nodes]
+    /// Size of a block, from 4KiB to 1GiB [default: 4MiB, or 1MiB to more than two nodes]
     #[arg(long, value_name = "SIZE", value_parser = block)]
     pub block: Option<u32>,
-    /// Space of the target's file system that is left to others [default: a hundredth of it, at most 4GiB]
+    /// Space of the target's file system that stays free for others [default: a hundredth of it, at most 4GiB]
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     pub keep_free: Option<u64>,
-    /// Also put something into a folder that belongs to another user, who can change and replace what arrives there
+    /// Also write to a folder of another user, who can change and replace its contents
     #[arg(long)]
     pub allow_other_owner: bool,
-    /// Leave out extended attributes and access control lists. Without this, those are left out that the target has no
-    /// room for or does not know, and named
+    /// Drop extended attributes and access control lists. By default, only those are dropped that the target has no
+    /// room for or does not support, and a note names them
     #[arg(long)]
     pub no_xattrs: bool,
-    /// Without checksums of blocks: takes less of a core, and what is damaged on its way is not noticed
+    /// Omit checksums of blocks: needs less of a core, but does not detect damage in transit
     #[arg(long)]
     pub no_checksum: bool,
-    /// How blocks travel between nodes
+    /// Transport of blocks between nodes
     #[arg(long, value_name = "MODE", value_enum, default_value = "pull")]
     pub mode: Mode,
 }
 
-/// How blocks travel.
+/// Transport of blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Mode {
-    /// Each target reads them from the memory of the mover that feeds it
+    /// Each target reads blocks from the memory of the mover that feeds it
     Pull,
-    /// The mover that feeds a target sends them
+    /// The mover that feeds a target sends the blocks
     Send,
-    /// The source sends each one once, to all targets in step; gateways copy it
+    /// The source sends each block once, to all targets in lockstep; gateways copy it
     Bcast,
 }
 
@@ -196,8 +195,8 @@ impl Mode {
 }
 
 impl PaceArgs {
-    /// `targets`: the most nodes that get the same. A node passes on whole blocks, so those at the end of a chain begin
-    /// the sooner, the shorter blocks are.
+    /// `targets`: maximum number of nodes that get the same files. A node passes on whole blocks, so with shorter
+    /// blocks the end of a chain starts sooner.
     pub(crate) fn settings(&self, targets: usize) -> Settings {
         let deadline = self.deadline.map(|deadline| deadline.as_millis() as u64);
         Settings {
@@ -250,35 +249,35 @@ pub(crate) struct OutArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct NodesArgs {
-    /// What to move, and where to
+    /// Source and target of each transfer
     #[arg(value_name = "SRC=DST", required = true)]
     pub specs: Vec<OsString>,
-    /// Nodes to take for the allocation
+    /// Nodes to use as the allocation
     #[arg(long = "host", value_name = "SITE/NODE,…", value_delimiter = ',')]
     pub hosts: Vec<Host>,
     #[command(flatten)]
     pub common: CommonArgs,
 }
 
-/// What is staged beside a run.
+/// Transfers beside a run.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct BesideArgs {
     /// Move this to the nodes while the program runs, for the next run; as for `stage in`, may be repeated
     #[arg(long, value_name = "SRC=DST")]
     pub stage_in: Vec<OsString>,
-    /// Move this from the nodes while the program runs, such as what the last run wrote; as for `stage out`
+    /// Move this from the nodes while the program runs, such as the last run's output; as for `stage out`
     #[arg(long, value_name = "SRC=DST")]
     pub stage_out: Vec<OsString>,
-    /// Most bytes per second of either at each target [default: as fast as --stage-harm allows]
+    /// Maximum bytes per second of either at each target [default: the maximum that --stage-harm allows]
     #[arg(long, value_name = "RATE", value_parser = parse_byte_rate)]
     pub stage_rate: Option<u64>,
-    /// The share of its time that the program may lose to either, in percent [default: 10]
+    /// Maximum loss of the program to either, in percent of its time [default: 10]
     #[arg(long, value_name = "PERCENT", value_parser = harm)]
     pub stage_harm: Option<u32>,
-    /// How blocks of either travel, as for `stage move --mode` [default: pull]
+    /// Transport of blocks for either, as for `stage move --mode` [default: pull]
     #[arg(long, value_name = "MODE", value_enum)]
     pub stage_mode: Option<Mode>,
-    /// Either may also go into folders that belong to other users, as for `stage move --allow-other-owner`
+    /// Permit folders of other users for either, as for `stage move --allow-other-owner`
     #[arg(long)]
     pub stage_allow_other_owner: bool,
 }
@@ -288,7 +287,8 @@ impl BesideArgs {
         !self.stage_in.is_empty() || !self.stage_out.is_empty()
     }
 
-    /// Whether a source of `--stage-in` or a target of `--stage-out` is a path on the machine where it was typed.
+    /// Returns true if a source of `--stage-in` or a target of `--stage-out` is a path on the machine where it was
+    /// typed.
     pub(crate) fn names_this_machine(&self) -> bool {
         let ins = self.stage_in.iter().map(|spec| stage_nodes::is_here(spec, Way::In));
         ins.chain(self.stage_out.iter().map(|spec| stage_nodes::is_here(spec, Way::Out))).any(|here| here)
@@ -300,7 +300,7 @@ fn deadline(text: &str) -> Result<Duration, String> {
     (!time.is_zero()).then_some(time).ok_or_else(|| "it has passed already: give a time from now".to_owned())
 }
 
-/// In parts of a million.
+/// Parses percent into millionths.
 fn harm(text: &str) -> Result<u32, String> {
     let percent: Option<f64> = text.trim().trim_end_matches('%').trim().parse().ok();
     let fits = percent.filter(|percent| (0.0..=100.0).contains(percent));

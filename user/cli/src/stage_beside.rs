@@ -1,4 +1,4 @@
-//! `run --stage-in` and `--stage-out`: files of the next and of the last run move while this one computes.
+//! `run --stage-in` and `--stage-out`: moves files of the next and the previous run while this one computes.
 
 use std::io::Read;
 use std::path::Path;
@@ -16,9 +16,9 @@ use serde::{Deserialize, Serialize};
 use crate::stage::size;
 use crate::stage_args::BesideArgs;
 
-/// How long staging may go on without a word after the program has ended.
+/// Time that staging may continue after the program before a note is printed.
 const QUIET: Duration = Duration::from_secs(1);
-/// How often it is looked at.
+/// Polling interval for the transfers.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// Transfers beside a run.
@@ -27,28 +27,28 @@ pub(crate) struct Beside {
     began: Instant,
 }
 
-/// What was staged beside a run, and how well both overlapped.
+/// Result of staging beside a run, and the overlap of both.
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct Overlap {
-    /// Bytes that were moved.
+    /// Bytes moved.
     pub bytes: u64,
-    /// Seconds from the beginning to the end of the slowest transfer.
+    /// Seconds from the start to the end of the slowest transfer.
     pub staging: f64,
-    /// Seconds that the program would have taken without it: those it took, less what was lost.
+    /// Seconds that the program would have needed without staging: its running time, less its loss.
     pub computing: f64,
     /// Seconds that both took together.
     pub together: f64,
-    /// The most that the program lost on a node, as a share of its time. `None`: nothing computed beside it.
+    /// The program's largest loss on a node, as a share of its time. `None`: nothing computed beside the transfers.
     pub harm: Option<f64>,
-    /// (Tcomp + Tio) / Tconc of Reid and Stumm: 1 is one after the other.
+    /// (Tcomp + Tio) / Tconc of Reid and Stumm: 1 means no overlap.
     pub speedup: f64,
-    /// The most that it could be.
+    /// The largest possible speedup.
     pub optimum: f64,
-    /// What each transfer printed: objects as of `stage move --json`.
+    /// Output of each transfer: objects as of `stage move --json`.
     pub transfers: Vec<serde_json::Value>,
 }
 
-/// Starts what `args` ask for. `nodes`: where the ranks are. `sites`: the sites file, and the own site in it.
+/// Starts the transfers of `args`. `nodes`: the nodes of the ranks. `sites`: the sites file, and the own site in it.
 pub(crate) fn start(
     args: &BesideArgs,
     sites: Option<(&Path, &str)>,
@@ -97,7 +97,7 @@ pub(crate) fn start(
     Ok(Some(Beside { children, began: Instant::now() }))
 }
 
-/// The part of what `stage --json` prints that counts here.
+/// The fields of `stage --json` that are used here.
 #[derive(Deserialize)]
 struct Printed {
     seconds: f64,
@@ -112,18 +112,18 @@ struct PrintedTarget {
 }
 
 impl Beside {
-    /// Ends the transfers; what has arrived is kept for another attempt.
+    /// Ends the transfers; arrived blocks are kept for another attempt.
     fn end(mut self) {
         for (_, child) in &mut self.children {
             if let Some(id) = Pid::from_raw(child.id() as i32) {
-                // An error means that it has ended meanwhile.
+                // An error means that it has already ended.
                 let _ = kill_process(id, Signal::TERM);
             }
             let _ = child.wait();
         }
     }
 
-    /// Waits for the transfers after the program has ended, or ends them if the user has ended that.
+    /// Waits for the transfers after the program, or ends them if the user has interrupted the program.
     pub(crate) fn finish_after(self, summary: &Summary) -> Result<Option<Overlap>> {
         if summary.is_interrupted() {
             self.end();
@@ -132,7 +132,8 @@ impl Beside {
         self.finish(summary.seconds)
     }
 
-    /// Waits for the transfers after the program, which ran for `seconds`. `None`: one failed, and has said why.
+    /// Waits for the transfers after the program, which ran for `seconds`. `None`: one failed, and has printed the
+    /// reason.
     fn finish(mut self, seconds: f64) -> Result<Option<Overlap>> {
         let ended = Instant::now();
         let mut told = false;
@@ -148,7 +149,7 @@ impl Beside {
         let (mut overlap, mut failed) = (Overlap { together, ..Overlap::default() }, false);
         for (way, mut child) in self.children {
             let mut text = String::new();
-            // A pipe holds what it has printed: it has ended.
+            // The command has ended, so the pipe holds all of its output.
             child.stdout.take().context("standard output")?.read_to_string(&mut text)?;
             if !child.wait()?.success() {
                 failed = true;
@@ -176,7 +177,7 @@ impl Beside {
 }
 
 impl Overlap {
-    /// A line for the user.
+    /// A summary line for the user.
     pub(crate) fn line(&self) -> String {
         let lost =
             self.harm.map_or(String::new(), |harm| format!(", which lost {:.1} % of its time to it", harm * 100.0));

@@ -1,4 +1,4 @@
-//! Transfers that are running: each has a socket in the user's state folder, by which other commands ask and steer it.
+//! Running transfers: each has a socket in the user's state folder, on which other commands query and control it.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::fd::AsRawFd;
@@ -20,12 +20,12 @@ use crate::stage_args::{FarArgs, OneArgs, RateArgs, StatusArgs};
 use crate::{carried, json};
 use types::untrusted::one_line;
 
-/// How long the other end of such a socket may take.
+/// Time limit for the other end of a socket.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Bytes of a question or an answer.
+/// Maximum length of a request or an answer, in bytes.
 const LONGEST: u64 = 1 << 20;
 
-/// What another command wants. A line of JSON.
+/// A request by another command. A line of JSON.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum Question {
@@ -33,27 +33,27 @@ enum Question {
     Control(Control),
 }
 
-/// A transfer as it is now. Its answer to every question, a line of JSON too.
+/// The present state of a transfer. The answer to every request, also a line of JSON.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct State {
     id: u32,
-    /// The site that it belongs to, if its user is elsewhere.
+    /// The transfer's site, if its user is elsewhere.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     site: Option<String>,
-    /// The places, or what was given for them, as typed.
+    /// The places, or the arguments that stand for them, as typed.
     places: Vec<String>,
-    /// The same in a sentence.
+    /// The places in a sentence.
     title: String,
     arrived: u64,
     /// 0: not known yet.
     total: u64,
     seconds: f64,
     paused: bool,
-    /// The limit in bytes per second.
+    /// The rate limit in bytes per second.
     rate: Option<u64>,
 }
 
-/// The socket of a transfer of this process. Its file goes with it.
+/// The socket of this process's transfer. Dropping it removes its file.
 pub(crate) struct Desk {
     shared: Arc<Mutex<Shared>>,
     file: PathBuf,
@@ -62,7 +62,7 @@ pub(crate) struct Desk {
 struct Shared {
     state: State,
     began: Instant,
-    /// Where controls go. `None`: nobody moves yet, or any more.
+    /// The movers' standard input, for controls. `None`: no mover runs yet or any more.
     input: Option<ChildStdin>,
 }
 
@@ -74,26 +74,26 @@ impl Desk {
         let opened = std::fs::File::from(made.with_context(|| folder.display().to_string())?);
         let id = std::process::id();
         let file = folder.join(id.to_string());
-        // Of an earlier process with this number, which was killed.
+        // A killed process with the same id may have left its socket.
         let _ = std::fs::remove_file(&file);
         forget_killed(&folder, &opened);
         let listener = UnixListener::bind(short(&opened, &file)).with_context(|| file.display().to_string())?;
         let state = State { id, places, title, rate, ..State::default() };
         let shared = Arc::new(Mutex::new(Shared { state, began: Instant::now(), input: None }));
         let answering = shared.clone();
-        // It ends with the process.
+        // The thread ends with the process.
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
-                // What one command does wrong is that command's own matter.
+                // Ignore errors of single connections: they concern only the command at the other end.
                 let _ = answer(stream, &answering);
             }
         });
         Ok(Desk { shared, file })
     }
 
-    /// Where controls go from now on. Writes the order there first.
+    /// Writes the order to the movers' standard input, and sends later controls there too.
     pub(crate) fn begin(&self, mut input: ChildStdin, order: &[u8]) {
-        // If it cannot be written the movers have ended, and their own message says why.
+        // If writing fails, the movers have ended, and their own message states the reason.
         let _ = input.write_all(order).and_then(|()| input.flush());
         lock(&self.shared).input = Some(input);
     }
@@ -140,12 +140,12 @@ fn answer(stream: UnixStream, shared: &Mutex<Shared>) -> Result<()> {
     Ok((&stream).write_all(format!("{state}\n").as_bytes())?)
 }
 
-/// Homes are often shared by machines, which number their processes alike.
+/// A folder per machine: homes are often shared by machines that use the same process ids.
 fn folder() -> Result<PathBuf> {
     Ok(Folders::of_user()?.state.join("stage").join(host()))
 }
 
-/// The same file by a path that fits a socket's address, which has 108 bytes.
+/// A short path of the same file: a socket's address has only 108 bytes.
 fn short(folder: &std::fs::File, file: &Path) -> PathBuf {
     Path::new(&format!("/proc/self/fd/{}", folder.as_raw_fd())).join(file.file_name().unwrap_or_default())
 }
@@ -158,7 +158,7 @@ fn forget_killed(folder: &Path, opened: &std::fs::File) {
             let connected = UnixStream::connect(short(opened, &file));
             connected.is_err_and(|error| error.kind() == std::io::ErrorKind::ConnectionRefused)
         };
-        // One that has just begun may refuse connections for a moment.
+        // A process that has just started may refuse connections for a moment.
         if !process.exists() && refused() {
             let _ = std::fs::remove_file(&file);
         }
@@ -186,20 +186,20 @@ fn all() -> Result<Vec<State>> {
     forget_killed(&folder, &opened);
     let mut found = Vec::new();
     for entry in std::fs::read_dir(&folder).with_context(|| folder.display().to_string())? {
-        // One that does not answer has ended meanwhile, or has just begun.
+        // A transfer that does not answer has ended, or has just started.
         found.extend(ask(&entry?.path(), &Question::Status).ok());
     }
     found.sort_by_key(|state| state.id);
     Ok(found)
 }
 
-/// The transfers that a site lists.
+/// The transfers listed by a site.
 #[derive(Deserialize)]
 struct SiteTransfers {
     transfers: Vec<serde_json::Value>,
 }
 
-/// Shows the transfers of this machine, and those of the site to which `stage` is carried from here.
+/// Shows the transfers of this machine, and those of the site that `stage` is carried to.
 pub(crate) fn status(args: &StatusArgs) -> Result<i32> {
     let named = args.id.as_ref().and_then(|id| id.site.as_deref()).or(args.far.from.as_deref());
     let far = if args.id.is_some() && named.is_none() { None } else { far(&args.far.sites, named)? };
@@ -242,7 +242,7 @@ pub(crate) fn status(args: &StatusArgs) -> Result<i32> {
     }
 }
 
-/// The transfers of this machine that were asked for.
+/// The requested transfers of this machine.
 fn found(args: &StatusArgs) -> Result<Vec<State>> {
     let mut found = all()?;
     if let Some(SiteId { number, .. }) = args.id {
@@ -255,7 +255,7 @@ fn found(args: &StatusArgs) -> Result<Vec<State>> {
     Ok(found)
 }
 
-/// Tells a transfer, the only one if no id is given, what to do from now on. `word` and `value`: what was typed.
+/// Sends a control to a transfer, or to the only one if no id is given. `word` and `value`: the command as typed.
 fn steer(id: Option<&SiteId>, args: &FarArgs, control: Control, word: &str, value: Option<String>) -> Result<i32> {
     let named = id.and_then(|id| id.site.as_deref()).or(args.from.as_deref());
     let number = id.map(|id| id.number);

@@ -1,4 +1,4 @@
-//! Looking at the ends of transfers before they begin: by movers, as those who will read and write there.
+//! Checks of the ends of transfers before they begin: done by movers, as the users who will read and write there.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -18,17 +18,16 @@ use types::UntrustedText;
 
 use crate::stage_places::{At, Map, Movers};
 
-/// Most bytes that movers may write about the places of a site.
+/// Maximum output of movers about the places of a site, in bytes.
 const MOST_OUTPUT: u64 = 1 << 20;
-/// How long movers may take to end once they are told to.
+/// Time limit for movers to end after a request.
 const GIVE_UP: Duration = Duration::from_secs(5);
 
-/// Looks at places, each of which names a site. All of it takes `limit` at most; what has not answered by then is
-/// unknown.
+/// Checks places, each of which names a site. Takes at most `limit`; a place without an answer by then is unknown.
 pub(crate) fn look(map: &Map, places: &[(String, Role)], limit: Duration) -> Checked {
     let deadline = Instant::now() + limit;
     let mut checked = Checked::default();
-    // A site that is away leaves those unknown that are there, so each has a job of its own.
+    // Each site gets a job of its own, so that a site that is down leaves only its own places unknown.
     let mut sites: BTreeMap<String, Vec<(Place, At, Role)>> = BTreeMap::new();
     for (typed, role) in places {
         match resolve(map, typed) {
@@ -50,7 +49,7 @@ pub(crate) fn look(map: &Map, places: &[(String, Role)], limit: Duration) -> Che
     checked
 }
 
-/// The nodes that a place is on.
+/// The nodes of a place.
 fn resolve(map: &Map, typed: &str) -> Result<Vec<(Place, At)>> {
     let place = Place::parse(OsStr::new(typed))?;
     Ok(map.nodes_of(&place)?.into_iter().map(|at| (place.clone(), at)).collect())
@@ -82,7 +81,7 @@ fn by_movers(map: &Map, looks: &[(Place, At, Role)], deadline: Instant, checked:
     })
 }
 
-/// Gives movers an order, and hands on their events until the last one is there.
+/// Sends an order to movers, and passes their events on until the last one.
 fn ask(
     mut command: Command,
     order: &Order,
@@ -96,11 +95,11 @@ fn ask(
     std::thread::spawn(move || pass_on(output, &lines));
     std::thread::spawn(move || words.send(tail_blocking(errors)));
     let mut conversation = || -> Result<()> {
-        // It stays open until all is done.
+        // Standard input stays open until the movers are done.
         let mut input = child.stdin.take().context("standard input of the movers")?;
         let mut line = serde_json::to_vec(order)?;
         line.push(b'\n');
-        // Movers that end before they have read it say why themselves.
+        // Movers that end before they have read the order report the reason themselves.
         let _ = input.write_all(&line);
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
@@ -134,7 +133,7 @@ fn pass_on(output: Option<impl Read>, lines: &Sender<String>) {
     }
 }
 
-/// Movers that have answered end by themselves; others are told to.
+/// Waits for movers to end. Those that have answered end by themselves; others get SIGTERM, then SIGKILL.
 fn end(child: &mut Child) -> Result<()> {
     let (begun, mut told) = (Instant::now(), false);
     while child.try_wait()?.is_none() {

@@ -1,4 +1,4 @@
-//! `landbridge stage in` and `stage out`: to and from all nodes of an allocation.
+//! `landbridge stage in` and `stage out`: transfers to and from all nodes of an allocation.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -14,7 +14,7 @@ use crate::stage_args::NodesArgs;
 use crate::stage_places::{At, Map, Movers, on_nodes, there};
 use crate::{alone, carried, jobs, sites_file};
 
-/// Which way.
+/// Direction of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
     In,
@@ -41,14 +41,14 @@ fn parse(text: &OsStr) -> Result<Spec> {
     }
 }
 
-/// Whether the end that is not on the nodes is a path of the machine where the spec was typed.
+/// Returns true if the end outside the nodes is a path of the machine where the spec was typed.
 pub(crate) fn is_here(spec: &OsStr, way: Way) -> bool {
     let Ok(Spec { from, to }) = parse(spec) else { return false };
     let far = if way == Way::In { from } else { to };
     Place::parse(&far).is_ok_and(|place| place.site.is_none())
 }
 
-/// Moves what the SPECs say, and returns the exit code.
+/// Moves the files of the SPECs, and returns the exit code.
 pub(crate) fn stage(args: &NodesArgs, way: Way) -> Result<i32> {
     if let Some((sites, site)) = far(&args.common.sites, args.common.from.as_deref())? {
         let (word, end) = if way == Way::In { ("in", "SRC") } else { ("out", "DST") };
@@ -65,7 +65,7 @@ pub(crate) fn stage(args: &NodesArgs, way: Way) -> Result<i32> {
     let typed: Vec<String> = args.specs.iter().map(|spec| spec.to_string_lossy().into_owned()).collect();
     let title = format!("{} {}", if way == Way::In { "in" } else { "out" }, typed.join(" "));
     if args.hosts.is_empty() && sites_file::find(&args.common.sites)?.is_none() {
-        // As for `run`, the only node is then this machine.
+        // As for `run`, this machine is then the only node.
         let here = At { site: alone::SITE.to_owned(), node: jobs::host() };
         let place = |text: &OsStr| Place::parse(&expand(text, &here)?).map_err(anyhow::Error::from);
         let places = specs.iter().map(|spec| Ok((place(&spec.from)?, place(&spec.to)?))).collect::<Result<Vec<_>>>()?;
@@ -125,7 +125,7 @@ fn inwards(spec: &Spec, map: &Map, nodes: &[At]) -> Result<Vec<Transfer>> {
         bail!("{to}: what is staged in goes to every node of the allocation: give a path alone, or use `stage move`");
     }
     let to = |at: &At| on_node(&spec.to, at);
-    // Each node gets a source of its own.
+    // Each node gets its own source.
     if has_pattern(&spec.from) {
         let each = |at: &At| {
             let from = Place::parse(&expand(&spec.from, at)?)?;
@@ -153,14 +153,14 @@ fn outwards(spec: &Spec, map: &Map, nodes: &[At]) -> Result<Vec<Transfer>> {
         let mut to = spec.to.clone();
         if nodes.len() > 1 && !has_pattern(&to) {
             if means_into(Path::new(&to)) {
-                // In the folder, each node's needs a name of its own.
+                // In a folder, the file of each node needs its own name.
                 to.push("/");
                 to.push(from.path.file_name().with_context(|| format!("{from}: no name"))?);
             }
             to.push(if several_sites { ".%s.%n" } else { ".%n" });
         }
         let to = Place::parse(&expand(&to, at)?)?;
-        // Not every node need have written one.
+        // Some nodes may have no such file.
         Ok(Transfer { from: on_node(&spec.from, at)?, to: vec![on_place(&to, map)?], optional: nodes.len() > 1 })
     };
     nodes.iter().map(each).collect()
@@ -173,7 +173,7 @@ fn on_node(path: &OsStr, at: &At) -> Result<End> {
     Ok(End { at: at.clone(), path: on_nodes(&path)?, typed })
 }
 
-/// A place that is on one node.
+/// A place on a single node.
 fn on_place(place: &Place, map: &Map) -> Result<End> {
     if place.is_several() {
         bail!("{place}: name one node");
@@ -186,7 +186,7 @@ fn has_pattern(text: &OsStr) -> bool {
     text.as_bytes().windows(2).any(|two| two == b"%n" || two == b"%s")
 }
 
-/// The text with the node's name for `%n`, its site's for `%s`, and `%` for `%%`.
+/// Expands `%n` to the node's name, `%s` to its site's name, and `%%` to `%`.
 fn expand(text: &OsStr, at: &At) -> Result<OsString> {
     let mut bytes = text.as_bytes().iter().copied();
     let mut out = Vec::new();

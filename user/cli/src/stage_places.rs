@@ -1,4 +1,4 @@
-//! On which nodes places are, and the job of movers between them.
+//! The nodes of places, and the job of movers between them.
 
 use std::ffi::{OsStr, OsString};
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs, UdpSocket};
@@ -28,12 +28,12 @@ pub(crate) struct At {
     pub node: String,
 }
 
-/// The sites as they are now: the nodes of a batch job around this process are those of its site.
+/// The sites at present: if this process is in a batch job, the job's nodes are those of its site.
 pub(crate) struct Map {
     path: PathBuf,
     sites: Sites,
     home: String,
-    /// Whether this process is in a batch job of its site.
+    /// True if this process is in a batch job of its site.
     held: bool,
 }
 
@@ -62,7 +62,7 @@ impl Map {
         })
     }
 
-    /// The nodes that a place is on.
+    /// The nodes of a place.
     pub(crate) fn nodes_of(&self, place: &Place) -> Result<Vec<At>> {
         let name = place.site.as_deref().unwrap_or(&self.home);
         let site = self.site(name, place)?;
@@ -81,7 +81,7 @@ impl Map {
         }
         match &place.node {
             Node::Any => Ok(vec![at(FORWARDER)]),
-            // Its nodes are known to the batch system alone.
+            // Only the batch system knows the site's nodes.
             Node::Named(wanted) if !self.is_held(name) && site.starter.node_service().is_some() => {
                 Ok(wanted.split(',').map(at).collect())
             }
@@ -100,8 +100,8 @@ impl Map {
         }
     }
 
-    /// The nodes of the allocation: the named ones, else those of the batch job around this process, else all of the
-    /// own site.
+    /// The nodes of the allocation: those given by the user, else those of the batch job around this process, else all
+    /// of the own site.
     pub(crate) fn allocation(&self, hosts: &[Host]) -> Result<Vec<At>> {
         for Host { site: name, node, .. } in hosts {
             let site = self.site(name, &format!("--host {name}/{node}"))?;
@@ -119,12 +119,12 @@ impl Map {
         Ok(site.nodes.iter().map(|node| At { site: self.home.clone(), node: node.name.clone() }).collect())
     }
 
-    /// Puts nodes into the order of the ranks of a job there: sites as in the sites file.
+    /// Sorts nodes into the order of a job's ranks: sites as in the sites file.
     pub(crate) fn sort(&self, nodes: &mut [At]) {
         nodes.sort_by_key(|at| self.sites.file.sites.iter().position(|site| site.name == at.site));
     }
 
-    /// The command that runs a mover on each of these nodes. It ends with this process, however that ends.
+    /// The command that runs a mover on each of these nodes. It ends with this process, even if that is killed.
     pub(crate) fn job(&self, nodes: &[At]) -> Result<Command> {
         let hosts: Vec<String> = nodes.iter().map(|at| format!("{}/{}:1", at.site, at.node)).collect();
         let own = std::env::current_exe()?;
@@ -151,10 +151,10 @@ fn names(site: &Site) -> String {
     site.nodes.iter().map(|node| node.name.as_str()).collect::<Vec<_>>().join(", ")
 }
 
-/// How long looking up the names of nodes may take.
+/// Time limit for looking up the names of nodes.
 const LOOK_UP: Duration = Duration::from_secs(3);
 
-/// Which of a site's nodes this machine is: by address, by name, or by the addresses that the name stands for.
+/// The node of a site that is this machine: found by address, by name, or by the addresses of the name.
 fn this_machine(site: &Site) -> Option<String> {
     let is_own = |address: IpAddr| UdpSocket::bind((address, 0)).is_ok();
     let own = rustix::system::uname();
@@ -164,13 +164,13 @@ fn this_machine(site: &Site) -> Option<String> {
     let node = site.nodes.iter().find(|node| node.address.map_or_else(|| is_named(&node.name), is_own));
     let gateway = || match &site.gateways[..] {
         [only] => only.inside.to_socket_addrs().is_ok_and(|mut all| all.any(|address| is_own(address.ip()))),
-        // Which of them leads a job is not known before.
+        // The gateway that will lead a job is not known beforehand.
         _ => false,
     };
     let looked_up = || {
         let end = Instant::now() + LOOK_UP;
         let unnamed = site.nodes.iter().filter(|node| node.address.is_none()).take_while(|_| Instant::now() < end);
-        // Many machines have a loopback address for their own name, and that is everybody's.
+        // Ignore loopback addresses: many machines have one for their own name, and every machine has them.
         let is_own = |address: SocketAddr| !address.ip().is_loopback() && is_own(address.ip());
         let mut found =
             unnamed.filter(|node| (&node.name[..], 0).to_socket_addrs().is_ok_and(|mut all| all.any(is_own)));
@@ -179,7 +179,7 @@ fn this_machine(site: &Site) -> Option<String> {
     node.map(|node| node.name.clone()).or_else(|| gateway().then(|| FORWARDER.to_owned())).or_else(looked_up)
 }
 
-/// A path as another process of this machine understands it, with the slash that it may end in.
+/// An absolute path, valid for other processes of this machine. Keeps a trailing slash.
 pub(crate) fn absolute(place: &Place) -> Result<Vec<u8>> {
     let mut bytes = run::working_directory()?.join(&place.path).into_os_string().into_encoded_bytes();
     if place.path.as_os_str().as_bytes().ends_with(b"/") && !bytes.ends_with(b"/") {
@@ -188,7 +188,7 @@ pub(crate) fn absolute(place: &Place) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// A place's path as its own machine understands it.
+/// A place's path, valid on its own machine.
 pub(crate) fn there(place: &Place) -> Result<Vec<u8>> {
     match place.site {
         Some(_) => Ok(place.path.as_os_str().as_bytes().to_vec()),
@@ -196,8 +196,8 @@ pub(crate) fn there(place: &Place) -> Result<Vec<u8>> {
     }
 }
 
-/// A path as the nodes of a run understand it: relative to the working directory, and below the home there if it is
-/// below the home here.
+/// A path, valid on the nodes of a run: relative to the working directory, and below the home there if it is below the
+/// home here.
 pub(crate) fn on_nodes(path: &OsStr) -> Result<Vec<u8>> {
     if path.as_bytes().starts_with(b"~/") {
         return Ok(path.as_bytes().to_vec());
@@ -206,14 +206,14 @@ pub(crate) fn on_nodes(path: &OsStr) -> Result<Vec<u8>> {
     Ok(portable(&absolute(&place)?, &homes()))
 }
 
-/// The ranks of a job of movers, while its tasks are put together.
+/// The ranks of a job of movers, while its tasks are collected.
 #[derive(Default)]
 pub(crate) struct Movers {
     nodes: Vec<At>,
 }
 
 impl Movers {
-    /// Takes part from now on.
+    /// Adds nodes to the job.
     pub(crate) fn add(&mut self, nodes: &[At]) {
         for at in nodes {
             if !self.nodes.contains(at) {
@@ -222,7 +222,7 @@ impl Movers {
         }
     }
 
-    /// Settles the ranks: nobody is added after it.
+    /// Fixes the ranks: no node can be added afterwards.
     pub(crate) fn settle(mut self, map: &Map) -> Settled {
         map.sort(&mut self.nodes);
         Settled { nodes: self.nodes }
@@ -235,7 +235,7 @@ pub(crate) struct Settled {
 }
 
 impl Settled {
-    /// `at` has been added before.
+    /// The spot of a path on `at`, which must have been added.
     pub(crate) fn spot(&self, at: &At, path: Vec<u8>, typed: String) -> Result<Spot> {
         let rank = self.nodes.iter().position(|other| other == at).context("a node of the job")? as u32;
         Ok(Spot { rank, node: format!("{}/{}", at.site, at.node), path, typed })

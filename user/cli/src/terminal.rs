@@ -1,4 +1,4 @@
-//! What a user sees of a job: the ranks' output, a status line while nothing happens yet, notes.
+//! The user's view of a job: the ranks' output, a status line during waits, and notes.
 
 use std::io::{self, IsTerminal};
 use std::time::{Duration, Instant};
@@ -11,46 +11,46 @@ use types::{Rank, Roster};
 use crate::files::Files;
 use crate::output;
 
-/// How long something may take before it is worth a status line.
+/// Minimum duration of a wait with a status line.
 const PATIENCE: Duration = Duration::from_millis(500);
 /// The width of a terminal that does not report it.
 const COLUMNS: usize = 80;
 
 /// Writes to this process's standard output and error.
 pub(crate) struct Terminal {
-    /// Whether lines get a prefix.
+    /// True if lines get a prefix.
     prefix: bool,
     /// The text before each line of a rank, once ranks are placed.
     prefixes: Option<Vec<String>>,
     interactive: bool,
     doing: Option<(String, Instant)>,
-    /// The seconds in the status line, while there is one.
+    /// The seconds in the present status line. `None`: there is no status line.
     shown: Option<u64>,
-    /// Where output goes instead.
+    /// Files for the output, instead of the terminal.
     files: Option<Files>,
-    /// Every step gets a line, with the time since the first.
+    /// True if every step gets a line, with the time since the start.
     verbose: bool,
     began: Instant,
-    /// Output goes on as it comes, and not in whole lines.
+    /// True if output passes as it arrives, not in whole lines.
     raw: bool,
-    /// Standard output and error.
+    /// State of standard output and standard error.
     lines: [Line; 2],
 }
 
-/// How long other ranks' output waits for the end of a line that a rank has begun.
+/// Time that other ranks' output waits for the end of an unfinished line.
 const LINE: Duration = Duration::from_millis(200);
 
-/// The line that a stream ends in.
+/// The last line of a stream.
 #[derive(Debug, Default)]
 struct Line {
-    /// The rank that has begun it, and when it last wrote; `None`: the last line is whole.
+    /// The rank that has begun the line, and the time of its last write; `None`: the line is complete.
     begun: Option<(u32, Instant)>,
-    /// Output of other ranks that waits for its end, in the order in which it came.
+    /// Output of other ranks that waits for the end of the line, in order of arrival.
     waiting: Vec<(u32, Vec<u8>)>,
 }
 
 impl Terminal {
-    /// A terminal; `prefix`: begin every line of a rank with its place; `raw`: do not keep lines whole.
+    /// `prefix`: begin every line of a rank with its place; `raw`: do not keep lines whole.
     pub(crate) fn new((prefix, raw): (bool, bool), verbose: bool, files: Option<Files>) -> Terminal {
         let interactive = io::stderr().is_terminal();
         Terminal {
@@ -73,13 +73,13 @@ impl Terminal {
         }
     }
 
-    /// A line about a step, with the time since the first.
+    /// Prints a line about a step, with the time since the start.
     fn step(&self, doing: &str) {
         let seconds = self.began.elapsed().as_secs_f64();
         output::note(&format!("{seconds:7.3} s  {doing}"));
     }
 
-    /// The bytes with a prefix before each line, unless it `continues` one that has its prefix.
+    /// Adds a prefix to each line. A first line that `continues` an earlier one already has its prefix.
     fn prefixed(&self, rank: u32, bytes: &[u8], continues: bool) -> Option<Vec<u8>> {
         let prefix = self.prefixes.as_ref()?.get(rank as usize)?;
         let mut out = Vec::with_capacity(bytes.len() + bytes.len() / 4);
@@ -94,7 +94,7 @@ impl Terminal {
 }
 
 impl Terminal {
-    /// Writes output of a rank. A line that another rank has begun ends here, unfinished.
+    /// Writes output of a rank. Ends an unfinished line of another rank.
     fn put(&mut self, rank: u32, stream: Stream, bytes: &[u8]) -> io::Result<()> {
         let begun = self.lines[at(stream)].begun.map(|(rank, _)| rank);
         if !self.raw && begun.is_some_and(|other| other != rank) {
@@ -107,7 +107,7 @@ impl Terminal {
         Ok(())
     }
 
-    /// Writes the output that waits for the end of a line, once that has ended or takes too long.
+    /// Writes the waiting output, once the unfinished line has ended or takes too long.
     fn release(&mut self, stream: Stream) -> io::Result<()> {
         let line = &mut self.lines[at(stream)];
         if line.begun.is_some_and(|(_, since)| since.elapsed() < LINE) {
@@ -117,7 +117,7 @@ impl Terminal {
     }
 }
 
-/// The number of a stream.
+/// The index of a stream.
 fn at(stream: Stream) -> usize {
     usize::from(stream == Stream::Err)
 }
@@ -126,7 +126,7 @@ impl Drop for Terminal {
     fn drop(&mut self) {
         for stream in [Stream::Out, Stream::Err] {
             let waiting = std::mem::take(&mut self.lines[at(stream)].waiting);
-            // Nobody is left who could report an error.
+            // An error could no longer be reported.
             let _ = waiting.into_iter().try_for_each(|(rank, bytes)| self.put(rank, stream, &bytes));
             if self.prefix && self.lines[at(stream)].begun.is_some() {
                 let _ = output::raw(stream, b"\n");
@@ -167,7 +167,7 @@ impl Observer for Terminal {
         if let Some(doing) = doing.filter(|_| self.verbose) {
             self.step(doing);
         }
-        // The clock goes on over several steps: it is the waiting that deserves a line.
+        // The clock continues over several steps: the total wait decides about the status line.
         let since = self.doing.as_ref().map_or_else(Instant::now, |(_, since)| *since);
         self.doing = doing.map(|doing| (doing.to_owned(), since));
     }
@@ -179,7 +179,7 @@ impl Observer for Terminal {
 
     fn tick(&mut self) {
         for stream in [Stream::Out, Stream::Err] {
-            // A terminal that is gone is noticed by the next output.
+            // The next output reports a terminal that is gone.
             let _ = self.release(stream);
         }
         let Some((doing, since)) = &self.doing else { return };
@@ -188,7 +188,7 @@ impl Observer for Terminal {
         {
             return;
         }
-        // Drawn again when its last figure changes.
+        // Redraw only when the seconds have changed.
         if self.shown != Some(waited.as_secs()) {
             let columns = tcgetwinsize(std::io::stderr()).map_or(COLUMNS, |size| usize::from(size.ws_col));
             output::redraw(&status(doing, waited.as_secs(), columns));
@@ -197,7 +197,7 @@ impl Observer for Terminal {
     }
 }
 
-/// The status line, cut to the width of the terminal: a longer one would stay on the screen.
+/// The status line, cut to the width of the terminal: a longer one would wrap and remain on the screen.
 fn status(doing: &str, seconds: u64, columns: usize) -> String {
     let waited = match seconds {
         0 => " …".to_owned(),

@@ -1,16 +1,17 @@
-//! The words of the command line: as the user typed them, and as clap and a site to which a job is carried read them.
+//! The words of the command line: converts the user's form into one that clap, and a site that a job is carried to, can
+//! parse.
 //!
-//! `run` is typed as mpiexec is: no `--` before the program, `-np` for `-n`, and several programs separated by `:`.
+//! `run` has mpiexec's syntax: no `--` before the program, `-np` for `-n`, and several programs separated by `:`.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 
 use clap::{Arg, Command};
 
-/// What separates the programs of a job.
+/// The separator between programs of a job.
 const SEPARATOR: &str = ":";
 
-/// The words with `--` before each program of `run`, wherever it begins, and `-n` for mpiexec's `-np`.
+/// Inserts `--` before each program of `run`, and replaces mpiexec's `-np` by `-n`.
 pub(crate) fn plain(words: impl Iterator<Item = OsString>, cli: &Command) -> Vec<OsString> {
     let mut words: Vec<OsString> = words.collect();
     let Some(run) = cli.find_subcommand("run").filter(|_| words.get(1).is_some_and(|word| word == "run")) else {
@@ -26,8 +27,8 @@ pub(crate) fn plain(words: impl Iterator<Item = OsString>, cli: &Command) -> Vec
     }
 }
 
-/// The programs of a job with their arguments: what is typed from the first program on, cut at each `:` before an
-/// option of `run`. All but the first begin with the options of their own.
+/// The programs of a job with their arguments: the words from the first program on, split at each `:` that precedes an
+/// option of `run`. All but the first begin with their own options.
 pub(crate) fn programs<'a>(words: &'a [OsString], run: &Command) -> Vec<&'a [OsString]> {
     let (mut programs, mut begin) = (Vec::new(), 0);
     for at in (0..words.len()).filter(|at| separates(&words[*at..], run)) {
@@ -38,12 +39,12 @@ pub(crate) fn programs<'a>(words: &'a [OsString], run: &Command) -> Vec<&'a [OsS
     programs
 }
 
-/// Whether the first of these words separates two programs. A `:` before anything but an option is an argument.
+/// Returns true if the first word separates two programs. A `:` that no option follows is an argument.
 fn separates(words: &[OsString], run: &Command) -> bool {
     words.first().is_some_and(|word| word == SEPARATOR) && words.get(1).is_some_and(|word| is_option(word, run))
 }
 
-/// Puts `--` before the program whose options begin at `at`, which is left on the program.
+/// Inserts `--` before the program whose options begin at `at`, and moves `at` to the program.
 fn mark_program(words: &mut Vec<OsString>, at: &mut usize, run: &Command) {
     while let Some(word) = words.get(*at) {
         match word.as_bytes() {
@@ -63,7 +64,7 @@ fn mark_program(words: &mut Vec<OsString>, at: &mut usize, run: &Command) {
     }
 }
 
-/// Whether the word is an option of this command, perhaps with its value.
+/// Returns true if the word is an option of this command, with or without its value.
 fn is_option(word: &OsStr, command: &Command) -> bool {
     match (word.as_bytes(), word.as_bytes().strip_prefix(b"--")) {
         (b"-np", _) => true,
@@ -81,14 +82,14 @@ fn has_long(arg: &Arg, name: &[u8]) -> bool {
     names.into_iter().any(|known| known.as_bytes() == name)
 }
 
-/// Whether the word after this option belongs to it.
+/// Returns true if the word after this option is its value.
 fn takes_next(option: &[u8], command: &Command) -> bool {
     let takes = |arg: &Arg| arg.get_action().takes_values() && !arg.is_require_equals_set();
     if let Some(long) = option.strip_prefix(b"--") {
-        // With `=` no name fits, and nothing follows.
+        // An option with `=` matches no name, and has its value in the same word.
         return command.get_arguments().find(|arg| has_long(arg, long)).is_some_and(takes);
     }
-    // Of several in one word, what follows the first that takes a value is the value.
+    // In a group of short options, the first one that takes a value gets the rest of the word, or else the next word.
     for (at, short) in option.iter().enumerate().skip(1) {
         let arg = command.get_arguments().find(|arg| arg.get_short() == Some(char::from(*short)));
         if arg.is_some_and(takes) {

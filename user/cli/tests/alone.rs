@@ -14,7 +14,7 @@ const SOON: Duration = Duration::from_secs(15);
 const NOTE: &str = "landbridge: no sites file, so all ranks run on this machine; `landbridge sites add NAME [USER@]HOST` \
                     adds a site\n";
 
-/// Starts `landbridge` with these words for a user who has no sites file.
+/// Starts `landbridge` with these words for a user without a sites file.
 fn start(stage: &Stage, words: &[&str], change: impl FnOnce(&mut Command)) -> Running {
     stage.start_with(words, |command| {
         command.env_remove("LANDBRIDGE_SITES").env_remove("XDG_CONFIG_HOME").env("HOME", stage.path("home"));

@@ -53,7 +53,7 @@ fn a_gateway_whose_log_finds_no_room_goes_on() {
     stage.start_gateway("b");
     let done = check(&stage, &["--", "/bin/true"]);
     assert_eq!(done.code, Some(0), "{done:?}");
-    // As many files as the system lets it open.
+    // The gateway has raised its limit of open files to the maximum.
     let limits = std::fs::read_to_string(format!("/proc/{pid}/limits")).unwrap();
     let files = limits.lines().find(|line| line.starts_with("Max open files")).unwrap();
     let files: Vec<&str> = files.split_whitespace().collect();

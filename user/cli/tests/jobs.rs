@@ -76,7 +76,7 @@ fn a_detached_job_can_be_cancelled_and_killed() {
     stage.nothing_left();
 }
 
-/// Another user who may write there would choose the process that `cancel` ends.
+/// A folder that other users can write to could name any process for `cancel` to end.
 #[test]
 fn what_others_could_have_written_is_no_job() {
     let stage = Stage::new();
@@ -110,11 +110,11 @@ fn what_others_could_have_written_is_no_job() {
         chown(&planted, Some(0), None).unwrap();
     }
     assert!(victim.0.try_wait().unwrap().is_none(), "it was ended");
-    // The same in one's own hands is a job.
+    // The same folder with safe permissions is a job.
     assert_eq!(states(&stage), [("running".to_owned(), None)]);
 }
 
-/// Ends with the test, however that ends.
+/// A process that ends with the test, even if the test fails.
 struct Victim(std::process::Child);
 
 impl Drop for Victim {

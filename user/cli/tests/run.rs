@@ -25,7 +25,7 @@ fn lines(text: &str) -> Vec<&str> {
     lines
 }
 
-/// A job of which every rank has said `up` and then waits.
+/// Starts a job in which every rank prints `up` and then waits.
 fn waiting(stage: &Stage) -> Running {
     let running = stage.start_script(&["-n", "4"], "echo up; sleep 1000 & setsid sleep 1000 & wait");
     wait_for("the ranks", SOON, || (running.out().lines().count() == 4).then_some(()));
@@ -94,7 +94,7 @@ fn programs_are_separated_as_mpiexec_does() {
     ];
     assert_eq!((done.code, lines(&done.out)), (Some(0), expected.iter().map(String::as_str).collect()), "{done:?}");
 
-    // Each program at a site of its own, in the order of the programs.
+    // Each program runs at its own site, in the order of the programs.
     let words =
         ["run", "--site", "b=2:/bin/bash", "sh", "-c", &a, ":", "--site", "a=1", "sh", "-c", &b, "n", ":", "-n", "x"];
     let done = stage.start(&words[..words.len() - 3]).finish(SOON);
@@ -129,7 +129,7 @@ fn what_is_wrong_with_options_and_programs_is_named() {
     stage.nothing_left();
 }
 
-/// Runs a script on ranks with this on standard input.
+/// Runs a script on ranks with this file as standard input.
 fn fed(stage: &Stage, options: &[&str], script: &str, input: File) -> Done {
     let words = [&["run"], options, &["--", "bash", "-c", script]].concat();
     let feed = |command: &mut Command| {
@@ -178,7 +178,7 @@ fn input_that_never_ends_or_is_not_read_holds_nothing_up() {
     assert_eq!((done.code, done.out.trim()), (Some(0), "1000000"), "{done:?}");
     let done = fed(&stage, &["-n", "3", "--stdin", "all"], "echo $LANDBRIDGE_RANK; sleep 1", endless());
     assert_eq!((done.code, lines(&done.out)), (Some(0), vec!["0", "1", "2"]), "{done:?}");
-    // Nor does it keep a job alive that is to end.
+    // Unread input does not keep a job alive after its timeout.
     let done = fed(&stage, &["-n", "2", "--timeout", "500ms"], "sleep 1000", endless());
     assert_eq!(done.code, Some(124), "{done:?}");
     assert!(done.took < SOON, "{done:?}");
@@ -354,14 +354,14 @@ fn an_agent_that_is_hung_up_on_goes_on() {
             kill(agent, "HUP");
         }
     }
-    // A signal is delivered before its target runs again, and these run for the ranks' end.
+    // A signal is delivered before its target runs again, and these targets run before the ranks end.
     std::fs::write(go, "").unwrap();
     let done = running.finish(SOON);
     assert_eq!(done.code, Some(0), "{done:?}");
     stage.nothing_left();
 }
 
-/// A gateway raises its soft limit; `select` breaks above 1024.
+/// A gateway raises its soft limit, but ranks get the old one: `select` breaks above 1024.
 #[test]
 fn ranks_may_open_as_many_files_as_the_gateway_before_it_raised_its_limit() {
     let stage = Stage::new();
@@ -413,7 +413,7 @@ fn signals_end_the_job() {
 #[test]
 fn output_that_nobody_reads_stops_the_ranks_and_loses_nothing() {
     let stage = Stage::new();
-    // 20 MB per rank in lines of 99, into a pipe that is not read for a while.
+    // 20 MB per rank in lines of 99 bytes, into a pipe that is not read for a while.
     let script = "head -c 19999980 /dev/zero | tr '\\0' x | fold -w 99; echo; touch written-$LANDBRIDGE_RANK";
     let words = ["run", "-n", "2", "--", "bash", "-c", script];
     let mut running = stage.start_with(&words, |command| {
@@ -452,7 +452,7 @@ fn a_stopped_reader_does_not_keep_a_job_from_ending() {
     let running = stage.start_with(&["run", "-n", "2", "--", "yes"], |command| {
         command.stdout(Stdio::piped()).process_group(0);
     });
-    // Until it runs, and the pipe is full.
+    // Wait until the job runs and the pipe is full.
     std::thread::sleep(Duration::from_secs(2));
     kill(running.child.id() as i32, "TERM");
     let done = running.finish(SOON);
@@ -488,7 +488,7 @@ ask "get kvsname=landbridge key=k$(( ($PMI_RANK + 1) % $PMI_SIZE ))"
 fn ranks_of_all_nodes_exchange_values_by_pmi() {
     let stage = Stage::new();
     let words = ["run", "-n", "8", "--mpi", "mpich", "--", "bash", "-c"];
-    // Meant for this site: site b's agents have one of their own.
+    // This value is for the first site: site b's agents have their own.
     let provider = |command: &mut std::process::Command| {
         command.env("LANDBRIDGE_PROVIDER", "/bin/true");
     };

@@ -1,7 +1,7 @@
-//! The output of other programs, within bounds: how long they may run, and how much of what they print is kept.
+//! The output of other programs, captured within bounds: a time limit and a limit on the kept output.
 //!
-//! Every program whose output decides something is read here: another user, a login file or a broken installation may
-//! make it print without end.
+//! Every program whose output decides something is run through this module. Another user, a login file or a broken
+//! installation may make it print without end.
 
 use std::io::{Read, Write};
 use std::process::{ExitStatus, Stdio};
@@ -16,22 +16,22 @@ use tokio::time::timeout;
 use types::UntrustedText;
 use types::untrusted::SHOWN;
 
-/// Most bytes of standard output. Slurm's list of 100,000 nodes has fewer.
+/// Most bytes of standard output. Slurm's list of 100,000 nodes is shorter.
 pub const MOST_OUTPUT: usize = 4 << 20;
-/// How many of the last bytes of standard error are kept.
+/// Bytes kept of the end of standard error.
 pub const MOST_WORDS: usize = 4 << 10;
 
-/// Time between two looks at a program that has closed its output and not yet ended.
+/// Interval between checks of a program that has closed its output but not ended.
 const LOOK: Duration = Duration::from_millis(1);
-/// How many of the last lines messages quote.
+/// Lines of standard error that messages quote.
 const LINES: usize = 4;
 
-/// What a program printed, and how it ended.
+/// The output of a program, and its exit status.
 #[derive(Debug)]
 pub struct Captured {
     pub status: ExitStatus,
     pub stdout: Vec<u8>,
-    /// The end of its standard error.
+    /// The end of standard error.
     pub stderr: Tail,
 }
 
@@ -42,7 +42,7 @@ impl Captured {
     }
 }
 
-/// A program's output is of no use.
+/// The program's output cannot be used.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum CaptureError {
@@ -54,10 +54,10 @@ pub enum CaptureError {
     Endless,
 }
 
-/// Runs a program without input to its end. It is killed after `limit`, or when it prints too much.
+/// Runs a program without input to its end. The program is killed after `limit`, or when it prints too much.
 ///
 /// # Errors
-/// [`CaptureError`]. A program that reports a failure is no error here.
+/// [`CaptureError`]. An exit status other than 0 is not an error here.
 pub async fn capture(command: &mut Command, limit: Duration) -> Result<Captured, CaptureError> {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
     let mut child = command.spawn()?;
@@ -78,7 +78,7 @@ async fn head(pipe: Option<impl AsyncRead + Unpin>) -> Result<Vec<u8>, CaptureEr
     if kept.len() > MOST_OUTPUT { Err(CaptureError::Endless) } else { Ok(kept) }
 }
 
-/// Reads a stream to its end, and keeps the last [`MOST_WORDS`] bytes.
+/// Reads a stream to its end. Keeps the last [`MOST_WORDS`] bytes.
 pub async fn tail(pipe: Option<impl AsyncRead + Unpin>) -> Tail {
     let (mut kept, mut buffer) = (Tail::default(), [0; 4096]);
     let Some(mut pipe) = pipe else { return kept };
@@ -88,7 +88,7 @@ pub async fn tail(pipe: Option<impl AsyncRead + Unpin>) -> Tail {
     kept
 }
 
-/// The same without an async runtime.
+/// Like [`tail`], without an async runtime.
 pub fn tail_blocking(pipe: Option<impl Read>) -> Tail {
     let (mut kept, mut buffer) = (Tail::default(), [0; 4096]);
     let Some(mut pipe) = pipe else { return kept };
@@ -98,7 +98,7 @@ pub fn tail_blocking(pipe: Option<impl Read>) -> Tail {
     kept
 }
 
-/// [`capture`] without an async runtime, with `input` on the program's standard input.
+/// Like [`capture`], without an async runtime, and with `input` on the program's standard input.
 ///
 /// # Errors
 /// [`CaptureError`].
@@ -116,7 +116,8 @@ pub fn capture_blocking(
     let over = Arc::new(AtomicBool::new(false));
     let is_over = over.clone();
     let input = input.to_vec();
-    // The threads end with the pipes. A program that does not read its input says why itself.
+    // These threads end with their pipes. A write error is ignored: a program that does not read its input reports the
+    // reason itself.
     std::thread::spawn(move || stdin.map(|mut stdin| stdin.write_all(&input)));
     std::thread::spawn(move || {
         let mut kept = Vec::new();
@@ -144,10 +145,10 @@ pub fn capture_blocking(
     if stdout.is_err() {
         let _ = child.kill();
     }
-    // Both pipes of a program close when it ends, unless another process has them.
+    // Both pipes close when the program ends, unless another process holds them open.
     let left = if stdout.is_ok() { until.saturating_duration_since(Instant::now()) } else { Duration::ZERO };
     let words = said.recv_timeout(left).unwrap_or_default();
-    // It may go on without them.
+    // The program may run on after it has closed its pipes.
     while stdout.is_ok() && child.try_wait()?.is_none() {
         if Instant::now() >= until {
             let _ = child.kill();
@@ -165,7 +166,7 @@ pub fn capture_blocking(
 pub struct Tail(Vec<u8>);
 
 impl Tail {
-    /// Adds bytes to the end; of all of them, the last [`MOST_WORDS`] are kept.
+    /// Adds bytes at the end; only the last [`MOST_WORDS`] of all bytes are kept.
     pub fn push(&mut self, bytes: &[u8]) {
         let bytes = &bytes[bytes.len().saturating_sub(MOST_WORDS)..];
         let excess = (self.0.len() + bytes.len()).saturating_sub(MOST_WORDS);
@@ -177,7 +178,7 @@ impl Tail {
         String::from_utf8_lossy(&self.0).into_owned()
     }
 
-    /// Its last lines, joined into one.
+    /// The last lines of the stream, joined into one.
     pub fn last_lines(&self) -> UntrustedText {
         let text = self.text();
         let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();

@@ -1,7 +1,7 @@
-//! Checks everything that a run needs: keys, the user's own gateway, trunks, an agent on every node, provider and
+//! Checks everything that a run needs: keys, the user's own gateway, trunks, an agent on every node, and provider and
 //! program there.
 //!
-//! Start reading at [`check()`]. While the own gateway does not answer, `alone` checks what works without it.
+//! Start reading at [`check()`]. If the own gateway does not answer, `alone` runs the checks that need no gateway.
 
 mod alone;
 mod batch;
@@ -34,14 +34,14 @@ pub struct Finding {
     pub site: String,
     /// The part of the site, such as `gateway gw1` or `node n2`.
     pub part: String,
-    /// Whether it works.
+    /// True if the part works.
     pub ok: bool,
-    /// What was found.
+    /// The details of the result.
     pub detail: String,
 }
 
 impl Finding {
-    /// A finding: what works and how, or what does not and why.
+    /// A finding from a result: a description if the part works, the problem if not.
     pub fn new(site: &str, part: impl Into<String>, result: Result<String, impl Display>) -> Finding {
         let ok = result.is_ok();
         let detail = result.unwrap_or_else(|problem| problem.to_string());
@@ -49,7 +49,7 @@ impl Finding {
     }
 }
 
-/// What does not work. The messages do not repeat the place.
+/// Problems that a check finds. The messages do not repeat the place.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum CheckError {
@@ -64,31 +64,31 @@ pub enum CheckError {
         /// Its mode.
         mode: u32,
     },
-    /// A key.
+    /// The key cannot be used.
     #[error(transparent)]
     Key(#[from] KeyError),
-    /// Connecting to the own gateway, or opening a job.
+    /// Connecting to the own gateway or opening a job failed.
     #[error(transparent)]
     Session(#[from] SessionError),
-    /// The own gateway.
+    /// A request to the own gateway failed.
     #[error(transparent)]
     Client(#[from] ClientError),
-    /// The job of the check.
+    /// The job of the check cannot have these nodes.
     #[error(transparent)]
     Roster(#[from] RosterError),
-    /// What a site, a gateway or an agent reports.
+    /// A problem that a site, a gateway or an agent reports.
     #[error("{0}")]
     Reported(String),
-    /// An agent that does not start.
+    /// An agent does not start.
     #[error("its agent could not be started: {0}")]
     NotStarted(String),
     /// No reply arrived in time.
     #[error("{what} within {seconds} s: look at {log}")]
     Silent {
-        /// What is missing.
+        /// The missing reply.
         what: &'static str,
         seconds: u64,
-        /// Where to look.
+        /// The log that may have the reason.
         log: &'static str,
     },
     /// Another site's gateway cannot be dialled from this machine.
@@ -96,18 +96,18 @@ pub enum CheckError {
     Undialled { address: String, port: String, source: std::io::Error },
 }
 
-/// Reports the state of a site's request for nodes, for a person who waits.
+/// Called with a site and the state of its request for nodes, for a person who waits.
 pub type News<'a> = &'a mut dyn FnMut(&str, &str);
 
-/// Checks everything, from the user's own site `home`, and the `typed` program on every node if its command is not
-/// empty.
+/// Checks everything from the user's own site `home`. Checks the `typed` program on every node too, unless its command
+/// is empty.
 pub async fn check(sites: &Sites, home: &str, typed: &Typed) -> Vec<Finding> {
     check_with(sites, home, typed, None, &mut |_, _| {}).await
 }
 
-/// Like [`check()`], and with `job`, at sites whose nodes come from a batch system: makes a job, starts an agent in it,
-/// and gives the job back; `job` is how long it may wait in the queue. `None`: only asks the batch system whether it
-/// would take a job.
+/// Like [`check()`]. With `job`, at sites whose nodes come from a batch system, also makes a job, starts an agent in
+/// it, and gives the job back; `job` is the longest wait in the queue. `None`: only asks the batch system whether it
+/// would accept a job.
 pub async fn check_with(
     sites: &Sites,
     home: &str,
@@ -140,7 +140,7 @@ pub async fn check_with(
     findings
 }
 
-/// Checks a key: it is needed at its own site, and should not exist elsewhere.
+/// Checks a key. The own site needs one; another site's key is checked only if it is on this machine.
 fn check_key(sites: &Sites, site: &Site, home: bool) -> Option<Finding> {
     let Some(path) = sites.key_path(site) else {
         return home.then(|| Finding::new(&site.name, "key", Err(CheckError::NoKey)));
@@ -191,7 +191,7 @@ pub async fn check_trunk(sites: &Sites, own: &Site, site: &Site) -> Finding {
     Finding::new(&site.name, format!("trunk from {}", own.name), result)
 }
 
-/// Whether the first gateways of two sites reach each other through ssh.
+/// True if the first gateways of two sites reach each other through ssh.
 fn goes_through_ssh(file: &SitesFile, own: &Site, other: &Site) -> bool {
     let at = |wanted: &Site| file.sites.iter().position(|site| site.name == wanted.name);
     let (earlier, later) = if at(own) < at(other) { (own, other) } else { (other, own) };

@@ -1,40 +1,40 @@
-//! The soft limit of open files that ranks get: the user's own limit on the node, not the one that gateways and agents
-//! raise theirs to, because a program that calls `select` breaks above 1024.
+//! The soft limit on open files of ranks: the user's own limit on the node. Gateways and agents raise theirs, but ranks
+//! must not inherit the raised limit, because a program that calls `select` breaks above 1024.
 
 use gateway_hooks::open_files;
 use rustix::process::Rlimit;
 use tokio::process::Command;
 
-/// A variable in the environment of the programs that a gateway starts: the soft limit that the gateway was started
-/// with. An environment reaches an agent in the same ways as limits do: from parent to child, and with Slurm's `srun`,
-/// but not through ssh.
+/// A variable for the programs that a gateway starts: the soft limit that the gateway itself was started with. The
+/// environment reaches an agent in the same ways as limits do: from parent to child and with Slurm's `srun`, but not
+/// through ssh.
 const BEFORE: &str = "LANDBRIDGE_OPEN_FILES";
 
-/// Passes on, to an agent started with this command, the limit that it would have without the gateway.
+/// Passes the gateway's original limit to the agent that this command starts.
 pub(crate) fn tell(command: &mut Command) {
     match open_files::before() {
         Some(before) => command.env(BEFORE, before.to_string()),
-        // A gateway around this one may have set it.
+        // A gateway that started this one may have set it.
         None => command.env_remove(BEFORE),
     };
 }
 
-/// Raises this process's soft limit to the hard one. Returns the limit for ranks.
+/// Raises this process's soft limit to the hard limit. Returns the limit for ranks.
 pub(crate) fn raise() -> Rlimit {
     let found = open_files::raise();
     for_ranks(found, std::env::var(BEFORE).ok().and_then(|text| text.parse().ok()))
 }
 
-/// The lower of both soft limits, because an administrator may have set one between gateway and agent.
+/// The lower one of both soft limits, because an administrator may have set one between gateway and agent.
 fn for_ranks(found: Rlimit, passed: Option<u64>) -> Rlimit {
     let current = [found.current, passed].into_iter().flatten().min();
     Rlimit { current, maximum: found.maximum }
 }
 
-/// About how many files a program has open besides its connections.
+/// Approximate number of files that a program has open besides its connections.
 const OTHERS: u64 = 256;
 
-/// The same limit, or a higher one if it is too low for a rank with a connection to each of `peers` others.
+/// The limit for a rank with a connection to each of `peers` others: this one, or a higher one if it is too low.
 pub(crate) fn for_peers(limit: Rlimit, peers: u32) -> Rlimit {
     let needed = u64::from(peers) + OTHERS;
     let within = limit.maximum.map_or(needed, |most| needed.min(most));

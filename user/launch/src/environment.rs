@@ -1,5 +1,5 @@
-//! The environment of a rank: the user's variables where `run` was typed, the node's, and those that MPI and the
-//! provider need.
+//! The environment of a rank: the user's variables from the shell in which `run` was typed, the node's variables, and
+//! the variables that MPI and the provider need.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -12,7 +12,8 @@ use crate::home::{TYPED_DIRECTORY, TYPED_HOME};
 /// Variables of an environment, as raw bytes.
 pub type RawEnvironment = Vec<(Vec<u8>, Vec<u8>)>;
 
-/// Variables that describe the machine or session of `run`, not the program's settings. A node has its own, or none.
+/// Variables that describe the machine or session of `run`, not the program's settings. The node has its own values, or
+/// none.
 const HOST_SPECIFIC: &[&str] = &[
     "_",
     "DBUS_SESSION_BUS_ADDRESS",
@@ -42,16 +43,17 @@ const HOST_SPECIFIC: &[&str] = &[
     "XDG_VTNR",
 ];
 
-/// Variables for which a node's own value takes precedence over the user's.
+/// Variables for which the node's own value takes precedence over the user's.
 const NODE_FIRST: &[&str] = &["HOME", "HOSTNAME", "LOGNAME", "SHELL", "TMPDIR", "USER", "XDG_RUNTIME_DIR"];
 
-/// Variables by which other launchers identify a rank or place ranks, from which an MPI library would conclude that it
-/// was started by one of them. Each is a name, or with `*` at its end the beginning of names. Variables that describe a
-/// batch job are not among them: programs read which task of an array they are.
+/// Variables with which other launchers identify a rank or place ranks. With them, an MPI library would believe that
+/// such a launcher had started it. Each entry is a name or, with `*` at its end, the beginning of names. Variables that
+/// describe a batch job are not in this list, because programs read their task number of an array from them.
 ///
 /// `SLURM_NNODES`, `SLURM_NODELIST` and `SLURM_NPROCS` are older names of `SLURM_JOB_NUM_NODES`, `SLURM_JOB_NODELIST`
-/// and `SLURM_NTASKS`, which pass. Intel MPI takes the number of nodes from the first two: where the ranks of one
-/// node's job are on several, of other components or other sites, all of them would map the shared memory of the first.
+/// and `SLURM_NTASKS`, which are passed on. Intel MPI takes the number of nodes from the first two. If the batch job
+/// has one node but the ranks run on several, of other components or other sites, all of them would map the shared
+/// memory of the first.
 const FOREIGN: &[&str] = &[
     "PMI_*",
     "PMI2_*",
@@ -88,13 +90,13 @@ const FOREIGN: &[&str] = &[
     "MPI_LOCALRANKID",
 ];
 
-/// Variables of settings whose names begin like those of [`FOREIGN`].
+/// Prefixes of settings that match [`FOREIGN`] but are passed on.
 const SETTINGS: &[&str] = &["PMIX_MCA_", "PRTE_MCA_", "ORTE_MCA_"];
 
-/// Variables that apply to all nodes of the site where `run` was typed, and to no other site: a module sets them there.
+/// Variables that apply to all nodes of the site where `run` was typed, and to no other site. A module sets them there.
 const SITE_SPECIFIC: &[&str] = &["LANDBRIDGE_PROVIDER"];
 
-/// Variables that Landbridge sets for each rank; a value from an outer job would be wrong.
+/// Variables that Landbridge sets for each rank. A value from an outer job would be wrong.
 const OURS: &[&str] = &[
     "LANDBRIDGE_JOB",
     "LANDBRIDGE_SECRET",
@@ -120,7 +122,7 @@ const OURS: &[&str] = &[
     TYPED_DIRECTORY,
 ];
 
-/// Why a variable cannot be set for ranks.
+/// Reasons why a variable cannot be set for ranks.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum SettingError {
     /// The variable has no name.
@@ -129,7 +131,7 @@ pub enum SettingError {
     /// No value is given, and the variable is not set here.
     #[error("-x {0}: there is no such variable here; -x {0}=VALUE sets it")]
     Unset(String),
-    /// The launcher sets it.
+    /// Only the launcher may set the variable.
     #[error("-x {0}: only the launcher may set this variable: it identifies a rank, or says where ranks are")]
     Ours(String),
 }
@@ -137,7 +139,7 @@ pub enum SettingError {
 /// Parses a variable for a job: `NAME=VALUE`, or `NAME` for the value that `here` returns.
 ///
 /// # Errors
-/// It has no name or no value, or a launcher sets it.
+/// The variable has no name or no value, or only a launcher may set it.
 pub fn setting(text: &OsStr, here: impl Fn(&OsStr) -> Option<OsString>) -> Result<(Vec<u8>, Vec<u8>), SettingError> {
     let shown = || text.to_string_lossy().into_owned();
     let (name, value) = match text.as_bytes().iter().position(|byte| *byte == b'=') {
@@ -154,7 +156,7 @@ pub fn setting(text: &OsStr, here: impl Fn(&OsStr) -> Option<OsString>) -> Resul
     }
 }
 
-/// Whether a launcher, ours or another, identifies a rank by this variable.
+/// True if a launcher, ours or another, identifies a rank by this variable.
 fn is_launchers(name: &str) -> bool {
     let named = |pattern: &&str| match pattern.strip_suffix('*') {
         Some(prefix) => name.starts_with(prefix),
@@ -164,12 +166,12 @@ fn is_launchers(name: &str) -> bool {
     OURS.contains(&name) || (FOREIGN.iter().any(named) && !is_setting)
 }
 
-/// Whether a variable of `run` goes to the ranks.
+/// True if a variable of `run` is passed on to the ranks.
 fn travels(name: &str) -> bool {
     !HOST_SPECIFIC.contains(&name) && !is_launchers(name)
 }
 
-/// The part of `run`'s environment that goes to the ranks.
+/// The part of `run`'s environment that is passed on to the ranks.
 pub fn travelling(variables: impl Iterator<Item = (OsString, OsString)>) -> RawEnvironment {
     variables
         .filter(|(name, _)| name.to_str().is_none_or(travels))
@@ -177,7 +179,7 @@ pub fn travelling(variables: impl Iterator<Item = (OsString, OsString)>) -> RawE
         .collect()
 }
 
-/// Removes variables that mean nothing at another site.
+/// Removes the variables that apply only to the site where `run` was typed.
 pub fn leave_site(environment: &mut RawEnvironment) {
     environment.retain(|(name, _)| !SITE_SPECIFIC.iter().any(|kept| kept.as_bytes() == name));
 }
@@ -187,7 +189,7 @@ pub fn leave_site(environment: &mut RawEnvironment) {
 pub struct Environment(BTreeMap<OsString, OsString>);
 
 impl Environment {
-    /// The user's variables, and the node's own where those take precedence.
+    /// The user's variables that are passed on. For those of `NODE_FIRST`, the node's own values take precedence.
     pub fn new(user: &RawEnvironment, node: impl Iterator<Item = (OsString, OsString)>) -> Environment {
         let mut variables: BTreeMap<OsString, OsString> = user
             .iter()

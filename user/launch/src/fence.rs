@@ -1,9 +1,9 @@
-//! Fences: synchronisations of a group of ranks that give every rank the data of all.
+//! Fences: synchronisations of a group of ranks that give every rank the data of all ranks.
 //!
-//! PMI-1's barrier (with what was put since the last one) and PMIx's fence are both fences. A node's agent sends its
-//! ranks' data to the agent of its site's first node, which sends the site's data to the launcher, and the whole
-//! returns the same way. A fence among the ranks of one site stays in the site; one among the ranks of one node does
-//! not leave the agent.
+//! PMI-1's barrier, with the entries put since the last one, and PMIx's fence are both fences. A node's agent sends its
+//! ranks' data to the agent of its site's first node, which sends the site's data to the launcher. The data of all
+//! returns the same way. A fence among the ranks of one site stays in the site; one among the ranks of one node stays
+//! in the agent.
 
 use std::collections::HashMap;
 
@@ -12,7 +12,7 @@ use thiserror::Error;
 
 use crate::group::Group;
 
-/// Most data of one fence, in bytes. Open MPI puts about 150 bytes per rank, MPICH 300.
+/// Most data of one fence, in bytes. Open MPI needs about 150 bytes per rank, MPICH 300.
 pub const MAX_DATA: usize = 16 << 20;
 /// Most fences in progress at one time. MPI libraries have one or two.
 const MAX_OPEN: usize = 1024;
@@ -34,7 +34,7 @@ impl Fence {
     }
 }
 
-/// Why a fence is not possible.
+/// Reasons for refusing a fence.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum FenceError {
@@ -53,12 +53,12 @@ pub enum FenceError {
     /// Too much data.
     #[error("its ranks exchange {length} bytes at start-up; at most {MAX_DATA} are allowed")]
     TooLong {
-        /// How many bytes.
+        /// The number of bytes.
         length: usize,
     },
 }
 
-/// The fences in progress at an agent or the launcher. `K` names a member of a fence there.
+/// The fences in progress at an agent or the launcher. `K` identifies a member of a fence there.
 #[derive(Debug)]
 pub struct Fences<K> {
     open: HashMap<Fence, Open<K>>,
@@ -78,7 +78,8 @@ impl<K> Default for Fences<K> {
 }
 
 impl<K: PartialEq + Clone> Fences<K> {
-    /// One of `members` has entered with its data. Returns the data of all if it was the last.
+    /// A member has entered the fence with its data. `members`: all members. Returns the data of all if this member was
+    /// the last.
     ///
     /// # Errors
     /// [`FenceError`].

@@ -1,9 +1,9 @@
 //! The folder of an agent: files that MPI libraries and libpmix write on its node while the job runs, and the names of
-//! files that they write elsewhere.
+//! files that they write in other places.
 //!
-//! The agent makes the folder when a job needs it. Both the agent and its keeper remove it, so that it is gone
-//! whichever of the two is killed. If both are killed, the next agent of the same user removes it. Files that the job
-//! left in other places are removed with it (see `leftovers.rs`).
+//! The agent makes the folder when a job needs it. Both the agent and its keeper remove it, so it is gone even if one
+//! of the two is killed. If both are killed, the next agent of the same user removes it. Files that the job left in
+//! other places are removed with it (see `leftovers.rs`).
 
 use std::ffi::OsStr;
 use std::fs::{DirBuilder, File};
@@ -28,7 +28,7 @@ const CLAIMS: &str = "claims";
 /// A folder whose files are in memory.
 const MEMORY: &str = "/dev/shm";
 
-/// A folder that cannot be made.
+/// A folder could not be made.
 #[derive(Debug, Error)]
 #[error("cannot make {} (TMPDIR names another place): {source}", .path.display())]
 pub struct FolderError {
@@ -36,8 +36,8 @@ pub struct FolderError {
     source: io::Error,
 }
 
-/// The place of the folder, whether it exists or not: two paths with the same name, one of them in memory if the node
-/// has such a place.
+/// The place of the folder, which may not exist: two paths with the same name, one of them in memory if the node has a
+/// file system for that.
 #[derive(Clone, Debug)]
 pub struct Folder {
     path: PathBuf,
@@ -45,7 +45,7 @@ pub struct Folder {
 }
 
 impl Folder {
-    /// A new place, in the node's folder for temporary files.
+    /// A new place in the node's folder for temporary files.
     ///
     /// # Errors
     /// The system has no random numbers.
@@ -56,7 +56,7 @@ impl Folder {
         Ok(Folder::at(std::env::temp_dir().join(name)))
     }
 
-    /// The place that an agent was given.
+    /// The place with this path, which the keeper passes to its agent.
     pub fn at(path: PathBuf) -> Folder {
         let place = Path::new(MEMORY);
         let memory = path.file_name().filter(|_| place.is_dir()).map_or_else(|| path.clone(), |name| place.join(name));
@@ -76,11 +76,11 @@ impl Folder {
         [self.path(), self.memory()].into_iter().take(if self.path == self.memory { 1 } else { 2 })
     }
 
-    /// Makes the folder, with a folder inside for each of these ranks. Files elsewhere whose paths begin with one of
-    /// `claims` are removed with it. It stays locked until the result is dropped.
+    /// Makes the folder, with an inner folder for each of these ranks. Files in other places whose paths begin with one
+    /// of `claims` are removed with it. The folder stays locked until the result is dropped.
     ///
     /// # Errors
-    /// Names what could not be made.
+    /// [`FolderError`], which names the folder that could not be made.
     pub fn create(&self, ranks: Range<u32>, claims: &[PathBuf]) -> Result<Vec<File>, FolderError> {
         let mut locks = Vec::new();
         for path in self.both() {
@@ -102,8 +102,8 @@ impl Folder {
         Ok(locks)
     }
 
-    /// Removes the folder with its contents, and what its job left elsewhere. By then every process that could write
-    /// more must have ended.
+    /// Removes the folder with its contents, and the files that its job left in other places. All processes that could
+    /// write more must have ended.
     pub fn remove(&self) {
         self.both().for_each(remove);
     }
@@ -115,7 +115,7 @@ fn make(path: &Path) -> io::Result<()> {
 
 fn create(path: &Path) -> io::Result<File> {
     make(path)?;
-    // Locked before it gets its final name, so that no process ever sees it unlocked while this one runs.
+    // Locked before it gets its final name, so no other process ever sees it unlocked while this one runs.
     let fresh = path.join("lock.new");
     let lock = File::create_new(&fresh)?;
     flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
@@ -140,7 +140,7 @@ fn remove(path: &Path) {
     }
 }
 
-/// Removes folders beside this one whose agents are dead.
+/// Removes the folders beside this one whose agents are dead.
 fn remove_abandoned(beside: &Path) {
     let me = rustix::process::getuid().as_raw();
     let entries = beside.parent().and_then(|parent| std::fs::read_dir(parent).ok());

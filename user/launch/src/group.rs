@@ -1,9 +1,9 @@
-//! Which ranks take part in a fence.
+//! The group of ranks that take part in a fence.
 
 use serde::{Deserialize, Serialize};
 use types::{Identity, NodeId, Roster, SiteId, Slot};
 
-/// A set of ranks in canonical form: equal sets compare equal.
+/// A set of ranks in canonical form, so that equal sets compare equal.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Group(Vec<(u32, u32)>);
 
@@ -13,7 +13,7 @@ impl Group {
         Group::of(0..size)
     }
 
-    /// These ranks, in any order.
+    /// These ranks, given in any order.
     pub fn of(ranks: impl IntoIterator<Item = u32>) -> Group {
         let mut ranks: Vec<u32> = ranks.into_iter().collect();
         ranks.sort_unstable();
@@ -27,19 +27,19 @@ impl Group {
         Group(runs)
     }
 
-    /// Whether a job of this size can have this group. Groups from other processes may be anything.
+    /// True if a job of this size can have this group. A group from another process may be malformed.
     pub fn is_valid(&self, size: u32) -> bool {
         let ordered = self.0.windows(2).all(|pair| pair[0].1 < pair[1].0);
         ordered && !self.0.is_empty() && self.0.iter().all(|(first, last)| first <= last && *last < size)
     }
 
-    /// Whether it has any of `count` ranks from `first` on.
+    /// True if the group has any of the `count` ranks from `first` on.
     fn meets(&self, first: u32, count: u32) -> bool {
         let end = first.saturating_add(count);
         self.0.iter().any(|(low, high)| *low < end && first <= *high)
     }
 
-    /// The agents at a site whose nodes have ranks of the group.
+    /// The agents of a site whose nodes have ranks of the group.
     pub fn agents(&self, roster: &Roster, site: SiteId) -> Vec<Identity> {
         let nodes = roster.nodes().filter(|(at, _, first, node)| *at == site && self.meets(first.0, node.ranks));
         nodes.filter_map(|(site, node, _, _)| Some(Identity { site, slot: Slot::agent(node)? })).collect()

@@ -1,4 +1,4 @@
-//! The batch job inside which `run` was started, if any: the user has its nodes already.
+//! The batch job in which `run` was started, if any. The user already has its nodes.
 
 use std::path::Path;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::capture::capture;
 use crate::spread::Wish;
 
 const LIMIT: Duration = Duration::from_secs(10);
-/// Most components of a heterogeneous job: what Slurm allows.
+/// Most components of a heterogeneous job; Slurm's own limit.
 const MOST_COMPONENTS: u32 = 128;
 
 /// A batch job whose environment is not usable.
@@ -25,17 +25,17 @@ pub struct HeldError {
     problem: Problem,
 }
 
-/// What is wrong with a batch job's environment.
+/// Problems of a batch job's environment.
 #[derive(Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum Problem {
     /// A variable is missing.
     #[error("{0} is not set: run landbridge in the job's script, not under srun or ssh")]
     Unset(String),
-    /// The number of a heterogeneous job's components is none.
+    /// `SLURM_HET_SIZE` is not a number of components.
     #[error("SLURM_HET_SIZE=`{0}` is not the number of components of a heterogeneous job")]
     Components(String),
-    /// A launcher was started in every task of a step.
+    /// srun started a launcher in every task of a step.
     #[error("srun started several of this: type `landbridge run` once, in the job's script")]
     Several,
     /// The numbers of tasks do not fit the nodes.
@@ -46,11 +46,11 @@ pub enum Problem {
         /// The number of nodes.
         nodes: usize,
     },
-    /// Slurm cannot expand its own list.
+    /// Slurm cannot expand its own list of nodes.
     #[error("`scontrol show hostnames {list}` failed: {problem}")]
     HostNames {
         list: String,
-        /// Why.
+        /// The reason.
         problem: String,
     },
     /// The file of nodes cannot be read.
@@ -58,21 +58,21 @@ pub enum Problem {
     NodeFile {
         /// Its path.
         path: String,
-        /// What the system said.
+        /// The system's error.
         problem: String,
     },
     /// The file of nodes is empty.
     #[error("PBS_NODEFILE {0} names no node")]
     NoNode(String),
-    /// The job's script reported something unexpected.
+    /// The first line from the script inside the job is not a job and its tasks.
     #[error("`{0}` is not a job and its tasks")]
     Grant(String),
 }
 
-/// The batch job around this process, if the site has the batch system that made it.
+/// The batch job around this process, if it belongs to the site's batch system.
 ///
 /// # Errors
-/// There is one, but its nodes cannot be determined.
+/// There is such a job, but its nodes cannot be determined.
 pub async fn find(site: &Site) -> Result<Option<HeldAllocation>, HeldError> {
     let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
     let id = match site.starter {
@@ -94,7 +94,7 @@ pub async fn find(site: &Site) -> Result<Option<HeldAllocation>, HeldError> {
     Ok(Some(HeldAllocation { id, nodes }))
 }
 
-/// The nodes of the Slurm job whose variables these are. A heterogeneous job has several components, each with
+/// The nodes of the Slurm job that these variables describe. A heterogeneous job has several components, each with
 /// variables of its own.
 async fn slurm_nodes(variable: &impl Fn(&str) -> Option<String>) -> Result<Vec<AllocatedNode>, Problem> {
     const COMPONENTS: &str = "SLURM_HET_SIZE";
@@ -116,8 +116,8 @@ async fn slurm_nodes(variable: &impl Fn(&str) -> Option<String>) -> Result<Vec<A
     Ok(join_components(parts))
 }
 
-/// The nodes of all components of a heterogeneous job. A node of several components belongs to the first of them, with
-/// the tasks of all.
+/// The nodes of all components of a heterogeneous job. A node of several components belongs to the first of them, and
+/// has the tasks of all.
 fn join_components(parts: Vec<Vec<AllocatedNode>>) -> Vec<AllocatedNode> {
     let mut nodes: Vec<AllocatedNode> = Vec::new();
     for (component, part) in (0..).zip(parts) {
@@ -131,21 +131,21 @@ fn join_components(parts: Vec<Vec<AllocatedNode>>) -> Vec<AllocatedNode> {
     nodes
 }
 
-/// Makes the nodes of the user's batch job those of its site.
+/// Makes the nodes of the user's batch job the nodes of its site.
 pub fn fill(file: &mut SitesFile, site: &str, held: &HeldAllocation) {
     for entry in file.sites.iter_mut().filter(|entry| entry.name == site) {
         entry.nodes = as_nodes(&held.nodes);
     }
 }
 
-/// A wish without numbers means all slots of the user's batch job.
+/// Makes a wish without numbers ask for all slots of the user's batch job.
 pub fn fill_wish(site: &str, held: &HeldAllocation, wish: &mut Wish) {
     if wish.ranks.is_none() && wish.per_site.is_empty() {
         wish.per_site = vec![(site.to_owned(), held.nodes.iter().map(|node| node.slots).sum())];
     }
 }
 
-/// Nodes of a batch job as the nodes of a site.
+/// Converts nodes of a batch job into nodes of a site.
 pub fn as_nodes(nodes: &[AllocatedNode]) -> Vec<Node> {
     nodes.iter().map(|node| Node { name: node.name.clone(), address: None, slots: Some(node.slots) }).collect()
 }
@@ -153,7 +153,7 @@ pub fn as_nodes(nodes: &[AllocatedNode]) -> Vec<Node> {
 /// Pairs nodes with Slurm's numbers of tasks, such as `2(x3),1`.
 ///
 /// # Errors
-/// The text has another form, or does not give one number for each node.
+/// The text has another form, or it does not have one number for each node.
 pub fn with_slots(names: Vec<String>, tasks: &str) -> Result<Vec<AllocatedNode>, Problem> {
     let wrong = || Problem::Tasks { tasks: tasks.to_owned(), nodes: names.len() };
     let mut slots = Vec::new();
@@ -186,7 +186,7 @@ async fn host_names(list: &str) -> Result<Vec<String>, Problem> {
     Ok(output.text().lines().map(str::to_owned).collect())
 }
 
-/// Reads PBS's file: one line for each slot, nodes in order.
+/// Reads PBS's file, which has one line for each slot. Nodes keep the order of their first lines.
 fn node_file(path: &Path) -> Result<Vec<AllocatedNode>, Problem> {
     let name = || path.display().to_string();
     let unread = |e: std::io::Error| Problem::NodeFile { path: name(), problem: e.to_string() };

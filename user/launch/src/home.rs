@@ -1,20 +1,20 @@
-//! Paths below the user's home directory, which differs between sites: they travel as `~/…`.
+//! Paths below the user's home directory. It differs between sites, so such paths are sent as `~/…`.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 
-/// The home directory on the machine where a job was typed, if ssh carries the job to this machine.
+/// The home directory on the machine where the job was typed, if ssh carries the job to this machine.
 pub const TYPED_HOME: &str = "LANDBRIDGE_TYPED_HOME";
-/// The directory in which the job was typed, with `~/` for that home directory. It may not exist here.
+/// The directory in which the job was typed; a path below that home directory begins with `~/`. It may not exist here.
 pub const TYPED_DIRECTORY: &str = "LANDBRIDGE_TYPED_DIRECTORY";
 
-/// The home directories that typed paths may be below: on the machine where the job was typed, and here.
+/// The home directories that typed paths may be below: the one where the job was typed, and the one here.
 pub fn homes() -> Vec<Vec<u8>> {
     [TYPED_HOME, "HOME"].into_iter().filter_map(std::env::var_os).map(OsString::into_vec).collect()
 }
 
-/// The path with `~/` for the first of these home directories that it is below; unchanged if there is none.
+/// Replaces the first of these home directories that contains the path by `~/`. Other paths stay unchanged.
 pub fn portable(path: &[u8], homes: &[Vec<u8>]) -> Vec<u8> {
     let below = homes.iter().find_map(|home| {
         // Everything is below `/`, which is nobody's home.
@@ -25,14 +25,14 @@ pub fn portable(path: &[u8], homes: &[Vec<u8>]) -> Vec<u8> {
     below.map_or_else(|| path.to_vec(), |rest| [b"~/", rest].concat())
 }
 
-/// Where the path begins in an argument that is an absolute path or `NAME=PATH`.
+/// Index at which the path begins in an argument that is an absolute path or `NAME=PATH`.
 pub fn path_in(argument: &[u8]) -> Option<usize> {
     let equals = argument.iter().position(|byte| *byte == b'=').map(|at| at + 1);
     let starts = |at: &usize| matches!(argument[*at..], [b'/', ..] | [b'~', b'/', ..]);
     Some(0).filter(starts).or(equals.filter(starts))
 }
 
-/// The path with a home directory for `~/`.
+/// Replaces `~/` in the path by a home directory.
 pub fn expand(path: &[u8], home: Option<&OsStr>) -> PathBuf {
     match (path.strip_prefix(b"~/"), home) {
         (Some(b""), Some(home)) => PathBuf::from(home),

@@ -1,4 +1,4 @@
-//! Nodes chosen by name, for `--host` and `--hostfile`. No I/O: takes a sites file and leaves only these nodes in it.
+//! Nodes chosen by name, for `--host` and `--hostfile`. No I/O: removes all other nodes from a sites file.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,7 +10,7 @@ use types::sites::Node;
 
 use crate::spread::{Wish, fill_evenly};
 
-/// A node, and how many ranks it takes.
+/// A node, and the number of ranks that it takes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Host {
     pub site: String,
@@ -18,7 +18,7 @@ pub struct Host {
     pub slots: Option<u32>,
 }
 
-/// Why nodes cannot be chosen.
+/// Reasons why nodes cannot be chosen.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum HostError {
@@ -78,10 +78,10 @@ pub fn parse_file(bytes: &[u8]) -> Result<Vec<Host>, HostError> {
     texts.filter(|text| !text.is_empty()).map(parse).collect()
 }
 
-/// What some editors put before a text.
+/// UTF-8's byte order mark, which some editors write before a text.
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
-/// A line of a hostfile.
+/// Parses a line of a hostfile.
 fn host(line: &str) -> Result<Host, HostError> {
     let Some((name, rest)) = line.split_once(char::is_whitespace) else { return line.parse() };
     let malformed = || HostError::Malformed(line.to_owned());
@@ -102,9 +102,9 @@ fn host(line: &str) -> Result<Host, HostError> {
     Ok(host)
 }
 
-/// Reduces the sites of these hosts to these nodes, in this order, and settles how many ranks each site gets. If no
-/// number of ranks is given, a host without slots gets one rank. `movers`: the job moves files, which a site's node
-/// service starts on any node.
+/// Reduces the sites of these hosts to these nodes, in this order, and fixes the number of ranks at each site. If no
+/// number of ranks is given, a host without slots gets one rank. `movers`: the job moves files; a site's node service
+/// starts such a job on any node.
 ///
 /// # Errors
 /// [`HostError`].
@@ -119,7 +119,7 @@ pub fn choose(file: &mut SitesFile, wish: &mut Wish, hosts: &[Host], movers: boo
         let at = file.sites.iter().position(|entry| entry.name == site);
         let Some(at) = at else { return Err(HostError::UnknownSite { host, site, known: file.names() }) };
         let entry = &file.sites[at];
-        // Movers of files can be on the gateway's machine, which is no node, and on any node that has a node service.
+        // Movers may run on the gateway's machine, which is no node, and on any node with a node service.
         let any = movers && entry.starter.node_service().is_some();
         if name != FORWARDER && !any && crate::spread::is_unknown(entry) {
             return Err(HostError::Batch { host, site });

@@ -1,6 +1,6 @@
-//! The keeper: the parent of an agent, which outlives it only to end the processes that it left behind.
+//! The keeper is the parent of an agent. It outlives the agent only to end the processes that the agent left behind.
 //!
-//! A gateway starts `landbridge agent`. That process is the keeper, and starts the agent proper as its child. If the
+//! A gateway starts `landbridge agent`. This process is the keeper; it starts the agent proper as its child. If the
 //! agent is killed, its ranks' processes become children of the keeper, which ends them all. If the keeper is killed,
 //! the agent gets a signal and ends the same processes itself.
 
@@ -21,20 +21,20 @@ use crate::folder::Folder;
 use crate::processes::{adopt_orphans, end_descendants};
 use crate::starter::salloc::give_back;
 
-/// The subcommand by which the keeper starts the agent proper.
+/// The subcommand with which the keeper starts the agent proper.
 pub const WORKER: &str = "agent-worker";
 
-/// Settings of libpmix in the agent that it takes only from the environment: data in the agent's memory, not in files
-/// that it shares with ranks; no credentials but the user's id, which the system reports for a local connection.
+/// Settings that libpmix in the agent takes only from the environment: it keeps data in the agent's memory instead of
+/// files shared with ranks, and uses no credentials but the user's id, which the system reports for a local connection.
 const LIBPMIX: [(&str, &str); 2] = [("PMIX_MCA_gds", "hash"), ("PMIX_MCA_psec", "native")];
 
 /// Time limit for ending the processes that an agent left behind.
 const LIMIT: Duration = Duration::from_secs(5);
 
-/// The option with which an agent and its keeper run nothing but movers.
+/// The option that restricts an agent and its keeper to movers.
 pub const ONLY_MOVERS: &str = "only-movers";
 
-/// Starts the agent proper with this process's standard input, and waits for it. Returns the exit code to end with.
+/// Starts the agent proper with this process's standard input and waits for it. Returns the exit code for this process.
 ///
 /// # Errors
 /// The agent cannot be started.
@@ -43,15 +43,15 @@ pub async fn keep(runs: Runs) -> std::io::Result<i32> {
     let folder = Folder::fresh()?;
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
-    // Caught and ignored: a hangup does not end the keeper. The agent decides whether the job goes on.
+    // Caught and ignored: a hangup does not end the keeper. The agent decides whether the job continues.
     let _hangup = signal(SignalKind::hangup())?;
     let mut command = Command::new(std::env::current_exe()?);
     command.arg(WORKER).arg(getpid().as_raw_nonzero().to_string()).arg(folder.path());
     if runs == Runs::OnlyMovers {
         command.arg(format!("--{ONLY_MOVERS}"));
     }
-    // If the gateway was itself started by a launcher with PMIx, its variables would make libpmix in the agent a client
-    // of that launcher.
+    // If a launcher with PMIx started the gateway, its variables would make libpmix in the agent a client of that
+    // launcher.
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.as_encoded_bytes().starts_with(b"PMIX_")) {
         command.env_remove(name);
     }
@@ -78,16 +78,16 @@ pub async fn keep(runs: Runs) -> std::io::Result<i32> {
     Ok(code)
 }
 
-/// Called in the agent proper: makes the keeper remove this file in the end, however the agent ends.
+/// Makes the keeper remove this file at its end, however the agent ends. Called in the agent proper.
 pub fn remove_in_the_end(path: &Path) {
     let name = [b"\0", path.as_os_str().as_bytes(), b"\0"].concat();
-    // The agent's standard output goes to its keeper. In tests there is no keeper.
+    // The agent's standard output goes to its keeper. Tests have no keeper.
     if getppid().is_some() && std::env::args().nth(1).is_some_and(|word| word == WORKER) {
         let _ = rustix::io::write(rustix::stdio::stdout(), &name);
     }
 }
 
-/// Removes the files that the agent has named. By then every process that could write more has ended.
+/// Removes the files that the agent has named. All processes that could write more must have ended.
 async fn remove_all(mut names: ChildStdout) {
     let mut bytes = Vec::new();
     if tokio::time::timeout(Duration::from_secs(1), names.read_to_end(&mut bytes)).await.is_err() {
@@ -107,7 +107,7 @@ async fn remove_all(mut names: ChildStdout) {
 /// The keeper is dead already, or the system refuses.
 pub fn end_with_keeper(keeper: i32) -> std::io::Result<()> {
     set_parent_process_death_signal(Some(Signal::TERM))?;
-    // It may have died before the call above.
+    // The keeper may have died before the call above.
     if getppid().map(|pid| pid.as_raw_nonzero().get()) != Some(keeper) {
         return Err(std::io::Error::other("the keeper of this agent is gone"));
     }

@@ -1,9 +1,9 @@
-//! A leash: makes a program receive SIGTERM when the process that started it dies, however it dies.
+//! A leash makes a program receive SIGTERM when the process that started it dies, for any reason.
 //!
-//! For programs that must not outlive their starter and do not read standard input while they wait, such as `salloc` in
-//! a queue. [`become_leashed`] replaces this process by the program, because the setting survives `exec`. [`hold`]
-//! stays as the program's parent, and drops the leash when the program says so: a batch job that has begun belongs to
-//! the agents in it.
+//! It is for programs that must not outlive their starter and do not read standard input while they wait, such as
+//! `salloc` in a queue. [`become_leashed`] replaces this process by the program, because the setting survives `exec`.
+//! [`hold`] stays as the program's parent and drops the leash when the program asks for it, because a batch job that
+//! has begun belongs to its agents.
 
 use std::ffi::OsString;
 use std::io;
@@ -13,14 +13,14 @@ use std::process::Command;
 use rustix::process::{Pid, Signal, getpid, getppid, kill_process, set_parent_process_death_signal};
 use tokio::signal::unix::{SignalKind, signal};
 
-/// The subcommand that starts a program on a leash; the starter's process id and the program's words follow.
+/// The subcommand that starts a program on a leash. Its arguments are the starter's process id and the program's words.
 pub const LEASH: &str = "leash";
-/// The same, for a program that may be released.
+/// Like [`LEASH`], for a program that may be released.
 pub const HOLD: &str = "hold";
-/// The variable in which such a program finds the process id to which it sends SIGUSR1 to be released.
+/// The variable with the process id to which such a program sends SIGUSR1 in order to be released.
 pub const HOLDER: &str = "LANDBRIDGE_HOLDER";
 
-/// Replaces this process by the program; returns only if that fails.
+/// Replaces this process by the program. Returns only if this fails.
 pub fn become_leashed(holder: i32, words: &[OsString]) -> io::Error {
     if let Err(error) = follow(holder) {
         return error;
@@ -31,8 +31,8 @@ pub fn become_leashed(holder: i32, words: &[OsString]) -> io::Error {
     }
 }
 
-/// Starts the program, waits for it, and returns its exit code. Until the program asks to be released, SIGTERM and the
-/// starter's death end it.
+/// Starts the program, waits for it, and returns its exit code. SIGTERM and the starter's death end the program, until
+/// it asks to be released.
 ///
 /// # Errors
 /// The program cannot be started.
@@ -52,7 +52,7 @@ pub async fn hold(holder: i32, words: &[OsString]) -> io::Result<i32> {
             }
             _ = let_go.recv() => held = false,
             _ = terminate.recv() => if let Some(program) = program.filter(|_| held) {
-                // An error means that it has ended meanwhile.
+                // An error means that the program has already ended.
                 let _ = kill_process(program, Signal::TERM);
             },
         }
@@ -62,7 +62,7 @@ pub async fn hold(holder: i32, words: &[OsString]) -> io::Result<i32> {
 /// Makes this process receive SIGTERM when `holder`, its parent, dies.
 fn follow(holder: i32) -> io::Result<()> {
     set_parent_process_death_signal(Some(Signal::TERM))?;
-    // It may have died before the call above.
+    // The parent may have died before the call above.
     if getppid().map(|pid| pid.as_raw_nonzero().get()) != Some(holder) {
         return Err(io::Error::other("the process that started this one is gone"));
     }

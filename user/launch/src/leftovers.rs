@@ -1,17 +1,17 @@
-//! Files through which an MPI library's ranks share memory, and which it removes only when the ranks end normally.
+//! Files through which an MPI library's ranks share memory. The library removes them only when the ranks end normally.
 //!
-//! There are two kinds. *Claimed*: the name begins with a prefix that no other job has, so the file is the job's.
-//! *Strays*: MPICH and Intel MPI make files with random names for windows and unlink them once all ranks have them
-//! open; ranks that are killed in between leave them. A stray is removed only if it is the user's own, appeared while
-//! the job ran, and no process has it open. The process that makes such a file has it open until it is unlinked, so the
-//! file of another running job is never removed.
+//! There are two kinds. *Claimed* files have a name that begins with a prefix of this job only, so they are the job's.
+//! *Strays* have random names: MPICH and Intel MPI make them for windows and unlink them once all ranks have them open,
+//! so ranks that are killed in between leave them behind. A stray is removed only if it belongs to the user, appeared
+//! while the job ran, and is open in no process. The process that makes such a file keeps it open until it is unlinked,
+//! so the file of another running job is never removed.
 
 use std::collections::HashSet;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-/// The folders in which MPI libraries share memory, and the prefixes of their files' random names.
+/// The folders in which MPI libraries share memory, and the prefixes of the files with random names.
 const STRAYS: [(&str, &str); 4] =
     [("/dev/shm", "mpich_shar_tmp"), ("/tmp", "mpich_shar_tmp"), ("/dev/shm", "Intel_MPI_"), ("/tmp", "Intel_MPI_")];
 
@@ -21,12 +21,12 @@ pub(crate) fn remove_claimed(claim: &Path) {
         return;
     };
     for path in files(folder, begin) {
-        // After a normal end the ranks have removed them.
+        // After a normal end, the ranks have already removed them.
         let _ = std::fs::remove_file(path);
     }
 }
 
-/// Removes the strays that appeared after `since`. By then every process that could make one for the job has ended.
+/// Removes the strays that appeared after `since`. All processes that could make one for the job must have ended.
 pub(crate) fn remove_strays(since: SystemTime) {
     let all = STRAYS.iter().flat_map(|(folder, begin)| files(Path::new(folder), begin));
     remove_unheld(all.filter(|path| is_ours(path, since)).collect());
@@ -59,11 +59,11 @@ fn is_ours(path: &Path, since: SystemTime) -> bool {
     })
 }
 
-/// Those of these files that any process of the user has open or mapped.
+/// The files that a process of the user has open or mapped.
 fn held(files: &HashSet<PathBuf>) -> HashSet<PathBuf> {
     let mut held = HashSet::new();
     for process in std::fs::read_dir("/proc").into_iter().flatten().flatten().map(|entry| entry.path()) {
-        // Entries that are not processes have neither file, and those of other users are not readable.
+        // Entries that are not processes have neither file. Other users' files cannot be read.
         let maps = std::fs::read_to_string(process.join("maps")).unwrap_or_default();
         let mapped = maps.lines().filter_map(|line| line.find('/').and_then(|at| line.get(at..)).map(PathBuf::from));
         held.extend(mapped.filter(|path| files.contains(path)));

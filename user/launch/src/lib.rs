@@ -1,7 +1,7 @@
 //! Jobs: the launcher behind `landbridge run`, an agent per node, starters of agents, a PMI-1 server.
 //!
-//! Owns how a program starts on the nodes of several sites, how its output, exit codes and signals return, and how all
-//! of it ends. It knows nothing of MPI's data and prints nothing: the caller passes a [`launcher::Observer`].
+//! Owns starting a program on the nodes of several sites, passing on its output, exit codes and signals, and ending all
+//! of it. It knows nothing of MPI's data and prints nothing: the caller passes a [`launcher::Observer`].
 //!
 //! Start reading at [`message`], the messages between launcher and agents; then [`launcher`] and [`agent`].
 
@@ -44,7 +44,7 @@ pub mod tailor;
 pub mod tunnel;
 pub mod watch;
 
-/// Waits until a time in nanoseconds after `since`; forever if there is none.
+/// Waits until `at_ns` nanoseconds after `since`; forever if it is `None`.
 pub(crate) async fn until(since: tokio::time::Instant, at_ns: Option<u64>) {
     match at_ns {
         Some(at_ns) => tokio::time::sleep_until(since + std::time::Duration::from_nanos(at_ns)).await,

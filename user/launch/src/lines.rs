@@ -1,6 +1,6 @@
-//! Cutting a rank's output into whole lines, so that lines of different ranks never mix.
+//! Splits a rank's output into whole lines, so that lines of different ranks never mix.
 
-/// A line longer than this is passed on in pieces, in bytes.
+/// Most bytes of a line; a longer line is passed on in pieces.
 pub const MAX_LINE: usize = 64 << 10;
 
 /// The beginning of a line whose end has not arrived yet.
@@ -8,7 +8,7 @@ pub const MAX_LINE: usize = 64 << 10;
 pub struct LineBuffer(Vec<u8>);
 
 impl LineBuffer {
-    /// Takes bytes and returns the whole lines available now, newlines included; empty if none.
+    /// Takes bytes and returns the lines that are now complete, newlines included; empty if there are none.
     pub fn push(&mut self, bytes: &[u8]) -> Vec<u8> {
         let split = match bytes.iter().rposition(|byte| *byte == b'\n') {
             Some(end) => end + 1,
@@ -24,12 +24,12 @@ impl LineBuffer {
         whole
     }
 
-    /// Whether a line has begun.
+    /// True if a line has begun and not ended.
     pub fn has_begun(&self) -> bool {
         !self.0.is_empty()
     }
 
-    /// The last line, without a newline; empty if there is none.
+    /// The unfinished line; empty if there is none.
     pub fn rest(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.0)
     }

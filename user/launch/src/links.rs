@@ -1,4 +1,4 @@
-//! What the gateways of a site know of the network between all sites, and having what they do not know measured.
+//! Figures of the network between all sites, as a site's gateways know them, and requests to measure missing figures.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::launcher::session::dialled;
 use crate::launcher::{SessionError, Sites};
 use crate::watch::Round;
 
-/// How long a request to measure lasts beyond the time in which each pair has its turn.
+/// Extra time of a request to measure, beyond the turns of all pairs.
 const LEEWAY: Duration = Duration::from_secs(10);
 /// The longest request.
 const LONGEST: Duration = Duration::from_secs(600);
@@ -35,29 +35,29 @@ pub struct PairFigures {
     pub to: String,
     /// Round trip without queueing, in milliseconds.
     pub rtt_ms: Option<f64>,
-    /// What the path carries, in millions of bits per second.
+    /// The rate of the path, in millions of bits per second.
     pub mbit_s: Option<f64>,
     /// Seconds since the rate was measured.
     pub age_s: Option<f64>,
-    /// How the rate was measured; `None` if it is unknown.
+    /// The kind of the measurement; `None` if the rate is unknown.
     pub measured: Option<How>,
-    /// The rate is unknown or too old to rely on.
+    /// True if the rate is unknown or too old to rely on.
     pub stale: bool,
 }
 
-/// How a rate was measured.
+/// The kind of a rate's measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum How {
-    /// Seen on the traffic of jobs.
+    /// Observed on the traffic of jobs.
     Passive,
-    /// By a transfer for this purpose.
+    /// Measured by a transfer for this purpose.
     Active,
 }
 
 impl Links {
-    /// The figures in a look at a site's gateways; `None` if none answered. Gateways tell each other what they know,
-    /// so they differ by seconds at most: the newest figures count.
+    /// The figures from one look at a site's gateways; `None` if none answered. Gateways exchange their figures, so
+    /// they differ by seconds at most; the newest figures count.
     pub fn of(round: &Round) -> Option<Links> {
         let views: Vec<_> = round.gateways.iter().filter_map(|look| look.view.as_ref()).collect();
         let sites: Vec<String> = views.first()?.sites.iter().map(|site| site.name.clone()).collect();
@@ -72,7 +72,7 @@ impl Links {
         Some(Links { site: round.site.clone(), sites, pairs })
     }
 
-    /// Whether no rate is unknown or stale.
+    /// True if no rate is unknown or stale.
     pub fn is_complete(&self) -> bool {
         self.pairs.iter().all(|pair| !pair.stale)
     }
@@ -94,8 +94,9 @@ impl PairFigures {
     }
 }
 
-/// Asks all gateways of the site to measure what is stale, and to have it measured elsewhere. Returns how long that may
-/// take: [`Links::is_complete`] afterwards, unless a trunk is down or ranks use the gateways all the time.
+/// Asks all gateways of the site to measure stale pairs, and to have them measured at other sites. Returns the time
+/// that this may take. Afterwards [`Links::is_complete`] is true, unless a trunk is down or ranks use the gateways all
+/// the time.
 ///
 /// # Errors
 /// No gateway can be asked.

@@ -1,4 +1,4 @@
-//! Measuring round trips and rates between sites: every ordered pair, one at a time.
+//! Measures round trips and rates between sites: every ordered pair, one after the other.
 
 use std::time::Duration;
 
@@ -9,8 +9,8 @@ use wire::control::Measurement;
 
 use crate::launcher::{SessionError, Sites};
 
-/// How often to ask a gateway that is busy with another measurement, and the pause between; a measurement takes a few
-/// seconds.
+/// Most requests to a gateway that is busy with another measurement, and the pause between them. A measurement takes a
+/// few seconds.
 const TRIES: u32 = 10;
 const PAUSE: Duration = Duration::from_millis(600);
 
@@ -23,16 +23,16 @@ pub struct Pair {
     pub to: String,
     /// Round trip over a trunk, in milliseconds.
     pub rtt_ms: Option<f64>,
-    /// The rate of a short transfer over a trunk, in millions of bits of frames per second; `None` also if no transfer
+    /// The rate of a short transfer over a trunk, in millions of bits of frames per second. Also `None` if no transfer
     /// was requested.
     pub mbit_s: Option<f64>,
-    /// Why there are no figures, for the user.
+    /// The reason why there are no figures, for the user.
     pub problem: Option<String>,
 }
 
-/// Measures from every site to every other, through a gateway of the user's own site `home`. `transfer`: measure rates,
-/// too. `progress` is called before each pair with the two sites, how many pairs are done, and how many there are. A
-/// pair takes some seconds at most.
+/// Measures from every site to every other site, through a gateway of the user's own site `home`. `transfer`: measures
+/// rates too. Before each pair, calls `progress` with both sites, the number of finished pairs and the number of all
+/// pairs. A pair takes a few seconds at most.
 ///
 /// # Errors
 /// No gateway of `home` can be used, so nothing was measured.

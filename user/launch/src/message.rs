@@ -16,10 +16,10 @@ pub use program::{Otherwise, Part, Program};
 /// A key and its value in the PMI key-value space.
 pub type Entry = (String, String);
 
-/// An MPI library that needs its own settings.
+/// An MPI library that needs settings of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Family {
-    /// MPICH and its close relatives with its netmod.
+    /// MPICH and close relatives that have its netmod.
     Mpich,
     /// Intel MPI.
     Intel,
@@ -28,7 +28,7 @@ pub enum Family {
 }
 
 impl Family {
-    /// The word of `--mpi`.
+    /// The family's word in `--mpi`.
     pub fn name(self) -> &'static str {
         match self {
             Family::Mpich => "mpich",
@@ -44,29 +44,29 @@ impl fmt::Display for Family {
     }
 }
 
-/// Which MPI the user named.
+/// The user's choice of an MPI.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum MpiChoice {
-    /// The program shows which.
+    /// The MPI is recognised from the program.
     #[default]
     Auto,
     Named(Family),
-    /// None: the program uses libfabric itself.
+    /// No MPI: the program uses libfabric itself.
     Libfabric,
 }
 
-/// Which ranks get the standard input of `run`; the others read an empty one.
+/// The ranks that get the standard input of `run`. The other ranks read an empty one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum InputTo {
     #[default]
     None,
-    /// Each of them gets all of it.
+    /// Each rank gets the whole input.
     All,
     Rank(u32),
 }
 
 impl InputTo {
-    /// Whether this rank gets it.
+    /// True if this rank gets the input.
     pub fn reaches(self, rank: u32) -> bool {
         match self {
             InputTo::None => false,
@@ -76,7 +76,7 @@ impl InputTo {
     }
 }
 
-/// How a rank's process ended.
+/// The end of a rank's process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum End {
     /// The exit code.
@@ -86,7 +86,7 @@ pub enum End {
 }
 
 impl End {
-    /// The exit code as a shell has it: 128 + n for signal n.
+    /// The exit code as a shell reports it: 128 + n for signal n.
     pub fn exit_code(self) -> i32 {
         match self {
             End::Code(code) => code,
@@ -95,13 +95,13 @@ impl End {
     }
 }
 
-/// How far a rank has come with MPI, as its PMI connection shows it.
+/// The state of a rank's MPI, as its PMI connection shows it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum MpiState {
     /// It never called `MPI_Init`.
     #[default]
     Untouched,
-    /// It called `MPI_Init` and not `MPI_Finalize`.
+    /// It called `MPI_Init`, but not yet `MPI_Finalize`.
     Running,
     /// It called `MPI_Finalize`.
     Finalised,
@@ -116,46 +116,48 @@ pub enum Stream {
     Err,
 }
 
-/// Messages towards the ranks: launcher → agents, and first agent of a site → its other agents (only fences).
+/// Messages towards the ranks: from the launcher to agents, and from the first agent of a site to its other agents
+/// (only fences).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Down {
-    /// Check whether this can run; answer `Ready` or `Refused`.
+    /// Check that this program can run here. The answer is `Ready` or `Refused`.
     Prepare {
         program: Box<Program>,
         /// The text form of [`types::Roster`].
         roster: String,
     },
-    /// Start the ranks. `window`: the bytes that each may have in flight in total at first.
-    /// `collectives`: what every node of the job can do. `ipv6`: whether a node of the job has an IPv6 address.
+    /// Start the ranks. `window`: most bytes that each rank may have in flight in total at first. `collectives`: the
+    /// coverage that every node of the job allows. `ipv6`: true if a node of the job has an IPv6 address.
     Go { window: u32, collectives: Coverage, ipv6: bool },
     /// All ranks of the fence's group have reached it.
     FenceOut {
         fence: Fence,
-        /// The data of all of them, one after the other.
+        /// The data of all members, one after the other.
         data: Vec<u8>,
-        /// For a named fence: a number that no other fence of the job has.
+        /// For a named fence, a number that no other fence of the job has.
         number: u32,
     },
-    /// A rank of the agent `asker` wants what a rank of this node has published. `ticket`: the asker's number for this
-    /// question.
+    /// A rank of the agent `asker` needs the data that a rank of this node has published. `ticket`: the asker's number
+    /// for this question.
     ModexAsk { asker: Identity, ticket: u32, rank: u32 },
-    /// The answer to a question of this agent; no data if the rank has published none.
+    /// The answer to a question of this agent. No data if the rank has published none.
     ModexTell { ticket: u32, data: Option<Vec<u8>> },
-    /// End every rank: this signal now, SIGKILL a second later. Answer `Ended`.
+    /// End every rank: send this signal now and SIGKILL a second later. The answer is `Ended`.
     Kill { signal: i32 },
-    /// The job is over: end what is left, and yourself.
+    /// The job is over: the agent ends the remaining processes and itself.
     Finish,
-    /// The next bytes of standard input for those ranks of the node that get it; empty at its end. [`Up::InputTaken`]
-    /// answers it and bounds what is in flight. The agent acknowledges the message at once, so a rank that does not
+    /// The next bytes of standard input for the ranks of the node that get it; empty at its end. [`Up::InputTaken`]
+    /// answers it and bounds the bytes in flight. The agent acknowledges the message at once, so a rank that does not
     /// read delays no other message.
     Input { bytes: Vec<u8> },
-    /// To an agent that forwards ports.
+    /// A piece for an agent that forwards ports.
     Forward(Piece),
     /// Send this signal to every rank. After SIGTSTP the launcher stops too, until it sends SIGCONT.
     Signal { signal: i32 },
 }
 
-/// Messages away from the ranks: agents → launcher, and agents → first agent of their site (only fences).
+/// Messages away from the ranks: from agents to the launcher, and from agents to the first agent of their site (only
+/// fences).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Up {
     /// The agent has started.
@@ -164,32 +166,32 @@ pub enum Up {
     Ready {
         /// `None` if no MPI was recognised.
         mpi: Option<Family>,
-        /// Which collective operations ranks of this node can leave to us.
+        /// The collective operations that ranks of this node can leave to the layer.
         collectives: Coverage,
-        /// Whether ranks of this node listen at an IPv6 address.
+        /// True if ranks of this node listen at an IPv6 address.
         ipv6: bool,
-        /// For the user, such as an overridden setting.
+        /// Notes for the user, for example about an overridden setting.
         notes: Vec<String>,
     },
-    /// The program cannot run here, for a reason that the user reads.
+    /// The program cannot run here. The reason is for the user.
     Refused {
         reason: String,
     },
     /// A rank of this node called `MPI_Init`; sent once.
     UsesMpi,
-    /// All ranks below that belong to the fence's group have reached it. `data`: that of all of them, one after the
-    /// other.
+    /// All ranks below the sender that belong to the fence's group have reached it. `data`: the data of all of them,
+    /// one after the other.
     FenceIn {
         fence: Fence,
         data: Vec<u8>,
     },
-    /// A rank of this node wants what a rank of another node has published. `ticket`: this agent's number for the
-    /// question.
+    /// A rank of this node needs the data that a rank of another node has published. `ticket`: this agent's number for
+    /// the question.
     ModexAsk {
         ticket: u32,
         rank: u32,
     },
-    /// The answer to another agent's question; no data if the rank has published none.
+    /// The answer to another agent's question. No data if the rank has published none.
     ModexTell {
         asker: Identity,
         ticket: u32,
@@ -223,19 +225,19 @@ pub enum Up {
         code: i32,
         message: String,
     },
-    /// One rank failed, or (`None`) the agent itself.
+    /// A rank failed. `None`: the agent itself failed.
     Failed {
         rank: Option<u32>,
         reason: String,
     },
-    /// All ranks of this node have ended, and the processes that they left behind.
+    /// All ranks of this node and the processes that they left behind have ended.
     Ended,
     /// A rank's pipe has taken this many more bytes of standard input. `None`: it takes no more.
     InputTaken {
         rank: u32,
         bytes: Option<u32>,
     },
-    /// From an agent that forwards ports.
+    /// A piece from an agent that forwards ports.
     Forward(Piece),
 }
 

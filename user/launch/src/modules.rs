@@ -1,4 +1,4 @@
-//! Environment modules: the changes that loading them makes to the environment of a login shell on this node.
+//! Environment modules: the changes to the environment of a login shell on this node when it loads them.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -9,7 +9,7 @@ use tokio::process::Command;
 
 use crate::capture::{CaptureError, capture};
 
-/// Time limit for a login shell and all modules: less than the launcher waits for a node to be ready.
+/// Time limit for a login shell and all modules; shorter than the launcher's time limit for a node to be ready.
 const LIMIT: Duration = Duration::from_secs(12);
 
 /// Prints the environment, a separator, and the environment with all modules. The modules' own output goes to standard
@@ -29,7 +29,7 @@ pub struct ModulesError {
     problem: String,
 }
 
-/// Loads modules in a login shell and returns the variables that changed. A variable that was unset has an empty value.
+/// Loads modules in a login shell. Returns the variables that changed; one that was unset has an empty value.
 ///
 /// # Errors
 /// [`ModulesError`], with the shell's output.
@@ -45,7 +45,7 @@ pub async fn load(names: &[String]) -> Result<Vec<(OsString, OsString)>, Modules
     let printed = output.stderr.last_lines().to_string();
     let changed = changes(&output.stdout);
     match changed {
-        // Old releases of Environment Modules exit with 0 even if there is no such module.
+        // Old releases of Environment Modules exit with 0 even if a module does not exist.
         Some(changed) if output.status.success() && !changed.is_empty() => Ok(changed),
         Some(_) if output.status.success() => Err(wrong(format!("loading them changed nothing ({printed})"))),
         _ => Err(wrong(if printed.is_empty() { output.status.to_string() } else { printed })),

@@ -1,7 +1,7 @@
 //! The order that a starter gives to an agent: one line of JSON on its standard input, which then stays open.
 //!
-//! It goes through standard input because it holds the job's secret, which must not appear in a process list. When
-//! standard input is closed, the starter is gone and the agent ends.
+//! It goes through standard input because it contains the job's secret, which must not appear in a process list. When
+//! standard input is closed, the starter is gone, and the agent ends.
 
 use std::io::BufRead;
 use std::ops::Deref;
@@ -26,7 +26,7 @@ impl Deref for Order {
     }
 }
 
-/// Why an agent has no usable order.
+/// Reasons why an agent has no usable order.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum OrderError {
@@ -45,7 +45,7 @@ pub enum OrderError {
 }
 
 impl Order {
-    /// The order as a line, newline included.
+    /// The order as a line, with its newline.
     ///
     /// # Errors
     /// [`OrderError::Format`], never in practice.
@@ -55,7 +55,7 @@ impl Order {
         Ok(line)
     }
 
-    /// Reads an order, and not one byte beyond its line if the reader does not buffer.
+    /// Reads an order. Reads no byte after the line, if the reader does not buffer.
     ///
     /// # Errors
     /// [`OrderError`].
@@ -77,7 +77,7 @@ impl Order {
         Ok(Identity { site: self.site_id, slot })
     }
 
-    /// A gateway of the site, to be dialled at this address.
+    /// A gateway of the site, for dialling at this address.
     pub fn gateway(&self, name: &str, address: String) -> client::Gateway {
         client::Gateway { site: self.site.clone(), name: name.to_owned(), address, keys: Some(self.keys) }
     }
@@ -88,7 +88,7 @@ impl Order {
     }
 }
 
-/// An order for tests of agents: for the node of site b with this number, from 0.
+/// An order for tests of agents: for the node with this number, counted from 0, of site b.
 #[cfg(test)]
 pub(crate) fn example(memory: types::sites::Memory, node: u32) -> Order {
     Order(AgentOrder {

@@ -1,11 +1,11 @@
-//! Several programs in one job: which ranks run which. Pure.
+//! Several programs in one job: the ranks that run each of them. Pure.
 
 use thiserror::Error;
 use types::SitesFile;
 
 use crate::spread::SpreadError;
 
-/// How many ranks the user wants for one of the programs.
+/// The number of ranks that the user wants for one of the programs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PartWish {
     /// The program as it was typed, for messages.
@@ -16,7 +16,7 @@ pub struct PartWish {
     pub per_site: Vec<(String, u32)>,
 }
 
-/// How many ranks all programs have together, and where they are.
+/// The number of ranks of all programs together, and the sites of these ranks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Joined {
     /// `None`: the sum of `per_site`, or a number that is not known yet.
@@ -46,11 +46,11 @@ pub enum PartError {
     TooMany,
 }
 
-/// Numbers the ranks of all programs in turn. With several programs, sites get the order in which they were typed, in
-/// `file` too. A single program leaves `file` as it is.
+/// Numbers the ranks of all programs, one program after the other. With several programs, sites are sorted in the order
+/// in which they were typed, in `file` too. A single program leaves `file` unchanged.
 ///
 /// # Errors
-/// [`PartError`], naming the program.
+/// [`PartError`], which names the program.
 pub fn join(file: &mut SitesFile, parts: &[PartWish]) -> Result<Joined, PartError> {
     if let [only] = parts {
         return Ok(Joined { ranks: only.ranks, per_site: only.per_site.clone(), firsts: vec![0] });
@@ -79,7 +79,7 @@ pub fn join(file: &mut SitesFile, parts: &[PartWish]) -> Result<Joined, PartErro
     Ok(Joined { ranks: Some(next), per_site, firsts })
 }
 
-/// How many ranks one of several programs has.
+/// The number of ranks of one program.
 fn size(part: &PartWish) -> Result<u32, SpreadError> {
     let sum: u64 = part.per_site.iter().map(|(_, ranks)| u64::from(*ranks)).sum();
     for (at, (site, _)) in part.per_site.iter().enumerate() {

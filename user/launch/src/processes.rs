@@ -1,6 +1,6 @@
-//! The processes below this one: finding and ending all of them, including those that left their process group.
+//! The processes below this one. Finds and ends all of them, even those that have left their process group.
 //!
-//! A process that calls [`adopt_orphans`] becomes the parent of every descendant whose own parent dies, so that no
+//! A process that calls [`adopt_orphans`] becomes the parent of every descendant whose own parent dies. So no
 //! descendant leaves its process tree.
 
 use std::collections::HashMap;
@@ -11,13 +11,13 @@ use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, kill_proce
 /// Makes this process the parent of descendants whose parent dies.
 ///
 /// # Errors
-/// The system refuses (it does not on Linux 3.4 and later).
+/// The system refuses; Linux 3.4 and later does not.
 pub fn adopt_orphans() -> std::io::Result<()> {
-    // The value only has to be non-zero; rustix spells it as a process id.
+    // The value only has to be non-zero. rustix declares it as a process id.
     Ok(set_child_subreaper(Some(getpid()))?)
 }
 
-/// The process ids below this process, parents before children.
+/// The ids of all processes below this one, parents before children.
 pub fn descendants() -> Vec<Pid> {
     let mut children: HashMap<i32, Vec<i32>> = HashMap::new();
     for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
@@ -39,19 +39,19 @@ pub fn descendants() -> Vec<Pid> {
 /// The parent of a process; `None` if the process does not exist.
 fn parent(pid: i32) -> Option<i32> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name in parentheses may itself contain blanks and parentheses: "pid (name) state parent …".
+    // The line is "pid (name) state parent …". The name may itself contain blanks and parentheses.
     stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
 }
 
-/// Kills all processes below this one and collects their exit codes, repeatedly until none is left or `limit` has
-/// passed. Returns whether none is left.
+/// Kills all processes below this one and collects their exit codes. Repeats this until none is left or `limit` has
+/// passed. Returns true if none is left.
 ///
-/// It collects every child, so nothing else in this process may be waiting for one.
+/// It collects every child, so nothing else in this process may wait for one.
 pub fn end_descendants(limit: Duration) -> bool {
     let end = Instant::now() + limit;
     loop {
         for pid in descendants() {
-            // An error means that it has ended meanwhile.
+            // An error means that the process has already ended.
             let _ = kill_process(pid, Signal::KILL);
         }
         while let Ok(Some(_)) = wait(WaitOptions::NOHANG) {}

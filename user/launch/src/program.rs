@@ -1,4 +1,4 @@
-//! Finding the user's program on a node, as a shell would.
+//! Finds the user's program on a node as a shell would.
 
 use std::io::{self, Read};
 use std::os::unix::fs::PermissionsExt;
@@ -9,22 +9,22 @@ use types::{UntrustedText, shell};
 
 use crate::environment::Environment;
 
-/// This command's name: as a program without a slash, it is the agent's own file.
+/// The name of this command. As a program without a slash, it stands for the agent's own file.
 pub const OWN: &str = "landbridge";
 
-/// The command of a rank that moves files.
+/// The command of a rank that moves files (a mover).
 pub const MOVER: [&str; 2] = [OWN, "mover"];
 
-/// Why a program cannot be run on this node.
+/// Reasons why a program cannot run on this node.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ProgramError {
     /// It was not found.
     #[error("program {program} not found (looked in {places}): put it there on this node too, or give another path")]
     Missing {
-        /// As the user wrote it.
+        /// The program as the user wrote it.
         program: String,
-        /// Where the agent looked for it.
+        /// The places where the agent looked for it.
         places: String,
     },
     /// The file exists but cannot be run.
@@ -32,7 +32,7 @@ pub enum ProgramError {
     NotExecutable {
         /// The path.
         path: String,
-        /// What is wrong with it.
+        /// The reason.
         problem: &'static str,
     },
     /// The working directory does not exist.
@@ -43,7 +43,7 @@ pub enum ProgramError {
 /// The path of `program`, relative to `directory` or in the `PATH` of `environment`.
 ///
 /// # Errors
-/// [`ProgramError`], which names the places searched.
+/// [`ProgramError`], which names the searched places.
 pub fn find(program: &Path, directory: &Path, environment: &Environment) -> Result<PathBuf, ProgramError> {
     if !directory.is_dir() {
         return Err(ProgramError::Directory(directory.display().to_string()));
@@ -59,7 +59,7 @@ pub fn find(program: &Path, directory: &Path, environment: &Environment) -> Resu
             Some(problem) => Err(ProgramError::NotExecutable { path: path.display().to_string(), problem }),
         };
     }
-    // What moves files is this command itself, and the versions at both ends must be those of the agents.
+    // Movers must be this command itself: their versions at both ends must be the versions of the agents.
     if program == Path::new(OWN)
         && let Ok(own) = std::env::current_exe()
         && problem(&own).is_none()
@@ -81,7 +81,7 @@ pub fn find(program: &Path, directory: &Path, environment: &Environment) -> Resu
     Err(unfit.unwrap_or_else(|| missing(program, format!("PATH={}", path.display()))))
 }
 
-/// Why the system does not start a script that is there: the interpreter in its first line is missing.
+/// The reason why the system does not start an existing script: the interpreter in its first line is missing.
 pub fn bad_interpreter(path: &Path, error: &io::Error) -> Option<String> {
     let mut line = Vec::new();
     let file = std::fs::File::open(path).ok().filter(|_| error.kind() == io::ErrorKind::NotFound)?;
@@ -97,7 +97,7 @@ pub fn bad_interpreter(path: &Path, error: &io::Error) -> Option<String> {
     })
 }
 
-/// How much of a first line the system reads.
+/// Most bytes of a first line that the system reads.
 const LONGEST_LINE: u64 = 256;
 
 fn missing(program: &Path, places: String) -> ProgramError {

@@ -1,7 +1,7 @@
-//! Rates of a gateway between two looks at it. No I/O, no clock: the gateway's own uptime is the time.
+//! Rates of a gateway between two looks at it. No I/O and no clock: time is the gateway's own uptime.
 //!
-//! A gateway's counts never decrease while it runs. If one does, or the uptime does, the gateway was restarted between
-//! the two looks, and its activity meanwhile is unknown: there is then no rate, rather than a negative one.
+//! A gateway's counts never decrease while it runs. If a count or the uptime decreases, the gateway was restarted
+//! between the two looks and its activity meanwhile is unknown. There is then no rate, instead of a negative one.
 
 use serde::{Deserialize, Serialize};
 use types::JobId;
@@ -45,9 +45,9 @@ pub struct TrunkRates {
 pub struct LinkRates {
     /// The link's number in its trunk.
     pub index: u32,
-    /// As [`TrunkRates::sent_mbit_s`].
+    /// Like [`TrunkRates::sent_mbit_s`].
     pub sent_mbit_s: Option<f64>,
-    /// As [`TrunkRates::received_mbit_s`].
+    /// Like [`TrunkRates::received_mbit_s`].
     pub received_mbit_s: Option<f64>,
     /// Segments that the kernel retransmitted.
     pub retransmissions_per_s: Option<f64>,
@@ -66,7 +66,7 @@ pub struct JobRates {
     pub local_mbit_s: Option<f64>,
 }
 
-/// The rates between two looks at one gateway; `None` if it was restarted meanwhile, or no time has passed.
+/// The rates between two looks at one gateway; `None` if it was restarted meanwhile or no time has passed.
 pub fn rates(before: &View, after: &View) -> Option<Rates> {
     let passed = Passed::between(before, after)?;
     let trunk = |trunk: &TrunkView| {
@@ -82,7 +82,7 @@ pub fn rates(before: &View, after: &View) -> Option<Rates> {
     })
 }
 
-/// The time between two looks: the gateway's uptimes, in milliseconds.
+/// The interval between two looks, as the gateway's uptimes in milliseconds.
 #[derive(Clone, Copy)]
 struct Passed {
     from: u64,
@@ -107,7 +107,7 @@ impl Passed {
         self.rate(before, after).map(|bytes| bytes * 8.0 / 1e6)
     }
 
-    /// A trunk that did not exist before was added meanwhile, and started from zero.
+    /// The rates of a trunk. A new trunk started from zero.
     fn trunk(self, before: Option<&TrunkView>, after: &TrunkView) -> TrunkRates {
         let (sent, received) = before.map_or((0, 0), |before| (before.sent, before.received));
         let old = |link: &LinkView| before?.links.iter().find(|old| old.index == link.index);
@@ -122,9 +122,10 @@ impl Passed {
         }
     }
 
-    /// A link that came up meanwhile started from zero, even if an earlier link had its number.
+    /// The rates of a link. A link that came up between the looks started from zero, even if an earlier link had its
+    /// number.
     fn link(self, before: Option<&LinkView>, after: &LinkView) -> LinkRates {
-        // Uptimes are truncated to milliseconds; a lost link is not dialled again sooner than this.
+        // Uptimes are truncated to milliseconds. A lost link is not dialled again within this time.
         const SAME_MS: u64 = 20;
         let came_up = self.to.saturating_sub(after.up_ms);
         let same = |before: &&LinkView| self.from.saturating_sub(before.up_ms).abs_diff(came_up) <= SAME_MS;
@@ -139,7 +140,7 @@ impl Passed {
         }
     }
 
-    /// A job that did not exist before was opened meanwhile.
+    /// The rates of a job. A new job started from zero.
     fn job(self, before: Option<&JobView>, after: &JobView) -> JobRates {
         let old = before.map_or_else(Default::default, |before| before.traffic);
         let new = after.traffic;

@@ -1,4 +1,4 @@
-//! The signals that a launcher catches: those that end its job, those that go to the ranks, and Ctrl-Z.
+//! The signals that a launcher catches: those that end its job, those that it passes to the ranks, and Ctrl-Z.
 //!
 //! A signal that was ignored when this program started stays ignored: a job under `nohup` outlives its terminal.
 
@@ -9,21 +9,21 @@ use std::task::Poll;
 use rustix::process::{getpid, kill_process};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// By these a user or a batch system ends a job: SIGINT, SIGTERM, SIGHUP.
+/// Signals with which a user or a batch system ends a job: SIGINT, SIGTERM, SIGHUP.
 pub const ENDING: [i32; 3] = [2, 15, 1];
-/// These go to the ranks. Batch systems send one of them before they end a job: SIGUSR1, SIGUSR2, SIGALRM, SIGURG,
-/// SIGXCPU.
+/// Signals that are passed to the ranks. Batch systems send one of them before they end a job: SIGUSR1, SIGUSR2,
+/// SIGALRM, SIGURG, SIGXCPU.
 pub const PASSED: [i32; 5] = [10, 12, 14, 23, 24];
-/// Ctrl-Z, and what resumes a process.
+/// SIGTSTP, which Ctrl-Z sends, and SIGCONT, which resumes a process.
 pub(crate) const STOP: i32 = 20;
 pub(crate) const CONTINUE: i32 = 18;
 
-/// Some signals, as they arrive.
+/// Caught signals, as they arrive.
 #[derive(Debug)]
 pub struct Signals(Vec<(i32, Signal)>);
 
 impl Signals {
-    /// Catches those of these signals that are not ignored.
+    /// Catches these signals, except those that are ignored.
     ///
     /// # Errors
     /// The system refuses.
@@ -35,7 +35,7 @@ impl Signals {
         Ok(Signals(caught.collect::<io::Result<_>>()?))
     }
 
-    /// The number of the next one that arrives. Cancel-safe.
+    /// The number of the next signal that arrives. Cancel-safe.
     pub async fn next(&mut self) -> i32 {
         poll_fn(|cx| {
             let ready = |(number, signal): &mut (i32, Signal)| signal.poll_recv(cx).is_ready().then_some(*number);
@@ -53,7 +53,7 @@ pub(crate) async fn stand_still(continued: &mut Signals) {
     }
 }
 
-/// The set of ignored signals in a `/proc/PID/status`: bit n - 1 for signal n.
+/// The ignored signals in the text of a `/proc/PID/status`: bit n - 1 for signal n.
 fn ignored(status: &str) -> u64 {
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)

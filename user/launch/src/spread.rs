@@ -1,23 +1,23 @@
-//! How many ranks each node of each site gets. Pure: from a sites file and a wish to a roster.
+//! The number of ranks on each node of each site. Pure: turns a sites file and a wish into a roster.
 
 use thiserror::Error;
 use types::sites::Site;
 use types::{NodeRoster, Roster, SiteRoster, SitesFile};
 
-/// What the user asked for.
+/// The numbers that the user asked for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Wish {
-    /// Ranks in all. `None`: the sum of `per_site`.
+    /// Total number of ranks. `None`: the sum of `per_site`.
     pub ranks: Option<u32>,
     /// Most ranks on one node; nodes are then filled in order. `None`: ranks are spread evenly over nodes.
     pub ranks_per_node: Option<u32>,
-    /// Whether each node's `slots` are filled before the next node gets ranks. `ranks_per_node` fills too.
+    /// True if each node's `slots` are filled before the next node gets ranks. `ranks_per_node` fills nodes too.
     pub fill: bool,
-    /// Ranks of each named site, in any order. Empty: spread evenly over all sites.
+    /// Ranks at each named site, in any order. Empty: ranks are spread evenly over all sites.
     pub per_site: Vec<(String, u32)>,
 }
 
-/// A wish that cannot be met; the message has the numbers that do not fit.
+/// A wish that cannot be met. The message names the numbers that do not fit.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum SpreadError {
@@ -27,7 +27,7 @@ pub enum SpreadError {
     Twice(String),
     #[error("0 ranks: a job needs at least one (-n N)")]
     Zero,
-    /// Neither a total nor numbers per site.
+    /// The wish has neither a total nor numbers per site.
     #[error("how many ranks? Give -n N, or --site NAME=N for each site")]
     NoNumber,
     #[error("-n {ranks} is not the sum of the --site options, which is {sum}: leave -n out or correct one of them")]
@@ -38,25 +38,25 @@ pub enum SpreadError {
     /// All sites together have too few slots.
     #[error("all sites together have room for {room} ranks ({detail}), but {ranks} are asked for: {advice}")]
     AllFull { room: u64, detail: String, ranks: u32, advice: &'static str },
-    /// Nodes are to be filled, and the sites file does not say when one is full.
+    /// Nodes must be filled, but the sites file does not give the slots of one.
     #[error(
         "--map-by slot fills nodes, but site {site} does not say how many slots node {node} has: add `slots` to the node in the sites \
          file, or give --ranks-per-node K"
     )]
     NoSlots { site: String, node: String },
-    /// More than addresses can name.
+    /// The job has more ranks, nodes or sites than addresses can name.
     #[error(transparent)]
     Roster(#[from] types::roster::RosterError),
 }
 
 const ADVICE: &str = "ask for fewer, raise --ranks-per-node or `slots`, or add nodes to the sites file";
 
-/// The roster for a wish. `home` is the launcher's site. It is in every roster, without nodes if it gets no ranks.
+/// The roster for a wish. `home` is the launcher's site. It is in every roster; if it gets no ranks, it has no nodes.
 ///
 /// Ranks form contiguous blocks: sites in the order of the file, nodes in the order of their site.
 ///
 /// # Errors
-/// [`SpreadError`], naming the numbers that do not fit.
+/// [`SpreadError`], which names the numbers that do not fit.
 pub fn spread(file: &SitesFile, home: &str, wish: &Wish) -> Result<Roster, SpreadError> {
     file.site(home).ok_or_else(|| unknown(file, home))?;
     let mut sites = Vec::new();
@@ -69,10 +69,10 @@ pub fn spread(file: &SitesFile, home: &str, wish: &Wish) -> Result<Roster, Sprea
     Ok(Roster::new(sites)?)
 }
 
-/// How many ranks each site of the file gets. A site whose nodes are not known yet takes any number.
+/// The number of ranks at each site of the file. A site whose nodes are not known yet takes any number.
 ///
 /// # Errors
-/// [`SpreadError`], naming the numbers that do not fit.
+/// [`SpreadError`], which names the numbers that do not fit.
 pub fn counts(file: &SitesFile, wish: &Wish) -> Result<Vec<u32>, SpreadError> {
     for (at, (site, _)) in wish.per_site.iter().enumerate() {
         file.site(site).ok_or_else(|| unknown(file, site))?;
@@ -105,7 +105,7 @@ fn unknown(file: &SitesFile, site: &str) -> SpreadError {
     SpreadError::UnknownSite { site: site.to_owned(), known: file.names() }
 }
 
-/// Whether the site's nodes come from a batch job that does not exist yet.
+/// True if the site's nodes come from a batch job that does not exist yet.
 pub(crate) fn is_unknown(site: &Site) -> bool {
     site.nodes.is_empty() && site.starter.allocates()
 }
@@ -164,7 +164,7 @@ fn room(slots: Option<u32>, per_node: Option<u32>) -> u64 {
     u64::from(slots.unwrap_or(u32::MAX).min(per_node.unwrap_or(u32::MAX)))
 }
 
-/// Shares `total` as evenly as the rooms allow; the first ones get the remainder. `None` if it does not fit.
+/// Shares `total` as evenly as the rooms allow. The first ones get the remainder. `None` if it does not fit.
 pub(crate) fn fill_evenly(total: u32, rooms: &[u64]) -> Option<Vec<u32>> {
     let mut counts = vec![0u32; rooms.len()];
     let mut left = total;

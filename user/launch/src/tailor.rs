@@ -1,5 +1,5 @@
-//! The program of one site: what the user typed for all sites, changed by what was typed for this site and by the
-//! site's entry in the sites file. No I/O.
+//! The program of one site: the programs typed for all sites, changed by those typed for this site and by the site's
+//! entry in the sites file. No I/O.
 
 use types::SitesFile;
 use types::shell;
@@ -9,7 +9,7 @@ use crate::environment;
 use crate::home::{path_in, portable};
 use crate::message::{InputTo, MpiChoice, Otherwise, Part, Program};
 
-/// What the user typed for a job.
+/// The user's input for a job.
 #[derive(Clone, Debug, Default)]
 pub struct Typed {
     /// The programs, in the order of their ranks.
@@ -18,9 +18,9 @@ pub struct Typed {
     pub environment: Vec<(Vec<u8>, Vec<u8>)>,
     pub mpi: MpiChoice,
     pub input: InputTo,
-    /// As in [`Program::raw`].
+    /// See [`Program::raw`].
     pub raw: bool,
-    /// The home directories that typed paths may be below, as [`crate::home::homes`] finds them.
+    /// The home directories that typed paths may be below, from [`crate::home::homes`].
     pub homes: Vec<Vec<u8>>,
 }
 
@@ -31,7 +31,7 @@ pub struct TypedPart {
     pub part: Part,
     /// Programs typed for single sites, by the site's name.
     pub own_programs: Vec<(String, Vec<u8>)>,
-    /// The working directory at every site, regardless of the sites file.
+    /// The working directory at every site; overrides the sites file.
     pub wdir: Option<Vec<u8>>,
 }
 
@@ -50,9 +50,9 @@ impl Typed {
 
     /// The program of a site.
     ///
-    /// A program typed for this very site overrides the sites file's, which overrides the program typed for all sites.
-    /// A typed path below home here is below home there, also in the program's arguments; paths in the sites file stay
-    /// as they are.
+    /// A program typed for this very site takes precedence over the sites file's, which takes precedence over the
+    /// program typed for all sites. A typed path below the home directory is below the home directory there too, even
+    /// in the program's arguments. Paths in the sites file stay unchanged.
     pub fn at(&self, site: &Site) -> Program {
         self.with(self.parts.iter().map(|typed| self.part_at(site, typed)).collect(), site.run.modules.clone())
     }
@@ -77,12 +77,12 @@ impl Typed {
         part.otherwise = otherwise;
         let variables = site.run.environment.iter();
         let variables = variables.map(|(name, value)| (name.clone().into_bytes(), value.clone().into_bytes()));
-        // The last value counts: settings typed for this job override those that always apply at the site.
+        // The last value counts, so settings typed for this job override the site's permanent ones.
         part.settings.splice(0..0, variables);
         part
     }
 
-    /// The program of a site, the path to use if it does not exist there, and advice.
+    /// The program's path at a site, the path to use if it does not exist there, and advice.
     fn program_at(&self, site: &Site, typed: &TypedPart, word: &[u8]) -> (Vec<u8>, Option<Vec<u8>>, String) {
         let name = &site.name;
         if let Some((_, own)) = typed.own_programs.iter().find(|(site, _)| site == name) {
@@ -91,12 +91,12 @@ impl Typed {
             return (path, otherwise, format!("{copied}; --site {name}=N:PATH names another path"));
         }
         let (path, otherwise) = self.carried(word);
-        // People write into the file what they type, or what a message shows.
+        // Users write into the file either the path that they type or the path that a message shows.
         let known = [word, &path].into_iter().filter_map(|word| std::str::from_utf8(word).ok());
         let put = known.filter_map(|word| site.run.programs.get(word)).next();
         let shown = String::from_utf8_lossy(&path).into_owned();
         let line = format!("programs = {{ {shown:?} = \"/path/at/{name}\" }}");
-        // One that is found in PATH is installed, not copied.
+        // A program that is found in PATH is installed, not copied.
         let copied = if shown.contains('/') { push(site, &shown) } else { String::new() };
         let advice = copied + &site_run(site, &line);
         match put {
@@ -122,14 +122,14 @@ impl Typed {
         }
     }
 
-    /// An argument as it goes to the nodes, if it has a path below the user's home.
+    /// The form in which an argument is sent to the nodes, if it contains a path below the user's home.
     fn argument(&self, word: &[u8]) -> Option<Vec<u8>> {
         let (option, path) = word.split_at(path_in(word)?);
         let carried = portable(path, &self.homes);
         (carried != path).then(|| [option, &carried].concat())
     }
 
-    /// A typed path as it goes to the nodes, and as it was typed if that differs.
+    /// The form in which a typed path is sent to the nodes, and the typed path if it differs.
     fn carried(&self, path: &[u8]) -> (Vec<u8>, Option<Vec<u8>>) {
         let carried = portable(path, &self.homes);
         let differs = carried != path;
@@ -137,7 +137,7 @@ impl Typed {
     }
 }
 
-/// Advice for copying something to a site that ssh reaches.
+/// Advice on copying a file to a site that ssh reaches.
 fn push(site: &Site, path: &str) -> String {
     if site.ssh.is_none() {
         return String::new();
@@ -149,7 +149,7 @@ fn push(site: &Site, path: &str) -> String {
     )
 }
 
-/// Advice for writing into the sites file where something is at a site.
+/// Advice on entering a path at a site into the sites file.
 fn site_run(site: &Site, line: &str) -> String {
     let name = &site.name;
     match site.run == RunSettings::default() {
@@ -242,7 +242,7 @@ mod tests {
         assert_eq!(shown, ["python", "~/job.py", "--in=~/x", "/data", "~/y"]);
         let typed_words = [(1, b"/home/u/job.py".to_vec()), (2, b"--in=/home/u/x".to_vec())];
         assert_eq!(argued.otherwise.arguments, typed_words, "what the user quoted is no path of a home");
-        // Each of several programs is tailored separately.
+        // Each program is tailored separately.
         let second = TypedPart { part: Part { first: 2, ..part("./solver") }, ..TypedPart::default() };
         let both = Typed { parts: vec![typed, second], homes: homes(), ..Typed::default() }.at(&file.sites[0]);
         let shown: Vec<_> =

@@ -1,9 +1,9 @@
 //! Links of trunks through the user's own ssh: `ssh -W`, one process and one connection for each link.
 //!
-//! ssh never asks a question, and it ends with the gateway, however the gateway ends: see [`crate::leash`]. It logs in
-//! with the key that `sites add` made for this, if that is beside the sites file, else as the user's configuration
-//! says. The bytes that it carries are in the gateways' own TLS, so an unknown host key is accepted and remembered: an
-//! impostor would get ciphertext. A changed host key is refused.
+//! ssh never asks a question, and it ends with the gateway, however the gateway ends; see [`crate::leash`]. It logs in
+//! with the key that `sites add` made for this purpose, if that is beside the sites file, else with the user's own
+//! configuration. The bytes that it carries are in the gateways' own TLS. An unknown host key is therefore accepted and
+//! remembered: an impostor would get only ciphertext. A changed host key is refused.
 
 use std::fs::File;
 use std::future::Future;
@@ -39,15 +39,15 @@ const OPTIONS: [&str; 13] = [
     "-oServerAliveCountMax=3",
 ];
 
-/// How many of ssh's last lines are shown.
+/// Lines of ssh's output that are shown.
 const WORDS: usize = 3;
 
-/// The private key with which the gateways of site `own` log in at other sites. `folder`: the sites file's folder.
+/// The private key with which the gateways of site `own` log in at other sites. `folder`: the folder of the sites file.
 pub fn key_file(folder: &Path, own: &str) -> PathBuf {
     folder.join(format!("{own}.trunk"))
 }
 
-/// The file of host keys seen so far.
+/// The file of the host keys seen so far.
 pub fn known_hosts(folder: &Path) -> PathBuf {
     folder.join("trunk_known_hosts")
 }
@@ -59,12 +59,12 @@ pub struct SshTunneller {
 }
 
 impl SshTunneller {
-    /// `folder`: the sites file's folder.
+    /// `folder`: the folder of the sites file.
     pub fn new(folder: &Path) -> SshTunneller {
         SshTunneller { folder: folder.to_owned() }
     }
 
-    /// The words of the command.
+    /// The words of the ssh command.
     fn words(&self, order: &TunnelOrder) -> Vec<String> {
         let mut words = vec!["ssh".to_owned()];
         words.extend(OPTIONS.map(str::to_owned));
@@ -86,10 +86,10 @@ impl Tunneller for SshTunneller {
         let words = File::from(words.map_err(|e| wrong("keep ssh's output", e.into()))?);
         let theirs = words.try_clone().map_err(|e| wrong("keep ssh's output", e))?;
         let input = socket.try_clone().map_err(|e| wrong("hand ssh its socket", e))?;
-        // The running program, even if its file was replaced by a newer one.
+        // The running program, even if a newer one has replaced its file.
         let mut command = Command::new("/proc/self/exe");
         command.args([LEASH, &std::process::id().to_string(), "--"]).args(self.words(order));
-        // A process group of its own: Ctrl-C is for the gateway, which sends a goodbye first.
+        // A process group of its own keeps Ctrl-C from ssh: the gateway gets it and first sends a goodbye.
         command.stdin(input).stdout(socket).stderr(theirs).kill_on_drop(true).process_group(0);
         let child = command.spawn().map_err(|e| wrong("start ssh", e))?;
         Ok(Box::new(SshTunnel { child, words, order: order.clone(), folder: self.folder.clone() }))
@@ -98,7 +98,7 @@ impl Tunneller for SshTunneller {
 
 struct SshTunnel {
     child: Child,
-    /// Its standard error.
+    /// The standard error of ssh.
     words: File,
     order: TunnelOrder,
     folder: PathBuf,
@@ -114,7 +114,7 @@ impl Tunnel for SshTunnel {
     }
 }
 
-/// ssh's output on one line, without banners and messages that report no problem.
+/// ssh's output on one line, without banners and without messages that report no problem.
 fn tidied(words: &str) -> String {
     let lines = words.lines().map(|line| line.trim().trim_matches('@').trim());
     let lines: Vec<&str> =
@@ -122,7 +122,7 @@ fn tidied(words: &str) -> String {
     lines[lines.len().saturating_sub(WORDS)..].join("; ")
 }
 
-/// Why ssh ended, and what to do; empty if it was ended on purpose.
+/// The reason why ssh ended, and advice; empty if it was ended on purpose.
 fn explain(status: io::Result<ExitStatus>, words: &str, order: &TunnelOrder, folder: &Path) -> String {
     let ended = match status {
         Ok(status) if status.success() => return String::new(),

@@ -1,4 +1,4 @@
-//! Observing the gateways of one site repeatedly: connecting, reconnecting, changes since the last look.
+//! Observes the gateways of one site repeatedly: connects, reconnects, and computes rates since the last look.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::launcher::session::dialled;
 use crate::launcher::{SessionError, Sites};
 use crate::rates::{Rates, rates};
 
-/// The shortest and the longest time limit of one look; between them, it is the interval.
+/// The shortest and the longest time limit of one look. Between them, the limit is the interval.
 const LIMITS: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(5));
 
 /// One look at all gateways of a site.
@@ -28,13 +28,14 @@ pub struct Round {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Look {
     pub gateway: String,
-    /// The address at which it was asked.
+    /// The address at which the gateway was asked.
     pub address: String,
-    /// Why it did not reply, and what to do; `None` if it did.
+    /// The reason why it did not answer, with advice; `None` if it answered.
     pub problem: Option<String>,
-    /// The state that it reports.
+    /// The state that the gateway reported.
     pub view: Option<Box<View>>,
-    /// Its activity since the last look; `None` at the first look, and at the first after its connection was lost.
+    /// The gateway's activity since the last look; `None` at the first look, and at the first look after a lost
+    /// connection.
     pub rates: Option<Rates>,
 }
 
@@ -55,8 +56,8 @@ struct Watched {
 }
 
 impl Watch {
-    /// Prepares to look at this site's gateways each `interval`. The site's key must be on this machine. Connects to
-    /// none yet.
+    /// Prepares to look at this site's gateways each `interval`. Does not connect yet. The site's key must be on this
+    /// machine.
     ///
     /// # Errors
     /// The site is unknown, or its key cannot be used.
@@ -69,7 +70,7 @@ impl Watch {
         Ok(Watch { site: site.name.clone(), role, limit, gateways: gateways.collect() })
     }
 
-    /// Looks at all gateways at once. Takes a few seconds at most, whatever the gateways do.
+    /// Looks at all gateways at once. Takes a few seconds at most, even if gateways do not answer.
     pub async fn look(&mut self) -> Round {
         let mut looking = JoinSet::new();
         for (at, mut watched) in std::mem::take(&mut self.gateways).into_iter().enumerate() {
@@ -89,7 +90,7 @@ impl Watch {
         Round { site: self.site.clone(), gateways: looks }
     }
 
-    /// Looks each `every`, in a task of its own, while the receiver exists. Must be called in a runtime.
+    /// Looks each `every` in a task of its own, as long as the receiver exists. Must be called in a runtime.
     pub fn follow(mut self, every: Duration) -> mpsc::Receiver<Round> {
         let (sender, receiver) = mpsc::channel(1);
         tokio::spawn(async move {
@@ -137,12 +138,12 @@ impl Watched {
 }
 
 impl Round {
-    /// Whether at least one gateway replied.
+    /// True if at least one gateway answered.
     pub fn answered(&self) -> bool {
         self.gateways.iter().any(|look| look.view.is_some())
     }
 
-    /// Why none replied, gateway by gateway.
+    /// The reasons why none answered, gateway by gateway.
     pub fn problems(&self) -> String {
         let named = |look: &Look| Some(format!("{}: {}", look.gateway, look.problem.as_ref()?));
         self.gateways.iter().filter_map(named).collect::<Vec<_>>().join("; ")

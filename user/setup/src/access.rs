@@ -1,4 +1,4 @@
-//! Which gateways may log in where: a site whose trunks go through ssh lets in the gateways of all other sites and
+//! Logins of gateways at other sites: a site whose trunks go through ssh lets in the gateways of all other sites and
 //! nobody else.
 
 use types::sites::SitesFile;
@@ -7,19 +7,19 @@ use crate::SetupError;
 use crate::company::Company;
 use crate::message::{Reply, Request};
 
-/// A site has let in the gateways of another.
+/// Permission for one site's gateways to log in at another site.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Grant {
     /// The site that lets them in.
     at: String,
     /// The site whose gateways are let in.
     of: String,
-    /// The address they may reach there.
+    /// The address that they may reach there.
     to: String,
 }
 
-/// Lets gateways in at every site of the file that is reached through ssh and whose machine is connected. Appends each
-/// new grant to `granted`.
+/// Lets gateways log in at every site of the file that is reached through ssh and whose machine is connected. Appends
+/// each new grant to `granted`.
 pub(crate) async fn grant(
     company: &mut Company,
     sites: &SitesFile,
@@ -47,7 +47,7 @@ pub(crate) async fn withdraw(company: &mut Company, grant: &Grant) -> Result<(),
     set(company, grant, None).await.map(|_| ())
 }
 
-/// Stops letting the gateways of site `of` in at site `at`.
+/// Revokes the permission of site `of` to log in at site `at`.
 pub(crate) async fn forget(company: &mut Company, sites: &SitesFile, of: &str, at: &str) -> Result<(), SetupError> {
     let gateway = sites.site(at).and_then(|(_, site)| site.gateways.iter().find(|gateway| gateway.ssh.is_some()));
     match gateway {

@@ -1,4 +1,4 @@
-//! Adding or repairing a site: the order of the steps, and what is undone when one fails.
+//! Adds or repairs a site: the order of the steps, and the undoing when one fails.
 //!
 //! 1. [`prepare`] reaches the new machine and those of all other sites, copies the programs, makes the key and surveys
 //!    the machine. It touches nothing that already works.
@@ -28,7 +28,7 @@ use crate::release::Release;
 use crate::slurm::SlurmSetting;
 use crate::{Progress, SetupError};
 
-/// What the user wants for a site.
+/// The user's request for a site.
 #[derive(Clone, Debug, Default)]
 pub struct Wish {
     pub name: String,
@@ -48,7 +48,7 @@ pub struct Wish {
     pub inside: Option<String>,
     /// The list of its nodes, as typed.
     pub nodes: Option<String>,
-    /// The settings with which Slurm is asked for its nodes.
+    /// The settings for requesting the site's nodes from Slurm.
     pub slurm: Vec<SlurmSetting>,
     /// Never give gateways of other sites keys to log in there.
     pub no_trunk_ssh: bool,
@@ -64,11 +64,11 @@ pub struct Wish {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Outcome {
     pub site: String,
-    /// Whether everything about this site works.
+    /// True if everything about this site works.
     pub ok: bool,
-    /// What was done, and what was found.
+    /// The steps and their results.
     pub findings: Vec<Finding>,
-    /// What the user should know.
+    /// Notes for the user.
     pub notes: Vec<String>,
 }
 
@@ -78,11 +78,11 @@ pub struct Prepared {
     wish: Wish,
     /// The site is not in the sites file yet.
     new: bool,
-    /// The entry as planned. Only `after` holds what the user wrote by hand.
+    /// The entry as planned. Fields that the user wrote by hand are only in `after`.
     entry: Entry,
-    /// How gateways of other sites may log in at the site.
+    /// The login of other sites' gateways at this site.
     login: Option<Login>,
-    /// How the site's gateway may log in at other sites.
+    /// The login of the site's gateway at each other site.
     logins: Vec<(String, Login)>,
     after: Book,
     company: Company,
@@ -92,7 +92,7 @@ pub struct Prepared {
     changed: Vec<String>,
     findings: Vec<Finding>,
     notes: Vec<String>,
-    /// What has been left on the site's machine so far.
+    /// Description of the files left on the site's machine so far.
     left: String,
 }
 
@@ -103,7 +103,7 @@ struct Attempt {
     touched: Vec<String>,
     /// Sites whose gateway was not running before.
     started: Vec<String>,
-    /// Gateways that were newly let in.
+    /// New permissions for gateways to log in.
     granted: Vec<Grant>,
     findings: Vec<Finding>,
 }
@@ -127,7 +127,7 @@ pub async fn prepare(book: Book, wish: Wish, progress: &mut dyn Progress) -> Res
         _ => format!("copied to {}", facts.folder),
     };
     if !own_release {
-        // The given programs are for the new site only; the other sites get those of this release.
+        // The given programs are for the new site only; the other sites get the programs of this release.
         company = company.with_release(Release::read(None)?);
     }
     let mut findings = vec![finding(&name, "programs", copied)];
@@ -162,7 +162,7 @@ pub async fn prepare(book: Book, wish: Wish, progress: &mut dyn Progress) -> Res
         if let Some(text) = &text {
             let theirs = Book::of(&PathBuf::from(format!("sites file of site {site}")), text)?;
             if site == name && first_login {
-                // Until now another machine's file described this site. The site itself knows better.
+                // Until now another machine's file described this site. The site's own file is more reliable.
                 complete(&mut after, theirs.clone(), &name)?;
             }
             // An older entry of the new site is skipped: this command replaces it.
@@ -246,15 +246,15 @@ pub(crate) async fn describe_here(
     let entry = plan::entry(wish, &Place::Here, &survey, nodes, known, &mut Vec::new()).await?;
     let mut book = Book::of(&PathBuf::from("the entry of this site"), "")?;
     book.add(&name, &entry)?;
-    // The place of its copies belongs only in its own sites file.
+    // The folder of its copies belongs only in its own sites file.
     book.identify(&name, &key, None, None)?;
     let findings =
         vec![finding(&name, "programs", programs), finding(&name, "machine", plan::describe_machine(&survey))];
     Ok((company, book, entry, findings))
 }
 
-/// Replaces a site's entry by the one that the site's own machine has, if that is of the same key. How the site is
-/// reached stays the user's to say.
+/// Replaces a site's entry by the entry in the site's own file, if that has the same key. The user's own settings for
+/// reaching the site stay.
 fn complete(book: &mut Book, mut theirs: Book, name: &str) -> Result<(), SetupError> {
     let key = |book: &Book| Ok::<_, SetupError>(book.sites()?.site(name).map(|(_, site)| site.fingerprint));
     if key(book)?.is_some() && key(book)? == key(&theirs)? {
@@ -276,7 +276,7 @@ async fn look_around(
     }
 }
 
-/// Writes the entry; what the user did not ask to change stays as it is.
+/// Writes the entry; settings that the user did not ask to change stay as they are.
 pub(crate) fn write_entry(book: &mut Book, wish: &Wish, known: bool, entry: &Entry) -> Result<(), SetupError> {
     let elsewhere = wish.port.is_some() || wish.advertise.is_some() || wish.inside.is_some() || wish.dial_out;
     match (known, wish.nodes.is_some()) {
@@ -292,7 +292,7 @@ impl Prepared {
     /// Makes the change at all sites and tries it, then writes the user's sites file or undoes the change.
     ///
     /// # Errors
-    /// The user's sites file cannot be edited or written. What fails at a site is in the outcome.
+    /// The user's sites file cannot be edited or written. The outcome contains failures at sites.
     pub async fn commit(mut self, progress: &mut dyn Progress) -> Result<Outcome, SetupError> {
         let name = self.wish.name.clone();
         let (mut tried, mut refuted) = (Vec::new(), Vec::new());
@@ -312,7 +312,7 @@ impl Prepared {
         if verdict == Verdict::Fails && self.new {
             progress.step(&name, "something does not work: undoing");
             self.undo(&attempt).await;
-            // The findings explain the entry as planned. For the other attempts it is enough to say why they failed.
+            // The findings explain the entry as planned. For the other attempts, the reason for the failure is enough.
             for (remedy, failed) in tried.iter().zip(refuted.iter().skip(1).chain([&attempt])) {
                 let faults = failed.findings.iter().filter(|finding| verdict::is_fault(&name, finding));
                 let faults = faults.map(|finding| finding.detail.clone()).collect::<Vec<_>>().join("; ");
@@ -344,7 +344,7 @@ impl Prepared {
                 let text = std::iter::once(format!("{error}{cause}")).chain(self.notes);
                 return Err(SetupError::Request(text.collect::<Vec<_>>().join("\n")));
             }
-            // The `[site.run]` that was kept is in the file again.
+            // The `[site.run]` that was kept is in the sites file again.
             let _ = std::fs::remove_file(self.after.kept_run(&name));
         }
         let settled = verdict == Verdict::Fails || self.settle(&mut attempt.findings).await;
@@ -358,7 +358,7 @@ impl Prepared {
         Ok(Outcome { site: name, ok: verdict == Verdict::Works && settled, findings: self.findings, notes: self.notes })
     }
 
-    /// Hands out the sites file and tries everything.
+    /// Distributes the sites file and tries everything.
     async fn attempt(&mut self, progress: &mut dyn Progress) -> Attempt {
         let name = self.wish.name.clone();
         let mut attempt = Attempt::default();
@@ -372,7 +372,7 @@ impl Prepared {
         attempt
     }
 
-    /// Changes the sites file for the next attempt. `apart`: the sites that have no trunk with this one.
+    /// Changes the sites file for the next attempt. `apart`: the sites without a working trunk to this one.
     fn apply(&mut self, remedy: Remedy, apart: &[String], progress: &mut dyn Progress) -> Result<(), SetupError> {
         let name = &self.wish.name;
         match remedy {
@@ -407,7 +407,7 @@ impl Prepared {
         }
     }
 
-    /// What the remedy changed, in words for the user.
+    /// The change made by the remedy, described for the user.
     fn describe(&self, remedy: Remedy) -> String {
         let (name, address) = (&self.wish.name, self.entry.advertise.as_deref().unwrap_or_default());
         match remedy {
@@ -441,7 +441,7 @@ impl Prepared {
         }
     }
 
-    /// Hands out the sites file and has the gateways follow it. The new gateway comes first because the others will
+    /// Distributes the sites file and has the gateways reload it. The new gateway comes first because the others will
     /// dial it.
     async fn spread(&mut self, attempt: &mut Attempt, progress: &mut dyn Progress) -> Result<(), SetupError> {
         access::grant(&mut self.company, &self.after.sites()?, &mut attempt.granted).await?;
@@ -479,7 +479,7 @@ impl Prepared {
         self.try_others(findings).await
     }
 
-    /// Tries the trunks between other sites if this change alters how one of them is reached.
+    /// Tries the trunks from the other sites to each site that this change makes reachable through ssh.
     async fn try_others(&mut self, findings: &mut Vec<Finding>) -> Result<(), SetupError> {
         let name = self.wish.name.clone();
         let others: Vec<String> = self.company.names().into_iter().filter(|site| *site != name).collect();
@@ -499,7 +499,7 @@ impl Prepared {
         Ok(())
     }
 
-    /// Gives every site its old file back and has the gateways follow it. Notes what cannot be undone.
+    /// Gives every site its old file back and has the gateways reload it. Notes changes that cannot be undone.
     async fn undo(&mut self, attempt: &Attempt) {
         for grant in &attempt.granted {
             if let Err(error) = access::withdraw(&mut self.company, grant).await {

@@ -1,4 +1,4 @@
-//! Handing out the user's sites file after an edit, and noticing when that was not done.
+//! Distributes the user's sites file after an edit, and detects that this was not done.
 
 use serde::Serialize;
 use types::SitesFile;
@@ -11,17 +11,17 @@ use crate::newcomers;
 use crate::release::Release;
 use crate::{Progress, SetupError};
 
-/// What was done at one site.
+/// The result at one site.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Applied {
     pub site: String,
-    /// What its gateway did with the file.
+    /// The gateway's action on the file.
     pub done: Option<String>,
-    /// Why the gateway does not follow the file yet, and what to do.
+    /// The reason why the gateway does not follow the file yet, and the remedy.
     pub problem: Option<String>,
 }
 
-/// Gives every site the sites file and has its gateway follow it. A gateway is restarted only if it cannot take up the
+/// Gives every site the sites file and has its gateway reload it. A gateway is restarted only if it cannot take up the
 /// change while it runs, and never while jobs are open there. `accept`: sites that another machine's file may add.
 ///
 /// # Errors
@@ -36,7 +36,7 @@ pub async fn apply(
     let mut company = Company::new(Release::read(None)?, asking);
     let mut all: Vec<Applied> =
         sites.iter().map(|site| Applied { site: site.name.clone(), ..Applied::default() }).collect();
-    // Read the sites' own files first: a site that joined one of them with a ticket must not be lost.
+    // Read the sites' own files first: a site that joined at one of them with a ticket must not be lost.
     for (site, applied) in sites.iter().zip(&mut all) {
         let asked = async {
             let Some(place) = whereabouts(site)? else {
@@ -84,8 +84,8 @@ pub async fn apply(
     Ok(all)
 }
 
-/// How the sites file `theirs` of another machine differs from the user's own, and what to do. `None`: they agree on
-/// the sites that both name. How sites are reached and where copies are is each machine's own business.
+/// Difference between the sites file `theirs` of another machine and the user's own, with a remedy. `None`: they agree
+/// on the sites that both name. Each machine has its own settings for reaching sites and for the folders of copies.
 pub(crate) fn difference(own: &SitesFile, theirs: &str) -> Option<String> {
     let remedy = "`landbridge sites apply` hands the one here out";
     let Ok(theirs) = SitesFile::parse(theirs, "theirs") else {

@@ -1,5 +1,4 @@
-//! The user's sites file as an editable document: what the user wrote in it, comments and order included, stays as it
-//! is.
+//! The user's sites file as an editable document: edits preserve the user's text, including comments and order.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,27 +17,27 @@ use crate::{Progress, SetupError};
 pub struct Book {
     path: PathBuf,
     document: DocumentMut,
-    /// No other command changes the file while this and its clones exist.
+    /// Lock against other commands that change the file, held while this and its clones exist.
     _turn: Option<Arc<Turn>>,
 }
 
-/// What is written about a new site.
+/// The entry of a new site.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// `host:port` that other sites dial.
     pub advertise: Option<String>,
-    /// How gateways of other sites log in, where they do not dial.
+    /// The login for gateways of other sites, if they do not dial.
     pub ssh: Option<Login>,
     /// `host:port` that the site's own nodes dial.
     pub inside: String,
     /// `address:port` the gateway binds.
     pub listen: String,
     pub nodes: Vec<String>,
-    /// How agents are started on its nodes.
+    /// The starter of agents on its nodes.
     pub starter: Start,
 }
 
-/// How agents are started on a new site's nodes.
+/// Ways to start agents on a new site's nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Start {
     /// The node is the gateway's machine.
@@ -68,7 +67,7 @@ impl Book {
         Ok(Book { _turn: turn, ..Book::open(path)? })
     }
 
-    /// Parses the text of a sites file; `path` is its name in messages and where it will be saved.
+    /// Parses the text of a sites file; `path` is its name in messages and the path for saving it.
     ///
     /// # Errors
     /// The text makes no sense.
@@ -94,7 +93,7 @@ impl Book {
         Ok(SitesFile::parse_begun(&self.text(), &self.path.display().to_string())?)
     }
 
-    /// Writes the file, or removes it if nothing is left in it.
+    /// Writes the file, or removes it if it is empty.
     ///
     /// # Errors
     /// The file cannot be written.
@@ -116,7 +115,7 @@ impl Book {
         site["name"] = value(name);
         site["key"] = value(folders::key_name(name));
         if self.tables()?.is_empty() {
-            // What the user wrote into a file without sites stays at its head.
+            // Text that the user wrote into a file without sites stays at its head.
             let head = self.document.trailing().as_str().unwrap_or_default().to_owned();
             self.document.set_trailing("");
             site.decor_mut().set_prefix(head);
@@ -125,7 +124,7 @@ impl Book {
         self.describe(name, entry)
     }
 
-    /// Sets the fingerprint that others know a site by and how the user reaches its machine.
+    /// Sets the fingerprint that identifies a site, and the login and folder by which the user reaches its machine.
     pub(crate) fn identify(
         &mut self,
         name: &str,
@@ -149,7 +148,7 @@ impl Book {
         Ok(())
     }
 
-    /// Sets a site's gateway, nodes and starter. Anything else the user wrote about the gateway stays.
+    /// Sets a site's gateway, nodes and starter. Other settings of the gateway stay.
     pub(crate) fn describe(&mut self, name: &str, entry: &Entry) -> Result<(), SetupError> {
         self.set_gateway(name, entry)?;
         let site = self.table(name)?;
@@ -205,7 +204,7 @@ impl Book {
         self.path.with_file_name(format!("{name}.run.toml"))
     }
 
-    /// Sets how a site's first gateway is reached.
+    /// Sets the addresses and the ssh login of a site's first gateway.
     pub(crate) fn set_gateway(&mut self, name: &str, entry: &Entry) -> Result<(), SetupError> {
         let site = self.table(name)?;
         let gateways = site.entry("gateway").or_insert(Item::ArrayOfTables(ArrayOfTables::new()));
@@ -240,8 +239,8 @@ impl Book {
         Ok(())
     }
 
-    /// Removes a site; returns whether it was in the file. A comment goes with it only if it is next to it: what an
-    /// empty line separates from the site belongs to the file.
+    /// Removes a site; returns whether it was in the file. A comment is removed with it only if no empty line separates
+    /// them; otherwise the comment belongs to the file.
     pub(crate) fn remove(&mut self, name: &str) -> Result<bool, SetupError> {
         let tables = self.tables()?;
         let Some(at) = position(tables, name) else { return Ok(false) };
@@ -267,13 +266,13 @@ impl Book {
     pub(crate) fn append(&mut self, other: &Book, name: &str) -> Result<(), SetupError> {
         let Some(mut site) = other.entry(name).cloned() else { return Err(missing(name)) };
         let ours = self.tables()?;
-        // Its position in the other file means nothing in this one: put it after everything here.
+        // Its position in the other file means nothing in this one: put it after all tables here.
         shift(&mut site, (ours.len() as isize + 1) * MOST_TABLES);
         ours.push(site);
         self.settle()
     }
 
-    /// Replaces a site's entry by the one of another file; the site keeps its place among the others.
+    /// Replaces a site's entry by the entry in another file; the site keeps its place among the others.
     pub(crate) fn replace(&mut self, other: &Book, name: &str) -> Result<(), SetupError> {
         let Some(theirs) = other.entry(name).cloned() else { return Err(missing(name)) };
         let all: Vec<Table> = self.tables()?.iter().cloned().collect();
@@ -290,7 +289,7 @@ impl Book {
         Ok(())
     }
 
-    /// Removes how a site's machine is reached, and where its files are.
+    /// Removes a site's fields `ssh`, `folder` and `key`.
     pub(crate) fn unreach(&mut self, name: &str) -> Result<(), SetupError> {
         let site = self.table(name)?;
         for field in ["ssh", "folder", "key"] {
@@ -299,7 +298,7 @@ impl Book {
         Ok(())
     }
 
-    /// Reads the document anew, after which the positions of its tables are those of their text.
+    /// Parses the document again, which makes the positions of its tables match their text.
     fn settle(&mut self) -> Result<(), SetupError> {
         self.document = self.text().parse().map_err(|e: toml_edit::TomlError| SetupError::Request(e.to_string()))?;
         Ok(())
@@ -310,9 +309,9 @@ impl Book {
         sites.get(position(sites, name)?)
     }
 
-    /// Removes the fields that are not for others: how a user reaches the sites, where copies are, which commands start
-    /// agents, how programs run. Returns them with the names of their sites. `with_logins`: how gateways log in at a
-    /// site stays.
+    /// Removes the fields that are private to this machine: the user's logins at sites, the folders of copies, the
+    /// commands that start agents, and the settings of programs. Returns the removed fields with the names of their
+    /// sites. `with_logins`: keep the logins of gateways.
     pub(crate) fn keep_shared(&mut self, with_logins: bool) -> Vec<(String, String)> {
         const SITE: [&str; 9] =
             ["name", "key", "fingerprint", "next", "gateway", "node", "starter", "inside", "patience"];
@@ -321,7 +320,7 @@ impl Book {
         const STARTER: [&str; 1] = ["kind"];
         let gateway_fields: Vec<&str> = GATEWAY.into_iter().chain(with_logins.then_some("ssh")).collect();
         let mut found = Vec::new();
-        // Entries that are no tables cannot be filtered field by field.
+        // Entries that are not tables cannot be filtered field by field.
         if !matches!(self.document.get("site"), None | Some(Item::ArrayOfTables(_))) {
             self.document.remove("site");
             return vec![(String::new(), "site, in brackets".to_owned())];
@@ -351,7 +350,7 @@ impl Book {
             if let Some(starter) = site.get_mut("starter").and_then(Item::as_table_like_mut) {
                 left.extend(strip(starter, &STARTER, "starter."));
             }
-            // A template is nothing without its command.
+            // A template is useless without its command.
             if left.iter().any(|field| field == "starter.command") {
                 site.remove("starter");
             }
@@ -390,7 +389,7 @@ fn strip(table: &mut dyn TableLike, known: &[&str], place: &str) -> Vec<String> 
     others.iter().map(|field| format!("{place}{field}")).collect()
 }
 
-/// A copy of the table without its position in the file it came from.
+/// A copy of the table without its position in its original file.
 fn plain(table: &dyn TableLike) -> Table {
     let values = table.iter().filter_map(|(key, item)| Some((key, item.clone().into_value().ok()?)));
     values.map(|(key, value)| (key.to_owned(), value)).collect()

@@ -1,4 +1,4 @@
-//! A command on a machine that is not a site: ssh carries it to a site, which has the key and the gateway.
+//! Commands on a machine that is not a site: ssh carries each one to a site, which has the key and the gateway.
 //!
 //! It runs there as if it had been typed there. Its input, its output, its exit code and the user's signals pass
 //! through. It ends when the connection is lost or this process dies, unless it is a detached job, which belongs to the
@@ -26,7 +26,7 @@ use crate::{Progress, SetupError};
 
 /// Prefixes of the variables that affect how a job runs, on any machine.
 const SETTINGS: [&str; 6] = ["LANDBRIDGE_", "FI_", "MPIR_CVAR_", "I_MPI_", "OMPI_MCA_", "OMP_"];
-/// Variables among them whose values are valid only on the machine they were set on.
+/// Variables among them whose values are valid only on the machine where they were set.
 const PLACES: [&str; 9] = [
     TYPED_HOME,
     TYPED_DIRECTORY,
@@ -45,8 +45,8 @@ pub fn destination<'a>(sites: &'a [Site], wanted: Option<&str>) -> Option<&'a Si
     named.find(|site| matches!(whereabouts(site), Ok(Some(Place::Ssh { .. }))))
 }
 
-/// What is carried: the words after the command, those of `run` with `--` before the program; the directory in which it
-/// was typed; and the settings in this environment. `input`: it gets the user's standard input.
+/// Builds the request to carry: the words after the command, for `run` with `--` before the program; the directory in
+/// which it was typed; and the settings in this environment. `input`: the command gets the user's standard input.
 ///
 /// # Errors
 /// The summary of a job would be written to a file there, or a variable to be set has no value here.
@@ -62,7 +62,7 @@ pub fn request(
     let is_run = command == ["run"];
     let environment: Vec<(OsString, OsString)> = environment.collect();
     let here = |name: &OsStr| environment.iter().find(|(other, _)| other == name).map(|(_, value)| value.clone());
-    // The user means the value that the variable has here.
+    // Uses the value that the variable has here.
     let with_value = |word: &OsStr| {
         let (name, value) = setting(word, here).map_err(|error| SetupError::Request(error.to_string()))?;
         Ok::<_, SetupError>(OsString::from_vec([name, b"=".to_vec(), value].concat()))
@@ -119,8 +119,8 @@ pub fn request(
     })
 }
 
-/// Runs the command at the site; returns its exit code. `file`: the sites file here. Gateways that have ended are
-/// started again if the command needs them.
+/// Runs the command at the site; returns its exit code. `file`: the sites file here. Ended gateways are started again
+/// if the command needs them.
 ///
 /// # Errors
 /// The site cannot be reached, or cannot start the command.
@@ -150,7 +150,7 @@ pub async fn carry<O: AsyncWrite + Unpin, E: AsyncWrite + Unpin>(
     machine.become_job(&Request::Carry(carry), streams).await
 }
 
-/// The next signal by which the user ends the command. Others are for ranks, of which there are none yet.
+/// Waits for the next signal that ends the command. Other signals are for ranks, of which there are none yet.
 async fn ending(signals: &mut mpsc::Receiver<i32>) -> i32 {
     loop {
         match signals.recv().await {

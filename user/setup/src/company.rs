@@ -1,4 +1,4 @@
-//! The machines of several sites, each reached once and kept connected while all of them are worked on.
+//! The machines of several sites, each reached once and kept connected for the duration of a command.
 
 use types::sites::{LoginError, Site};
 
@@ -24,7 +24,7 @@ impl Company {
         Company { release, asking, machines: Vec::new() }
     }
 
-    /// Machines reached from now on get another release.
+    /// Copies another release to machines reached from now on.
     pub(crate) fn with_release(self, release: Release) -> Company {
         Company { release, ..self }
     }
@@ -58,7 +58,7 @@ impl Company {
         found.map(|(_, machine)| machine).ok_or_else(|| SetupError::site(site, "was not reached"))
     }
 
-    /// Names of the sites that have been reached, in the order in which they were reached.
+    /// Names of the sites that have been reached, in the order of reaching them.
     pub(crate) fn names(&self) -> Vec<String> {
         self.machines.iter().map(|(name, _)| name.clone()).collect()
     }
@@ -77,8 +77,8 @@ impl Company {
     }
 }
 
-/// Where the machine of a site is: this machine if the site's gateway belongs here, else where its `ssh` entry says.
-/// `None`: the site joined by itself, and only it can open a connection.
+/// The machine of a site: this machine if the site's gateway belongs here, else the one in its `ssh` entry. `None`: the
+/// site joined by itself, and only it can open a connection.
 pub(crate) fn whereabouts(site: &Site) -> Result<Option<Place>, SetupError> {
     let folders = Folders::of_user()?;
     if background::lives_here(&folders, &site.name) {

@@ -1,9 +1,9 @@
 //! `landbridge doctor`: examines everything that a job needs on this machine and at the sites, and writes the findings
 //! into one text that a user can attach to a report.
 //!
-//! Start at [`examine`]. Each file below examines one thing and adds findings and sections to the [`Report`]. Nothing
-//! here changes anything, and each command and connection has a time limit. Keys are never read. Anything in settings
-//! and logs that looks like a secret is left out.
+//! Start at [`examine`]. Each file below examines one part and adds findings and sections to the [`Report`]. No
+//! examination changes anything, and each command and connection has a time limit. Keys are never read. Apparent
+//! secrets in settings and logs are left out.
 
 mod command;
 mod installation;
@@ -24,13 +24,13 @@ use serde::Serialize;
 use crate::SetupError;
 use crate::here::folders::Folders;
 
-/// What to examine.
+/// The subject of an examination.
 pub struct Question {
     /// Version of the command, such as `0.1.0 (1f2e3d4c5b6a)`.
     pub version: String,
     /// Path of the sites file, whether or not it exists.
     pub path: PathBuf,
-    /// The content of the sites file, or why it cannot be used. `None`: there is no such file.
+    /// The content of the sites file, or the reason why it cannot be used. `None`: there is no such file.
     pub sites: Option<Result<Sites, String>>,
     /// The site that this machine belongs to, if a site's key is here.
     pub home: Option<String>,
@@ -50,7 +50,7 @@ impl Question {
     }
 }
 
-/// How to take a finding.
+/// Severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
@@ -62,15 +62,15 @@ pub enum Verdict {
     Failed,
 }
 
-/// The result of examining one thing.
+/// The result of one examination.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// What was examined, such as `provider` or `a: gateway gw1`.
+    /// The examined part, such as `provider` or `a: gateway gw1`.
     pub part: String,
     pub verdict: Verdict,
-    /// What was found.
+    /// The result.
     pub detail: String,
-    /// What to do. Set for a failure, unless `detail` says it.
+    /// The remedy. Set for a failure, unless `detail` contains it.
     pub remedy: Option<String>,
 }
 
@@ -82,17 +82,17 @@ pub struct Section {
     pub text: String,
 }
 
-/// Everything that was found.
+/// All findings.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// The findings, in the order in which they were made.
+    /// The findings, in the order of the examinations.
     pub findings: Vec<Finding>,
     /// The other parts of the text.
     pub sections: Vec<Section>,
 }
 
 impl Report {
-    /// Whether nothing failed.
+    /// True if nothing failed.
     pub fn ok(&self) -> bool {
         self.findings.iter().all(|finding| finding.verdict != Verdict::Failed)
     }
@@ -118,7 +118,7 @@ impl Report {
     }
 }
 
-/// Examines everything. What cannot be examined becomes a finding.
+/// Examines everything. A failed examination becomes a finding.
 ///
 /// # Errors
 /// The user has no home directory.

@@ -1,4 +1,4 @@
-//! Why setting up a site failed.
+//! Errors in setting up a site.
 
 use std::io;
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use types::sites::{LoginError, SitesError};
 use crate::here::HereError;
 use crate::nodes::NodesError;
 
-/// Why setting up a site failed. Names the site or the file, and says what to do next.
+/// Reasons for a failed setup of a site. Each names the site or the file, and the next step.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum SetupError {
@@ -20,16 +20,16 @@ pub enum SetupError {
     #[error("site {site}: {place}: {problem}")]
     Reach {
         site: String,
-        /// Where the machine should be.
+        /// The address of the machine.
         place: String,
-        /// What ssh said, and what to do.
+        /// The message of ssh, and the remedy.
         problem: String,
     },
     /// Something failed at a site.
     #[error("site {site}: {problem}")]
     Site {
         site: String,
-        /// What failed, and what to do.
+        /// The failure, and the remedy.
         problem: String,
     },
     /// A file on this machine cannot be read or written.

@@ -1,26 +1,26 @@
 //! The streams of a command that ssh carried to a site: its input, output, signals and exit code, as frames over one
 //! connection.
 //!
-//! A frame is a byte for its kind, the length of its content in four bytes (big-endian), and the content. Input is
-//! bounded by what the other end has granted ([`Frame::Taken`]), so a command that does not read its input never delays
+//! A frame is a byte for its kind, the length of its content in four bytes (big-endian), and the content. The credit
+//! granted by the other end ([`Frame::Taken`]) bounds the input, so a command that does not read its input never delays
 //! a signal.
 
 use std::io::{Error, ErrorKind, Result};
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
-/// The most bytes of a stream in one frame.
+/// Limit on the bytes of a stream in one frame.
 pub(crate) const PIECE: usize = 16 << 10;
-/// Bytes of input that may be on their way.
+/// Bytes of input that may be in flight.
 pub(crate) const WINDOW: u32 = 4 * PIECE as u32;
 const HEAD: usize = 5;
-/// The longest content that is accepted.
+/// The longest accepted content.
 const LONGEST: usize = 64 << 10;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Frame {
     // To the site.
-    /// Standard input. Nothing: its end.
+    /// Standard input. Empty: its end.
     Input(Vec<u8>),
     /// The number of a signal that the user sends.
     Signal(i32),
@@ -29,9 +29,9 @@ pub(crate) enum Frame {
     Output(Vec<u8>),
     /// Standard error.
     Errors(Vec<u8>),
-    /// The command has begun, or has read input: this many more bytes may be sent.
+    /// The command has started, or has read input: this many more bytes may be sent.
     Taken(u32),
-    /// The exit code. Nothing follows.
+    /// The exit code. The last frame.
     Ended(i32),
 }
 
@@ -82,10 +82,10 @@ pub(crate) async fn send(to: &mut (impl AsyncWrite + Unpin), frame: &Frame) -> R
     to.flush().await
 }
 
-/// Frames that arrive.
+/// A reader of frames.
 pub(crate) struct Frames<R> {
     from: R,
-    /// Bytes of frames that have not arrived as a whole.
+    /// Bytes of frames that have not arrived completely.
     held: Vec<u8>,
 }
 
@@ -94,7 +94,7 @@ impl<R: AsyncRead + Unpin> Frames<R> {
         Frames { from, held: Vec::new() }
     }
 
-    /// The next frame; `None` at the end of the stream. Nothing is lost if the wait is given up.
+    /// Returns the next frame; `None` at the end of the stream. Cancel-safe: nothing is lost if the future is dropped.
     pub(crate) async fn next(&mut self) -> Result<Option<Frame>> {
         loop {
             if let Some(frame) = self.whole()? {

@@ -1,4 +1,4 @@
-//! The other end: the requests to the program on a site's machine, carried out here.
+//! The other end: carries out requests to the program on a site's machine.
 
 mod access;
 pub mod background;
@@ -32,10 +32,11 @@ use self::keep::Keeping;
 use crate::frames::{Frame, send};
 use crate::message::{Reply, Request};
 
-/// How long the sender may stay silent between two requests.
+/// Longest silence of the sender between two requests.
 const SILENCE: Duration = Duration::from_secs(1800);
 
-/// Answers requests until their sender is gone, or until the job that it has become is over. Returns the exit code.
+/// Answers requests until their sender is gone, or until the command of a [`Request::Carry`] ends. Returns the exit
+/// code.
 ///
 /// # Errors
 /// The answers cannot be written.
@@ -120,7 +121,7 @@ async fn carry_out(request: &Request) -> Result<Reply, HereError> {
         Request::Carry(_) | Request::Place { .. } => Err(HereError::OutOfTurn),
         Request::Status { site } => Ok(Reply::Status(Background::new(&folders, site).standing().await)),
         Request::Forget { site, base } => {
-            // Automatic restarts go first: otherwise they might start the gateway again right after it was stopped.
+            // First remove automatic restarts: otherwise they might start the gateway again right after it was stopped.
             let keeping = Keeping::new(&folders, site);
             if keeping.is_installed() {
                 keeping.remove()?;
@@ -131,8 +132,8 @@ async fn carry_out(request: &Request) -> Result<Reply, HereError> {
     }
 }
 
-/// Sets up the command on the user's path and automatic restarts of the gateway. `keep` installs the restarts;
-/// otherwise they are only updated to this release where they are installed.
+/// Sets up the command on the user's path and automatic restarts of the gateway. `keep` installs the restarts; without
+/// it, installed restarts are only updated to this release.
 fn settle(folders: &Folders, site: &str, keep: bool) -> Reply {
     let keeping = Keeping::new(folders, site);
     let offer = if keep { None } else { keeping.offer().map(str::to_owned) };
@@ -179,7 +180,7 @@ pub(crate) fn nothing() -> Typed {
     Typed { parts, environment: travelling(std::env::vars_os()), homes: homes(), ..Typed::default() }
 }
 
-/// Removes a site's files from this account. The copies and the sites file go with the account's last site.
+/// Removes a site's files from this account. The copies and the sites file are removed with the account's last site.
 fn forget(folders: &Folders, site: &str, base: &str) -> Result<String, HereError> {
     folders.remove(&folders.key(site))?;
     for half in folders.trunk_key(site) {
@@ -201,13 +202,13 @@ fn forget(folders: &Folders, site: &str, base: &str) -> Result<String, HereError
     link::remove(base.as_ref())?;
     folders::remove_releases(base.as_ref())?;
     for folder in [&folders.configuration, &folders.state] {
-        // Anything else in these folders is the user's.
+        // Any other file in these folders belongs to the user.
         let _ = std::fs::remove_dir(folder);
     }
     Ok("key, log, sites file and copies removed".to_owned())
 }
 
-/// A finding about this end that the user sees beside those of [`check`].
+/// A finding about this end that the user sees beside the findings of [`check`].
 pub(crate) fn finding(site: &str, part: &str, text: impl Into<String>) -> Finding {
     Finding::new(site, part, Ok::<_, std::convert::Infallible>(text.into()))
 }

@@ -1,5 +1,5 @@
-//! A site that nobody can reach joins by itself: an existing site issues a ticket, and one command is typed at the new
-//! site.
+//! Joining of a site that no other machine can reach: an existing site issues a ticket, and the user types one command
+//! at the new site.
 
 use std::path::PathBuf;
 
@@ -18,7 +18,7 @@ use crate::release::Release;
 use crate::ticket::Ticket;
 use crate::{Progress, SetupError, add};
 
-/// Makes a ticket at the named site, or at the first that can be both reached and dialled.
+/// Makes a ticket at the named site, or at the first site that can be both reached and dialled.
 ///
 /// # Errors
 /// There is no such site, no site can be dialled, or its gateway is not running.
@@ -51,7 +51,7 @@ pub async fn invite(
     }
 }
 
-/// Makes this machine a site with a ticket. Run again with a new ticket, it repairs the site.
+/// Makes this machine a site with a ticket. Repairs the site if run again with a new ticket.
 ///
 /// # Errors
 /// The wish or the ticket makes no sense, the ticket's gateway cannot be dialled or refuses, or this site's gateway
@@ -90,7 +90,7 @@ pub async fn join(wish: Wish, ticket: &Ticket, progress: &mut dyn Progress) -> R
         }
     }
     outcome.findings.push(finding(&name, "joined", format!("at {}", ticket.0.address)));
-    // Other sites may not know of this one yet; the site that issued the ticket does.
+    // Other sites may not know this one yet; the site that issued the ticket does.
     let host = joined
         .sites()?
         .sites
@@ -106,9 +106,9 @@ pub async fn join(wish: Wish, ticket: &Ticket, progress: &mut dyn Progress) -> R
     Ok(outcome)
 }
 
-/// The sites file of a site that has joined: the sites of the inviting site's file, whose order decides which site
-/// dials which, then others that were here. Entries that were here stay as they are. The ticket vouches for the site
-/// that made it; the user accepts the others.
+/// Builds the sites file of a site that has joined. First come the sites in the inviting site's file, whose order
+/// decides which site dials which, then further sites that were here. Existing entries stay as they are. The ticket
+/// vouches for the site that made it; the user accepts the others.
 fn merge(
     own: &Book,
     text: &str,
@@ -151,7 +151,7 @@ pub struct Doorman {
 }
 
 impl Doorman {
-    /// A doorman for the gateway that uses this sites file.
+    /// Makes a doorman for the gateway that uses this sites file.
     pub fn new(file: PathBuf) -> Doorman {
         Doorman { file }
     }

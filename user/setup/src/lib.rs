@@ -1,11 +1,11 @@
-//! Installing Landbridge at a user's sites: from two ssh accounts to sites that can run a job, without root.
+//! Installs Landbridge at a user's sites: from two ssh accounts to sites that can run a job, without root.
 //!
-//! Owns how a site's machine is reached over the user's own ssh, what is copied there, the requests to the program at
-//! the other end ([`here`]), edits of the sites file, and gateways that run in the background. Knows nothing about jobs
-//! and MPI, and prints nothing: its caller passes a [`Progress`].
+//! Owns the connection to a site's machine over the user's own ssh, the copying of programs, the requests to the
+//! program at the other end ([`here`]), edits of the sites file, and gateways that run in the background. Knows nothing
+//! about jobs and MPI, and prints nothing: its caller passes a [`Progress`].
 //!
-//! Start reading at [`add`]: the order of the steps, and what is undone when one fails. [`machine`] is the connection,
-//! [`message`] defines what it carries, and [`here`] is the other end.
+//! Start reading at [`add`]: the order of the steps, and the undoing when one fails. [`machine`] is the connection,
+//! [`message`] defines its messages, and [`here`] is the other end.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
@@ -47,12 +47,12 @@ pub trait Progress {
     /// A step at a site was done or has begun.
     fn step(&mut self, site: &str, text: &str);
 
-    /// `done` of the `total` bytes that go to a site have been sent.
+    /// `done` of the `total` bytes for a site have been sent.
     fn part(&mut self, site: &str, done: u64, total: u64) {
         let _ = (site, done, total);
     }
 
-    /// Asks the user, who answers yes or no. Nobody is there to say yes unless this is implemented.
+    /// Asks the user a yes-or-no question. The default is no, for callers without a user.
     fn accepts(&mut self, question: &str) -> bool {
         let _ = question;
         false

@@ -1,5 +1,5 @@
-//! Before a job is carried to a site: gateways that have ended are started again, at that site and at the sites it has
-//! lost.
+//! Restarts of ended gateways before a job is carried to a site: at that site, and at the sites to which it has no
+//! trunk.
 
 use std::time::Duration;
 
@@ -13,12 +13,12 @@ use crate::message::{Reply, Request};
 use crate::start::start;
 use crate::{Progress, SetupError};
 
-/// How long a trunk may take to come up after a gateway was started.
+/// Time limit for a trunk to come up after a gateway was started.
 const TRUNK: Duration = Duration::from_secs(12);
 const POLL: Duration = Duration::from_millis(200);
 
-/// Starts gateways that have ended. A site whose gateway cannot be started is reported and skipped: the job will say
-/// what it lacks.
+/// Starts gateways that have ended. A site whose gateway cannot be started is reported and skipped: the job will report
+/// its missing sites.
 ///
 /// # Errors
 /// The gateway of the job's own site does not start.

@@ -1,8 +1,8 @@
 //! The connection to a site's machine: one run of the user's own ssh, which carries everything.
 //!
-//! A small shell script reports what the machine has, receives the files of a [`Release`] that are missing, and becomes
-//! the program among them (`landbridge site-end`), which then answers requests. There is only one connection, so a user
-//! who needs a password is asked once. When this process dies, the other end reads the end of its input and ends too.
+//! A small shell script reports facts about the machine, receives the missing files of a [`Release`], and becomes the
+//! program among them (`landbridge site-end`), which then answers requests. There is only one connection, so a user who
+//! needs a password is asked once. When this process dies, the other end reads the end of its input and ends too.
 
 mod job;
 mod ssh;
@@ -30,30 +30,30 @@ use crate::release::{File, Release};
 use crate::{Progress, SetupError};
 
 const SCRIPT: &str = include_str!("bootstrap.sh");
-/// Where copies go unless the user names a folder.
+/// Folder of the copies, unless the user names another.
 pub const FOLDER: &str = "~/.local/share/landbridge";
-/// How long reaching a machine may take when nobody can be asked for a password, and when a user can be asked.
+/// Time limits for reaching a machine: without a user to ask for a password, and with one.
 const REACH: Duration = Duration::from_secs(45);
 const REACH_ASKING: Duration = Duration::from_secs(180);
-/// How long one piece of a file may take.
+/// Time limit for one piece of a file.
 const PIECE: Duration = Duration::from_secs(60);
-/// How long one step of the script may take.
+/// Time limit for one step of the script.
 const STEP: Duration = Duration::from_secs(30);
-/// The number of signals after which waiting for a job's end is given up.
+/// Number of signals after which this end stops waiting for a job to end.
 const PATIENCE: u32 = 3;
 const PIECE_LEN: usize = 64 << 10;
-/// Most bytes read before the program there runs: greetings of the login, and what the script reports.
+/// Limit on the bytes read before the program there runs: greetings of the login, and the reports of the script.
 const MOST_DIALOGUE: u64 = 1 << 20;
-/// Most bytes read for a reply.
+/// Limit on the bytes read for a reply.
 const MOST_REPLY: u64 = 8 << 20;
-/// When the login is asked again to begin, if it has not: a start-up file there has read the request, or has started
-/// another shell.
+/// Interval at which the start command is sent again until the login begins: a start-up file there may have read the
+/// command, or started another shell.
 const NUDGE: Duration = Duration::from_secs(3);
-/// How long after the end of ssh its output is waited for. Before release 8.5, the process that keeps a shared
+/// Time limit for reading ssh's output after ssh has ended. Before release 8.5, the process that keeps a shared
 /// connection of OpenSSH keeps this pipe open too.
 const LINGER: Duration = Duration::from_millis(500);
 
-/// What the script reported about a machine.
+/// The script's report about a machine.
 #[derive(Clone, Debug, Default)]
 pub struct Facts {
     /// `uname -s`.
@@ -73,17 +73,17 @@ pub struct Facts {
     pub releases: Vec<String>,
     /// Files of the release that exist there, by name, with their sums.
     have: HashMap<String, String>,
-    /// It has gzip, so files may be sent compressed.
+    /// The machine has gzip, so files may be sent compressed.
     unpacks: bool,
 }
 
-/// How to reach a machine.
+/// The means to reach a machine.
 #[derive(Clone, Debug)]
 pub struct Way<'a> {
     /// The name of the site, for messages.
     pub site: &'a str,
     pub place: &'a Place,
-    /// Where copies go; `None`: [`FOLDER`].
+    /// Folder of the copies; `None`: [`FOLDER`].
     pub folder: Option<&'a str>,
     /// A user is at the terminal and can be asked.
     pub asking: bool,
@@ -93,32 +93,32 @@ pub struct Way<'a> {
 #[derive(Debug)]
 pub struct Machine {
     pub facts: Facts,
-    /// How many files had to be copied.
+    /// Number of files that had to be copied.
     pub copied: usize,
     site: String,
     place: Place,
     child: Child,
     input: ChildStdin,
     output: BufReader<ChildStdout>,
-    /// The end of its standard error, and the task that reads it.
+    /// The end of ssh's standard error, and the task that reads it.
     words: Arc<Mutex<Tail>>,
     reading: JoinHandle<()>,
-    /// The end of what was printed there and is not for us.
+    /// The end of the output there that is not part of the dialogue.
     printed: Tail,
-    /// How many more bytes may be read.
+    /// Number of bytes that may still be read.
     budget: u64,
     /// Takes the channel that receives standard error from then on.
     heard: Option<oneshot::Sender<mpsc::Sender<Vec<u8>>>>,
     mark: String,
 }
 
-/// Why nothing more can be read from the other end.
+/// Reasons for reading nothing more from the other end.
 #[derive(Debug, Error)]
 enum Unheard {
-    /// The script says why it cannot continue.
+    /// The script reports that it cannot continue, with the reason.
     #[error("{0}")]
     Failed(String),
-    /// The connection was closed; ssh's standard error says why.
+    /// The connection was closed; ssh's standard error contains the reason.
     #[error("")]
     Closed,
     #[error("it prints without end")]
@@ -128,10 +128,10 @@ enum Unheard {
 }
 
 impl Machine {
-    /// Reaches a machine and makes the release's program answer there.
+    /// Reaches a machine and starts the release's program there.
     ///
     /// # Errors
-    /// [`SetupError::Reach`] with what ssh said, or [`SetupError::Site`] with what the machine lacks.
+    /// [`SetupError::Reach`] with ssh's message, or [`SetupError::Site`] with the missing requirement of the machine.
     pub async fn reach(way: &Way<'_>, release: &Release, progress: &mut dyn Progress) -> Result<Machine, SetupError> {
         let mut machine = Machine::open(way, &release.id, progress).await?;
         let id = machine.suits(release)?;
@@ -145,7 +145,7 @@ impl Machine {
         Ok(machine)
     }
 
-    /// Copies the files that are missing there, compressed if both ends have gzip.
+    /// Copies the missing files, compressed if both ends have gzip.
     async fn copy(&mut self, release: &Release, progress: &mut dyn Progress) -> Result<(), SetupError> {
         let missing = |file: &&File| self.facts.have.get(file.name) != Some(&file.sum);
         let missing: Vec<&File> = release.files.iter().filter(missing).collect();
@@ -169,7 +169,7 @@ impl Machine {
             progress.step(&self.site, &format!("copying {} ({size:.1} MB{how})", file.name));
             self.write(format!("put {} {} {}\n", file.name, bytes.len(), file.sum).as_bytes()).await?;
             for piece in bytes.chunks(PIECE_LEN) {
-                // If the script has given up, the next line that it sends says why.
+                // If the script has given up, its next line contains the reason.
                 if self.write(piece).await.is_err() {
                     break;
                 }
@@ -246,9 +246,9 @@ impl Machine {
         }
     }
 
-    /// Waits until the shell there takes the script. Nothing of the script is sent before, because a start-up file
-    /// there may read standard input. One that reads a line gets the command, and one that starts another shell has
-    /// that shell run it; `/bin/sh` skips what was sent too often.
+    /// Waits until the shell there is ready for the script. The script is not sent before, because a start-up file
+    /// there may read standard input. If a start-up file has read a line or started another shell, the command is sent
+    /// again; `/bin/sh` skips surplus commands.
     async fn begun(&mut self, line: &str) -> Result<(), Unheard> {
         let nudge = format!("\n{line}\n");
         let mut reading = Vec::new();
@@ -273,7 +273,7 @@ impl Machine {
         }
     }
 
-    /// Reads what the script reports until it is ready.
+    /// Reads the script's reports until it is ready.
     async fn listen(&mut self) -> Result<(), Unheard> {
         while let Some((key, value)) = self.word().await? {
             match key.as_str() {
@@ -298,8 +298,8 @@ impl Machine {
         Err(Unheard::Closed)
     }
 
-    /// The next line of the script: its first word and the rest. Other lines, such as a login's greeting, are kept for
-    /// messages.
+    /// Returns the next line of the script: its first word and the rest. Other lines, such as a login's greeting, are
+    /// kept for messages.
     async fn word(&mut self) -> Result<Option<(String, String)>, Unheard> {
         let mut line = Vec::new();
         while self.read_line(&mut line).await? {
@@ -311,7 +311,7 @@ impl Machine {
         Ok(None)
     }
 
-    /// What follows our mark in a line, wherever the mark stands: what a login prints may have no newline at its end.
+    /// Returns the part of a line after our mark, at any position: a login's output may have no newline at its end.
     fn marked(&mut self, line: &[u8]) -> Option<(String, String)> {
         let text = String::from_utf8_lossy(line);
         let Some((before, after)) = text.split_once(&format!("{} ", self.mark)) else {
@@ -323,8 +323,8 @@ impl Machine {
         Some((key.to_owned(), value.trim().to_owned()))
     }
 
-    /// Adds the next line to `line`, newline included. `false`: the output has ended. Cancel-safe: what was read of a
-    /// line stays in `line`.
+    /// Adds the next line to `line`, newline included. `false`: the output has ended. Cancel-safe: a partly read line
+    /// stays in `line`.
     async fn read_line(&mut self, line: &mut Vec<u8>) -> Result<bool, Unheard> {
         loop {
             let available = self.output.fill_buf().await.map_err(Unheard::Io)?;
@@ -343,7 +343,7 @@ impl Machine {
         }
     }
 
-    /// The next line that can be a reply. Others come from programs that a login has left running.
+    /// Returns the next line that can be a reply. Other lines come from programs that a login has left running.
     async fn reply(&mut self) -> Result<Option<Vec<u8>>, Unheard> {
         self.budget = MOST_REPLY;
         let mut line = Vec::new();
@@ -357,7 +357,7 @@ impl Machine {
         Ok(None)
     }
 
-    /// The release to run there: this one or, on another architecture, one of the machine's own of the same version.
+    /// The release to run there: this one or, on another architecture, the machine's own of the same version.
     fn suits(&self, release: &Release) -> Result<String, SetupError> {
         let (facts, ours) = (&self.facts, &release.architecture);
         if facts.os.raw() != "Linux" {
@@ -407,13 +407,13 @@ impl Machine {
     /// Sends a request to the program at the other end and waits for the reply.
     ///
     /// # Errors
-    /// [`SetupError::Site`] with the program's error, or with why there is no reply.
+    /// [`SetupError::Site`] with the program's error, or with the reason for a missing reply.
     pub async fn ask(&mut self, request: &Request) -> Result<Reply, SetupError> {
         self.begin(request).await?;
         self.answer(request).await
     }
 
-    /// Sends a request. Its content may follow.
+    /// Sends a request. The content of files may follow.
     pub(crate) async fn begin(&mut self, request: &Request) -> Result<(), SetupError> {
         let mut line = serde_json::to_vec(request).map_err(|e| SetupError::site(&self.site, e.to_string()))?;
         line.push(b'\n');
@@ -448,7 +448,7 @@ impl Machine {
         }
     }
 
-    /// Why the connection was lost, with ssh's last words.
+    /// The error for a lost connection, with ssh's last message.
     async fn lost(&mut self, problem: String) -> SetupError {
         let refusal = self.end(problem).await;
         SetupError::site(&self.site, format!("{}: the connection is lost: {}", self.place, refusal.problem))
@@ -463,7 +463,7 @@ impl Machine {
             Ok(Ok(status)) => status.code(),
             _ => None,
         };
-        // A shared connection may keep the pipe open: use what ssh has written so far.
+        // A shared connection may keep the pipe open: use the bytes that ssh has written so far.
         let _ = self.child.start_kill();
         let _ = timeout(LINGER, &mut self.reading).await;
         let words = self.words.lock().unwrap_or_else(PoisonError::into_inner).clone();
@@ -471,7 +471,7 @@ impl Machine {
     }
 }
 
-/// The problem that the script reported, with what to do about it.
+/// The problem that the script reported, with its remedy.
 fn hint(problem: &str) -> String {
     let advice = if problem.contains("Permission denied") && problem.contains("does not run") {
         "; is that folder on a file system without execution (noexec)? Choose another with --folder DIR"
@@ -488,8 +488,7 @@ fn hint(problem: &str) -> String {
     format!("{}{advice}", UntrustedText::from(problem))
 }
 
-/// The end of what a program writes to its standard error. Once a receiver arrives through `hears`, output goes there
-/// instead.
+/// Keeps the end of a program's standard error. Once `hears` delivers a channel, output goes there instead.
 async fn last_words(
     mut errors: ChildStderr,
     kept: Arc<Mutex<Tail>>,

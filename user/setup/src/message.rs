@@ -16,7 +16,7 @@ pub enum Request {
     Survey {
         /// The site's nodes, if the user named them.
         nodes: Vec<String>,
-        /// The port that the gateway should have. `None`: a free one.
+        /// The port that the gateway should use. `None`: a free one.
         port: Option<u16>,
         /// The site. The port that its gateway already uses counts as free.
         site: String,
@@ -33,7 +33,7 @@ pub enum Request {
         of: String,
         /// `host:port` of the gateway.
         to: String,
-        /// Their public key. `None`: stop letting them in.
+        /// Their public key. `None`: revoke their login.
         key: Option<String>,
     },
     /// Return the sites file of this machine.
@@ -45,7 +45,7 @@ pub enum Request {
     },
     /// Make the site's gateway run this release and follow the current sites file.
     Gateway { site: String },
-    /// Make the site's gateway follow the current sites file; restart it only if it must be.
+    /// Make the site's gateway follow the current sites file; restart it only if necessary.
     Reload { site: String },
     /// Start the site's gateway unless it runs.
     Start { site: String },
@@ -61,7 +61,7 @@ pub enum Request {
         /// Stop it even if jobs are open.
         force: bool,
     },
-    /// Try everything that a run needs, from this site.
+    /// Check everything that a run needs, from this site.
     Check {
         /// This site.
         site: String,
@@ -73,20 +73,20 @@ pub enum Request {
         /// The other site.
         to: String,
     },
-    /// Make a ticket for a site that wants to join.
+    /// Make a ticket for a joining site.
     Invite {
         site: String,
-        /// How long the ticket is valid, in seconds.
+        /// Validity of the ticket, in seconds.
         seconds: u32,
     },
     /// Return which of these files exist here with the same length.
     Offer {
-        /// The items that are to be here.
+        /// The items to make here.
         items: Vec<Item>,
     },
     /// Make these items. The request is followed by the content of each file among them and its SHA-256.
     Place {
-        /// The items that are to be here.
+        /// The items to make here.
         items: Vec<Item>,
     },
     /// Run a command. This is the last request: from here on the connection carries frames.
@@ -97,7 +97,7 @@ pub enum Request {
     /// uses them.
     Forget {
         site: String,
-        /// Where the copies are.
+        /// The folder of the copies.
         base: String,
     },
 }
@@ -108,19 +108,19 @@ pub enum Reply {
     Survey(Survey),
     /// Answers [`Request::Key`].
     Key {
-        /// The fingerprint, as the sites file shows it.
+        /// The fingerprint, as in the sites file.
         fingerprint: String,
-        /// Whether the key is new.
+        /// True if the key is new.
         made: bool,
     },
     /// Answers [`Request::TrunkKey`].
     TrunkKey {
-        /// The public half, as `authorized_keys` has it.
+        /// The public half, as in `authorized_keys`.
         public: String,
     },
     /// Answers [`Request::LetIn`].
     LetIn {
-        /// Whether the request changed anything.
+        /// True if the request changed anything.
         changed: bool,
     },
     /// Answers [`Request::ReadSites`].
@@ -130,23 +130,24 @@ pub enum Reply {
     },
     /// The request was carried out.
     Done {
-        /// What was done, for the user.
+        /// The action taken, for the user.
         note: String,
     },
     /// Answers [`Request::Gateway`], [`Request::Reload`] and [`Request::Start`].
     Gateway {
         /// The gateway was not running before.
         started: bool,
-        /// What was done, for the user.
+        /// The action taken, for the user.
         note: String,
     },
     /// Answers [`Request::Settle`].
     Settled {
-        /// What the user should know.
+        /// Notes for the user.
         notes: Vec<String>,
-        /// What restarts the gateway, or why nothing does. `None`: automatic restarts were not requested.
+        /// The mechanism that restarts the gateway, or the reason why there is none. `None`: automatic restarts were
+        /// not requested.
         kept: Option<Result<String, String>>,
-        /// What could restart the gateway and is not set up.
+        /// A mechanism that could restart the gateway and is not set up.
         offer: Option<String>,
     },
     /// Answers [`Request::Check`] and [`Request::Probe`].
@@ -167,12 +168,12 @@ pub enum Reply {
     Status(Standing),
     /// The request could not be carried out.
     Failed {
-        /// Why, for the user.
+        /// The reason, for the user.
         problem: String,
     },
 }
 
-/// A file, folder or link that is to be at a site.
+/// A file, folder or link to make at a site.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Item {
     /// The path: absolute, or relative to the home directory there.
@@ -182,10 +183,10 @@ pub struct Item {
     pub kind: ItemKind,
 }
 
-/// What an item is.
+/// The kind of an item.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ItemKind {
-    /// A folder. Anything else in it stays.
+    /// A folder. Other files in it stay.
     Folder {
         /// Its permissions.
         mode: u32,
@@ -198,7 +199,7 @@ pub enum ItemKind {
     },
     /// A symbolic link.
     Link {
-        /// What it points to.
+        /// The path that it points to.
         target: Vec<u8>,
         /// The target is relative to the home directory.
         below_home: bool,
@@ -220,11 +221,11 @@ pub struct Carry {
     pub directory: Vec<u8>,
     /// Variables that are set for it.
     pub environment: Vec<(Vec<u8>, Vec<u8>)>,
-    /// It gets the user's standard input; otherwise an empty one.
+    /// The command gets the user's standard input; otherwise an empty one.
     pub input: bool,
 }
 
-/// What a machine offers to a site.
+/// The survey of a machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Survey {
     /// The machine's name, without the domain.
@@ -233,13 +234,13 @@ pub struct Survey {
     pub port: u16,
     /// The address at which the site's nodes reach the gateway.
     pub inside: Option<IpAddr>,
-    /// The nodes that Slurm knows. `None`: there is no Slurm.
+    /// The nodes that Slurm lists. `None`: there is no Slurm.
     pub slurm: Option<Vec<String>>,
     /// The machine has PBS.
     pub pbs: bool,
     /// The kind of file system that the home directory is on.
     pub home: String,
-    /// Whether other machines see the home directory too, judging by that kind.
+    /// True if other machines probably see the home directory too, judging by that kind.
     pub shared_home: bool,
     /// The path of `python3`, if there is one.
     pub python: Option<String>,
@@ -256,34 +257,34 @@ pub struct Standing {
     pub host: String,
     /// Its release.
     pub release: String,
-    /// That is not the release that answers here.
+    /// Its release is not the one that answers here.
     #[serde(default)]
     pub other_release: bool,
     /// The path of its log.
     pub log: String,
-    /// How many jobs are open.
+    /// Number of open jobs.
     pub jobs: u32,
     pub trunks: Vec<TrunkStanding>,
-    /// Why it does not follow the current sites file, if it does not.
+    /// The reason why it does not follow the current sites file, if it does not.
     pub unread: Option<String>,
-    /// What is wrong, if it runs but does not answer.
+    /// The problem, if it runs but does not answer.
     pub problem: Option<String>,
 }
 
 impl Carry {
-    /// Whether it moves data between sites, and not only shows or ends something.
+    /// True if the command moves data between sites, and does not only show or end something.
     pub(crate) fn needs_gateways(&self) -> bool {
         let command: Vec<&str> = self.command.iter().map(String::as_str).collect();
         matches!(command[..], ["run" | "forward"] | ["stage", "move" | "in" | "out"])
     }
 }
 
-/// Most bytes of each text in a reply that a user sees.
+/// Limit on each text in a reply that a user sees, in bytes.
 const MOST_TEXT: usize = 8 << 10;
 
 impl Reply {
-    /// Reads a reply, whose texts are then fit for a terminal: the machine that sends it may be anybody's. Only the
-    /// sites file stays as it is, which is parsed.
+    /// Parses a reply and makes its texts fit for a terminal, because the machine that sends it may be anybody's. Only
+    /// the sites file stays as it is, because it is parsed.
     pub(crate) fn read(line: &[u8]) -> serde_json::Result<Reply> {
         let mut reply: serde_json::Value = serde_json::from_slice(line)?;
         if reply.get("Sites").is_none() {
@@ -330,7 +331,7 @@ impl Request {
         }
     }
 
-    /// How long the reply may take.
+    /// Time limit for the reply.
     pub fn limit(&self) -> Duration {
         Duration::from_secs(match self {
             Request::Check { .. } => 90,

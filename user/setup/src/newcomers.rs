@@ -1,8 +1,8 @@
 //! Sites that another machine's sites file names and ours does not.
 //!
-//! The writer of that file could make another's site ours. So an entry is taken over without the fields that decide
-//! what runs here and where this user logs in, never in place of an entry of our own, and only when the user has
-//! accepted the site by name.
+//! The writer of that file could add a stranger's site to ours. So an entry is taken over without the fields that
+//! decide which programs run here and where this user logs in, never in place of an entry of our own, and only if the
+//! user has accepted the site by name.
 
 use types::sites::Site;
 use types::untrusted::printable;
@@ -10,12 +10,12 @@ use types::untrusted::printable;
 use crate::book::Book;
 use crate::{Progress, SetupError};
 
-/// What became of the sites that a file names and ours did not.
+/// The result of taking over the sites that a file names and ours did not.
 #[derive(Debug, Default)]
 pub(crate) struct Taken {
-    /// What was taken over, for the user.
+    /// The sites taken over, described for the user.
     pub notes: Vec<String>,
-    /// What the user has not accepted.
+    /// The sites that the user has not accepted.
     pub left: Vec<Newcomer>,
 }
 
@@ -23,7 +23,7 @@ pub(crate) struct Taken {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Newcomer {
     pub name: String,
-    /// Its key and how it is reached.
+    /// Its key and the addresses of its gateways.
     pub description: String,
 }
 
@@ -41,8 +41,8 @@ impl Taken {
     }
 }
 
-/// Appends the sites of `theirs` that `book` lacks and the user accepts, except `never`. `place`: whose file it is,
-/// such as `the sites file of site lyon`. `accepted`: the names that the user has accepted already.
+/// Appends the sites of `theirs` that `book` lacks and the user accepts, except `never`. `place`: the origin of
+/// `theirs`, such as `the sites file of site lyon`. `accepted`: the names that the user has accepted already.
 pub(crate) fn take(
     book: &mut Book,
     theirs: &Book,
@@ -79,7 +79,7 @@ pub(crate) fn take(
     Ok(taken)
 }
 
-/// Whether the user wants a site that is new here.
+/// True if the user accepts a site that is new here.
 pub(crate) fn is_accepted(site: &Site, place: &str, accepted: &[String], progress: &mut dyn Progress) -> bool {
     let name = &site.name;
     accepted.contains(name)
@@ -89,7 +89,7 @@ pub(crate) fn is_accepted(site: &Site, place: &str, accepted: &[String], progres
         ))
 }
 
-/// A site's key and how its gateways are reached.
+/// A site's key and the addresses of its gateways.
 pub(crate) fn describe(site: &Site) -> String {
     let gateways = site.gateways.iter().map(|gateway| match (&gateway.advertise, &gateway.ssh) {
         (Some(address), _) => format!("at {address}"),

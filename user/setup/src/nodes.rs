@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-/// The most names that a list may stand for.
+/// Largest number of names in a list.
 const MOST: usize = 16384;
 
 /// A list of nodes that makes no sense.
@@ -11,11 +11,11 @@ const MOST: usize = 16384;
 #[non_exhaustive]
 pub struct NodesError {
     pub list: String,
-    /// What is wrong with it.
+    /// The problem in the list.
     pub problem: ListProblem,
 }
 
-/// What is wrong with a list of nodes.
+/// The problem in a list of nodes.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ListProblem {
@@ -37,15 +37,15 @@ pub enum ListProblem {
     /// A node is named twice.
     #[error("`{0}` appears twice")]
     Twice(String),
-    /// The list stands for more names than any site has nodes.
+    /// The list has more names than any site has nodes.
     #[error("more than {MOST} names")]
     TooMany,
 }
 
-/// The names that a list stands for, in the list's order.
+/// The names in a list, in its order.
 ///
 /// # Errors
-/// [`NodesError`], which quotes the list and says what is wrong with it.
+/// [`NodesError`], which quotes the list and names the problem.
 pub fn expand(list: &str) -> Result<Vec<String>, NodesError> {
     let wrong = |problem| NodesError { list: list.to_owned(), problem };
     let mut names = Vec::new();
@@ -105,7 +105,7 @@ fn expand_word(word: &str) -> Result<Vec<String>, ListProblem> {
         if last < first {
             return Err(ListProblem::Backwards(range.to_owned()));
         }
-        // The count is checked before any name is made: `n[0-4294967295]` must not fill the memory.
+        // Check the count before making any name: `n[0-4294967295]` must not fill the memory.
         if (last - first) as usize >= MOST || names.len() + (last - first) as usize * tails.len() > MOST {
             return Err(ListProblem::TooMany);
         }

@@ -1,4 +1,4 @@
-//! What is pushed to sites: files, folders with everything in them, and links; and where each goes there.
+//! The items to push to sites: files, folders with everything in them, and links; and their target paths.
 
 use std::ffi::OsStr;
 use std::fs::Metadata;
@@ -9,12 +9,12 @@ use std::path::{Component, Path, PathBuf};
 use crate::SetupError;
 use crate::message::{Item, ItemKind};
 
-/// The bits of a mode that are kept.
+/// The mode bits that are kept.
 const MODE: u32 = 0o7777;
 
 #[derive(Clone, Debug, Default)]
 pub struct Parcel {
-    /// The local path of each item, and the item to make there. A folder comes before what is in it.
+    /// The local path of each item, and the item to make there. A folder comes before its contents.
     pub(crate) items: Vec<(PathBuf, Item)>,
 }
 
@@ -73,7 +73,7 @@ impl Parcel {
     }
 }
 
-/// The path relative to the home directory and `true`, or the path as it is and `false`.
+/// Returns the path relative to the home directory and `true`, or the path as it is and `false`.
 fn below<'a>(path: &'a Path, homes: &[PathBuf]) -> (&'a [u8], bool) {
     match homes.iter().find_map(|home| path.strip_prefix(home).ok()) {
         Some(below) => (below.as_os_str().as_bytes(), true),
@@ -137,7 +137,7 @@ mod tests {
         ];
         assert_eq!(told, expected.map(|(path, kind)| (path.to_owned(), true, kind)));
         assert_eq!(parcel.bytes(), 10);
-        // A link that is named stands for its target.
+        // A link given by the user stands for its target.
         let parcel = Parcel::read(&[at("venv/bin/same")], None).unwrap();
         assert!(matches!(parcel.items[0].1, Item { below_home: false, kind: ItemKind::File { .. }, .. }));
         assert!(Parcel::read(&[at("nowhere")], None).unwrap_err().to_string().contains("nowhere"));

@@ -1,4 +1,4 @@
-//! Where a site's machine is: `[USER@]HOST[:PORT]` as ssh understands it, or this machine.
+//! The machine of a site: `[USER@]HOST[:PORT]` as ssh understands it, or this machine.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,7 +7,7 @@ use types::sites::{Login, LoginError};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// The machine this runs on.
+    /// The machine that this program runs on.
     Here,
     /// A machine that the user's ssh reaches.
     Ssh {

@@ -1,7 +1,7 @@
-//! Copying a user's program to sites. Files that a site already has are not sent again.
+//! Copies a user's program to sites. Files that a site already has are not sent again.
 //!
-//! Items are sent in batches. The site reports the sums of the files of the same size that it has. Files that differ
-//! follow, piece by piece, so that neither end holds a file in memory. A file is replaced atomically or not at all.
+//! Items are sent in batches. The site reports the sums of its files of the same size. Files that differ follow, piece
+//! by piece, so that neither end holds a file in memory. A file is replaced atomically or not at all.
 
 use std::fs::File;
 use std::io::Read;
@@ -21,24 +21,24 @@ use crate::release::Release;
 use crate::sums::{Sums, stamp};
 use crate::{Progress, SetupError};
 
-/// The most items in a request, and the most bytes that follow it unless a single file is longer.
+/// Largest number of items in a request, and of bytes that follow it unless a single file is longer.
 const ITEMS: usize = 400;
 const BYTES: u64 = 16 << 20;
 const PIECE: usize = 64 << 10;
 
-/// What was pushed to one site.
+/// The result of a push to one site.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Pushed {
     pub site: String,
-    /// How many files were sent.
+    /// Number of files sent.
     pub sent: usize,
-    /// The total length of the files that were sent, in bytes.
+    /// The total length of the files sent, in bytes.
     pub bytes: u64,
-    /// How many files were already there.
+    /// Number of files that were already there.
     pub unchanged: usize,
     /// The site is on the machine that pushes.
     pub here: bool,
-    /// Why the push is not complete.
+    /// The reason why the push is not complete.
     pub problem: Option<String>,
 }
 
@@ -105,7 +105,7 @@ async fn push_to(
     Ok(())
 }
 
-/// A parcel on its way to one site.
+/// A parcel that is being sent to one site.
 struct Sending<'a> {
     site: &'a str,
     machine: &'a mut Machine,
@@ -194,7 +194,8 @@ impl Sending<'_> {
         self.machine.write(&digest.finalize()).await
     }
 
-    /// The site expects the announced number of bytes and their sum, so this connection is no longer usable.
+    /// The error for a file that changed. The site still expects the announced bytes and sum, so this connection is no
+    /// longer usable.
     fn changed(&self, path: &Path) -> SetupError {
         SetupError::Request(format!(
             "{}: changed while it was sent to site {}: push it again when nobody writes to it",

@@ -1,4 +1,4 @@
-//! What is copied to a site: the command, the provider and the layers, as the files of one release.
+//! The programs to copy to a site: the command, the provider and the layers, as the files of one release.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ pub struct Release {
     pub id: String,
     /// The architecture that it runs on, as `uname -m` prints it.
     pub architecture: String,
-    /// The files. The command is last: where it exists, the release is complete.
+    /// The files. The command is last: if it exists, the release is complete.
     pub files: Vec<File>,
 }
 
@@ -116,7 +116,7 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The architecture that a program is for, as `uname -m` prints it: ELF's `e_machine`, little-endian on all of these.
+/// The architecture that a program is for, as `uname -m` prints it. ELF's `e_machine` is little-endian on all of these.
 fn architecture(path: &Path) -> std::io::Result<Option<&'static str>> {
     let mut bytes = Vec::new();
     std::fs::File::open(path)?.take(20).read_to_end(&mut bytes)?;

@@ -1,4 +1,4 @@
-//! What to type when a site's gateway does not run: one sentence, shared by every command that notices it.
+//! The command to type when a site's gateway does not run: one sentence, shared by every command that notices it.
 
 use std::path::Path;
 
@@ -25,14 +25,14 @@ pub fn remedy(site: &Site, file: &Path) -> String {
     }
 }
 
-/// Whether commands find this sites file without `--sites`.
+/// True if commands find this sites file without `--sites`.
 fn is_default(file: &Path) -> bool {
     let named = std::env::var_os(VARIABLE).filter(|path| !path.is_empty()).map(Into::into);
     let found = named.or_else(|| Folders::of_user().ok().map(|folders| folders.sites_file()));
     found.is_some_and(|found| same(&found, file))
 }
 
-/// Whether two paths lead to the same file.
+/// True if two paths lead to the same file.
 pub(crate) fn same(one: &Path, other: &Path) -> bool {
     let canonical = |path: &Path| std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     canonical(one) == canonical(other)

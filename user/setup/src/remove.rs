@@ -1,4 +1,4 @@
-//! Removing a site: its gateway ends, its copies are removed, the other sites forget it.
+//! Removes a site: its gateway ends, its copies are removed, the other sites remove it from their files.
 
 use serde::Serialize;
 
@@ -14,17 +14,16 @@ use crate::{Progress, SetupError};
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Removal {
     pub site: String,
-    /// What was done.
+    /// The completed steps.
     pub done: Vec<String>,
-    /// What could not be done, and what to do about it.
+    /// The failed steps, with remedies.
     pub left: Vec<String>,
 }
 
 /// Removes a site from the sites file and from all other sites. `force`: even if jobs are open there or it cannot be
 /// reached.
 ///
-/// Once the site's own gateway is dealt with, the sites file is written in any case. What could not be done elsewhere
-/// is reported.
+/// After the step for the site's own gateway, the sites file is always written. Failures at other sites are reported.
 ///
 /// # Errors
 /// There is no such site. Or it cannot be reached or has open jobs, and `force` is not set.

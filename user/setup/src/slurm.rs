@@ -1,4 +1,4 @@
-//! What a user sets for Slurm when adding a site: `--slurm KEY=VALUE`, each a field of the site's `[site.starter]`.
+//! A user's settings for Slurm when adding a site: `--slurm KEY=VALUE`, each a field of the site's `[site.starter]`.
 
 use std::str::FromStr;
 
@@ -54,7 +54,7 @@ impl FromStr for SlurmSetting {
     }
 }
 
-/// Writes the settings into a site's table. Other fields stay if the starter is already Slurm's.
+/// Writes the settings into a site's table. Other fields stay if the starter is already of kind `slurm`.
 pub(crate) fn apply(settings: &[SlurmSetting], site: &mut Table) {
     let kind = site.get("starter").and_then(|starter| starter.get("kind")).and_then(Item::as_str);
     if kind != Some("slurm") {

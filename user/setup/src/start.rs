@@ -1,4 +1,4 @@
-//! Starting a site's gateway again and nothing else: no other site is reached, and a running gateway is left alone.
+//! Starts only a site's gateway again: no other site is contacted, and a running gateway is left alone.
 
 use types::sites::Site;
 
@@ -7,7 +7,7 @@ use crate::message::{Reply, Request};
 use crate::release::Release;
 use crate::{Progress, SetupError};
 
-/// Starts the gateway of a site unless it runs. Returns what was done, for the user.
+/// Starts the gateway of a site unless it runs. Returns the action taken, for the user.
 ///
 /// # Errors
 /// The site cannot be reached from here, or its gateway does not start.

@@ -1,4 +1,4 @@
-//! The status of all sites: each is asked about its own gateway.
+//! The status of all sites: each site reports on its own gateway.
 
 use std::path::Path;
 
@@ -18,11 +18,11 @@ use crate::{Progress, SetupError};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct SiteStatus {
     pub site: String,
-    /// Where its machine is, as text.
+    /// Its machine, as text.
     pub place: String,
-    /// Whether its gateway runs, answers, has all trunks up and follows the current sites file.
+    /// True if its gateway runs, answers, has all trunks up and follows the current sites file.
     pub ok: bool,
-    /// What is wrong, and what to do.
+    /// The problem, and the remedy.
     pub problem: Option<String>,
     /// Its machine's answer.
     pub gateway: Option<Standing>,
@@ -40,7 +40,7 @@ pub async fn status(book: &Book, asking: bool, progress: &mut dyn Progress) -> R
     for site in &own.sites {
         let place = whereabouts(site)?;
         if place.is_none() && at_a_site {
-            // What this site needs of the other is its trunk, of which its own gateway knows.
+            // This site only needs its trunk to the other site, and its own gateway reports that trunk.
             all.push(SiteStatus {
                 site: site.name.clone(),
                 place: "asked where it lives".to_owned(),

@@ -15,7 +15,7 @@ use crate::release::hex;
 const WORTH: u64 = 1 << 20;
 /// A file that changed more recently than this may change again within one tick of the file system's clock.
 const SETTLED: Duration = Duration::from_secs(2);
-/// The most files that are remembered.
+/// Largest number of remembered files.
 const MOST: usize = 256;
 const PIECE: usize = 64 << 10;
 
@@ -36,7 +36,7 @@ struct Known {
 }
 
 impl Sums {
-    /// The sums that this account remembers. An account without a home directory remembers none.
+    /// The sums stored in this account. An account without a home directory stores none.
     pub(crate) fn of_user() -> Sums {
         Folders::of_user().map_or_else(|_| Sums::default(), |folders| Sums::kept_in(folders.sums()))
     }

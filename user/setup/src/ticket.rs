@@ -1,4 +1,4 @@
-//! A ticket in the form in which a person copies it from one terminal to another: one word.
+//! A ticket as a single word, which a user copies from one terminal to another.
 
 use std::fmt;
 use std::str::FromStr;
@@ -21,12 +21,12 @@ impl fmt::Display for Ticket {
     }
 }
 
-/// A word that is not a ticket. It is not quoted, because it may contain a secret.
+/// A word that is not a ticket. The error does not quote it, because it may contain a secret.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("this is no ticket ({what}): `landbridge sites invite` prints one, copy it whole")]
 #[non_exhaustive]
 pub struct TicketError {
-    /// What is wrong with it.
+    /// The problem.
     pub what: &'static str,
 }
 

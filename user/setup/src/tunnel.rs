@@ -1,5 +1,5 @@
-//! A port on this machine that leads, through the user's own ssh, to a port on a site's machine. It closes when the
-//! process that opened it ends.
+//! A port on this machine that leads, through the user's own ssh, to a port on a site's machine. It closes when this
+//! process ends.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::process::Stdio;
@@ -15,7 +15,7 @@ use crate::SetupError;
 use crate::company::whereabouts;
 use crate::place::Place;
 
-/// How long ssh may take to open the port: long enough for the user to type a password.
+/// Time limit for ssh to open the port: long enough for the user to type a password.
 const OPEN: Duration = Duration::from_secs(120);
 const POLL: Duration = Duration::from_millis(50);
 
@@ -74,7 +74,7 @@ impl Tunnel {
         Ok(tunnel)
     }
 
-    /// Waits until ssh ends; returns why it did.
+    /// Waits until ssh ends; returns the reason.
     pub async fn ended(&mut self) -> SetupError {
         let words = tail(self.child.stderr.take()).await.last_lines();
         let _ = self.child.wait().await;

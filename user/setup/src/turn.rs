@@ -1,4 +1,4 @@
-//! One change of a sites file at a time: what a command read of it, nobody changes before the command has written it.
+//! Exclusive changes of a sites file: from reading the file until writing it, no other command changes it.
 
 use std::io::{ErrorKind, Write};
 use std::path::Path;
@@ -13,23 +13,23 @@ use crate::here::background::host_name;
 use crate::here::{HereError, folders};
 use crate::{Progress, SetupError};
 
-/// How long another command may take: it copies programs through a slow line, and asks for passwords.
+/// Time limit for another command to finish: it may copy programs over a slow line, and ask for passwords.
 const LIMIT: Duration = Duration::from_secs(600);
-/// Time between two looks.
+/// Time between two attempts.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// The right to change a sites file, until it is dropped: a locked file beside it, which the system unlocks when this
-/// process ends in any way.
+/// The exclusive right to change a sites file. Dropping it releases the right. It is a locked file beside the sites
+/// file, which the system unlocks when this process ends in any way.
 #[derive(Debug)]
 pub(crate) struct Turn {
     _lock: Fresh,
 }
 
 impl Turn {
-    /// Waits until no other process of this kind has the right.
+    /// Waits until no other process holds the right.
     ///
     /// # Errors
-    /// No file can be made beside the sites file, which then cannot be replaced either; or the other process still has
+    /// No file can be made beside the sites file, which then cannot be replaced either; or another process still holds
     /// the right after [`LIMIT`].
     pub(crate) async fn take(path: &Path, progress: &mut dyn Progress) -> Result<Turn, SetupError> {
         let wrong = |error| SetupError::SitesFile(Box::new(HereError::file(path)(error)));
@@ -45,7 +45,7 @@ impl Turn {
             match Fresh::make(&named.folder, &name) {
                 Ok(mut lock) => {
                     let process = std::process::id();
-                    // On a full disk nobody learns who has it.
+                    // On a full disk, the name of the holder is not written.
                     let _ = writeln!(lock.file, "process {process} on {}", host_name());
                     return Ok(Turn { _lock: lock });
                 }

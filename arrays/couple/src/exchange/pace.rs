@@ -1,12 +1,12 @@
-//! How much a process asks for at once from another site.
+//! Pacing: the bytes that a process requests at once from another site.
 //!
-//! Its messages from there come in pieces, message after message in the order of the redistribution's steps: so two
-//! processes that fetch rarely wait for the same one that sends. All that fetch at a site share what the path to it
-//! carries in a round trip (`share`), and each has as many pieces in flight as its part of that takes, at least two.
-//! So the path is full, and what waits in front of it, or in memory, does not grow with messages. With as many messages
-//! in flight as a path between clusters can carry: K-preemptive bipartite scheduling, of Cohen, Jeannot, Padoy and
-//! Wagner, "Messages Scheduling for Parallel Data Redistribution between Clusters", 2006. Theirs has a barrier after
-//! each step; here a process goes on when a piece has arrived.
+//! Messages from another site come in pieces, message after message in the order of the redistribution's steps, so two
+//! fetching processes rarely wait for the same sender. All fetching processes of a site share the bytes that the path
+//! to it carries in two round trips and some slack (`share`). Each process keeps its share in flight, at least two
+//! pieces. So the path stays full, and neither the queue in front of it nor memory use grows with messages. Limiting
+//! the messages in flight to the capacity of a path between clusters is K-preemptive bipartite scheduling, of Cohen,
+//! Jeannot, Padoy and Wagner, "Messages Scheduling for Parallel Data Redistribution between Clusters", 2006. Their
+//! algorithm has a barrier after each step; here a process goes on as soon as a piece has arrived.
 
 use std::collections::VecDeque;
 
@@ -19,22 +19,22 @@ use crate::message::Message;
 use crate::pieces::{BUDGET, of_elements};
 use crate::sealed;
 
-/// What processes and gateways may take to pass on a piece and to ask for the next one, in seconds, besides the path's
-/// own time: they share cores with the program.
+/// Time in seconds that processes and gateways may take to pass on a piece and to request the next one, besides the
+/// path's own time: they share cores with the program.
 const SLACK: f64 = 0.02;
 /// Bytes that one process may have in flight over a path that has not been measured.
 const UNMEASURED: usize = BUDGET / 2;
-/// Bytes of elements that may have arrived for a caller who waits, but unpacks them more slowly than they come.
+/// Bytes of elements that may have arrived for a waiting caller that unpacks them more slowly than they arrive.
 const UNTAKEN: usize = BUDGET / 4;
 
 /// The path from another site.
 #[derive(Debug)]
 pub(super) struct Path {
     figures: LinkFigures,
-    /// Bytes that may have been asked for and not have arrived; a piece may always.
+    /// Bytes that may be requested and not have arrived; one piece always may.
     share: usize,
     asked: usize,
-    /// Messages of which not all pieces have been asked for.
+    /// Messages with pieces that have not been requested.
     messages: VecDeque<Paced>,
 }
 
@@ -50,15 +50,16 @@ pub(super) struct Paced {
     pub(super) version: u64,
     /// Bytes of an element.
     pub(super) element: usize,
-    /// Bytes of the elements that have not been asked for, and of all.
+    /// Bytes of the elements that have not been requested, and of all elements.
     pub(super) left: usize,
     pub(super) length: usize,
 }
 
-/// The bytes that one of `among` processes may have in flight over a path with these figures, in pieces of `piece`.
+/// The bytes that each of `among` processes may have in flight over a path with these figures, in pieces of `piece`
+/// bytes.
 fn share(figures: LinkFigures, among: usize, piece: usize) -> usize {
     let (Some(rate), Some(round_trip)) = (figures.rate, figures.round_trip) else { return UNMEASURED };
-    // One round trip is what fills the path; another one so that asking for more is in time.
+    // One round trip fills the path; a second one lets the next request arrive in time.
     let bytes = rate * (2.0 * round_trip + SLACK) / among.max(1) as f64;
     (bytes as usize).max(2 * piece)
 }
@@ -77,12 +78,13 @@ impl Default for Path {
 }
 
 impl Exchange {
-    /// What is known of the way from another site to this process's.
+    /// Records the figures of the path from another site to this process's site.
     pub(crate) fn measured(&mut self, from: SiteId, figures: LinkFigures) {
         self.paths.entry(from).or_default().figures = figures;
     }
 
-    /// A fetch begins in which each message is for this many processes of this site, of which one asks for it.
+    /// Computes the shares for a new fetch. `copies`: the number of processes of this site that need each message; one
+    /// of them requests it.
     pub(super) fn share_paths(&mut self, copies: usize) {
         let own = self.sites[0].get(self.own as usize).copied();
         let here = self.sites[0].iter().filter(|site| Some(**site) == own).count();
@@ -92,7 +94,7 @@ impl Exchange {
         }
     }
 
-    /// The other sites that elements may come from, and this process's own.
+    /// The other sites that elements may come from, and this process's own site.
     pub(crate) fn ways(&self) -> (Vec<SiteId>, Option<SiteId>) {
         let own = self.sites[0].get(self.own as usize).copied();
         let mut all: Vec<SiteId> = self.sites[1].iter().copied().filter(|site| Some(*site) != own).collect();
@@ -101,14 +103,14 @@ impl Exchange {
         (all, own)
     }
 
-    /// Asks for a message when its turn comes.
+    /// Queues a message, to be requested in its turn.
     pub(super) fn ask_in_turn(&mut self, message: Paced) {
         let Some(site) = self.site_of(message.from) else { return };
         self.paths.entry(site).or_default().messages.push_back(message);
         self.ask_on(site);
     }
 
-    /// This many bytes of elements that a process of another site was asked for have arrived, or never will.
+    /// Records that this many requested bytes of elements from another site have arrived, or never will.
     pub(super) fn no_longer_asked(&mut self, from: u32, bytes: usize) {
         let Some(site) = self.site_of(from) else { return };
         if let Some(path) = self.paths.get_mut(&site) {
@@ -117,7 +119,7 @@ impl Exchange {
         self.ask_on(site);
     }
 
-    /// A message will not come.
+    /// Removes a message that will not come.
     pub(super) fn never_comes(&mut self, from: u32, first: u32, length: usize) {
         let Some(site) = self.site_of(from) else { return };
         let Some(path) = self.paths.get_mut(&site) else { return };
@@ -127,13 +129,13 @@ impl Exchange {
         self.no_longer_asked(from, length.saturating_sub(left));
     }
 
-    /// The caller takes what has arrived.
+    /// Requests pieces on every path that has room.
     pub(super) fn ask_on_all(&mut self) {
         let sites: Vec<SiteId> = self.paths.keys().copied().collect();
         sites.into_iter().for_each(|site| self.ask_on(site));
     }
 
-    /// Asks for as many pieces as the path has room for.
+    /// Requests as many pieces as the path has room for.
     fn ask_on(&mut self, site: SiteId) {
         while let Some(path) = self.paths.get_mut(&site)
             && let Some(message) = path.messages.front_mut()
@@ -144,7 +146,7 @@ impl Exchange {
                 return;
             }
             let piece = of_elements(self.piece, message.element);
-            // A few at a time: asking is work as well.
+            // Several pieces per request: each request costs time.
             let least = message.left.min(piece.max(path.share / 4));
             if path.asked > 0 && path.asked.saturating_add(least) > path.share {
                 return;
@@ -170,7 +172,7 @@ impl Exchange {
         }
     }
 
-    /// Bytes of the elements in a piece, for elements of this many bytes.
+    /// Bytes of a piece of whole elements of this size.
     pub(super) fn piece(&self, element: usize) -> usize {
         of_elements(self.piece, element)
     }
@@ -182,16 +184,17 @@ impl Exchange {
     }
 }
 
-/// A message that goes to another process in pieces, as it asks for them.
+/// A message that another process requests in pieces, or reads in this process's memory.
 #[derive(Debug)]
 pub(super) struct Given {
     pub(super) bytes: Vec<u8>,
-    /// Bytes of an element, and of the elements that have been sent; `None`: the message is read here, whole.
+    /// Bytes of an element, and of the elements sent so far; `None`: the receiver reads the whole message in this
+    /// process's memory.
     pub(super) sent: Option<(usize, usize)>,
 }
 
 impl Exchange {
-    /// A process asks for further pieces. Returns false if there are no more.
+    /// Handles [`Message::More`]: a process requests further pieces. Returns false if there are none.
     pub(super) fn asked_more(&mut self, from: u32, first: u32, pieces: u32) -> bool {
         if self.send_more(from, first, pieces) {
             return true;
@@ -208,7 +211,7 @@ impl Exchange {
         found.map(|before| *before = before.saturating_add(pieces)).is_some()
     }
 
-    /// Sends the next pieces of a message. Returns false if there are not as many.
+    /// Sends the next pieces of a message. Returns false if it has fewer.
     pub(super) fn send_more(&mut self, to: u32, first: u32, pieces: u32) -> bool {
         let Some(Given { bytes, sent: Some((element, sent)) }) = self.lent.get_mut(&(to, first)) else { return false };
         let (piece, elements) = (of_elements(self.piece, *element), sealed::elements(bytes));

@@ -1,4 +1,4 @@
-//! The receive side: what the other side exports, and what is fetched of it.
+//! The receive side: variables of the other side, and fetches of their elements.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::message::{Described, Message};
 use crate::pack::Cursor;
 use crate::sealed;
 
-/// Elements for a fetch.
+/// Elements that have arrived for a fetch: a message or a piece of it.
 #[derive(Debug)]
 pub struct Arrived {
     pub(crate) source: Source,
@@ -24,7 +24,7 @@ pub struct Arrived {
     pub(super) ticket: u32,
 }
 
-/// Where elements belong in the local array: all of a message, or a piece of it.
+/// The place of elements in the local array: all of a message, or a piece of it.
 #[derive(Clone, Debug)]
 struct Place {
     packing: Arc<Packing>,
@@ -33,11 +33,11 @@ struct Place {
     bytes: usize,
 }
 
-/// Where elements are, and behind them their checksum.
+/// The memory that holds the elements, followed by their checksum or mark.
 #[derive(Debug)]
 pub(crate) enum Source {
     Here(Vec<u8>),
-    /// In the memory of a process beside this one, as long as this number is behind them.
+    /// In the memory of a process on this host, valid as long as this mark follows them.
     Beside {
         pid: u32,
         address: u64,
@@ -46,12 +46,12 @@ pub(crate) enum Source {
 }
 
 impl Arrived {
-    /// Bytes of the elements, as they were exported.
+    /// Bytes of the elements, in the exported type.
     pub fn bytes(&self) -> usize {
         self.length
     }
 
-    /// Copies elements of the local array's type from a buffer to where they belong in the array.
+    /// Copies elements of the local array's type from a buffer to their places in the array.
     ///
     /// # Safety
     /// As [`Packing::unpack`].
@@ -61,7 +61,7 @@ impl Arrived {
         unsafe { packing.unpack_next(&mut begin.clone(), buffer, array, *bytes) };
     }
 
-    /// How to unpack a whole message.
+    /// The packing of the whole message.
     pub(crate) fn packing(&self) -> &Packing {
         &self.place.packing
     }
@@ -75,9 +75,9 @@ pub struct FetchId(pub(super) u64);
 pub(super) struct Ticket {
     pub(super) fetch: FetchId,
     pub(super) from: Party,
-    /// Which process of the other side has sent it first, and which piece it is.
+    /// The process of the other side that sent the elements first, and the number of the piece.
     of: (u32, u32),
-    /// Bytes that are awaited, their checksum included.
+    /// Expected bytes, including the checksum.
     pub(super) length: usize,
     place: Place,
 }
@@ -88,20 +88,21 @@ pub(super) struct Fetch {
     pub(super) version: u64,
     pub(super) missing: usize,
     pub(super) arrived: Vec<Arrived>,
-    /// Bytes of elements in them, without what is read beside this process.
+    /// Bytes of the elements in `arrived`, except those that are read from another process's memory.
     pub(super) untaken: usize,
-    /// Whether the caller takes them as soon as they arrive.
+    /// True if the caller takes elements as soon as they arrive.
     pub(super) waits: bool,
     pub(super) refused: Option<String>,
 }
 
 impl Exchange {
-    /// A variable that the other side exports, once it is known.
+    /// A variable of the other side, once it is known.
     pub(crate) fn variable(&self, name: &str) -> Option<&Variable> {
         self.known.get(name)
     }
 
-    /// Begins to fetch a version of a known variable into a local array of these strides and elements (in bytes).
+    /// Begins to fetch a version of a known variable into a local array of these strides and this element size (in
+    /// bytes).
     pub(crate) fn fetch(
         &mut self,
         name: &str,
@@ -111,7 +112,7 @@ impl Exchange {
         (strides, element): (&[i64], usize),
     ) -> Result<FetchId, ExchangeError> {
         self.check()?;
-        // The same in all processes of this side, also where it fails.
+        // The id is the same in all processes of this side, even if the fetch fails.
         let id = FetchId(self.next_fetch);
         self.next_fetch += 1;
         let (processes, size) = (layout.processes(), self.sizes.0);
@@ -185,8 +186,7 @@ impl Exchange {
         Ok(id)
     }
 
-    /// Knows from now on what a message's pieces of `cut` bytes are, or what the whole is. Returns the first of their
-    /// tickets.
+    /// Registers the pieces of a message, of `cut` bytes each, under new tickets. Returns the first ticket.
     fn expect_pieces(
         &mut self,
         id: FetchId,
@@ -211,15 +211,15 @@ impl Exchange {
         first
     }
 
-    /// Makes memory ready for what a ticket is for.
+    /// Queues the receive of a ticket's piece.
     pub(super) fn await_piece(&mut self, ticket: u32) {
         if let Some(Ticket { from, length, .. }) = self.tickets.get(&ticket) {
             self.actions.push_back(Action::Await { from: *from, ticket, length: *length });
         }
     }
 
-    /// Tells the other side what is about to be fetched, so that it can pack what it exports for that. The variable
-    /// need not be known; a layout or mapping that does not fit it is refused by [`Exchange::fetch`].
+    /// Announces a fetch to the other side, so that it can pack exported versions for it. The variable need not be
+    /// known; [`Exchange::fetch`] refuses a layout or mapping that does not fit it.
     pub(crate) fn wish(&mut self, name: &str, layout: &Layout, mapping: &Mapping) -> u32 {
         let wanted = (name.to_owned(), Description::of(layout), mapping.clone());
         if let Some(at) = self.wishes.iter().position(|known| *known == wanted) {
@@ -236,7 +236,7 @@ impl Exchange {
         wish
     }
 
-    /// What has arrived for a fetch since the last call, and whether that was all.
+    /// Returns the elements that have arrived for a fetch since the last call, and true if the fetch is complete.
     pub(crate) fn take(&mut self, id: FetchId) -> Result<(Vec<Arrived>, bool), ExchangeError> {
         let Some(fetch) = self.fetches.get_mut(&id) else { return Ok((Vec::new(), true)) };
         let arrived = std::mem::take(&mut fetch.arrived);
@@ -257,7 +257,7 @@ impl Exchange {
         Ok((arrived, done))
     }
 
-    /// The caller waits for the fetch from now on (`true`), or does something else.
+    /// Records whether the caller waits for the fetch (`true`) or does something else.
     pub(crate) fn waits(&mut self, id: FetchId, waits: bool) {
         if let Some(fetch) = self.fetches.get_mut(&id) {
             fetch.waits = waits;
@@ -265,7 +265,7 @@ impl Exchange {
         self.ask_on_all();
     }
 
-    /// The other side exports a variable.
+    /// Handles [`Message::Variable`]: the other side exports a variable.
     pub(super) fn learns(&mut self, name: String, variable: Described) -> Result<(), Misuse> {
         let Described { dtype, element, layout } = variable;
         let layout = self.layout_of_other(&name, layout)?;
@@ -283,7 +283,7 @@ impl Exchange {
         Ok(())
     }
 
-    /// What a ticket is for lies beside this process.
+    /// Handles [`Message::Here`]: the elements of a ticket are in the memory of a process on this host.
     pub(super) fn beside(&mut self, from: u32, ticket: u32, length: u64, source: Source) -> Result<(), Misuse> {
         let unasked = Misuse::Unasked { process: from, length: length as usize };
         let ours = |known: &Ticket| known.from == Party::other(from) && known.length as u64 == length;
@@ -302,7 +302,7 @@ impl Exchange {
         Ok(())
     }
 
-    /// A request cannot be met.
+    /// Handles [`Message::Refused`]: no elements will come for a request.
     pub(super) fn refused(&mut self, from: Party, ticket: u32, reason: String) -> Result<(), Misuse> {
         let Some(ticket) = self.tickets.get(&ticket).filter(|ticket| ticket.from == from) else {
             return Err(Misuse::Unasked { process: from.process, length: 0 });
@@ -317,7 +317,7 @@ impl Exchange {
         Ok(())
     }
 
-    /// What a process was asked for will not come.
+    /// Drops the tickets of a message that will not come.
     fn forget(&mut self, (id, source): (FetchId, u32), from: Party) {
         let is_of = |ticket: &Ticket| (ticket.fetch, ticket.of.0, ticket.from) == (id, source, from);
         let mut gone: Vec<(u32, u32, usize)> = Vec::new();
@@ -334,7 +334,7 @@ impl Exchange {
         }
     }
 
-    /// Elements have arrived from a process.
+    /// Handles elements that have arrived from a process.
     pub(crate) fn arrived(&mut self, from: Party, ticket: u32, bytes: Vec<u8>) {
         let Some(Ticket { fetch: id, of: (source, number), length, place, .. }) =
             self.tickets.remove(&ticket).filter(|ticket| ticket.from == from)
@@ -366,7 +366,7 @@ impl Exchange {
         }
     }
 
-    /// The caller has the elements that were beside this process.
+    /// Notifies the other process that the caller has read the elements from its memory.
     pub(crate) fn taken(&mut self, arrived: &Arrived) {
         if matches!(arrived.source, Source::Here(_)) {
             return;
@@ -378,7 +378,8 @@ impl Exchange {
         self.actions.push_back(Action::Tell(Party::other(arrived.from), Box::new(taken)));
     }
 
-    /// The caller cannot read the elements that are beside this process: they are to be sent, and will arrive again.
+    /// The caller cannot read the elements in the other process's memory: requests them by message, so they arrive
+    /// again.
     pub(crate) fn unreadable(&mut self, arrived: &Arrived) {
         let Arrived { place, length, fetch, from, ticket, .. } = arrived;
         let (of, from, ticket, length) = ((*from, 0), Party::other(*from), *ticket, length + sealed::SEAL);

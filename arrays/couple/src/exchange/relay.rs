@@ -1,6 +1,6 @@
-//! Copies of the same elements at one site that is not their sender's. One process there asks for them, and each passes
-//! them on to the next, piece by piece: so they cross the way between the sites once, and arrive everywhere almost at
-//! the same time, because all send at once.
+//! Relays: several processes of a site need the same elements from a sender at another site. One process of the site
+//! requests them, and each process passes them on to the next, piece by piece. So the elements cross the path between
+//! the sites once, and reach all processes almost at the same time, because all of them send at once.
 
 use plan::redistribution::Transfer;
 
@@ -8,24 +8,24 @@ use super::receive::FetchId;
 use super::{Action, Exchange, MOST, Misuse, Party};
 use crate::message::Message;
 
-/// What a process passes on of a message.
+/// A message that a process passes on.
 #[derive(Debug)]
 pub(super) struct Relay {
     /// The next process of this side.
     pub(super) to: u32,
-    /// The first of its tickets, once it has asked.
+    /// The first of its tickets, once it has requested the message.
     pub(super) ticket: Option<u32>,
-    /// Pieces that it has not asked for yet, with their numbers.
+    /// Pieces that arrived before its request, with their numbers.
     pub(super) kept: Vec<(u32, Vec<u8>)>,
-    /// How many it lacks.
+    /// Number of pieces that it still lacks.
     pub(super) left: u32,
-    /// Why none will come.
+    /// The reason why no pieces will come.
     pub(super) refused: Option<String>,
 }
 
 impl Exchange {
-    /// The processes that pass on what goes from one process to another, in order; the first one asks the sender. Fewer
-    /// than two: nobody does. `sends`: this side sends it.
+    /// The processes that pass on the message between two processes, in order; the first one requests it from the
+    /// sender. Fewer than two: no relay. `sends`: this side sends the message.
     pub(super) fn chain(&self, transfer: &Transfer, sends: bool, from: u32, to: u32) -> Vec<u32> {
         let (senders, receivers) = (&self.sites[usize::from(!sends)], &self.sites[usize::from(sends)]);
         let site = receivers.get(to as usize);
@@ -36,13 +36,14 @@ impl Exchange {
         sharers.filter(|process| receivers.get(*process as usize) == site).collect()
     }
 
-    /// Whether a process of the other side asks this one for its message, rather than another of its own side.
+    /// Returns true if process `to` of the other side requests its message from this process, and false if another
+    /// process of its own side passes the message on.
     pub(super) fn asks(&self, transfer: &Transfer, to: u32) -> bool {
         let chain = self.chain(transfer, true, self.own, to);
         chain.len() < 2 || chain[0] == to
     }
 
-    /// What is sent in pieces to `to` goes on from there to these.
+    /// Records the processes of the other side that will receive this version from `to`.
     pub(super) fn await_passed(&mut self, name: &str, version: u64, wish: u32, to: u32) {
         let exported = self.exported.get(name);
         let Some(wished) = exported.and_then(|exported| exported.wishes.get(&wish)) else { return };
@@ -51,7 +52,7 @@ impl Exchange {
         self.passing.extend(others.map(|process| (name.to_owned(), version, process)));
     }
 
-    /// A piece has arrived that another process of this side has passed on.
+    /// Counts a piece that another process of this side has passed on. After the last piece, notifies the sender.
     pub(super) fn count_passed(&mut self, of: (FetchId, u32)) {
         let Some(left) = self.passed.get_mut(&of) else { return };
         *left -= 1;
@@ -65,12 +66,13 @@ impl Exchange {
         }
     }
 
-    /// Whether processes of the other side still await what this one has sent to another of them.
+    /// Returns true while processes of the other side still await elements that others there pass on.
     pub(crate) fn is_passing(&self) -> bool {
         !self.passing.is_empty()
     }
 
-    /// Another process of this side asks for what arrives here from a process of the other side in this fetch.
+    /// Handles a request of another process of this side for the elements that arrive here from process `source` in
+    /// this fetch.
     pub(super) fn forward(&mut self, from: u32, fetch: FetchId, source: u32, ticket: u32) -> Result<(), Misuse> {
         let Some(relay) = self.relays.get_mut(&(fetch, source)) else {
             // This process has not begun the fetch.
@@ -93,7 +95,7 @@ impl Exchange {
         Ok(())
     }
 
-    /// A piece has arrived, with its checksum.
+    /// Passes a piece on with its checksum, or keeps it until the next process requests it.
     pub(super) fn pass_on(&mut self, of: (FetchId, u32), number: u32, bytes: Vec<u8>) {
         let Some(relay) = self.relays.get_mut(&of) else { return };
         let Some(ticket) = relay.ticket else { return relay.kept.push((number, bytes)) };
@@ -105,7 +107,7 @@ impl Exchange {
         }
     }
 
-    /// Nothing will come.
+    /// Passes a refusal on, or keeps it until the next process requests the message.
     pub(super) fn refuse_on(&mut self, of: (FetchId, u32), reason: String) {
         let Some(relay) = self.relays.get_mut(&of) else { return };
         let Some(ticket) = relay.ticket else { return relay.refused = Some(reason) };

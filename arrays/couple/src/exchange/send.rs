@@ -1,4 +1,4 @@
-//! The send side: versions that are held for the other side, what it fetches of them, and its requests.
+//! The send side: versions held for the other side, its wishes (layouts and mappings of its fetches), and its requests.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -11,12 +11,12 @@ use crate::Packing;
 use crate::message::{Described, Message};
 use crate::sealed;
 
-/// What a process holds of a version.
+/// The elements of a version that a process holds.
 #[derive(Debug)]
 pub(crate) enum Content {
     /// Its part, contiguous in the order of the layout.
     Part(Vec<u8>),
-    /// Its messages, by receiver, for what the other side fetches under a number; not sealed.
+    /// Its messages by receiver, packed for a wish of the other side; their checksums are not filled in.
     Messages { wish: u32, messages: HashMap<u32, Vec<u8>> },
 }
 
@@ -36,31 +36,31 @@ pub(super) struct Exported {
     pub(super) layout: Layout,
     pub(super) versions: BTreeMap<u64, Version>,
     pub(super) newest: u64,
-    /// What the other side fetches, by number.
+    /// Wishes of the other side, by number.
     pub(super) wishes: HashMap<u32, Wished>,
-    /// The newest version that it has begun to fetch, and by which wish.
+    /// The newest version that the other side has begun to fetch, and the wish of that fetch.
     pub(super) begun: Option<(u64, u32)>,
-    /// Requests for versions that are not exported yet, or by wishes that are not known yet.
+    /// Requests for versions not exported yet, or with wishes not known yet.
     pub(super) waiting: Vec<Asked>,
 }
 
 #[derive(Debug)]
 pub(super) struct Version {
     pub(super) content: Content,
-    /// Who has its elements, or may read them.
+    /// Processes that have its elements, or may read them.
     pub(super) served: BTreeSet<u32>,
 }
 
 #[derive(Debug)]
 pub(super) struct Wished {
     pub(super) transfer: Transfer,
-    /// By receiver, out of a contiguous part.
+    /// Packings by receiver, from a contiguous part.
     pub(super) messages: HashMap<u32, Packing>,
-    /// Out of the array that was exported last, and its strides.
+    /// Packings from the array exported last, and its strides.
     pub(super) strided: Option<(Vec<i64>, Packings)>,
 }
 
-/// Messages by receiver.
+/// Packings of messages, by receiver.
 pub(crate) type Packings = Arc<Vec<(u32, Packing)>>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,12 +74,12 @@ pub(super) struct Asked {
 }
 
 impl Exchange {
-    /// Bytes that are held for the other side.
+    /// Bytes held for the other side.
     pub(crate) fn held(&self) -> usize {
         self.held + self.lent.values().map(|given| given.bytes.len()).sum::<usize>()
     }
 
-    /// A buffer for this many bytes, with anything in it.
+    /// A buffer with room for this many bytes, with arbitrary contents.
     pub(crate) fn buffer(&mut self, bytes: usize) -> Vec<u8> {
         let fits = |spare: &Vec<u8>| (bytes..=2 * bytes).contains(&spare.capacity());
         match self.spare.iter().position(fits) {
@@ -88,7 +88,7 @@ impl Exchange {
         }
     }
 
-    /// Keeps a buffer for later.
+    /// Keeps a buffer for reuse, if it fits within `spare_most` bytes.
     pub(super) fn keep(&mut self, buffer: Vec<u8>) {
         let kept: usize = self.spare.iter().map(Vec::capacity).sum();
         if kept + buffer.capacity() <= self.spare_most {
@@ -96,12 +96,12 @@ impl Exchange {
         }
     }
 
-    /// Whether processes may still read what they asked for, or ask for more of it.
+    /// Returns true while processes may still read requested elements, or request more pieces of a message.
     pub(crate) fn lends(&self) -> bool {
         !self.lent.is_empty()
     }
 
-    /// Names and versions that the other side has not fetched, and those that came too late for it.
+    /// Names and versions that the other side has not fetched, including those exported too late.
     pub(crate) fn unfetched(&self) -> Vec<(String, u64)> {
         let versions = |(name, exported): (&String, &Exported)| {
             exported.versions.keys().map(|version| (name.clone(), *version)).collect::<Vec<_>>()
@@ -111,8 +111,9 @@ impl Exchange {
         all
     }
 
-    /// How to pack an array of these strides for what the other side fetches, and the number of that. `None`: it has
-    /// not said, or it fetches some elements only, and may fetch others of the next version.
+    /// The packings from an array of these strides for the current wish of the other side, and that wish's number.
+    /// `None`: the other side has announced no wish, or it fetches only some elements and may fetch others of the next
+    /// version.
     pub(crate) fn packings(&mut self, name: &str, strides: &[i64]) -> Option<(u32, Packings)> {
         let own = self.own;
         let exported = self.exported.get(name)?;
@@ -133,8 +134,8 @@ impl Exchange {
         Some((wish, packings))
     }
 
-    /// Whether the exchange has ended, and this version can no longer be exported. The next call says so: processes of
-    /// this side may hear of it at different times, and all of them must go on alike.
+    /// Returns true if the exchange has ended, so this version cannot be exported. The next call returns the error:
+    /// processes of this side may learn of the end at different times, and all of them must go on alike.
     pub(crate) fn is_too_late(&mut self, name: &str, version: u64) -> bool {
         if self.failed.is_some() {
             self.too_late.get_or_insert((name.to_owned(), version));
@@ -199,7 +200,7 @@ impl Exchange {
         Ok(())
     }
 
-    /// What the other side fetches under a number.
+    /// Handles [`Message::Wish`]: records a wish of the other side.
     pub(super) fn wished(
         &mut self,
         name: &str,
@@ -214,7 +215,8 @@ impl Exchange {
             return Err(Misuse::TooMuch);
         }
         let transfer = Transfer::new(exported.layout.clone(), layout, mapping);
-        // The other side may say so before it knows the variable; then it finds out too.
+        // A wish may precede the variable and not fit it; the other side detects that too, when it learns of the
+        // variable.
         let Ok(transfer) = transfer else { return Ok(()) };
         let mut messages = HashMap::new();
         if own < exported.layout.processes() {
@@ -231,7 +233,7 @@ impl Exchange {
         Ok(())
     }
 
-    /// The other side begins to fetch a version.
+    /// Handles [`Message::Begin`]: the other side begins to fetch a version.
     pub(super) fn begun(&mut self, name: &str, wish: u32, version: u64) {
         if let Some(exported) = self.exported.get_mut(name) {
             exported.begun = exported.begun.max(Some((version, wish)));
@@ -239,7 +241,7 @@ impl Exchange {
         self.drop_versions(name);
     }
 
-    /// A process asks for its part.
+    /// Handles [`Message::Request`]: a process requests its part.
     pub(super) fn asked(&mut self, name: &str, asked: Asked) -> Result<(), Misuse> {
         if self.exported.get(name).is_none_or(|exported| exported.waiting.len() >= MOST) {
             return Err(Misuse::TooMuch);
@@ -248,7 +250,7 @@ impl Exchange {
         Ok(())
     }
 
-    /// A process has read what was beside it, or wants it sent.
+    /// Handles [`Message::Taken`]: a process has read the elements in this process's memory, or wants them sent.
     pub(super) fn given_back(&mut self, from: u32, ticket: u32, sent: bool) -> Result<(), Misuse> {
         let given = self.lent.remove(&(from, ticket)).filter(|given| given.sent.is_none());
         let mut bytes = given.ok_or(Misuse::Unasked { process: from, length: 0 })?.bytes;
@@ -261,7 +263,7 @@ impl Exchange {
         Ok(())
     }
 
-    /// Lets go of versions that the other side does not need any more.
+    /// Drops versions that the other side no longer needs.
     fn drop_versions(&mut self, name: &str) {
         let Some(exported) = self.exported.get_mut(name) else { return };
         let Some((version, wish)) = exported.begun else { return };
@@ -328,14 +330,14 @@ impl Exchange {
     }
 }
 
-/// Why there is no message for a request.
+/// Reasons why a request has no message.
 pub(super) enum Unserved {
     Refused(String),
     Stranger,
 }
 
 impl Exported {
-    /// The message for a request by a wish that is known, and that it has been handed out.
+    /// Returns the message for a request with a known wish, and records that the requesting process has it.
     fn message(&mut self, own: u32, Asked { from, wish, version, .. }: Asked) -> Result<Vec<u8>, Unserved> {
         let gone = || Unserved::Refused(format!("it is not there: the newest is {}", self.newest));
         let Some(held) = self.versions.get_mut(&version) else { return Err(gone()) };
@@ -350,7 +352,7 @@ impl Exported {
             return Ok(message);
         }
         if let Content::Messages { wish: packed, messages } = &held.content {
-            // The other side fetches it in another way than it did when this was packed.
+            // The messages were packed for another wish than the requested one.
             let strides = self.layout.strides(own, self.described.element as usize);
             let part = self.wishes.get(packed).and_then(|before| {
                 rebuilt(own, messages, before, self.wishes.get(&wish)?, (&strides, self.described.element as usize))
@@ -364,15 +366,14 @@ impl Exported {
         let Content::Part(part) = &held.content else { return Err(Unserved::Stranger) };
         held.served.insert(from);
         let mut message = fresh(packing.bytes() + sealed::SEAL);
-        // SAFETY: the part is contiguous and has as many bytes as its layout says (`Exchange::export`), and the message
-        // was made for that layout and these strides (`Exchange::hear`).
+        // SAFETY: the part is contiguous and has as many bytes as its layout requires (`Exchange::export`), and the
+        // message was made for that layout and these strides (`Exchange::hear`).
         unsafe { sealed::pack([(packing, &mut message)].into_iter(), part.as_ptr()) };
         Ok(message)
     }
 }
 
-/// A process's part, out of the messages that were packed for one wish, with all elements of another one; `None`: they
-/// do not have them.
+/// Rebuilds a process's part from the messages packed for wish `before`. `None`: they lack elements of wish `now`.
 fn rebuilt(
     own: u32,
     messages: &HashMap<u32, Vec<u8>>,
@@ -382,7 +383,7 @@ fn rebuilt(
 ) -> Option<Vec<u8>> {
     let elements: u64 = before.transfer.source().local_shape(own).iter().product();
     let mut part = vec![0; usize::try_from(elements).ok()?.checked_mul(element)?];
-    // A byte for each element that is there.
+    // One byte per element: 1 if a message contains it.
     let mut there = vec![0u8; elements as usize];
     let bytewise: Vec<i64> = strides.iter().map(|stride| stride / element as i64).collect();
     for message in before.transfer.sends(own) {
@@ -390,7 +391,7 @@ fn rebuilt(
         let packing = before.messages.get(&message.peer)?;
         let marks = Packing::new(&message, &bytewise, 1)?;
         let ones = vec![1u8; marks.bytes()];
-        // SAFETY: both are contiguous parts of the layout that the messages are of.
+        // SAFETY: both are contiguous parts of the layout that the messages belong to.
         unsafe {
             packing.unpack(sealed::elements(bytes).as_ptr(), part.as_mut_ptr());
             marks.unpack(ones.as_ptr(), there.as_mut_ptr());
@@ -408,20 +409,20 @@ fn rebuilt(
     Some(part)
 }
 
-/// New memory, which the system gives when it is written.
+/// New memory, which the system provides on the first write.
 pub(crate) fn fresh(bytes: usize) -> Vec<u8> {
     let buffer = vec![0u8; bytes];
     if bytes >= LONG {
         let (page, start) = (4096, buffer.as_ptr() as usize);
         let inside = start.next_multiple_of(page)..(start + bytes) / page * page;
-        // SAFETY: whole pages of the buffer, of which only the size that the system gives them is chosen. Where it
-        // cannot choose, nothing changes.
+        // SAFETY: the range is whole pages of the buffer, and the advice affects only the page size. On failure,
+        // nothing changes.
         let _ = unsafe { rustix::mm::madvise(inside.start as *mut _, inside.len(), rustix::mm::Advice::LinuxHugepage) };
     }
     buffer
 }
 
-/// Buffers from which on larger pages are asked for, as NumPy does.
+/// From this many bytes, a buffer requests huge pages, as in NumPy.
 const LONG: usize = 4 << 20;
 
 impl Described {

@@ -1,4 +1,4 @@
-//! Two sides in virtual time: messages between two processes stay in order, everything else comes in any order.
+//! Two sides in virtual time: messages between two processes stay in order; everything else arrives in any order.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -14,24 +14,24 @@ type Name = (usize, u32);
 
 struct World {
     sides: [Vec<Exchange>; 2],
-    /// In order, by sender and receiver.
+    /// Messages in flight, in order, by sender and receiver.
     messages: BTreeMap<(Name, Name), VecDeque<Message>>,
-    /// Sender, receiver, ticket.
+    /// Elements in flight, with sender, receiver and ticket.
     elements: Vec<(Name, Name, u32, Vec<u8>)>,
     awaited: HashSet<(Name, Name, u32)>,
     told: usize,
     /// Bytes of elements that went from one site to another.
     crossed: usize,
-    /// For each process and site, if it is bounded.
+    /// Limit of the bytes in flight from a site to a process, if there is one.
     most_on_the_way: Option<usize>,
 }
 
 impl World {
-    /// `sites`: of each process.
+    /// `sites`: the site of each process.
     fn new(sizes: [u32; 2], sites: impl Fn(Name) -> u16) -> World {
         let sites_of = |side: usize| (0..sizes[side]).map(|process| SiteId(sites((side, process)))).collect::<Vec<_>>();
         let side = |own: usize| {
-            // Some processes are beside each other, some alone.
+            // Some processes share a host, some are alone.
             let memory = |process: u32| Memory { host: u64::from(process % 4), pid: 7, first_mark: 9 };
             let exchange = |process| Exchange::new(process, [sites_of(own), sites_of(1 - own)], memory(process));
             (0..sizes[own]).map(exchange).collect()
@@ -59,7 +59,7 @@ impl World {
         self.most_on_the_way = (rate == 1.0).then_some(2 * piece);
     }
 
-    /// Bytes on their way to a process from one of another site.
+    /// Bytes in flight to a process from another site.
     fn on_the_way(&self, from: SiteId, to: Name) -> usize {
         let is_there = |(sender, receiver, ..): &&(Name, Name, u32, Vec<u8>)| {
             *receiver == to && sender.0 != to.0 && self.site(*sender) == from
@@ -75,7 +75,7 @@ impl World {
         &mut self.sides[side][process as usize]
     }
 
-    /// Takes what a process wants to send.
+    /// Carries out the actions of a process.
     fn act(&mut self, who: Name) {
         let side = who.0;
         while let Some(action) = self.process(who).actions.pop_front() {
@@ -107,7 +107,7 @@ impl World {
         }
     }
 
-    /// Delivers one thing, if there is any.
+    /// Delivers one message or piece. Returns false if there is none.
     fn deliver(&mut self, chance: &mut Chance) -> bool {
         let waiting: Vec<(Name, Name)> = self.messages.keys().copied().collect();
         let all = waiting.len() + self.elements.len();
@@ -121,7 +121,7 @@ impl World {
             if queue.is_empty() {
                 self.messages.remove(&(from, to));
             }
-            // As it would arrive.
+            // The message passes through its encoding, as on a connection.
             let parts = message.parts().unwrap();
             let mut arriving = crate::message::Arriving::default();
             let message = parts.iter().find_map(|part| arriving.part(part).unwrap()).unwrap();
@@ -150,7 +150,7 @@ fn part(layout: &Layout, process: u32, version: u64) -> Vec<u8> {
     (0..count).flat_map(|at| (version << 32 | u64::from(process) << 24 | at).to_le_bytes()).collect()
 }
 
-/// What a process of the target gets, by the messages of both ends.
+/// The expected array of a process of the target, by the messages of both ends.
 fn expected(transfer: &Transfer, process: u32, version: u64) -> Vec<u8> {
     let target = transfer.target();
     let mut array = vec![0; part(target, process, 0).len()];
@@ -177,10 +177,10 @@ fn exported(layout: &Layout) -> Variable {
     Variable { dtype: "<u8".into(), element: ELEMENT, layout: layout.clone() }
 }
 
-/// What one process does, and how far it is.
+/// The remaining steps of one process.
 struct Script {
     who: Name,
-    /// Which case, which version.
+    /// Indices of variables, with versions.
     steps: VecDeque<(usize, u64)>,
     fetching: Option<(FetchId, Vec<u8>)>,
 }
@@ -190,7 +190,7 @@ fn everything_arrives_once_in_any_order() {
     let count = std::env::var("EXCHANGES").map_or(300, |text| text.parse().unwrap());
     for seed in 0..count {
         let mut chance = Chance::new(seed);
-        // Each variable has an exporting side and some versions; fetchers may change their layout with each.
+        // Each variable has an exporting side and some versions.
         let variables: Vec<(usize, Case)> =
             (0..1 + chance.below(3)).map(|_| (chance.below(2) as usize, Case::new(&mut chance))).collect();
         let needs = |side: usize, (from, case): &(usize, Case)| {
@@ -200,7 +200,7 @@ fn everything_arrives_once_in_any_order() {
         let sizes = [size(0) + chance.below(2) as u32, size(1) + chance.below(2) as u32];
         let places: Vec<u16> = (0..sizes[0] + sizes[1]).map(|_| chance.below(3) as u16).collect();
         let mut world = World::new(sizes, |(side, process)| places[(side as u32 * sizes[0] + process) as usize]);
-        // Messages are cut into few elements or not at all, and few may be on their way.
+        // Pieces have few elements or are whole messages, and few bytes may be in flight.
         let piece = ELEMENT * [3, 5, 1000][chance.below(3) as usize];
         world.cut(piece, [1.0, 1e9][chance.below(2) as usize]);
         let versions = 1 + chance.below(4);
@@ -217,7 +217,7 @@ fn everything_arrives_once_in_any_order() {
         let mut idle = 0;
         while scripts.iter().any(|script| !script.steps.is_empty()) {
             let at = chance.below(scripts.len() as u64) as usize;
-            // What the caller sees to: all have finished a fetch before any begins the next.
+            // The caller's duty: all processes have finished a fetch before any begins the next.
             let (side, left) = (scripts[at].who.0, scripts[at].steps.len());
             let others = || scripts.iter().filter(|script| script.who.0 == side);
             let together = others().all(|script| script.steps.len() <= left);
@@ -255,7 +255,7 @@ fn advance(world: &mut World, script: &mut Script, variables: &[(usize, Case)], 
             true => source.strides(process, ELEMENT),
             false => vec![0; source.axes()],
         };
-        // As often as not it is packed for what is fetched, once that is known.
+        // In half of the cases, elements are packed for the current wish, if one is known.
         let content = match exchange.packings(&name, &strides).filter(|_| (u64::from(process) + version / 10) % 2 == 0)
         {
             None => Content::Part(data),
@@ -275,12 +275,12 @@ fn advance(world: &mut World, script: &mut Script, variables: &[(usize, Case)], 
         for one in &arrived {
             let bytes = match &one.source {
                 Source::Here(bytes) => bytes.as_slice(),
-                // Now and then it cannot be read.
+                // One in three cannot be read.
                 Source::Beside { .. } if (seed + u64::from(one.ticket)).is_multiple_of(3) => {
                     exchange.unreadable(one);
                     continue;
                 }
-                // SAFETY: its owner keeps it until it hears that it was taken.
+                // SAFETY: the owner keeps the elements until the receiver reports that it has taken them.
                 Source::Beside { address, mark, .. } => unsafe {
                     let bytes = std::slice::from_raw_parts(*address as *const u8, one.bytes() + sealed::SEAL);
                     assert_eq!(bytes.last_chunk(), Some(&mark.to_le_bytes()));
@@ -302,7 +302,7 @@ fn advance(world: &mut World, script: &mut Script, variables: &[(usize, Case)], 
         script.fetching = None;
         script.steps.pop_front();
     } else {
-        // As often as not the other side hears of it before this one knows the variable.
+        // In half of the cases, the wish precedes the variable on this side.
         if exchange.variable(&name).is_none() {
             if seed.is_multiple_of(2) {
                 exchange.wish(&name, transfer.target(), &case.mapping);
@@ -322,7 +322,7 @@ fn advance(world: &mut World, script: &mut Script, variables: &[(usize, Case)], 
     true
 }
 
-/// Processes at one site.
+/// Sites of two sides whose processes are all at one site.
 fn at_home(own: usize, others: usize) -> [Vec<SiteId>; 2] {
     [vec![SiteId(0); own], vec![SiteId(0); others]]
 }
@@ -340,7 +340,7 @@ fn all(extent: u64) -> Mapping {
     Mapping { from: all.clone(), to: all, order: vec![0], shifts: vec![0] }
 }
 
-/// Exports on side 0 and begins to fetch on side 1.
+/// Exports a variable on side 0 and begins to fetch it on side 1.
 fn begun(sizes: [u32; 2]) -> (World, Vec<FetchId>) {
     let (mut world, mut chance) = (World::new(sizes, |_| 0), Chance::new(1));
     for process in 0..sizes[0] {
@@ -372,10 +372,10 @@ fn a_flipped_byte_ends_the_coupling_for_all() {
         let text = format!("v, version 1: the bytes from process {sender} were changed on the way");
         assert!(error.contains(&text), "{error}");
     }
-    // Others may have had everything before.
+    // Other processes may have received everything before.
     let receiver = receiver as usize;
     assert!(world.sides[1][receiver].take(ids[receiver]).is_err());
-    // Both sides' first processes tell the others.
+    // Both sides' first processes notify the others, so there are few messages.
     assert!(world.told < 60, "{}", world.told);
 }
 
@@ -506,7 +506,7 @@ fn what_a_strange_peer_says_ends_the_coupling() {
     }
 }
 
-/// Of a million elements, in two blocks at site 0, each of 8 processes of side 1, at sites 1 and 2, has a copy.
+/// A million elements in two blocks at site 0, copied to each of 8 processes of side 1, at sites 1 and 2.
 fn copied(export: bool) -> (World, Layout, Vec<FetchId>) {
     let (mut world, mut chance) =
         (World::new([2, 8], |(side, process)| if side == 0 { 0 } else { 1 + process as u16 % 2 }), Chance::new(4));
@@ -523,7 +523,7 @@ fn copied(export: bool) -> (World, Layout, Vec<FetchId>) {
     let target = whole(extent).over(grid).unwrap();
     let mut fetch = |process| world.process((1, process)).fetch("v", 1, &target, &all(extent), (&[8], 8)).unwrap();
     let ids = (0..8).map(&mut fetch).collect();
-    // The last one asks first.
+    // The last process sends its request first.
     (0..8).rev().for_each(|process| world.act((1, process)));
     (world, target, ids)
 }
@@ -531,7 +531,7 @@ fn copied(export: bool) -> (World, Layout, Vec<FetchId>) {
 #[test]
 fn copies_cross_between_two_sites_once() {
     let (mut world, target, ids) = copied(true);
-    // The sender stays until all have it.
+    // The sender stays until all processes have the elements.
     while world.elements.is_empty() {
         world.deliver(&mut Chance::new(5));
     }
@@ -550,7 +550,7 @@ fn copies_cross_between_two_sites_once() {
         assert!(world.process((1, process)).relays.is_empty());
     }
     assert!((0..2).all(|process| !world.process((0, process)).is_passing()));
-    // Once to each of two sites.
+    // The elements cross once to each of two sites.
     assert_eq!(world.crossed, 2 * 8_000_000);
 }
 
@@ -580,7 +580,7 @@ fn few_messages_are_on_their_way_at_a_time() {
     while world.deliver(&mut chance) {}
     let id = world.process((1, 0)).fetch("v", 1, &target, &all(4000), (&[8], 8)).unwrap();
     world.act((1, 0));
-    // Of four messages of 100 pieces the first one comes, two pieces at a time.
+    // Of four messages of 100 pieces, one is sent at a time, two pieces at a time.
     let mut most = 0;
     while world.deliver(&mut chance) {
         let all: usize = (0..4).map(|process| usize::from(world.process((0, process)).lends())).sum();

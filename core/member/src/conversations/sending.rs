@@ -1,4 +1,4 @@
-//! What is sent: retransmissions, new frames as windows, the budget and the carrier allow, and notices.
+//! Sending: retransmissions, new frames as windows, the budget and the carrier allow, and notices.
 
 use std::collections::VecDeque;
 use std::hash::Hash;
@@ -10,15 +10,15 @@ use super::{ASKS_BELOW, Carrier, Conversations, Settings, enter, tell};
 use crate::conversation::{Conversation, Queue};
 use crate::routes::Routes;
 
-/// Frames of shares that go before messages to single peers.
+/// Number of share frames sent before messages to single peers.
 const FIRST: usize = 2;
 
 impl<K: Copy + Eq + Hash, F: Clone, Q: Queue + Default> Conversations<K, F, Q> {
-    /// Sends what windows, the budget and the carrier allow.
+    /// Sends as much as windows, the budget and the carrier allow.
     pub fn send<C: Carrier<F, Q>>(&mut self, carrier: &mut C, now_ns: u64) {
         self.send_again(carrier, now_ns);
         if self.shares_ready {
-            // Some before, so that messages to single peers do not hold shares up, and the rest after them.
+            // Some first, so that messages to single peers do not hold shares up; the rest after those messages.
             self.send_shares(carrier, now_ns, FIRST);
         }
         self.send_new(carrier, now_ns);
@@ -30,8 +30,8 @@ impl<K: Copy + Eq + Hash, F: Clone, Q: Queue + Default> Conversations<K, F, Q> {
         }
     }
 
-    /// The last notices of a member that leaves: acknowledges to peers what has arrived from them, because the member
-    /// cannot answer later.
+    /// Sends the last notices of a leaving member: acknowledges all frames that have arrived, because the member cannot
+    /// answer later.
     pub fn farewell(&mut self, notice_by: &mut dyn FnMut(Route, FrameHeader, &[u8])) {
         for peer in self.peers.values_mut().filter(|peer| !peer.gone && peer.inbound.has_unacknowledged()) {
             if let Some(route) = choose(&self.routes, peer) {
@@ -62,7 +62,7 @@ impl<K: Copy + Eq + Hash, F: Clone, Q: Queue + Default> Conversations<K, F, Q> {
                 }
                 Next::By(route, _) => {
                     if let Some(frame) = peer.outbound.resend(route) {
-                        // Not counted by the stripe: the header names the route that it took first.
+                        // Not counted by the stripe: the header names the frame's first route.
                         carrier.put(route, frame.clone());
                     }
                 }
@@ -95,14 +95,14 @@ impl<K: Copy + Eq + Hash, F: Clone, Q: Queue + Default> Conversations<K, F, Q> {
             };
             let bytes = peer.queue.next_len(most);
             if !self.budget.may_send(bytes.into()) {
-                // Acknowledgements free it; receivers of small amounts do not send any without a request.
+                // Acknowledgements free budget, but receivers of small amounts send none without a request.
                 peer.is_ready = true;
                 self.ready.push_front(key);
                 self.solicit();
                 break;
             }
             if !peer.outbound.may_send(bytes) {
-                // An acknowledgement enters it again.
+                // An acknowledgement adds it to the list again.
                 let nudges = super::rule!(self, ask_when_full) && !peer.nudged;
                 if nudges && !peer.outbound.has_missing() && peer.outbound.room() < ASKS_BELOW {
                     (peer.nudged, peer.asks) = (true, true);
@@ -132,7 +132,7 @@ impl<K: Copy + Eq + Hash, F: Clone, Q: Queue + Default> Conversations<K, F, Q> {
         self.ready.append(&mut full);
     }
 
-    /// Requests acknowledgements of everything in flight for which there was no request.
+    /// Requests acknowledgements from peers with frames in flight and no request since.
     pub(super) fn solicit(&mut self) {
         for key in std::mem::take(&mut self.unsolicited) {
             let Some(peer) = self.peers.get_mut(&key) else { continue };
@@ -170,7 +170,7 @@ impl<K: Copy + Eq + Hash, F: Clone, Q: Queue + Default> Conversations<K, F, Q> {
                 let header = FrameHeader { route: route.0.into(), ..notice(&self.settings, FrameKind::Again, peer) };
                 carrier.notice(route, header, &peer.stripe.receipt());
             }
-            // A request goes after the frames it is about.
+            // A request follows the frames that it concerns.
             if peer.asks && !peer.outbound.has_missing() {
                 peer.asks = false;
                 ask(&self.settings, route, peer, carrier);
@@ -189,7 +189,7 @@ impl<K: Copy + Eq + Hash, F: Clone, Q: Queue + Default> Conversations<K, F, Q> {
     }
 }
 
-/// A notice to a peer, with an acknowledgement of what has arrived.
+/// The header of a notice to a peer; it acknowledges the frames that have arrived.
 fn notice<F, Q: Queue>(settings: &Settings, kind: FrameKind, peer: &mut Conversation<F, Q>) -> FrameHeader {
     let ack = peer.acknowledge();
     FrameHeader { ack, ..FrameHeader::plain(kind, settings.job, settings.me, peer.identity) }
@@ -206,17 +206,17 @@ fn ask<F, Q: Queue>(
     carrier.notice(route, header, &peer.stripe.receipt());
 }
 
-/// How the next data frame can get to a peer.
+/// The way for the next data frame to a peer.
 enum Next {
     /// Through this gateway, with a payload of at most this many bytes.
     By(Route, u32),
-    /// Through no gateway until what it was given has been sent.
+    /// Through no gateway until one has sent the frames it has.
     Full,
     None,
 }
 
-/// Whether any gateway takes a frame now. If none does, examining further peers costs a member with a thousand of them
-/// more than what it then sends.
+/// Returns true if any gateway takes a frame now. If none does, examining further peers would cost a member with a
+/// thousand of them more than the sending itself.
 fn has_room<F, Q: Queue>(routes: &Routes, carrier: &impl Carrier<F, Q>) -> bool {
     routes.open().any(|route| carrier.room(route).is_some())
 }

@@ -1,4 +1,4 @@
-//! Shares: frames for several receivers, and what is done about their losses.
+//! Shares: frames for several receivers, and the recovery from their losses.
 
 use std::hash::Hash;
 
@@ -17,18 +17,18 @@ use crate::share::{
 /// A receiver that no copy reaches, and that has had no room for this time, leaves the share.
 const UNREACHED_NS: u64 = 100_000_000;
 
-/// What sending one frame of a share came to.
+/// The result of trying to send one frame of a share.
 enum Step {
     Sent,
-    /// Everything was sent.
+    /// The whole share was sent.
     Done,
-    /// Some receiver, or the budget, has no room.
+    /// A receiver, or the budget, has no room.
     Blocked,
-    /// No gateway takes more at the moment, or none is connected.
+    /// No gateway takes a frame at present, or none is connected.
     Full,
 }
 
-/// How a member sees the ways of its shares.
+/// A member's view of the paths for its shares.
 struct View<'a, K, F, Q: Queue> {
     root: SiteId,
     routes: &'a Routes,
@@ -56,8 +56,8 @@ impl<K: Copy + Eq + Hash, F, Q: Queue> Ways<K> for View<'_, K, F, Q> {
 }
 
 impl<K: Copy + Eq + Hash, F: Clone, Q: Queue + Default> Conversations<K, F, Q> {
-    /// Starts to send a share to these peers along these trees, of which there is at least one. Every tree begins at
-    /// this member's site and has the site of every peer. [`Conversations::shared`] tells when it was sent.
+    /// Starts to send a share to these peers along these trees, at least one. Every tree begins at this member's site
+    /// and contains the site of every peer. [`Conversations::shared`] returns the share once it was sent.
     pub fn share(&mut self, source: Q::Share, to: &[(K, Identity)], trees: Vec<ShareTree>) -> ShareId {
         let id = ShareId(self.next_share);
         self.next_share += 1;
@@ -83,22 +83,22 @@ impl<K: Copy + Eq + Hash, F: Clone, Q: Queue + Default> Conversations<K, F, Q> {
         id
     }
 
-    /// A share of which everything was sent or queued, or whose receivers are all gone.
+    /// Returns a share that was sent or queued completely, or whose receivers are all gone.
     pub fn shared(&mut self) -> Option<(ShareId, Q::Share)> {
         self.finished.pop()
     }
 
-    /// A peer will send shares: what is lost of them, this member may be the only one to notice.
+    /// Notes that a peer will send shares: this member may be the only one to notice a loss of them.
     pub fn expect_shares(&mut self, key: K, identity: Identity) {
         self.peer(key, identity).shares = true;
     }
 
-    /// A gateway reports that a copy for a peer got no further. `route`: what the frame had as its route.
+    /// Processes a gateway's report that a copy for a peer was dropped. `route`: the `route` field of the frame.
     pub fn astray(&mut self, route: u16, key: K, astray: Astray, now_ns: u64) {
         let by = gateway_of(route);
         let own = self.settings.me.site;
         let Some(peer) = self.peers.get_mut(&key).filter(|peer| !peer.gone) else { return };
-        // A report may stand for several: whatever was to go that way is lost, by whatever gateway.
+        // One report may stand for several: all copies on that path are lost, through any gateway.
         let is_lost = |_, through: u64| astray.at == own || through & mark(astray.at) != 0;
         peer.lost_through(is_lost);
         match astray.why {
@@ -114,7 +114,7 @@ impl<K: Copy + Eq + Hash, F: Clone, Q: Queue + Default> Conversations<K, F, Q> {
         self.wake(key);
     }
 
-    /// Frames of shares may have to go in another way. `anew`: something came back.
+    /// Notes that the paths of shares' frames may have changed. `anew`: a connection is back.
     pub(super) fn reconsider(&mut self, anew: bool) {
         self.epoch += 1;
         self.shares_ready = true;
@@ -124,8 +124,8 @@ impl<K: Copy + Eq + Hash, F: Clone, Q: Queue + Default> Conversations<K, F, Q> {
         }
     }
 
-    /// A gateway lost what it had in flight to a site. With it went what was to go on from there, reports about lost
-    /// copies, whatever gateway those had taken, and what others sent through there to us.
+    /// A gateway lost its frames in flight to a site. Lost with them are frames that were to go on from there, reports
+    /// about lost copies that took any gateway, and frames that others sent to this member through there.
     pub(super) fn broken_below(&mut self, site: SiteId) {
         self.reconsider(false);
         for peer in self.peers.values_mut() {
@@ -136,7 +136,7 @@ impl<K: Copy + Eq + Hash, F: Clone, Q: Queue + Default> Conversations<K, F, Q> {
         }
     }
 
-    /// What went through a site may be lost.
+    /// Counts copies that went through a site as lost, because they may be.
     pub(super) fn lost_below(&mut self, site: SiteId) {
         if !rule!(self, again_below) {
             return;
@@ -153,7 +153,7 @@ impl<K: Copy + Eq + Hash, F: Clone, Q: Queue + Default> Conversations<K, F, Q> {
         }
     }
 
-    /// Looks again at what is left out of shares and at those that wait.
+    /// Retries receivers that were left out of shares, and shares that wait.
     pub(super) fn tick_shares(&mut self, now_ns: u64) {
         if self.shares.is_empty() || now_ns.saturating_sub(self.shares_ns) < SHARES_NS {
             return;
@@ -172,7 +172,7 @@ impl<K: Copy + Eq + Hash, F: Clone, Q: Queue + Default> Conversations<K, F, Q> {
         }
     }
 
-    /// Sends at most this many frames of shares, which take turns.
+    /// Sends at most this many frames of shares. Shares take turns.
     pub(super) fn send_shares<C: Carrier<F, Q>>(&mut self, carrier: &mut C, now_ns: u64, most: usize) {
         let (mut sent, mut blocked) = (0, 0);
         while sent < most && blocked < self.shares.len() {
@@ -222,7 +222,7 @@ impl<K: Copy + Eq + Hash, F: Clone, Q: Queue + Default> Conversations<K, F, Q> {
         let bytes = wire::frame::HEADER_LEN as u32 + payload.len() as u32;
         let Settings { job, me, .. } = self.settings;
         let view = View { root: me.site, routes: &self.routes, bans: &self.bans, peers: &self.peers };
-        // Receivers may have left since.
+        // Receivers may have left meanwhile.
         let plan = share.plan(tree, route, self.epoch, &view);
         let ways = plan.reached.iter().map(|(key, through)| (*key, Some(*through)));
         let ways: Vec<_> = ways.chain(plan.unreached.iter().map(|key| (*key, None))).collect();
@@ -248,7 +248,7 @@ impl<K: Copy + Eq + Hash, F: Clone, Q: Queue + Default> Conversations<K, F, Q> {
             if through.is_some() {
                 sequences.push(sequence);
             } else {
-                // It goes alone, which the list of what must be retransmitted sees to.
+                // It goes to this receiver alone, from the list of frames to retransmit.
                 super::enter(key, peer, &mut self.again, &mut self.ready, &mut self.told);
             }
         }
@@ -261,9 +261,9 @@ impl<K: Copy + Eq + Hash, F: Clone, Q: Queue + Default> Conversations<K, F, Q> {
         if share.source.is_done() { Step::Done } else { Step::Sent }
     }
 
-    /// The tree and the gateway for the next frame, and the longest payload there: those that reach most receivers, and
-    /// of these the ones with the least to carry for the receiver that waits longest. `None`: no such gateway takes
-    /// more now.
+    /// The tree and the gateway for the next frame, and the longest payload there. First comes the number of receivers
+    /// reached, then the lowest load, where the receiver with the highest load counts. `None`: no such gateway takes a
+    /// frame now.
     fn choose_flow<C: Carrier<F, Q>>(
         &self,
         share: &mut Share<K, Q::Share>,
@@ -294,9 +294,9 @@ impl<K: Copy + Eq + Hash, F: Clone, Q: Queue + Default> Conversations<K, F, Q> {
         best
     }
 
-    /// Whether every receiver has room for a frame of these bytes. Those that hold the others up, because they do not
-    /// answer or no copy reaches them, leave the share: what is left of it goes to them alone. Where all are held up
-    /// alike, nobody would gain by that.
+    /// Returns true if every receiver has room for a frame of `bytes`. A receiver that holds the others up, because it
+    /// does not answer or no copy reaches it, leaves the share and gets the rest of it alone. If all receivers are held
+    /// up alike, none leaves, because nobody would gain by that.
     fn has_room_for<C: Carrier<F, Q>>(
         &mut self,
         share: &mut Share<K, Q::Share>,

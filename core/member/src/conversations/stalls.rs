@@ -1,9 +1,10 @@
-//! Copies that are held up on their way although no gateway has reported a loss: a site that passes them on stands
-//! still, and the receivers behind it can be reached without it.
+//! Stalled copies of which no gateway has reported a loss: a site that should pass them on stands still, but the
+//! receivers behind it can be reached without it.
 //!
-//! A root asks such receivers directly, twice, because the first answer may acknowledge what had arrived long before.
-//! What was to reach one that answers by way of other sites, or by a gateway by which it does not answer, is
-//! retransmitted. For a while sites that do not answer pass nothing on, and such a gateway is not used for it.
+//! A root asks such receivers directly, twice, because the first answer may acknowledge frames that had arrived long
+//! before. If a receiver answers, the root retransmits copies for it that went through other sites, or through a
+//! gateway by which it does not answer. For a while, silent sites pass nothing on, and such a gateway is not used for
+//! that receiver.
 
 use std::hash::Hash;
 
@@ -14,20 +15,20 @@ use super::Conversations;
 use crate::conversation::{Conversation, Queue, Stall};
 use crate::share::mark;
 
-/// Copies are held up when nothing was acknowledged for two round trips, and for this time at least. Their receiver is
-/// asked after half of it, and again after three quarters.
+/// Copies count as stalled when no frame was acknowledged for two round trips, and for at least this time. The root
+/// asks their receiver after half of that time, and again after three quarters.
 const STALL_NS: u64 = 500_000_000;
-/// An edge on which copies were held up is not used for this time: longer than gateways take to notice that another one
-/// is silent.
+/// Time for which an edge with stalled copies is not used: longer than gateways take to notice that another one is
+/// silent.
 const STALL_BAN_NS: u64 = 4_000_000_000;
 
-/// After how long a peer's copies count as held up.
+/// Time after which a peer's copies count as stalled.
 pub(super) fn patience_ns<F, Q: Queue>(peer: &Conversation<F, Q>) -> u64 {
     peer.outbound.round_trip_ns().map_or(0, |trip| 2 * trip).max(STALL_NS)
 }
 
 impl<K: Copy + Eq + Hash, F: Clone, Q: Queue + Default> Conversations<K, F, Q> {
-    /// Asks receivers whose copies may be held up, and sends what is held up in another way.
+    /// Asks receivers whose copies may be stalled, and sends stalled copies another way.
     pub(super) fn look_for_stalls(&mut self, now_ns: u64) {
         let gets_copies =
             |peer: &Conversation<F, Q>| peer.flows.is_some() && !peer.gone && peer.outbound.goes_through();
@@ -57,7 +58,7 @@ impl<K: Copy + Eq + Hash, F: Clone, Q: Queue + Default> Conversations<K, F, Q> {
         for key in held_up {
             let Some(peer) = self.peers.get_mut(&key) else { continue };
             let own = peer.identity.site;
-            // Gateways by which it has answered neither time, although it has by others.
+            // Gateways through which it has answered neither request, although it has through others.
             let is_quiet = |route: &Route| peer.unanswered(*route) > 1;
             let quiet = self.routes.open().filter(is_quiet).fold(0, |routes, route| routes | route.bit());
             let mut by_others = 0;
@@ -92,7 +93,7 @@ impl<K: Copy + Eq + Hash, F: Clone, Q: Queue + Default> Conversations<K, F, Q> {
         }
     }
 
-    /// Sites of which nobody who was asked has answered.
+    /// Sites at which every receiver that waits for an acknowledgement was asked and has not answered.
     fn silent_sites(&self) -> Vec<SiteId> {
         let waits = |peer: &&Conversation<F, Q>| !peer.gone && peer.flows.is_some() && peer.outbound.in_flight() > 0;
         let mut sites: Vec<(SiteId, bool)> = Vec::new();

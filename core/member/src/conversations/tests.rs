@@ -1,5 +1,5 @@
 //! Members, gateways and trunks in virtual time: connections are cut, gateways crash, notices arrive late and at
-//! different times at both ends. Everything must arrive once and in order, and be known to have arrived.
+//! different times at both ends. Everything must arrive once and in order, and be acknowledged.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -13,7 +13,7 @@ use crate::share::{Pieces, ShareTree};
 mod shares;
 mod singles;
 
-/// The rules of [`Conversations`]: leaving one out shows what it is for.
+/// The rules of [`Conversations`]. Turning one off shows its purpose.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rules {
     pub ask_on_return: bool,
@@ -24,11 +24,11 @@ pub(crate) struct Rules {
     pub ask_when_full: bool,
     /// For gateways: they report acknowledgements that cannot be delivered.
     pub report_acks: bool,
-    /// Of shares.
+    /// For shares.
     pub again_on_return: bool,
     pub again_on_passage: bool,
     pub again_below: bool,
-    /// For gateways: they report copies that cannot be delivered, and tell their members where no report can go.
+    /// For gateways: they report copies that cannot be delivered, and notify their members where no report can go.
     pub report_copies: bool,
     pub tell_of_unsaid: bool,
 }
@@ -53,7 +53,7 @@ const ALL: Rules = Rules {
     report_copies: true,
     tell_of_unsaid: true,
 };
-/// Only notices: no requests because time has passed.
+/// Only notices: no requests after a time limit.
 const NOTICES: Rules = Rules { ask_when_silent: false, ..ALL };
 /// Version 0.1.
 const OLD: Rules = Rules {
@@ -64,7 +64,7 @@ const OLD: Rules = Rules {
     report_acks: false,
     ..NOTICES
 };
-/// Only time: peers are not told about losses, and no requests are sent at once.
+/// Only time limits: peers get no notice of losses, and no requests are sent at once.
 const SILENCE: Rules = Rules { again_on_loss: false, answer_by_route: true, ask_when_silent: true, ..OLD };
 
 const JOB: JobId = JobId(1);
@@ -85,8 +85,8 @@ impl Random {
 
 type Frame = (FrameHeader, Vec<u8>);
 
-/// Numbers to be sent, each with the length of its frame. Those of a share have its number above their own, and
-/// [`SHARED`].
+/// Numbers to send, each with the length of its frame. Those of a share have [`SHARED`] and the share's number in their
+/// upper bits.
 #[derive(Clone, Debug, Default)]
 struct Numbers(VecDeque<(u64, u32)>);
 
@@ -146,11 +146,11 @@ enum Item {
 struct Wire {
     ends: [Node; 2],
     up: bool,
-    /// Towards each end, in order, with the time of arrival.
+    /// Items towards each end, in order, with their times of arrival.
     queues: [VecDeque<(u64, Item)>; 2],
-    /// When each end notices that it is cut; `None`: it knows, or it is not cut.
+    /// Time at which each end notices that it is cut; `None`: the end knows, or it is not cut.
     notices: [Option<u64>; 2],
-    /// Whether each end believes it to be open.
+    /// True for each end that believes it to be open.
     known: [bool; 2],
     back: u64,
 }
@@ -167,9 +167,9 @@ struct World {
     /// Numbers received from a peer, by receiver and sender.
     came: BTreeMap<(usize, usize), Vec<u64>>,
     gateways: Vec<usize>,
-    /// A node that takes nothing of what arrives, which nobody notices.
+    /// A node that reads nothing, without anybody noticing.
     frozen: Option<Node>,
-    /// `Many` frames that were sent, and data frames.
+    /// Number of `Many` frames sent, and of data frames.
     many: u64,
     data: u64,
     /// Chance in a thousand that a gateway refuses a data frame.
@@ -222,7 +222,7 @@ impl Carrier<Frame, Numbers> for Out {
     }
 }
 
-/// How a world is made.
+/// The parameters of a world.
 struct Shape {
     /// Gateways of each site.
     gateways: Vec<usize>,
@@ -317,7 +317,7 @@ impl World {
     fn send(&mut self, from: Node, wire: usize, item: Item) {
         let at = self.now + 1 + self.random.below(self.delay);
         let wire = &mut self.wires[wire];
-        // What is written to a cut connection is lost, and the writer does not know yet.
+        // An item written to a cut connection is lost, and the writer does not know yet.
         if wire.up {
             let queue = &mut wire.queues[usize::from(wire.ends[0] == from)];
             let last = queue.back().map_or(0, |(at, _)| *at);
@@ -325,7 +325,7 @@ impl World {
         }
     }
 
-    /// Whether a node believes a connection to be open.
+    /// Returns true if a node believes a connection to be open.
     fn knows(&self, node: Node, wire: usize) -> bool {
         self.wires[wire].known[usize::from(self.wires[wire].ends[1] == node)]
     }
@@ -340,7 +340,7 @@ impl World {
         }
     }
 
-    /// Breaks something: a connection, or all of a gateway. Never the last connection of a member, because then
+    /// Breaks a connection, or all connections of a gateway. Never the last connection of a member, because then
     /// everything is lost.
     fn breaks(&mut self) {
         let (site, gateway) = (self.random.below(self.gateways.len() as u64) as usize, self.random.below(3) as usize);
@@ -362,7 +362,7 @@ impl World {
         }
     }
 
-    /// The trunks of a gateway to a site that it believes to be open, its partner's first.
+    /// A gateway's trunks to a site that it believes to be open, its partner's first.
     fn trunks(&self, site: usize, gateway: usize, to: usize) -> Vec<usize> {
         let node = Node::Gateway(site, gateway);
         let mut open: Vec<(usize, usize)> = (0..self.gateways[to])
@@ -384,7 +384,7 @@ impl World {
         }
     }
 
-    /// A node notices that a connection is cut, or that it is back.
+    /// A node notices that a connection is cut, or is back.
     fn changed(&mut self, node: Node, wire: usize, up: bool) {
         let other = self.wires[wire].ends[usize::from(self.wires[wire].ends[0] == node)];
         match (node, other) {
@@ -432,7 +432,7 @@ impl World {
         }
         let to = usize::from(header.to.site.0);
         if to != site {
-            // Without a trunk the frame is lost; members have been told, and retransmit it.
+            // Without a trunk the frame is lost; members have had notice, and retransmit it.
             if let Some(trunk) = self.trunks(site, gateway, to).first() {
                 self.send(node, *trunk, Item::Frame((header, payload)));
             }
@@ -456,7 +456,7 @@ impl World {
         }
     }
 
-    /// As a gateway does it, with the same code for blocks and headers.
+    /// Copies a `Many` frame as a gateway does, with the same code for blocks and headers.
     fn copy(&mut self, (site, gateway): (usize, usize), header: &FrameHeader, payload: &[u8]) {
         let (node, at) = (Node::Gateway(site, gateway), SiteId(site as u16));
         let (block, data) = Block::split(payload, at, header.from.site).unwrap();
@@ -513,7 +513,7 @@ impl World {
         self.members.iter().position(|(me, _)| *me == Identity { site, slot }).unwrap()
     }
 
-    /// Returns whether there is a way to the root.
+    /// Sends a report to the root. Returns true if there is a path to it.
     fn report(&mut self, (site, gateway): (usize, usize), report: Frame) -> bool {
         let node = Node::Gateway(site, gateway);
         let root = usize::from(report.0.to.site.0);
@@ -555,7 +555,7 @@ impl World {
         }
     }
 
-    /// Why a storm stalls, for a person who investigates one.
+    /// Prints the state of a stalled storm, for a person who investigates it.
     #[allow(clippy::print_stderr, reason = "a person asked for it")]
     fn describe(&self, sent: &BTreeMap<(usize, usize), u64>) {
         let came: Vec<_> = self.came.iter().map(|(pair, came)| (pair, came.len(), sent.get(pair))).collect();
@@ -593,7 +593,7 @@ impl World {
         eprintln!("{text}now {}", self.now);
     }
 
-    /// Every member has heard of every other.
+    /// Makes every member know all members of other sites.
     fn introduce(&mut self) {
         let everybody: Vec<Identity> = self.members.iter().map(|(me, _)| *me).collect();
         for (me, talk) in &mut self.members {
@@ -603,7 +603,7 @@ impl World {
         }
     }
 
-    /// Queues a frame of its own for one member, with the next number between the two.
+    /// Queues a frame from one member for another, with the pair's next number.
     fn send_one(&mut self, from: usize, to: usize, next: &mut u64) {
         let length = 8 + self.random.below(1500) as u32;
         let peer = self.members[to].0;
@@ -634,7 +634,7 @@ impl World {
             if !wire.up && wire.known == [false; 2] && wire.back <= self.now {
                 (wire.up, wire.known) = (true, [true; 2]);
                 let ends = wire.ends;
-                // A gateway knows of a member before the member knows of it.
+                // A gateway knows of a member before the member knows of the gateway.
                 [ends[1], ends[0]].into_iter().for_each(|node| self.changed(node, at, true));
             }
         }

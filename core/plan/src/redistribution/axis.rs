@@ -1,31 +1,31 @@
-//! How one axis of an array is spread over the processes along it.
+//! The distribution of one axis of an array over the processes along it.
 
 use crate::redistribution::pattern::{Pattern, Run};
 use serde::{Deserialize, Serialize};
 
-/// How the indices of an axis are spread over processes, which are numbered from 0 along it.
+/// The distribution of an axis's indices over processes, which are numbered from 0 along the axis.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Axis {
-    /// One process along the axis, which owns all of it.
+    /// One process along the axis owns all of it.
     Whole,
-    /// Consecutive indices each. `sizes`: how many each process owns; `None`: `ceil(n / over)` for all but the last
-    /// ones, as in High Performance Fortran and MPI's darray.
+    /// Each process owns consecutive indices. `sizes` gives the number for each process. With `None`, each owns `ceil(n
+    /// / over)`, the last ones fewer, as in High Performance Fortran and MPI's darray.
     Block { over: u32, sizes: Option<Vec<u64>> },
-    /// Blocks dealt out in turn, the first one to process `first`. A process keeps its blocks one after the other, as
-    /// in ScaLAPACK.
+    /// Blocks are dealt out in turn, the first one to process `first`. A process stores its blocks one after the other,
+    /// as in ScaLAPACK.
     Cyclic { over: u32, block: u64, first: u32 },
-    /// The indices that each process owns, in the order in which it keeps them.
+    /// The indices that each process owns, in their order in its memory.
     Lists(Vec<Vec<u64>>),
 }
 
-/// Copies of neighbouring indices that a process keeps around its own, of which it is not the owner. It has room for
-/// all of them, also where the array ends.
+/// Copies of neighbouring indices that other processes own. A process has memory for the whole halo, even past the ends
+/// of the array.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Halo {
-    /// How many before the first index, and after the last one.
+    /// The number of indices before the first own index; `after` counts those after the last one.
     pub before: u64,
     pub after: u64,
-    /// Whether the first index of the axis follows the last one.
+    /// True if the first index of the axis follows the last one.
     pub periodic: bool,
 }
 
@@ -36,7 +36,7 @@ impl Halo {
 }
 
 impl Axis {
-    /// How many processes there are along the axis.
+    /// The number of processes along the axis.
     pub fn over(&self) -> u32 {
         match self {
             Axis::Whole => 1,
@@ -45,7 +45,7 @@ impl Axis {
         }
     }
 
-    /// Whether each process owns consecutive indices.
+    /// True if each process owns consecutive indices.
     pub(crate) fn is_block(&self) -> bool {
         matches!(self, Axis::Whole | Axis::Block { .. })
     }
@@ -57,12 +57,12 @@ pub(crate) struct Spread {
     pub axis: Axis,
     pub extent: u64,
     pub halo: Halo,
-    /// Of a block axis: where each process's indices begin, and where the last one's end.
+    /// For a block axis: the first index of each process, then the end of the last process's block.
     cuts: Vec<u64>,
 }
 
 impl Spread {
-    /// The axis fits the extent.
+    /// Spreads an axis of this extent. The caller has checked that the axis fits the extent.
     pub(crate) fn new(axis: Axis, extent: u64, halo: Halo) -> Spread {
         let over = u64::from(axis.over());
         let cuts = match &axis {
@@ -83,7 +83,7 @@ impl Spread {
         Spread { axis, extent, halo, cuts }
     }
 
-    /// What a process owns, at the local indices that it has with its halo.
+    /// The indices that a process owns, with their local indices counted from the start of its halo.
     pub(crate) fn owned(&self, process: u32) -> Pattern {
         match &self.axis {
             Axis::Whole | Axis::Block { .. } => {
@@ -93,7 +93,7 @@ impl Spread {
             }
             Axis::Cyclic { over, block, first } => {
                 let over = u64::from(*over);
-                // No more than everything is in a block.
+                // A block holds at most the whole axis.
                 let block = (*block).min(self.extent.max(1));
                 let turn = (u64::from(process) + over - u64::from(*first)) % over;
                 let run = Run { at: turn.saturating_mul(block), length: block, local: 0, step: 1 };
@@ -103,7 +103,7 @@ impl Spread {
         }
     }
 
-    /// What a process holds: what it owns, and its halo.
+    /// The indices that a process holds: its own and those of its halo.
     pub(crate) fn held(&self, process: u32) -> Pattern {
         if self.halo.width() == 0 {
             return self.owned(process);
@@ -115,7 +115,7 @@ impl Spread {
         let extent = self.extent as i64;
         let (from, to) = (start as i64 - self.halo.before as i64, end as i64 + self.halo.after as i64);
         let mut runs = Vec::new();
-        // Each turn around the axis that the halo reaches.
+        // Each wrap around the axis that the halo reaches.
         for turn in from.div_euclid(extent)..=(to - 1).div_euclid(extent) {
             if turn != 0 && !self.halo.periodic {
                 continue;
@@ -149,13 +149,13 @@ impl Spread {
         }
     }
 
-    /// The first index of a process's block, and the one after its last.
+    /// The first index of a process's block, and the index after its last one.
     fn block(&self, process: u32) -> (u64, u64) {
         (self.cuts[process as usize], self.cuts[process as usize + 1])
     }
 }
 
-/// Indices of each process of a block axis without sizes, but for the last ones.
+/// The number of indices of each process of a block axis without sizes; the last processes may have fewer.
 fn each(extent: u64, over: u32) -> u64 {
     extent.div_ceil(over.into()).max(1)
 }

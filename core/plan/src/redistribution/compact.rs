@@ -1,9 +1,9 @@
-//! Long lists of runs in few bytes: each run as its difference from the one before, in numbers that take a byte for 7
-//! bits (LEB128). A run of elements that are anywhere then takes two or three bytes rather than 24.
+//! Compact lists of runs: each run is encoded as its difference from the one before, in numbers of one byte per 7 bits
+//! (LEB128). A run of scattered elements then takes two or three bytes instead of 24.
 
 use crate::redistribution::directory::{MOST, Segment, Span};
 
-/// Appends a number.
+/// Appends a number in LEB128.
 pub fn write(out: &mut Vec<u8>, mut number: u64) {
     while number > 0x7f {
         out.push(number as u8 | 0x80);
@@ -12,7 +12,7 @@ pub fn write(out: &mut Vec<u8>, mut number: u64) {
     out.push(number as u8);
 }
 
-/// Takes the next number off; `None`: there is none, or it has more than 64 bits.
+/// Reads and removes the next number; `None` if there is none, or it has more than 64 bits.
 #[inline]
 pub fn read(bytes: &mut &[u8]) -> Option<u64> {
     let mut number = 0;
@@ -31,17 +31,17 @@ pub fn read(bytes: &mut &[u8]) -> Option<u64> {
     None
 }
 
-/// Small numbers for differences that are small either way.
+/// Maps differences of small magnitude, positive or negative, to small numbers.
 pub fn zigzag(difference: i64) -> u64 {
     ((difference << 1) ^ (difference >> 63)) as u64
 }
 
-/// The other way round.
+/// The inverse of [`zigzag`].
 pub fn unzigzag(number: u64) -> i64 {
     (number >> 1) as i64 ^ -((number & 1) as i64)
 }
 
-/// Spans in any order; those with ascending elements take the least.
+/// Compact spans in any order; ascending elements take the fewest bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Spans {
     bytes: Vec<u8>,
@@ -49,7 +49,7 @@ pub struct Spans {
     elements: u64,
 }
 
-/// The span before: the next one begins near its end, and most likely is as long.
+/// The previous span: the next one begins near its end and most likely has the same length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Before {
     end: u64,
@@ -64,12 +64,12 @@ impl Default for Before {
 }
 
 impl Spans {
-    /// Appends a span of an array that has not more elements than [`super::directory::MOST`].
+    /// Appends a span of an array that has at most [`super::directory::MOST`] elements.
     pub fn push(&mut self, span: Span) {
         let Before { end, length, layer } = self.last;
         let differs = (span.length, span.layer) != (length, layer);
         let ahead = zigzag(span.start.wrapping_sub(end) as i64);
-        // The lowest bit says whether length and layer follow.
+        // The lowest bit is set if length and layer follow.
         write(&mut self.bytes, ahead << 1 | u64::from(differs));
         if differs {
             write(&mut self.bytes, span.length);
@@ -79,7 +79,7 @@ impl Spans {
         self.elements += span.length;
     }
 
-    /// The spans in the order in which they were appended.
+    /// The spans in the order of appending.
     pub fn iter(&self) -> Iter<'_> {
         Iter { bytes: &self.bytes, before: Before::default() }
     }
@@ -88,17 +88,17 @@ impl Spans {
         self.bytes.is_empty()
     }
 
-    /// How many elements they have together.
+    /// The number of elements in all spans together.
     pub fn elements(&self) -> u64 {
         self.elements
     }
 
-    /// To be sent.
+    /// The encoded bytes, to send to another process.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// As they were sent, if they are spans of an array of at most [`super::directory::MOST`] elements.
+    /// Decodes received bytes; `None` if they are not spans of an array of at most [`super::directory::MOST`] elements.
     pub fn received(bytes: Vec<u8>) -> Option<Spans> {
         let (mut spans, mut elements) = (Iter { bytes: &bytes, before: Before::default() }, 0u64);
         for span in &mut spans {
@@ -109,7 +109,7 @@ impl Spans {
         (left == 0).then_some(Spans { bytes, last, elements })
     }
 
-    /// Lets go of memory that further spans would take.
+    /// Frees memory reserved for further spans.
     pub fn shrink(&mut self) {
         self.bytes.shrink_to_fit();
     }
@@ -123,7 +123,7 @@ impl FromIterator<Span> for Spans {
     }
 }
 
-/// See [`Spans::iter`].
+/// The iterator of [`Spans::iter`].
 #[derive(Clone, Debug)]
 pub struct Iter<'a> {
     bytes: &'a [u8],
@@ -134,7 +134,7 @@ impl Iterator for Iter<'_> {
     type Item = Span;
 
     fn next(&mut self) -> Option<Span> {
-        // What cannot be read stays where it is.
+        // On failure the bytes stay unread.
         let mut bytes = self.bytes;
         let code = read(&mut bytes)?;
         let Before { end, mut length, mut layer } = self.before;
@@ -153,22 +153,22 @@ impl Iterator for Iter<'_> {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Segments {
     bytes: Vec<u8>,
-    /// Of every [`EACH`]th one: its first element, what comes before it, and where its bytes begin.
+    /// For every [`EACH`]th segment: its first element, the segment before it, and the offset of its bytes.
     index: Vec<(u64, Segment, usize)>,
     count: usize,
     last: Segment,
 }
 
-/// Segments that are read at most to find one.
+/// The most segments read to find one.
 const EACH: usize = 64;
 
 impl Segments {
-    /// The first element behind the last one.
+    /// The element after the last segment.
     pub(crate) fn end(&self) -> u64 {
         self.last.start + self.last.length
     }
 
-    /// Appends a segment that begins at [`Segments::end`] or behind it.
+    /// Appends a segment that begins at [`Segments::end`] or after it.
     pub(crate) fn push(&mut self, segment: Segment) {
         if self.count.is_multiple_of(EACH) {
             self.index.push((segment.start, self.last, self.bytes.len()));
@@ -193,7 +193,7 @@ impl Segments {
         self.read_on(Segment::default(), 0)
     }
 
-    /// Those that end behind this element.
+    /// The segments that end after this element.
     pub(crate) fn from(&self, element: u64) -> impl Iterator<Item = Segment> + '_ {
         let at = self.index.partition_point(|(start, ..)| *start <= element).saturating_sub(1);
         let (_, before, begin) = self.index.get(at).copied().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Layouts as programs tell them each other.
+//! Layouts as programs send them to each other.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,8 +6,8 @@ use crate::redistribution::axis::{Axis, Halo};
 use crate::redistribution::grid::Grid;
 use crate::redistribution::layout::{Layout, LayoutError, Order};
 
-/// A layout that may come from elsewhere: not checked yet. Look at [`Description::processes`] before
-/// [`Description::layout`], which takes memory for each process along an axis.
+/// A layout from another program, not checked yet. Check [`Description::processes`] before calling
+/// [`Description::layout`], which allocates memory for each process along an axis.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Description {
     shape: Vec<u64>,
@@ -31,16 +31,16 @@ impl Description {
         &self.shape
     }
 
-    /// How many processes it is for; `None`: more than can be numbered.
+    /// The number of processes of the layout; `None` if it exceeds `u32::MAX`.
     pub fn processes(&self) -> Option<u32> {
         let along = self.axes.iter().try_fold(1u32, |all, (axis, _)| all.checked_mul(axis.over()))?;
         Some(along.max(self.grid.processes()?))
     }
 
-    /// The layout.
+    /// Checks the description and builds the layout.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// [`LayoutError`] if the description is not valid.
     pub fn layout(self) -> Result<Layout, LayoutError> {
         let (axes, halos): (Vec<Axis>, Vec<Halo>) = self.axes.into_iter().unzip();
         let mut layout = Layout::new(self.shape, axes)?;

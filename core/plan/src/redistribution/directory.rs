@@ -1,9 +1,10 @@
-//! What goes from whom to whom where each process knows its own part of a layout alone: any elements, in any order.
+//! A directory that finds the messages between processes if each process knows only its own part of a layout: any
+//! elements, in any order.
 //!
-//! Elements are numbered row-major over the array. The numbers are shared out among *keepers* in equal ranges. Each
-//! process tells each keeper what it has, or wants, of the keeper's range; the keepers match both, and tell the
-//! processes. So nobody needs memory for more than its own part of the array and one keeper's range (a distributed
-//! directory: Pinar and Hendrickson, "Communication Support for Adaptive Computation", 2001).
+//! Elements are numbered row-major over the array. The numbers are split among *keepers* in equal ranges. Each process
+//! sends each keeper the elements of the keeper's range that it has or wants; the keepers match both and send the
+//! matches to the processes. So each process needs memory only for its own part of the array and one keeper's range (a
+//! distributed directory: Pinar and Hendrickson, "Communication Support for Adaptive Computation", 2001).
 
 use std::cmp::Reverse;
 use std::collections::binary_heap::PeekMut;
@@ -21,20 +22,20 @@ pub const MOST: u64 = 1 << 62;
 /// Consecutive elements that a process has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Segment {
-    /// The number of the first one in the array.
+    /// The number of the first element in the array.
     pub start: u64,
     pub length: u64,
-    /// Where the first one is in the process's part: its number there, row-major.
+    /// The row-major number of the first element in the process's part.
     pub local: u64,
 }
 
-/// Consecutive elements, as told to keepers and by them.
+/// Consecutive elements, as sent to keepers and by them.
 ///
-/// A process may want an element for several places, as with periodic halos. Its segments are in as few *layers* as are
-/// needed for no two in one layer to overlap.
+/// A process may want an element for several places, as with periodic halos. Its segments are sorted into *layers*, as
+/// few as possible, so that no two segments of a layer overlap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Span {
-    /// Of the process that receives.
+    /// The layer of the receiving process.
     pub layer: u64,
     pub start: u64,
     pub length: u64,
@@ -47,7 +48,7 @@ pub struct Part {
     elements: u64,
 }
 
-/// Why parts do not make an array, or not the wanted one.
+/// Reasons why the parts do not form the array that the targets want.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum DirectoryError {
@@ -64,10 +65,10 @@ pub enum DirectoryError {
 }
 
 impl Part {
-    /// A part with these segments of an array of this many elements.
+    /// A part made of these segments. `elements` is the number of elements of the array.
     ///
     /// # Errors
-    /// A segment is not in the array.
+    /// A segment lies outside the array.
     pub fn new(mut segments: Vec<Segment>, elements: u64) -> Result<Part, DirectoryError> {
         segments.retain(|segment| segment.length > 0);
         for Segment { start, length, .. } in &segments {
@@ -89,7 +90,8 @@ impl Part {
         Ok(Part { layers, elements })
     }
 
-    /// What a process of a layout owns, or all that it holds. Of several copies only the first one owns anything.
+    /// The part of a layout's process: the elements it owns if `owned` is true, otherwise all that it holds. Among
+    /// copies only the first one owns elements.
     ///
     /// # Errors
     /// The array has too many elements.
@@ -99,7 +101,7 @@ impl Part {
         if shape.contains(&0) || (owned && layout.grid().copy(process) > 0) {
             return Part::new(Vec::new(), elements);
         }
-        // The places of elements along the axes so far: their numbers in the array and in the part.
+        // The elements along the axes so far: their numbers in the array and in the part.
         let mut segments = vec![Segment { start: 0, length: 1, local: 0 }];
         for (axis, extent) in layout.shape().iter().enumerate() {
             let place = layout.grid().place(process, axis);
@@ -123,12 +125,12 @@ impl Part {
         Part::new(segments, elements)
     }
 
-    /// How many elements.
+    /// The number of elements.
     pub fn count(&self) -> u64 {
         self.layers.iter().flat_map(Segments::iter).map(|segment| segment.length).sum()
     }
 
-    /// What each of this many keepers is told.
+    /// The spans to send to each keeper; `keepers` is their number.
     pub fn told(&self, keepers: u32) -> Vec<Spans> {
         let mut told = vec![Spans::default(); keepers as usize];
         let each = self.elements.div_ceil(keepers.max(1).into()).max(1);
@@ -154,8 +156,8 @@ impl Part {
         told
     }
 
-    /// Where the elements of a message are in the part, in the order of the message: first ones and counts. `spans`:
-    /// what the keepers said of one peer, in any order. A process that sends has one layer.
+    /// The places of a message's elements in the part, in message order: first places and counts. `spans` are the spans
+    /// that the keepers sent for one peer, in any order. A sending process has one layer.
     pub fn places(&self, spans: &Spans, sends: bool) -> Vec<(u64, u64)> {
         let mut spans: Vec<Span> = spans.iter().collect();
         spans.sort_unstable();
@@ -175,18 +177,19 @@ impl Part {
     }
 }
 
-/// Finds out which elements of a keeper's range go from whom to whom, and calls `found` with the process of the source,
-/// that of the target, and the elements: these ascend. Beside what it is given it needs memory for each process only.
+/// Matches the owned and wanted elements of a keeper's range. Calls `found` with the source process, the target process
+/// and the elements, in ascending order of elements. Apart from its input, its memory grows only with the number of
+/// processes.
 ///
 /// # Errors
-/// An element has two owners, or is wanted and has none; what was found before is of no use then.
+/// An element has two owners, or a wanted element has none. Discard all matches reported before.
 pub fn matched(
     sources: &[(u32, Spans)],
     targets: &[(u32, Spans)],
     found: &mut dyn FnMut(u32, u32, Span),
 ) -> Result<(), DirectoryError> {
     let mut owned = Ascending::new(sources);
-    // Those that later targets may want as well, because these begin no earlier: with their owners.
+    // Owned spans that later targets may still want, with their owners. Later targets begin no earlier.
     let mut near: VecDeque<(Span, u32)> = VecDeque::new();
     let mut before: Option<(u64, u32)> = None;
     let mut next = |near: &mut VecDeque<(Span, u32)>| {
@@ -206,7 +209,7 @@ pub fn matched(
     for (Span { layer, start, length }, target) in Ascending::new(targets) {
         let (mut at, end) = (start, start + length);
         loop {
-            // The last one stays: it says how far the owned ones have been read.
+            // The last span stays: it marks how far the owned spans have been read.
             while near.len() > 1 && near.front().is_some_and(|(span, _)| span.start + span.length <= start) {
                 near.pop_front();
             }
@@ -232,7 +235,7 @@ pub fn matched(
             return Err(DirectoryError::NoOwner { element: at, process: target });
         }
     }
-    // What nobody wants may have two owners.
+    // Check the unwanted rest for elements with two owners.
     loop {
         near.clear();
         next(&mut near)?;
@@ -242,14 +245,14 @@ pub fn matched(
     }
 }
 
-/// Spans of several processes by ascending first elements.
+/// Iterates over the spans of several processes by ascending first element.
 struct Ascending<'a> {
-    /// The next span of each stream, and where what follows is. A stream ascends.
+    /// The next span of each stream; each stream ascends. `rest` holds the spans that follow.
     next: BinaryHeap<Reverse<Next>>,
     rest: Vec<Peekable<Iter<'a>>>,
 }
 
-/// By first elements, because these come first here.
+/// The derived order compares `start` first because it is the first field.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Next {
     start: u64,
@@ -269,7 +272,7 @@ impl<'a> Ascending<'a> {
     fn new(all: &'a [(u32, Spans)]) -> Ascending<'a> {
         let (mut next, mut rest) = (BinaryHeap::new(), Vec::new());
         for (process, spans) in all {
-            // A stream ends where the next span begins before the end of the last one, as that of another layer may.
+            // A stream ends if the next span begins before the end of the last one, as a span of another layer may.
             let mut spans = spans.iter();
             let mut end = None;
             loop {
@@ -302,10 +305,10 @@ impl Iterator for Ascending<'_> {
     }
 }
 
-/// The elements of an array of this shape.
+/// The number of elements of an array of this shape.
 ///
 /// # Errors
-/// More than can be numbered.
+/// [`DirectoryError::TooMany`] if it exceeds [`MOST`].
 pub fn elements(shape: &[u64]) -> Result<u64, DirectoryError> {
     let all = shape.iter().try_fold(1u64, |all, extent| all.checked_mul(*extent));
     all.filter(|all| *all <= MOST).ok_or(DirectoryError::TooMany)
@@ -317,8 +320,8 @@ mod tests {
     use crate::redistribution::testing::{Case, Chance};
     use crate::redistribution::{Mapping, Transfer};
 
-    /// Parts of all processes, and who gets which element of whom: for each process of the target, the number in the
-    /// array behind each of its local places.
+    /// Runs the directory on the parts of all processes. Returns for each target process its local places, each with
+    /// the number in the array of the element that arrives there.
     fn moved(sources: &[Part], targets: &[Part], keepers: u32) -> Result<Vec<Vec<(u64, u64)>>, DirectoryError> {
         let told = |parts: &[Part], keeper: usize| -> Vec<(u32, Spans)> {
             (0..).zip(parts).map(|(process, part)| (process, part.told(keepers)[keeper].clone())).collect()
@@ -409,7 +412,7 @@ mod tests {
             for number in dice.shuffled(elements as usize) {
                 owned[dice.below(3) as usize].push(number as u64);
             }
-            // Of the wanted ones some are wanted twice, and some by nobody.
+            // Some elements are wanted twice, some not at all.
             let wanted: Vec<Vec<u64>> =
                 (0..4).map(|_| (0..dice.below(40)).map(|_| dice.below(elements)).collect()).collect();
             let sources: Vec<Part> = owned.into_iter().map(&mut part).collect();
@@ -446,7 +449,8 @@ mod tests {
         assert_eq!(elements(&[1 << 40, 1 << 40]), Err(DirectoryError::TooMany));
     }
 
-    /// Keepers and processes with 2,000 parts of 10^6 elements that alternate one by one: each has its share.
+    /// 1,000 processes and keepers with 10^6 elements that alternate one by one: each process sends every keeper one
+    /// span.
     #[test]
     fn nobody_has_more_than_its_share() {
         let (processes, elements) = (1000u64, 1_000_000u64);

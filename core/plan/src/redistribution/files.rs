@@ -1,17 +1,17 @@
-//! Files that each hold one process's part of an array, read as the files of another layout: which bytes of which file
-//! are where in a file that does not exist yet.
+//! Files that each hold one process's part of an array, read as the files of another layout: maps each element of a
+//! target's file, which need not exist yet, to its place in the sources' files.
 
 use thiserror::Error;
 
 use crate::redistribution::layout::{Layout, Order};
 
-/// Elements of a target's file that are together in a source's file too.
+/// Elements that are contiguous in a target's file and in a source's file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stretch {
-    /// The source's process and the first element's number in its file. `None`: room for halo beyond the array, which
-    /// is zero.
+    /// The source's process and the first element's number in its file. `None`: halo beyond the ends of the array,
+    /// which reads as zeros.
     pub from: Option<(u32, u64)>,
-    /// How many elements, at least 1.
+    /// The number of elements, at least 1.
     pub length: u64,
 }
 
@@ -20,7 +20,7 @@ pub struct Stretch {
 pub struct Files {
     from: Layout,
     to: Layout,
-    /// For each axis, who owns its indices in the source, by index.
+    /// For each axis, the owners of its indices in the source, in order of the indices.
     owners: Vec<Vec<Owned>>,
 }
 
@@ -33,7 +33,7 @@ struct Owned {
     local: u64,
 }
 
-/// Consecutive local indices of a target along an axis, and the part of the source that they are.
+/// Consecutive local indices of a target along an axis, and their place in the source.
 #[derive(Clone, Copy, Debug)]
 struct Segment {
     local: u64,
@@ -42,7 +42,7 @@ struct Segment {
     source: u64,
 }
 
-/// Why the files of one layout cannot be those of the other.
+/// Reasons why files of one layout cannot be read as files of the other.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum FilesError {
@@ -96,7 +96,7 @@ impl Files {
         File { files: self, segments: (0..shape.len()).map(along).collect(), shape, order }
     }
 
-    /// What a target's process holds along an axis, by its local indices.
+    /// The segments that a target's process holds along an axis, sorted by local index.
     fn along(&self, axis: usize, place: u32) -> Vec<Segment> {
         let mut segments = Vec::new();
         for run in self.to.held(axis, place).all().collect::<Vec<_>>() {
@@ -118,7 +118,7 @@ impl Files {
     }
 }
 
-/// How many elements the file of a layout's process has.
+/// The number of elements in the file of a layout's process.
 pub fn elements(layout: &Layout, process: u32) -> u64 {
     layout.local_shape(process).iter().product()
 }
@@ -129,17 +129,17 @@ pub struct File<'a> {
     files: &'a Files,
     segments: Vec<Vec<Segment>>,
     shape: Vec<u64>,
-    /// Axes, the one along which neighbours in the file are neighbours in the array first.
+    /// Axes from the fastest in the file to the slowest.
     order: Vec<usize>,
 }
 
 impl File<'_> {
-    /// Elements.
+    /// The number of elements.
     pub fn length(&self) -> u64 {
         self.shape.iter().product()
     }
 
-    /// What begins at an element of the file, as far as it is together. `None`: the file ends before it.
+    /// The contiguous stretch that begins at an element of the file; `None` past the end of the file.
     pub fn at(&self, element: u64) -> Option<Stretch> {
         if element >= self.length() {
             return None;
@@ -162,7 +162,7 @@ impl File<'_> {
             let at = segments.partition_point(|segment| segment.local + segment.length <= local[axis]);
             let found = segments.get(at).filter(|segment| segment.local <= local[axis]);
             let Some(segment) = found else {
-                // Nothing of the array is here: along the inner axis as far as something is, else the whole row.
+                // Halo beyond the array: up to the next segment on the inner axis, otherwise the rest of the row.
                 let next = segments.get(at).filter(|_| axis == inner).map_or(row, |next| next.local - local[inner]);
                 return Some(Stretch { from: None, length: next });
             };
@@ -185,7 +185,7 @@ mod tests {
     use super::*;
     use crate::redistribution::testing::Chance;
 
-    /// The contents of each process's file when every element is its own number in the array, from 1.
+    /// The contents of each process's file if every element holds its own number in the array, counted from 1.
     fn written(layout: &Layout) -> Vec<Vec<u64>> {
         let mut files = Vec::new();
         for process in 0..layout.processes() {

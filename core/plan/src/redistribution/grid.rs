@@ -1,4 +1,4 @@
-//! Where each process is along the axes of an array.
+//! The grid of processes: the place of each process along the axes of an array.
 
 use serde::{Deserialize, Serialize};
 
@@ -15,17 +15,17 @@ pub struct Grid {
 }
 
 impl Grid {
-    /// One dimension for each axis, with as many processes.
+    /// A grid with one dimension for each axis; `over` gives the number of processes along each.
     pub fn of(over: &[u32]) -> Grid {
         Grid { dimensions: over.to_vec(), axes: (0..over.len()).map(|axis| vec![axis]).collect() }
     }
 
-    /// All processes; `None` if there are more than can be numbered.
+    /// The number of processes; `None` if it exceeds `u32::MAX`.
     pub fn processes(&self) -> Option<u32> {
         self.dimensions.iter().try_fold(1u32, |all, some| all.checked_mul(*some))
     }
 
-    /// Processes along an axis; `None` if there are more than can be numbered, or no such dimension.
+    /// The number of processes along an axis; `None` if it exceeds `u32::MAX` or a dimension does not exist.
     pub(crate) fn along(&self, axis: usize) -> Option<u32> {
         self.axes[axis].iter().try_fold(1u32, |all, at| all.checked_mul(*self.dimensions.get(*at)?))
     }
@@ -35,22 +35,22 @@ impl Grid {
         (0..self.dimensions.len()).filter(|at| !self.axes.iter().flatten().any(|used| used == at)).collect()
     }
 
-    /// How many processes hold the same.
+    /// The number of processes that hold the same elements.
     pub(crate) fn copies(&self) -> u32 {
         self.spare().iter().map(|at| self.dimensions[*at]).product()
     }
 
-    /// The number of a process along an axis.
+    /// The place of a process along an axis.
     pub(crate) fn place(&self, process: u32, axis: usize) -> u32 {
         self.number(process, &self.axes[axis])
     }
 
-    /// Which copy a process is.
+    /// The number of the copy that a process is.
     pub(crate) fn copy(&self, process: u32) -> u32 {
         self.number(process, &self.spare())
     }
 
-    /// Row-major over these dimensions alone.
+    /// The row-major number of a process over these dimensions alone.
     fn number(&self, process: u32, dimensions: &[usize]) -> u32 {
         dimensions.iter().fold(0, |number, at| {
             let below: u32 = self.dimensions[at + 1..].iter().product();
@@ -58,7 +58,7 @@ impl Grid {
         })
     }
 
-    /// The process with these numbers along the axes, of this copy.
+    /// The process at these places along the axes that is this copy.
     pub(crate) fn process(&self, places: &[u32], copy: u32) -> u32 {
         let mut coordinates = vec![0; self.dimensions.len()];
         let spare = self.spare();

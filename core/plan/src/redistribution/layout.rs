@@ -1,4 +1,4 @@
-//! How an array is spread over processes.
+//! A layout: the distribution of an array over processes.
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -7,12 +7,12 @@ use crate::redistribution::axis::{Axis, Halo, Spread};
 use crate::redistribution::grid::Grid;
 use crate::redistribution::pattern::Pattern;
 
-/// Most axes of an array, as in NumPy.
+/// The most axes of an array, as in NumPy.
 const MOST_AXES: usize = 64;
-/// Most indices of an axis, so that sums of indices do not overflow.
+/// The most indices of an axis, so that sums of indices do not overflow.
 const MOST_INDICES: u64 = 1 << 40;
 
-/// The order of local elements in memory, where the program does not say otherwise.
+/// The default order of local elements in memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Order {
     /// The last axis is contiguous.
@@ -22,7 +22,7 @@ pub enum Order {
     Fortran,
 }
 
-/// How an array is spread over processes.
+/// A layout: the distribution of an array over processes.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Layout {
     shape: Vec<u64>,
@@ -31,7 +31,7 @@ pub struct Layout {
     order: Order,
 }
 
-/// What is wrong with a layout: the caller must describe it in another way.
+/// Reasons for rejecting a layout; the caller must describe it differently.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum LayoutError {
@@ -77,7 +77,7 @@ impl Layout {
     /// An array of this shape, with one dimension of the process grid for each axis; ranks are row-major over it.
     ///
     /// # Errors
-    /// What is wrong with an axis.
+    /// [`LayoutError`] if an axis is not valid.
     pub fn new(shape: Vec<u64>, axes: Vec<Axis>) -> Result<Layout, LayoutError> {
         let count = shape.len();
         if count > MOST_AXES {
@@ -95,19 +95,19 @@ impl Layout {
         Ok(Layout { spreads: spreads.collect(), shape, grid, order: Order::C })
     }
 
-    /// The same with its processes in another order, or with copies.
+    /// The same layout with its processes in another order, or with copies.
     ///
     /// # Errors
-    /// The grid does not have the processes along each axis.
+    /// The grid is not valid, or its number of processes along an axis differs from the layout's.
     pub fn over(self, grid: Grid) -> Result<Layout, LayoutError> {
         check_grid(&grid, &self.spreads)?;
         Ok(Layout { grid, ..self })
     }
 
-    /// The same with a halo along an axis.
+    /// The same layout with a halo along an axis.
     ///
     /// # Errors
-    /// There is no such axis, or it cannot have one.
+    /// There is no such axis, the axis cannot have a halo, or the halo is too wide.
     pub fn with_halo(mut self, axis: usize, halo: Halo) -> Result<Layout, LayoutError> {
         let axes = self.spreads.len();
         let spread = self.spreads.get_mut(axis).ok_or(LayoutError::Axes { given: axis + 1, axes })?;
@@ -122,7 +122,7 @@ impl Layout {
         Ok(self)
     }
 
-    /// The same with local elements in this order.
+    /// The same layout with local elements in this order.
     pub fn in_order(self, order: Order) -> Layout {
         Layout { order, ..self }
     }
@@ -131,7 +131,7 @@ impl Layout {
         &self.shape
     }
 
-    /// How many axes the array has.
+    /// The number of axes of the array.
     pub fn axes(&self) -> usize {
         self.shape.len()
     }
@@ -152,20 +152,20 @@ impl Layout {
         self.order
     }
 
-    /// How many processes it is for.
+    /// The number of processes of the layout.
     pub fn processes(&self) -> u32 {
         self.grid.processes().unwrap_or(0)
     }
 
-    /// The shape of a process's local part, halos included. Where it has no index of an axis, the other axes keep their
-    /// lengths, as those of a slice of the array do.
+    /// The shape of a process's local part, halos included. If the process owns no index of an axis, that length is 0
+    /// and the other axes keep theirs, as in an empty slice.
     pub fn local_shape(&self, process: u32) -> Vec<u64> {
         let length = |(axis, spread): (usize, &Spread)| spread.local_length(self.grid.place(process, axis));
         self.spreads.iter().enumerate().map(length).collect()
     }
 
-    /// Distances between neighbouring elements of a process's local part along each axis, in bytes, if there is nothing
-    /// between them. `element`: in bytes.
+    /// Distances in bytes between neighbouring elements of a process's local part along each axis, for a part without
+    /// gaps. `element` is the size of an element in bytes.
     pub fn strides(&self, process: u32, element: usize) -> Vec<i64> {
         let shape = self.local_shape(process);
         let mut strides = vec![0; shape.len()];
@@ -181,7 +181,8 @@ impl Layout {
         strides
     }
 
-    /// The process that owns the element at an index, the first of its copies; `None`: there is no such index.
+    /// The process that owns the element at an index; if there are copies, the first one. `None` if the index does not
+    /// exist.
     pub fn owner(&self, index: &[u64]) -> Option<u32> {
         if index.len() != self.shape.len() || index.iter().zip(&self.shape).any(|(at, extent)| at >= extent) {
             return None;
@@ -190,12 +191,12 @@ impl Layout {
         Some(self.grid.process(&places?, 0))
     }
 
-    /// What the processes at a place along an axis own.
+    /// The indices of an axis that the processes at a place along it own.
     pub(crate) fn owned(&self, axis: usize, place: u32) -> Pattern {
         self.spreads[axis].owned(place)
     }
 
-    /// What they hold, halo included.
+    /// The indices that they hold, halo included.
     pub(crate) fn held(&self, axis: usize, place: u32) -> Pattern {
         self.spreads[axis].held(place)
     }
@@ -253,7 +254,7 @@ fn check_grid(grid: &Grid, spreads: &[Spread]) -> Result<(), LayoutError> {
     Ok(())
 }
 
-/// Each index is owned once.
+/// Checks that each index is owned exactly once.
 fn check_lists(axis: usize, lists: &[Vec<u64>], extent: u64) -> Result<(), LayoutError> {
     let owned = lists.iter().enumerate().flat_map(|(process, list)| list.iter().map(move |index| (*index, process)));
     let mut owned: Vec<(u64, usize)> = owned.collect();

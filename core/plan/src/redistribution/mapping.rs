@@ -1,14 +1,14 @@
-//! Which elements of one array go to which elements of another: parts of both, of the same shape.
+//! The mapping of elements of one array to elements of another: parts of both, of the same shape.
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::redistribution::layout::Layout;
 
-/// What is taken of an axis.
+/// The indices selected on an axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Pick {
-    /// One index; the part does not have the axis.
+    /// One index; the axis is dropped from the part.
     Index(u64),
     /// The indices `start`, `start + step`, …: `count` of them.
     Slice { start: u64, step: i64, count: u64 },
@@ -27,7 +27,7 @@ impl Pick {
         }
     }
 
-    /// The last index that is not in the axis, if there is any.
+    /// An index of the selection outside the axis, if there is one.
     fn outside(&self, extent: u64) -> Option<i128> {
         let ends = match *self {
             Pick::Index(at) => [i128::from(at); 2],
@@ -40,20 +40,20 @@ impl Pick {
     }
 }
 
-/// From which part of the source to which part of the target.
+/// A mapping from a part of the source to a part of the target.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Mapping {
-    /// What is taken of each axis of the source.
+    /// The selection on each axis of the source.
     pub from: Vec<Pick>,
-    /// Where it goes, for each axis of the target.
+    /// The selection on each axis of the target.
     pub to: Vec<Pick>,
-    /// For each axis of the target's part, which axis of the source's part it is: `[1, 0]` transposes.
+    /// For each axis of the target's part, the number of the matching axis of the source's part: `[1, 0]` transposes.
     pub order: Vec<usize>,
-    /// For each axis of the source's part, which of its positions comes first; those before it come last.
+    /// For each axis of the source's part, the position that comes first; the positions before it come last.
     pub shifts: Vec<u64>,
 }
 
-/// Why no elements can go this way: the caller must select others.
+/// Reasons for rejecting a mapping; the caller must select other elements.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum MappingError {
@@ -76,7 +76,7 @@ pub enum MappingError {
 }
 
 impl Mapping {
-    /// All of the source to all of the target.
+    /// Maps all of the source to all of the target.
     pub fn all(source: &Layout, target: &Layout) -> Mapping {
         let all = |layout: &Layout| layout.shape().iter().map(|extent| Pick::all(*extent)).collect();
         let axes = source.shape().len();

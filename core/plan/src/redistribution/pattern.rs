@@ -1,18 +1,18 @@
-//! Which positions along an axis a process holds, and where it keeps them: runs that repeat with a period.
+//! The positions along an axis that a process holds, and their places in its memory: runs that repeat with a period.
 //!
-//! A cyclic axis of a billion elements is one run here, and two such axes share a pattern with the least common
-//! multiple of their periods.
+//! A cyclic axis of a billion elements is one run here. The positions that two such axes share repeat with the least
+//! common multiple of their periods.
 
-/// Consecutive positions, and where they are in local memory.
+/// Consecutive positions and their local indices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Run {
     /// The first position.
     pub at: u64,
-    /// How many positions, at least 1.
+    /// The number of positions, at least 1.
     pub length: u64,
-    /// The local index of the first one.
+    /// The local index of the first position.
     pub local: i64,
-    /// From one position's local index to the next one's.
+    /// The difference between the local indices of neighbouring positions.
     pub step: i64,
 }
 
@@ -21,14 +21,14 @@ impl Run {
         self.at + self.length
     }
 
-    /// The part of the run in `from..to`, if there is any.
+    /// The part of the run in `from..to`, or `None` if it is empty.
     fn within(self, from: u64, to: u64) -> Option<Run> {
         let (at, end) = (self.at.max(from), self.end().min(to));
         let local = self.local + self.step * at.saturating_sub(self.at) as i64;
         (at < end).then(|| Run { at, length: end - at, local, step: self.step })
     }
 
-    /// The same `times` periods later.
+    /// The same run `times` periods later.
     fn later(self, times: u64, period: u64, advance: i64) -> Run {
         Run { at: self.at + times * period, local: self.local + times as i64 * advance, ..self }
     }
@@ -37,22 +37,22 @@ impl Run {
 /// The positions `0..extent` of an axis that one process holds.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Pattern {
-    /// Those of the first period, in ascending order.
+    /// The runs of the first period, in ascending order.
     runs: Vec<Run>,
-    /// At least 1.
+    /// The period in positions, at least 1.
     period: u64,
-    /// By how much local indices grow with each period.
+    /// The growth of local indices with each period.
     advance: i64,
     extent: u64,
 }
 
 impl Pattern {
-    /// These runs, which are in ascending order and within `0..extent`.
+    /// A pattern that does not repeat. The runs must be in ascending order and within `0..extent`.
     pub fn once(runs: Vec<Run>, extent: u64) -> Pattern {
         Pattern { runs, period: extent.max(1), advance: 0, extent }
     }
 
-    /// These runs again and again, as far as `extent`: local indices grow by `advance` with each `period`.
+    /// A pattern that repeats these runs up to `extent`: local indices grow by `advance` with each `period`.
     pub fn repeated(runs: Vec<Run>, period: u64, advance: i64, extent: u64) -> Pattern {
         if period >= extent {
             let runs = runs.into_iter().filter_map(|run| run.within(0, extent)).collect();
@@ -61,12 +61,12 @@ impl Pattern {
         Pattern { runs, period, advance, extent }
     }
 
-    /// How many positions the axis has, held by this process or not.
+    /// The number of positions of the axis, whether this process holds them or not.
     pub fn extent(&self) -> u64 {
         self.extent
     }
 
-    /// How many positions are held.
+    /// The number of positions held.
     pub fn count(&self) -> u64 {
         self.runs.iter().map(|run| repetitions(run.at, run.length, self.period, self.extent)).sum()
     }
@@ -85,15 +85,15 @@ impl Pattern {
             .filter_map(move |run| run.within(from, to))
     }
 
-    /// The first position that is held, and the one after the last, or a little later.
+    /// A range that contains all held positions; its end may lie after the last one.
     fn span(&self) -> Option<(u64, u64)> {
         let (first, last) = (self.runs.first()?, self.runs.iter().map(Run::end).max()?);
         Some((first.at, if self.period < self.extent { self.extent } else { last }))
     }
 
-    /// What is held of the positions `start`, `start + step`, … (`count` of them), which are renumbered from 0.
+    /// The held positions among `start`, `start + step`, … (`count` of them), renumbered from 0.
     ///
-    /// All of them are in the axis, and `step` is not 0.
+    /// All of these positions must be on the axis, and `step` must not be 0.
     pub fn select(&self, start: u64, step: i64, count: u64) -> Pattern {
         if count == 0 {
             return Pattern::once(Vec::new(), 0);
@@ -123,7 +123,7 @@ impl Pattern {
         Pattern::repeated(runs.collect(), period, self.advance * (step / common) as i64, count)
     }
 
-    /// The last position becomes the first.
+    /// The positions in reverse order: the last position becomes the first.
     fn reversed(&self) -> Pattern {
         let from = self.extent.saturating_sub(self.period);
         let mut runs: Vec<Run> = self.within(from, self.extent).collect();
@@ -135,7 +135,7 @@ impl Pattern {
         Pattern { runs, advance: -self.advance, ..*self }
     }
 
-    /// The position `shift` becomes the first, and those before it the last.
+    /// A rotation: the position `shift` becomes the first, and the positions before it come last.
     pub fn shifted(&self, shift: u64) -> Pattern {
         let shift = shift.checked_rem(self.extent).unwrap_or(0);
         if shift == 0 {
@@ -146,7 +146,7 @@ impl Pattern {
         Pattern::once(end.chain(begin).collect(), self.extent)
     }
 
-    /// Where a position is in local memory: everywhere it is held.
+    /// All local indices at which a position is held.
     pub fn locals(&self, at: u64) -> impl Iterator<Item = i64> + '_ {
         self.within(at, at.saturating_add(1)).map(|run| run.local)
     }
@@ -157,15 +157,15 @@ impl Pattern {
 pub struct SharedRun {
     pub at: u64,
     pub length: u64,
-    /// Local index of the first one at the process that sends, and from one to the next.
+    /// The sender's local index of the first position; `from_step` leads from one position to the next.
     pub from: i64,
     pub from_step: i64,
-    /// The same at the process that receives.
+    /// The receiver's local index of the first position; `to_step` leads from one position to the next.
     pub to: i64,
     pub to_step: i64,
 }
 
-/// The positions of an axis that go from one process to another, in the order in which they are sent.
+/// The positions of an axis that go from one process to another, in the order of sending.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Shared {
     runs: Vec<SharedRun>,
@@ -176,7 +176,7 @@ pub struct Shared {
 }
 
 impl Shared {
-    /// What `source` holds of what `target` wants. The source holds each position at most once.
+    /// The positions that `source` holds and `target` wants. The source must hold each position at most once.
     pub fn new(source: &Pattern, target: &Pattern) -> Shared {
         let extent = source.extent.min(target.extent);
         let overlap = source.span().zip(target.span()).is_some_and(|(one, other)| one.0 < other.1 && other.0 < one.1);
@@ -205,7 +205,7 @@ impl Shared {
         Shared { runs, period, from_advance: advance(source), to_advance: advance(target), extent }
     }
 
-    /// Whether the source holds anything that the target wants, without a list of it.
+    /// True if the source holds any position that the target wants. Does not list the positions.
     pub fn exists(source: &Pattern, target: &Pattern) -> bool {
         let common = gcd(source.period, target.period);
         let extent = source.extent.min(target.extent);
@@ -227,12 +227,12 @@ impl Shared {
         self.runs.is_empty()
     }
 
-    /// How many positions.
+    /// The number of positions.
     pub fn count(&self) -> u64 {
         self.runs.iter().map(|run| repetitions(run.at, run.length, self.period, self.extent)).sum()
     }
 
-    /// All of them, in the order in which they are sent.
+    /// All runs, in the order of sending.
     pub fn runs(&self) -> impl Iterator<Item = SharedRun> + Clone + '_ {
         (0..self.extent.div_ceil(self.period)).flat_map(move |times| {
             self.runs.iter().filter_map(move |run| {
@@ -246,7 +246,7 @@ impl Shared {
     }
 }
 
-/// How many of the positions `at..at + length`, repeated with this period, are below `extent`.
+/// The number of positions below `extent` among `at..at + length`, repeated with this period.
 fn repetitions(at: u64, length: u64, period: u64, extent: u64) -> u64 {
     if at >= extent {
         return 0;

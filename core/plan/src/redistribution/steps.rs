@@ -1,19 +1,19 @@
-//! In which order messages go, so that at each moment a process sends one and receives one.
+//! The order of messages, such that each process sends and receives at most one message in each step.
 //!
-//! Along each axis, places that share something form a bipartite graph, whose edges can be coloured with as many
-//! colours as its highest degree (König 1916). Messages are products of such edges, so the colours of their edges
-//! together number the steps: no two messages of a process have the same ones, at either end. There are as many steps
-//! as the process with the most messages has, if the places with most edges are on the same side along every axis. So
-//! there are where rows become columns: along one axis targets have the most edges and sources have one, along the
-//! other sources have the most and targets one. The colours of the two are then added, and begin again at the greater
-//! of their numbers. Otherwise there are more steps, and some processes pause in some. Each process colours the graphs
-//! of the axes, which are small, and never sees that of all processes.
+//! Along each axis, places that share elements form a bipartite graph, whose edges can be coloured with a number of
+//! colours equal to its highest degree (König 1916). A message is a product of such edges, so the colours of its edges
+//! together number its step: no two messages of a process get the same step, at either end. If the places with most
+//! edges are on the same side along every axis, the number of steps is the largest number of messages of any process.
+//! The same holds where rows become columns: along one axis targets have the most edges and sources have one, along the
+//! other sources have the most and targets one. The two colours are then added, modulo the greater of their numbers.
+//! Otherwise there are more steps, and some processes pause in some of them. Each process colours only the graphs of
+//! the axes, which are small, and never sees the graph of all processes.
 
 use std::collections::HashMap;
 
 use crate::redistribution::transfer::{End, Message, Transfer};
 
-/// The colours of one axis: as many as its highest degree.
+/// The colours of one axis. Their number is its highest degree.
 struct Colours {
     of: HashMap<(u32, u32), u32>,
     count: u32,
@@ -25,14 +25,14 @@ struct Colours {
 pub struct Steps<'a> {
     transfer: &'a Transfer,
     along: Vec<Colours>,
-    /// How many colours the axes have together along which sources have several edges, and the others.
+    /// The product of the colour counts over the axes where sources have the most edges, and over the other axes.
     counts: [u64; 2],
-    /// Along each axis either sources or targets have at most one edge.
+    /// True if along each axis either sources or targets have at most one edge.
     adds: bool,
 }
 
 impl<'a> Steps<'a> {
-    /// Colours the axes: in time that grows with the edges along each, times its places at worst.
+    /// Colours the axes. The time grows with the number of edges along each axis, at worst times its number of places.
     pub fn new(transfer: &'a Transfer) -> Steps<'a> {
         let along = (0..transfer.dimensions()).map(|dimension| {
             let (sources, targets) = transfer.places(dimension);
@@ -47,7 +47,7 @@ impl<'a> Steps<'a> {
         Steps { transfer, along, counts, adds }
     }
 
-    /// How many steps there are.
+    /// The number of steps.
     pub fn count(&self) -> u64 {
         let copies = u64::from(self.transfer.target().grid().copies());
         let [of_sources, of_targets] = self.counts;
@@ -82,13 +82,13 @@ impl<'a> Steps<'a> {
 }
 
 impl Colours {
-    /// Whether sources have the most edges.
+    /// True if sources have the most edges.
     fn is_of_sources(&self) -> bool {
         self.degrees[0] >= self.degrees[1]
     }
 
-    /// Colours edges one by one. Where the two ends of an edge have no free colour in common, the colours on the path
-    /// that alternates between a free one of each are exchanged, which frees one.
+    /// Colours edges one by one. If the two ends of an edge have no free colour in common, it swaps two colours along
+    /// the path that alternates between a free colour of each end, which frees one of them.
     fn new(sources: u32, targets: u32, edges: &[(u32, u32)]) -> Colours {
         let mut degrees = [vec![0u32; sources as usize], vec![0u32; targets as usize]];
         for (source, target) in edges {
@@ -121,7 +121,7 @@ impl Colours {
     }
 }
 
-/// Exchanges two colours on the path that begins at a target with an edge of colour `wanted`, which becomes free there.
+/// Swaps two colours along the path that begins at a target with an edge of colour `wanted`, which becomes free there.
 fn exchange(used: &mut [Vec<Vec<u32>>; 2], target: u32, wanted: usize, free: usize) {
     let (mut path, mut end, mut place, mut colour) = (Vec::new(), 1, target, wanted);
     loop {

@@ -1,17 +1,17 @@
-//! Random layouts and redistributions, for tests here and in crates that carry them out.
+//! Random layouts and redistributions, for tests here and in the crates that execute redistributions.
 
 use crate::redistribution::{Axis, Grid, Halo, Layout, Mapping, Order, Pick, Transfer};
 
-/// A generator of numbers (xorshift, Marsaglia 2003), so that a failure names its seed.
+/// A seeded random number generator (xorshift, Marsaglia 2003), so a failure can report its seed.
 pub struct Chance(u64);
 
 impl Chance {
-    /// The same numbers for the same seed.
+    /// A generator that gives the same numbers for the same seed.
     pub fn new(seed: u64) -> Chance {
         Chance(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
     }
 
-    /// A number below `end`, or 0.
+    /// A number below `end`; 0 if `end` is 0.
     pub fn below(&mut self, end: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -19,14 +19,14 @@ impl Chance {
         (self.0 >> 11) % end.max(1)
     }
 
-    /// The numbers `0..count` in any order.
+    /// The numbers `0..count` in random order.
     pub fn shuffled(&mut self, count: usize) -> Vec<usize> {
         let mut order: Vec<usize> = (0..count).collect();
         (1..count).rev().for_each(|at| order.swap(at, self.below(at as u64 + 1) as usize));
         order
     }
 
-    /// An axis of this extent.
+    /// A random axis of this extent.
     pub fn axis(&mut self, extent: u64) -> Axis {
         let over = 1 + self.below(4) as u32;
         match self.below(5) {
@@ -53,12 +53,12 @@ impl Chance {
         }
     }
 
-    /// A layout of this shape, and its halos.
+    /// A random layout of this shape, and its halos.
     pub fn layout(&mut self, shape: &[u64]) -> (Layout, Vec<Halo>) {
         let axes: Vec<Axis> = shape.iter().map(|extent| self.axis(*extent)).collect();
         let mut layout = Layout::new(shape.to_vec(), axes.clone()).unwrap();
         if self.below(2) == 0 {
-            // The dimensions of the grid in any order, and some that no axis uses.
+            // The dimensions of the grid in random order, with one that no axis uses.
             let order = self.shuffled(axes.len() + 1);
             let mut grid = Grid { dimensions: vec![0; order.len()], axes: Vec::new() };
             for (axis, at) in axes.iter().zip(&order) {
@@ -79,7 +79,7 @@ impl Chance {
         (layout.in_order(if self.below(2) == 0 { Order::C } else { Order::Fortran }), halos)
     }
 
-    /// `count` indices at equal distances in an axis that is just long enough, or a little longer.
+    /// `count` indices at equal distances in an axis that is exactly long enough or a little longer.
     fn slice(&mut self, count: u64) -> (Pick, u64) {
         let wide = 1 + self.below(3);
         let (before, after) = (self.below(4), self.below(4));
@@ -90,7 +90,7 @@ impl Chance {
         (Pick::Slice { start: before + wide * (count - 1), step: -(wide as i64), count }, extent)
     }
 
-    /// Parts of two arrays, and the shapes of these.
+    /// A random mapping between parts of two arrays, and the shapes of the arrays.
     pub fn mapping(&mut self, counts: &[u64]) -> (Mapping, Vec<u64>, Vec<u64>) {
         let order = self.shuffled(counts.len());
         let shifts = counts.iter().map(|count| self.below(2) * self.below(count + 2)).collect();
@@ -116,12 +116,12 @@ impl Chance {
 pub struct Case {
     pub transfer: Transfer,
     pub mapping: Mapping,
-    /// Of the source, and of the target.
+    /// The halos of the source and of the target.
     pub halos: [Vec<Halo>; 2],
 }
 
 impl Case {
-    /// Up to three axes that both parts have, some of them empty.
+    /// A random case. Both parts have up to three axes, some of them empty.
     pub fn new(chance: &mut Chance) -> Case {
         let dimensions = chance.below(4) as usize;
         let counts: Vec<u64> = (0..dimensions).map(|_| chance.below(9) * chance.below(8).min(1)).collect();

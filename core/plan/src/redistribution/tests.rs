@@ -1,12 +1,12 @@
-//! Redistributions of random layouts against what each element's index says.
+//! Redistributions of random layouts against the places computed from each element's index.
 
 use std::collections::HashMap;
 
 use super::testing::{Case, Chance};
 use super::*;
 
-/// What each local index along an axis stands for: an index of the array, and whether the process owns it. By the words
-/// that define each kind of axis, not by runs.
+/// For each local index along an axis: the array's index held there, and true if the process owns it; `None` past the
+/// array's ends. Computed from the definition of each kind of axis, without runs.
 fn slots(layout: &Layout, halo: &Halo, axis: usize, place: u32) -> Vec<Option<(u64, bool)>> {
     let extent = layout.shape()[axis];
     let owned: Vec<u64> = match layout.axis(axis) {
@@ -33,7 +33,8 @@ fn slots(layout: &Layout, halo: &Halo, axis: usize, place: u32) -> Vec<Option<(u
     before.chain(owned.iter().map(|at| Some((*at, true)))).chain(after).collect()
 }
 
-/// What each place in a process's memory stands for, in C order of its local part.
+/// For each place in a process's memory, in C order of its local part: the index of the element held there, and true if
+/// the process owns it.
 fn elements(layout: &Layout, halos: &[Halo], process: u32) -> Vec<Option<(Vec<u64>, bool)>> {
     let mut all = vec![Some((Vec::new(), true))];
     for (axis, halo) in halos.iter().enumerate() {
@@ -47,14 +48,14 @@ fn elements(layout: &Layout, halos: &[Halo], process: u32) -> Vec<Option<(Vec<u6
     all
 }
 
-/// Strides of a local part in C order: what the plan says must not depend on them.
+/// Strides of a local part in C order; the plan must not depend on them.
 fn strides(shape: &[u64]) -> Vec<i64> {
     let mut strides = vec![1; shape.len()];
     (1..shape.len()).rev().for_each(|axis| strides[axis - 1] = strides[axis] * shape[axis] as i64);
     strides
 }
 
-/// The places of a message's elements in local memory, in the order of the message.
+/// The places of a message's elements in local memory, in message order.
 fn places(message: &Message, shape: &[u64]) -> Vec<usize> {
     let mut places = Vec::new();
     message.for_each_piece(&strides(shape), &mut |piece| {
@@ -64,12 +65,12 @@ fn places(message: &Message, shape: &[u64]) -> Vec<usize> {
     places
 }
 
-/// The number of an element.
+/// The row-major number of an element.
 fn number(index: &[u64], shape: &[u64]) -> i64 {
     index.iter().zip(shape).fold(0, |number, (at, extent)| number * *extent as i64 + *at as i64)
 }
 
-/// The position of an index among those that are picked.
+/// The position of an index among the selected ones.
 fn position(pick: &Pick, at: u64) -> Option<u64> {
     let Pick::Slice { start, step, count } = *pick else { return None };
     (0..count).find(|k| start as i64 + step * *k as i64 == at as i64)
@@ -99,7 +100,7 @@ fn expected(mapping: &Mapping, index: &[u64]) -> Option<Vec<u64>> {
 }
 
 impl Case {
-    /// Runs it, and compares every place of the target's memory.
+    /// Runs the transfer and compares every place of the target's memory.
     fn check(&self) {
         let (source, target) = (self.transfer.source(), self.transfer.target());
         let mut in_flight: HashMap<(u32, u32), Vec<i64>> = HashMap::new();
@@ -107,7 +108,7 @@ impl Case {
             let elements = elements(source, &self.halos[0], process);
             let shape = source.local_shape(process);
             assert_eq!(shape.iter().product::<u64>(), elements.len() as u64);
-            // What is only in a halo must not be sent.
+            // Elements that are only in a halo must not be sent.
             let held = |element: &Option<(Vec<u64>, bool)>| match element {
                 Some((index, true)) => number(index, source.shape()),
                 _ => -7,
@@ -138,7 +139,7 @@ impl Case {
         assert!(in_flight.is_empty(), "all that is sent is awaited: {:?}", in_flight.keys());
     }
 
-    /// Checks that no process has two messages in one step, and that both ends agree about it.
+    /// Checks that no process has two messages in one step, and that both ends agree on the step.
     fn check_steps(&self) {
         let (steps, transfer) = (Steps::new(&self.transfer), &self.transfer);
         let (mut at_ends, mut agreed, mut most) = (HashMap::new(), HashMap::new(), 0);
@@ -209,7 +210,7 @@ fn a_process_without_an_index_of_one_axis_keeps_the_lengths_of_the_others() {
         let columns = Layout::new(vec![4, 3], vec![Axis::Block { over: 2, sizes: None }, axis.clone()]).unwrap();
         assert_eq!(columns.local_shape(empty), [2, 0], "{axis:?}");
     }
-    // Nothing is around nothing.
+    // A process without rows has no halo.
     let rows = Layout::new(vec![3, 4], vec![Axis::Block { over: 4, sizes: None }, Axis::Whole]).unwrap();
     assert_eq!(rows.with_halo(0, halo).unwrap().local_shape(3), [0, 4]);
 }
@@ -250,7 +251,7 @@ fn rows_become_columns_in_as_many_steps_as_there_are_messages() {
         let transfer = Transfer::new(source.clone(), target.clone(), &Mapping::all(&source, &target)).unwrap();
         let steps = Steps::new(&transfer);
         assert_eq!(steps.count(), u64::from(rows.max(columns)));
-        // Not all begin with the same one.
+        // No two processes begin with the same message.
         let mut first: Vec<u64> = (0..rows).map(|row| steps.of(row, &transfer.sends(row)[0])).collect();
         first.sort_unstable();
         first.dedup();
@@ -271,7 +272,7 @@ fn plans_grow_with_neighbours_not_with_elements() {
     let steps = Steps::new(&transfer);
     let most = transfer.sends(0).len() as u64;
     assert!((most..2 * most).contains(&steps.count()), "{}, {most}", steps.count());
-    // One index each in turn, a trillion of them.
+    // A trillion indices, dealt out one at a time.
     let long = |over| Layout::new(vec![1 << 40], vec![dealt(over, 1)]).unwrap();
     let transfer = Transfer::new(long(6), long(4), &Mapping::all(&long(6), &long(4))).unwrap();
     let messages = transfer.sends(5);

@@ -1,16 +1,16 @@
-//! Layouts as a user types them: `4096x4096/8:block(4),whole`.
+//! Layouts in the text form that users type: `4096x4096/8:block(4),whole`.
 //!
-//! A shape, the bytes of an element, and for each axis how it is spread: `whole` or `*`, `block(P)`, `block(N+N+…)`
-//! the indices of each process, `cyclic(P,BLOCK)` or `cyclic(P,BLOCK,FIRST)`; `~K` or `~K+L` after `whole` and `block`
-//! is a halo of K indices before and L after (K, if L is left out). `:fortran` at the end means that the first axis is
-//! contiguous.
+//! The text gives a shape, the bytes of an element, and the distribution of each axis: `whole` or `*`, `block(P)`,
+//! `block(N+N+…)` with the number of indices of each process, `cyclic(P,BLOCK)` or `cyclic(P,BLOCK,FIRST)`; `~K` or
+//! `~K+L` after `whole` and `block` is a halo of K indices before and L after (K if L is left out). `:fortran` at the
+//! end makes the first axis contiguous.
 
 use thiserror::Error;
 
 use crate::redistribution::axis::{Axis, Halo};
 use crate::redistribution::layout::{Layout, LayoutError, Order};
 
-/// A text that is no layout.
+/// Reasons why a text is not a layout.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum TextError {
@@ -26,10 +26,10 @@ pub enum TextError {
     Layout(#[from] LayoutError),
 }
 
-/// Most bytes of an element.
+/// The most bytes of an element.
 const LARGEST: u64 = 4096;
 
-/// Reads a layout and the bytes of an element.
+/// Parses a layout and the bytes of an element.
 ///
 /// # Errors
 /// [`TextError`].
@@ -60,7 +60,7 @@ fn number(text: &str) -> Result<u64, TextError> {
     text.trim().parse().map_err(|_| TextError::Number(text.to_owned()))
 }
 
-/// At the commas outside parentheses.
+/// Splits at the commas outside parentheses.
 fn split(text: &str) -> Vec<&str> {
     let (mut parts, mut begin, mut depth) = (Vec::new(), 0, 0i32);
     for (at, letter) in text.char_indices() {

@@ -1,4 +1,4 @@
-//! What goes from each process to each other one.
+//! Transfers: the messages from each process to each other process.
 
 use std::rc::Rc;
 
@@ -6,24 +6,24 @@ use crate::redistribution::layout::{Layout, Order};
 use crate::redistribution::mapping::{Mapping, MappingError, Pick};
 use crate::redistribution::pattern::{Pattern, Run, Shared, SharedRun};
 
-/// A redistribution: two layouts, and which elements of the one go to which of the other.
+/// A redistribution: two layouts, and the mapping of elements from one to the other.
 ///
-/// Elements come from their owners; a target gets them wherever it holds them, in halos and all copies too. Of several
-/// copies of the source, the one that sends to a process is chosen by its number, so that they share the work.
+/// Elements come from their owners. A target gets them at every place that holds them, including halos and all copies.
+/// If the source has copies, the target's number chooses the copy that sends, so that the copies share the work.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Transfer {
     source: Layout,
     target: Layout,
-    /// From the slowest in the source's memory to the fastest, which is the order in messages.
+    /// From the slowest in the source's memory to the fastest, the order of elements in messages.
     dimensions: Vec<Dimension>,
 }
 
-/// What is selected along one axis of the source, of the target or, mostly, of both.
+/// The selection along one axis of the source, of the target or (usually) of both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Dimension {
     source: Option<Selected>,
     target: Option<Selected>,
-    /// Which position of the source comes first.
+    /// The position of the source that comes first.
     shift: u64,
 }
 
@@ -36,38 +36,38 @@ struct Selected {
     count: u64,
 }
 
-/// Which end of a message a process is.
+/// The role of a process in a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
     Sends,
     Receives,
 }
 
-/// What goes from one process to another: the product of what goes along each axis.
+/// A message from one process to another: the product of the positions that go along each axis.
 #[derive(Clone, Debug)]
 pub struct Message {
     /// The process at the other end.
     pub peer: u32,
     end: End,
-    /// From the slowest to the fastest: the local array's axis, if it has one, and what is shared along it.
+    /// From the slowest to the fastest: the local array's axis, if it has one, and the positions shared along it.
     parts: Vec<(Option<usize>, Rc<Shared>)>,
 }
 
 /// Elements of a message at equal distances in local memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// Where the first one is, in units of the strides.
+    /// The place of the first element, in units of the strides.
     pub start: i64,
     pub count: u64,
-    /// From one to the next.
+    /// The distance between neighbouring elements.
     pub stride: i64,
 }
 
 impl Transfer {
-    /// Elements of `source` to elements of `target`, as `mapping` says.
+    /// A transfer of elements of `source` to elements of `target`, as given by `mapping`.
     ///
     /// # Errors
-    /// What is wrong with the mapping.
+    /// [`MappingError`] if the mapping does not fit the layouts.
     pub fn new(source: Layout, target: Layout, mapping: &Mapping) -> Result<Transfer, MappingError> {
         mapping.check(&source, &target)?;
         let (from, from_fixed) = selections(&mapping.from);
@@ -95,7 +95,7 @@ impl Transfer {
         &self.target
     }
 
-    /// What a process of the source sends, by ascending number of the process that receives.
+    /// The messages that a process of the source sends, by ascending number of the receiver.
     pub fn sends(&self, process: u32) -> Vec<Message> {
         let (copies, own) = (self.source.grid().copies(), self.source.grid().copy(process));
         let mut messages = self.messages(process, End::Sends);
@@ -103,7 +103,7 @@ impl Transfer {
         messages
     }
 
-    /// What a process of the target receives, by ascending number of the process that sends.
+    /// The messages that a process of the target receives, by ascending number of the sender.
     pub fn receives(&self, process: u32) -> Vec<Message> {
         let serves = process % self.source.grid().copies();
         let mut messages = self.messages(process, End::Receives);
@@ -111,8 +111,8 @@ impl Transfer {
         messages
     }
 
-    /// The processes that get from one process of the source what this one gets, itself included, ascending: those that
-    /// hold copies, as far as the same copy of the source serves them.
+    /// The target processes that receive the same elements as `target` from one source process, `target` included,
+    /// ascending: the copies of `target` that the same copy of the source serves.
     pub fn sharers(&self, source: u32, target: u32) -> Vec<u32> {
         let (grid, copies) = (self.target.grid(), self.source.grid().copies());
         let places: Vec<u32> = (0..self.target.axes()).map(|axis| grid.place(target, axis)).collect();
@@ -122,7 +122,7 @@ impl Transfer {
         all
     }
 
-    /// A message of a process as its peer knows it.
+    /// The same message from the peer's point of view.
     pub fn at_peer(&self, process: u32, message: &Message) -> Message {
         let end = match message.end {
             End::Sends => End::Receives,
@@ -133,7 +133,7 @@ impl Transfer {
         Message { peer: process, end, parts: parts.collect() }
     }
 
-    /// Whether every element of the source goes somewhere.
+    /// True if every element of the source is sent.
     pub fn takes_all(&self) -> bool {
         let takes = |dimension: &Dimension, axis| {
             dimension.source.is_some_and(|taken| taken.axis == axis && taken.count == self.source.shape()[axis])
@@ -141,12 +141,12 @@ impl Transfer {
         (0..self.source.axes()).all(|axis| self.dimensions.iter().any(|dimension| takes(dimension, axis)))
     }
 
-    /// How many axes messages are products of.
+    /// The number of axes in the product that forms a message.
     pub(crate) fn dimensions(&self) -> usize {
         self.dimensions.len()
     }
 
-    /// Places of the source and of the target along one of these axes.
+    /// The numbers of places of the source and of the target along one of these axes.
     pub(crate) fn places(&self, dimension: usize) -> (u32, u32) {
         let Dimension { source, target, .. } = self.dimensions[dimension];
         let over = |layout: &Layout, end: Option<Selected>| end.map_or(1, |end| layout.axis(end.axis).over());
@@ -160,7 +160,7 @@ impl Transfer {
         (place(&self.source, source, from), place(&self.target, target, to))
     }
 
-    /// Which places of the source share something with which of the target, along one of these axes.
+    /// The pairs of a source place and a target place that share positions along one of these axes.
     pub(crate) fn edges(&self, dimension: usize) -> Vec<(u32, u32)> {
         let (sources, targets) = self.places(dimension);
         let dimension = &self.dimensions[dimension];
@@ -173,7 +173,7 @@ impl Transfer {
         from.collect()
     }
 
-    /// The messages of a process with all copies of all others.
+    /// The messages of a process with all copies of all peers.
     fn messages(&self, process: u32, end: End) -> Vec<Message> {
         let (here, there) = match end {
             End::Sends => (&self.source, &self.target),
@@ -210,7 +210,7 @@ impl Transfer {
                 let parts = along.iter().zip(&choice).map(|((axis, _, shared), at)| (*axis, shared[*at].1.clone()));
                 messages.push(Message { peer: there.grid().process(&places, copy), end, parts: parts.collect() });
             }
-            // The next combination, as an odometer counts.
+            // Go to the next combination, like an odometer.
             let Some(at) = (0..choice.len()).rev().find(|at| choice[*at] + 1 < along[*at].2.len()) else { break };
             choice[at] += 1;
             choice[at + 1..].fill(0);
@@ -231,7 +231,7 @@ impl Transfer {
 }
 
 impl Dimension {
-    /// What is selected at this end, and at the other.
+    /// The selections at this end and at the other.
     fn ends(&self, end: End) -> (Option<Selected>, Option<Selected>) {
         match end {
             End::Sends => (self.source, self.target),
@@ -240,12 +240,12 @@ impl Dimension {
     }
 }
 
-/// The one position of an axis that an array does not have.
+/// The pattern of a missing axis: one position.
 fn one() -> Pattern {
     Pattern::once(vec![Run { at: 0, length: 1, local: 0, step: 1 }], 1)
 }
 
-/// What is selected of the axes that a part has, and of those that it does not have.
+/// The selections on the axes that the part keeps, and on those it drops.
 fn selections(picks: &[Pick]) -> (Vec<Selected>, Vec<Selected>) {
     let (mut kept, mut fixed) = (Vec::new(), Vec::new());
     for (axis, pick) in picks.iter().enumerate() {
@@ -262,18 +262,18 @@ impl Message {
         self.end
     }
 
-    /// Whether the process sends it, rather than receives it.
+    /// True if the process sends the message, false if it receives it.
     pub fn is_sent(&self) -> bool {
         self.end == End::Sends
     }
 
-    /// How many elements.
+    /// The number of elements.
     pub fn elements(&self) -> u64 {
         self.parts.iter().map(|(_, shared)| shared.count()).product()
     }
 
-    /// What it is a product of, from the slowest axis to the fastest: the places along each, in the order in which they
-    /// are in the message. `strides`: distances between neighbouring elements of the local array, in any unit, by axis.
+    /// The factors of the message, from the slowest axis to the fastest: the places along each axis, in message order.
+    /// `strides` gives, for each axis of the local array, the distance between neighbouring elements, in any unit.
     pub fn levels<'a>(
         &'a self,
         strides: &'a [i64],
@@ -287,13 +287,13 @@ impl Message {
         })
     }
 
-    /// Calls `work` for its elements, in the order in which they are in the message.
+    /// Calls `work` for the message's elements, in message order.
     pub fn for_each_piece(&self, strides: &[i64], work: &mut impl FnMut(Piece)) {
         let levels: Vec<Vec<Piece>> = self.levels(strides).map(Iterator::collect).collect();
         walk(&levels, 0, work);
     }
 
-    /// Where a run begins here, and its step.
+    /// The local index at which a run begins, and its step.
     fn place(&self, run: &SharedRun) -> (i64, i64) {
         match self.end {
             End::Sends => (run.from, run.from_step),

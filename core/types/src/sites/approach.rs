@@ -1,9 +1,9 @@
-//! Which of two gateways dials the other, and how. Both ends, the check and `sites add` must come to the same answer,
-//! so it is here.
+//! The choice of the gateway that dials, and its way to the other. Both gateways, the check and `sites add` must agree,
+//! so they share this code.
 
 use super::{Gateway, Login};
 
-/// How a gateway of another site is reached.
+/// The way to reach a gateway of another site.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Approach<'a> {
     /// A TCP connection to this `host:port`.
@@ -12,20 +12,21 @@ pub enum Approach<'a> {
     Ssh(&'a Login, &'a str),
 }
 
-/// How the links of a trunk come about.
+/// The way in which a trunk's links are set up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dialling<'a> {
     /// The gateway of the earlier site dials the other.
     Earlier(Approach<'a>),
     /// The gateway of the later site dials the other.
     Later(Approach<'a>),
-    /// Neither can be dialled: they must meet at a third.
+    /// Neither can be dialled: they must meet at a third gateway.
     Meeting,
 }
 
 impl Dialling<'_> {
-    /// Between two gateways, the first of the site that is earlier in the sites file. ssh goes first: a login
-    /// in a gateway's entry says that nothing else passes a firewall. Otherwise the earlier dials if it can.
+    /// The choice for two gateways; `earlier` belongs to the site that comes first in the sites file. ssh takes
+    /// precedence, because a login in a gateway's entry means that only ssh passes a firewall. Otherwise the earlier
+    /// gateway dials if it can.
     pub fn between<'a>(earlier: &'a Gateway, later: &'a Gateway) -> Dialling<'a> {
         match (&earlier.ssh, &earlier.advertise, &later.ssh, &later.advertise) {
             (_, _, Some(login), _) => Dialling::Earlier(Approach::Ssh(login, &later.inside)),
@@ -36,7 +37,7 @@ impl Dialling<'_> {
         }
     }
 
-    /// Whether the links go through ssh, from either side.
+    /// Returns true if the links go through ssh, from either side.
     pub fn is_ssh(&self) -> bool {
         matches!(self, Dialling::Earlier(Approach::Ssh(..)) | Dialling::Later(Approach::Ssh(..)))
     }

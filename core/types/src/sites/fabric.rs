@@ -4,19 +4,20 @@ use serde::{Deserialize, Serialize};
 
 use super::Wrong;
 
-/// A site's own network, as libfabric knows it.
+/// A site's own network, by its libfabric names.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fabric {
-    /// libfabric's provider, such as `verbs`, `cxi` or `tcp`; a layered one has a semicolon, as `verbs;ofi_rxm`.
+    /// libfabric's provider, such as `verbs`, `cxi` or `tcp`; a layered one has a semicolon, as in `verbs;ofi_rxm`.
     pub provider: String,
-    /// Path of the libfabric that contains it. `None`: the one that the MPI library uses, else one of the system's.
+    /// Path of the libfabric that contains the provider. `None`: the MPI library's own libfabric, else one of the
+    /// system's.
     pub library: Option<String>,
 }
 
-/// The provider that reaches only processes of one node.
+/// A provider that reaches only processes of one node.
 const WITHIN_A_NODE: &str = "shm";
 
-/// Checks the two fields. `nodes`: number of nodes that the site lists.
+/// Checks the two fields. `nodes`: number of nodes listed for the site.
 pub(super) fn check(fabric: Option<String>, library: Option<String>, nodes: usize) -> Result<Option<Fabric>, Wrong> {
     let Some(provider) = fabric else {
         return match library {

@@ -1,4 +1,4 @@
-//! Which ports a site lets others reach through its gateway: the `[site.forward]` table.
+//! The ports that a site opens to others through its gateway: the `[site.forward]` table.
 
 use std::fmt;
 use std::str::FromStr;
@@ -32,24 +32,24 @@ struct Pattern {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Target {
-    /// A name or an address as the gateway's machine understands it; IPv6 addresses without brackets.
+    /// A name or an address, resolved on the gateway's machine; IPv6 addresses without brackets.
     pub host: String,
     /// Never 0.
     pub port: u16,
 }
 
-/// A text that names no target.
+/// A text that is not a target.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("`{0}` is not HOST:PORT or PORT, such as 127.0.0.1:8888")]
 pub struct TargetError(String);
 
 impl Forward {
-    /// Whether nothing may be reached.
+    /// Returns true if no target is allowed.
     pub fn is_off(&self) -> bool {
         self.allow.is_empty()
     }
 
-    /// Whether this target may be reached. Hosts are compared as texts: `localhost` does not allow `127.0.0.1`.
+    /// Returns true if this target is allowed. Hosts are compared as texts: `localhost` does not allow `127.0.0.1`.
     pub fn allows(&self, target: &Target) -> bool {
         let host = target.host.to_ascii_lowercase();
         self.allow.iter().any(|pattern| {
@@ -59,7 +59,7 @@ impl Forward {
     }
 }
 
-/// What is allowed, as written in the sites file.
+/// The allowed targets, as written in the sites file.
 impl fmt::Display for Forward {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (at, Pattern { host, first, last }) in self.allow.iter().enumerate() {
@@ -111,7 +111,7 @@ impl From<Target> for String {
     }
 }
 
-/// A host without the brackets of an IPv6 address; `None` if it cannot be one.
+/// A host without the brackets of an IPv6 address; `None` if the text cannot be a host.
 fn unbracketed(text: &str) -> Option<String> {
     let inner = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
     let host = inner.unwrap_or(text);

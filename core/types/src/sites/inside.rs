@@ -1,10 +1,10 @@
-//! Whether traffic between a site's ranks is encrypted: the site's `inside`.
+//! Encryption of the traffic between a site's ranks: the site's `inside`.
 
 use serde::{Deserialize, Serialize};
 
 use super::{Fabric, Wrong};
 
-/// How ranks connect to the ranks and gateways of their own site.
+/// Encryption of connections from ranks to the ranks and gateways of their own site.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Inside {
     /// Without TLS, for networks whose machines are trusted.
@@ -15,7 +15,7 @@ pub enum Inside {
 }
 
 impl Inside {
-    /// As written in the sites file.
+    /// Reads the value in the sites file.
     pub(super) fn check(text: Option<&str>, fabric: Option<&Fabric>) -> Result<Inside, Wrong> {
         match (text, fabric) {
             (None | Some("clear"), _) => Ok(Inside::Clear),

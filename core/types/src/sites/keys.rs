@@ -1,4 +1,4 @@
-//! The keys by which a site is identified.
+//! The keys that identify a site.
 
 use std::fmt;
 
@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use super::Fingerprint;
 
-/// The key of a site, and the one that will replace it. Both are accepted, so that a site can change its key while
-/// others still use the old one.
+/// The key of a site and its successor. Both are accepted, so that a site can change its key while others still use the
+/// old one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Keys {
     /// The current key.
@@ -17,7 +17,7 @@ pub struct Keys {
 }
 
 impl Keys {
-    /// Whether a peer that presents this key is the site.
+    /// Returns true if a peer that presents this key is the site.
     pub fn accept(&self, presented: Option<Fingerprint>) -> bool {
         presented.is_some() && (presented == Some(self.current) || presented == self.next)
     }

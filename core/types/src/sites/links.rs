@@ -1,15 +1,14 @@
-//! How many TCP connections a trunk has.
+//! The number of TCP connections of a trunk.
 
 use std::time::Duration;
 
 /// A sites file's setting for the TCP connections of a gateway's trunks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Links {
-    /// This many.
+    /// This number.
     Fixed(u16),
-    /// As many as the round trip requires. A connection can only have as much in flight as the kernel's buffers hold, 3
-    /// to 4 MB by default: at 1 Gbit/s that suffices for a round trip of 25 ms, and a longer one needs several
-    /// connections.
+    /// As many as the round trip requires. A connection's bytes in flight are limited by the kernel's buffers, 3 to 4
+    /// MB by default: at 1 Gbit/s that suffices for a round trip of 25 ms, and a longer one needs several connections.
     ByRoundTrip,
 }
 
@@ -17,8 +16,8 @@ impl Links {
     const ROUND_TRIP_OF_ONE: Duration = Duration::from_millis(25);
     const MOST_BY_ROUND_TRIP: u16 = 8;
 
-    /// The setting for a trunk between gateways with these two settings: the smaller number, or the round trip if both
-    /// leave it to that.
+    /// Combines the settings of a trunk's two gateways: the smaller fixed number, or [`Links::ByRoundTrip`] if both use
+    /// it.
     pub fn with(self, other: Links) -> Links {
         match (self, other) {
             (Links::Fixed(one), Links::Fixed(two)) => Links::Fixed(one.min(two)),
@@ -35,7 +34,7 @@ impl Links {
         }
     }
 
-    /// How many there should be for this round-trip time; zero if it is not known yet.
+    /// The number of links to have at this round-trip time. Pass zero while the round trip is unknown.
     pub fn wanted(self, round_trip: Duration) -> u16 {
         match self {
             Links::Fixed(links) => links,

@@ -1,11 +1,11 @@
-//! Where ssh logs in: `[USER@]HOST[:PORT]`.
+//! An ssh login: `[USER@]HOST[:PORT]`.
 
 use std::fmt;
 use std::str::FromStr;
 
 use thiserror::Error;
 
-/// A machine and an account on it, as ssh understands them.
+/// A machine and an account on it, in ssh's notation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Login {
     /// `[user@]host`; the host may be a name of the ssh configuration.
@@ -34,7 +34,7 @@ impl Login {
 pub struct LoginError {
     /// The text.
     pub text: String,
-    /// What is wrong with it.
+    /// The reason.
     pub problem: &'static str,
 }
 
@@ -48,7 +48,7 @@ impl FromStr for Login {
         if text.chars().any(|c| c.is_whitespace() || c.is_control()) {
             return Err(wrong("has a blank in it"));
         }
-        // An IPv6 address has colons of its own: a port then needs brackets around the address.
+        // An IPv6 address contains colons, so a port needs brackets around the address.
         let (target, port) = match text.rsplit_once(':') {
             Some((target, port)) if !target.contains(':') || target.ends_with(']') => {
                 let port = port.parse().ok().filter(|port| *port != 0).ok_or_else(|| wrong("the port is no number"))?;

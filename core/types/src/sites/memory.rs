@@ -1,4 +1,4 @@
-//! Where a site's ranks share memory: the site's `memory`.
+//! The memory that a site's ranks share: the site's `memory`.
 
 use std::path::PathBuf;
 
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Wrong;
 
-/// Where ranks share memory.
+/// The location of shared memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Memory {
     /// The ranks of each node, in its `/dev/shm`.
@@ -14,12 +14,12 @@ pub enum Memory {
     Node,
     /// The ranks of all nodes of the site, in a folder whose files every node can map.
     Pool(PathBuf),
-    /// Nowhere.
+    /// No shared memory.
     Off,
 }
 
 impl Memory {
-    /// As written in the sites file.
+    /// Reads the value in the sites file.
     pub(super) fn check(text: Option<&str>) -> Result<Memory, Wrong> {
         match text {
             None | Some("/dev/shm") => Ok(Memory::Node),

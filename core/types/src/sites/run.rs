@@ -1,4 +1,4 @@
-//! What running a program at one site needs besides the command line: the `[site.run]` table.
+//! Settings for running programs at one site: the `[site.run]` table.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use super::Wrong;
 /// Settings of programs at one site.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RunSettings {
-    /// Programs to run in place of the one on the command line, by the name on the command line.
+    /// Replacements for the program on the command line, by its name there.
     pub programs: BTreeMap<String, String>,
     /// The working directory. `None`: the directory in which `run` was started.
     pub directory: Option<String>,

@@ -1,10 +1,10 @@
-//! How a site's agents are started on its nodes: the `[site.starter]` table.
+//! The way of starting a site's agents on its nodes: the `[site.starter]` table.
 
 use serde::Deserialize;
 
 use super::Wrong;
 
-/// How agents are started.
+/// The way of starting agents.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Starter {
     /// As children of the gateway, on its own machine.
@@ -13,19 +13,19 @@ pub enum Starter {
     Ssh(Ssh),
     /// With any command that runs another command on a node.
     Template(Template),
-    /// As steps of a Slurm job, which belongs to the user or was made for the run.
+    /// As steps of a Slurm job: the user's own, or one requested for the run.
     Slurm(Slurm),
     /// Over ssh, on the nodes of the PBS job in which `run` was started.
     Pbs(Ssh),
 }
 
 impl Starter {
-    /// Whether the site's nodes come from a batch job, and so are not in the sites file.
+    /// Returns true if the site's nodes come from a batch job, so the sites file does not list them.
     pub fn allocates(&self) -> bool {
         matches!(self, Starter::Slurm(_) | Starter::Pbs(_))
     }
 
-    /// The port of the service that starts movers on nodes that no job of the user's has.
+    /// The port of the service that starts movers on nodes outside the user's jobs.
     pub fn node_service(&self) -> Option<u16> {
         match self {
             Starter::Slurm(slurm) => slurm.node_service,
@@ -37,11 +37,11 @@ impl Starter {
 /// An ssh login on every node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ssh {
-    /// The user there. `None`: as ssh's configuration says.
+    /// The user there. `None`: from ssh's configuration.
     pub user: Option<String>,
-    /// The port of the nodes' sshd. `None`: as ssh's configuration says.
+    /// The port of the nodes' sshd. `None`: from ssh's configuration.
     pub port: Option<u16>,
-    /// The private key to use, relative to the sites file. `None`: as ssh's configuration says.
+    /// The private key to use, relative to the sites file. `None`: from ssh's configuration.
     pub identity: Option<String>,
     /// Further words for ssh's command line, such as `-J` and `login`.
     pub options: Vec<String>,
@@ -49,11 +49,11 @@ pub struct Ssh {
     pub landbridge: Option<String>,
 }
 
-/// A command that runs another on a node and passes its standard input on.
+/// A command that runs another command on a node and passes its standard input on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Template {
     /// Program and arguments; `{node}`, `{user}`, `{site}` and `{agent}` are replaced by their values. Without
-    /// `{agent}` the agent's command is appended, word by word.
+    /// `{agent}`, the agent's command is appended word by word.
     pub command: Vec<String>,
     /// The value of `{user}`.
     pub user: Option<String>,
@@ -61,7 +61,7 @@ pub struct Template {
     pub landbridge: Option<String>,
 }
 
-/// Options for requesting a job from Slurm. `None`: as Slurm's configuration says.
+/// Options for requesting a job from Slurm. `None`: Slurm's default.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Slurm {
     pub partition: Option<String>,
@@ -69,13 +69,14 @@ pub struct Slurm {
     pub account: Option<String>,
     /// The quality of service.
     pub qos: Option<String>,
-    /// The time limit, as `salloc --time` takes it.
+    /// The time limit, in the format of `salloc --time`.
     pub time: Option<String>,
     /// Further words for salloc's command line, such as `--constraint=gpu`.
     pub options: Vec<String>,
     /// Path of `landbridge` on the nodes. `None`: the gateway's own path.
     pub landbridge: Option<String>,
-    /// The port of the node service, which starts movers on any node, behind other users' jobs. `None`: there is none.
+    /// The port of the node service, which starts movers on any node, behind other users' jobs. `None`: no such
+    /// service.
     pub node_service: Option<u16>,
 }
 
@@ -207,7 +208,7 @@ impl RawSlurm {
     }
 }
 
-/// What looks like a placeholder: a lower-case word in braces.
+/// The words in braces that look like placeholders: lower-case letters only.
 fn braces(word: &str) -> impl Iterator<Item = &str> {
     word.match_indices('{').filter_map(|(at, _)| {
         let length = word[at + 1..].find(|c: char| !c.is_ascii_lowercase())?;

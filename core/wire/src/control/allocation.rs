@@ -1,11 +1,11 @@
-//! Nodes of a batch system for a job that is about to be opened. Refusals, giving nodes back and the confirmation are
+//! Nodes of a batch system for a job that will be opened next. Refusals, the return of nodes and its confirmation are
 //! messages of the job: [`Refused`](super::JobMessage::Refused), [`Close`](super::JobMessage::Close) and
 //! [`Closed`](super::JobMessage::Closed).
 
 use serde::{Deserialize, Serialize};
 use types::JobId;
 
-/// Between a launcher and the gateways of sites whose nodes it requests.
+/// Between a launcher and the gateways of the sites from which it requests nodes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum AllocationMessage {
     /// Launcher → its gateway → the site's gateway: find nodes for this job, before it is opened.
@@ -25,7 +25,7 @@ pub enum AllocationMessage {
         /// For the user, such as `Slurm job 12 waits (Priority)`.
         state: String,
     },
-    /// A site has nodes for a job. They are kept until the job is closed. To the launcher.
+    /// A site has nodes for a job, and keeps them until the job is closed. To the launcher.
     Granted {
         job: JobId,
         site: String,
@@ -37,18 +37,19 @@ pub enum AllocationMessage {
 /// Nodes that a job needs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeAsk {
-    /// How many ranks. 0: only report whether there would be nodes, as [`AllocationMessage::Waiting`], and grant none.
+    /// Number of ranks. 0: only report whether nodes would be available, as [`AllocationMessage::Waiting`], and grant
+    /// none.
     pub ranks: u32,
-    /// How many of them per node. `None`: up to the batch system.
+    /// Number of ranks per node. `None`: the batch system decides.
     pub per_node: Option<u32>,
-    /// Number of the job's ranks at sites other than the one asked, whose gateway holds their frames.
+    /// Number of the job's ranks at sites other than the requested one, whose gateway holds their frames.
     pub elsewhere: u32,
     /// Number of the job's ranks at sites other than the launcher's.
     pub beyond_home: u32,
-    /// How long to wait for them, in seconds.
+    /// Time limit for finding them, in seconds.
     pub wait_s: u32,
-    /// The batch job that the user already has: its nodes are used, and it is left running afterwards. Or nodes without
-    /// one ([`HeldAllocation::NODE_SERVICE`]).
+    /// The user's own batch job: its nodes are used, and it is left running afterwards. Or nodes without a batch job
+    /// ([`HeldAllocation::NODE_SERVICE`]).
     pub held: Option<HeldAllocation>,
 }
 
@@ -61,7 +62,7 @@ pub struct HeldAllocation {
 }
 
 impl HeldAllocation {
-    /// The id of nodes that no batch job was asked for: the site's node service starts movers there.
+    /// The id of nodes without a batch job: the site's node service starts movers there.
     pub const NODE_SERVICE: &str = "node-service";
 }
 
@@ -72,7 +73,7 @@ pub struct AllocatedNode {
     pub name: String,
     /// Most ranks it may run.
     pub slots: u32,
-    /// The component that the node belongs to, if the batch job is a heterogeneous job of Slurm's.
+    /// The node's component, if the batch job is a heterogeneous job of Slurm's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub component: Option<u32>,
 }
@@ -83,15 +84,15 @@ impl AllocatedNode {
         AllocatedNode { name: name.into(), slots, component: None }
     }
 
-    /// The batch job to name when something is started on this node, as Slurm writes it: `12`, or `12+1` for component
-    /// 1 of job 12.
+    /// The batch job to name when starting a program on this node, in Slurm's notation: `12`, or `12+1` for component 1
+    /// of job 12.
     pub fn job(&self, id: &str) -> String {
         self.component.map_or_else(|| id.to_owned(), |component| format!("{id}+{component}"))
     }
 }
 
 impl AllocationMessage {
-    /// The job it is about.
+    /// The message's job.
     pub fn job(&self) -> JobId {
         match self {
             AllocationMessage::Ask { job, .. }

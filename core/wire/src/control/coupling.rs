@@ -1,7 +1,7 @@
 //! Two programs that look for each other to exchange arrays.
 //!
 //! A coupling is named after a site, and each of its two *sides* posts itself at that site's gateways. Gateways compare
-//! names and pass on what sides say about themselves; only the sides read it.
+//! names and pass the sides' descriptions on; only the sides read those.
 
 use serde::{Deserialize, Serialize};
 
@@ -21,32 +21,32 @@ impl std::fmt::Display for Coupling {
 /// Between a side and a gateway of its own site, and between that and the gateways of the coupling's site.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum CouplingMessage {
-    /// A side is there. Replaces what it posted before.
+    /// A side is present. Replaces its earlier post.
     Post {
         coupling: Coupling,
-        /// A random number, by which gateways know it again.
+        /// A random number that identifies the side to gateways.
         side: u64,
-        /// What the other side must know about it.
+        /// The side's description for the other side.
         about: String,
     },
-    /// A side is still there. One that is silent for [`SILENCE_S`] is forgotten.
+    /// A side is still present. A gateway forgets a side that is silent for [`SILENCE_S`].
     Renew { coupling: Coupling, side: u64 },
-    /// A side is no longer there.
+    /// A side has left.
     Leave { coupling: Coupling, side: u64 },
-    /// To a side: who the other one is at the gateway `board`. Sent when that changes.
+    /// To a side: the other side posted at the gateway `board`, if any. Sent whenever that changes.
     Other { coupling: Coupling, side: u64, board: String, other: Option<Posted> },
-    /// To a side that renews itself: it is posted at the gateway `board`, and so is this other side.
+    /// To a side that renews itself: it is posted at the gateway `board`, together with this other side, if any.
     Renewed { coupling: Coupling, side: u64, board: String, other: Option<u64> },
-    /// To a side that renews itself: it is not posted here, as after a restart.
+    /// To a side that renews itself: it is not posted here, for example because the gateway has restarted.
     Unposted { coupling: Coupling, side: u64 },
-    /// To a side: no gateway of the coupling's site can be reached now.
+    /// To a side: no gateway of the coupling's site can be reached at present.
     Unreached { coupling: Coupling, side: u64, reason: String },
     /// To a side: it cannot take part.
     Refused { coupling: Coupling, side: u64, reason: String },
 }
 
 impl CouplingMessage {
-    /// Which side of which coupling it is about.
+    /// The coupling and the side that the message concerns.
     pub fn about(&self) -> (&Coupling, u64) {
         match self {
             CouplingMessage::Post { coupling, side, .. }
@@ -60,17 +60,17 @@ impl CouplingMessage {
         }
     }
 
-    /// Whether a side sends it, rather than a gateway that answers one.
+    /// Returns true if a side sends it, false if a gateway does.
     pub fn is_of_side(&self) -> bool {
         matches!(self, CouplingMessage::Post { .. } | CouplingMessage::Renew { .. } | CouplingMessage::Leave { .. })
     }
 }
 
-/// A side as it posted itself.
+/// A side's post.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Posted {
     pub side: u64,
-    /// The site whose user posted it, as the gateway knows from the connection.
+    /// The site of the user who posted it; the gateway knows it from the connection.
     pub home: String,
     pub about: String,
 }

@@ -1,7 +1,7 @@
 //! Messages between launchers and gateways about a job: opening it, closing it, and losses in between.
 //!
 //! While nodes are requested for a job that is not open yet, [`JobMessage::Refused`], [`JobMessage::Close`] and
-//! [`JobMessage::Closed`] are about those nodes.
+//! [`JobMessage::Closed`] concern those nodes.
 
 use serde::{Deserialize, Serialize};
 use types::{Identity, JobId, Roster};
@@ -23,15 +23,15 @@ pub enum JobMessage {
         /// The gateway's part in the job.
         part: Part,
     },
-    /// Gateway → gateway, when both may serve a job: it is open here, and frames of its members are welcome. Sent again
-    /// when the last of the site's ranks has connected.
+    /// Gateway → gateway, when both may serve a job: it is open here, and frames of its members are accepted. Sent
+    /// again when the last of the site's ranks has connected.
     Here {
         job: JobId,
         /// All of the site's ranks are connected here.
         whole: bool,
     },
-    /// Gateway → the gateways that asked it to open the job: nobody is connected to it here; is it still wanted? A
-    /// gateway that has no such job answers [`JobMessage::left`], others do not answer.
+    /// Gateway → the gateways that asked it to open the job: no member is connected to it here; is it still wanted? A
+    /// gateway that does not have the job answers [`JobMessage::left`]; others do not answer.
     Wanted { job: JobId },
     /// A site has admitted the job and started its agents. To the launcher.
     Opened {
@@ -48,7 +48,7 @@ pub enum JobMessage {
         /// The reason, for the user.
         reason: String,
     },
-    /// The agent of a node could not be started, or ended. To the launcher.
+    /// The agent of a node could not be started, or has ended. To the launcher.
     AgentLost {
         job: JobId,
         site: String,
@@ -70,7 +70,7 @@ pub enum JobMessage {
         /// The reason, for the user.
         reason: String,
     },
-    /// This gateway has no route left to a site. To the launcher.
+    /// This gateway has lost its last route to a site. To the launcher.
     SiteLost {
         job: JobId,
         site: String,
@@ -79,26 +79,26 @@ pub enum JobMessage {
         /// The reason, for the user.
         reason: String,
     },
-    /// This gateway, which reported a site as lost, has a route to it again. To the launcher.
+    /// This gateway, which had reported a site as lost, has a route to it again. To the launcher.
     SiteFound { job: JobId, site: String },
-    /// Launcher → its gateways: its process is about to stop (Ctrl-Z) and will be silent, or runs again. Each answers
-    /// with the same message.
+    /// Launcher → its gateways: its process is about to stop (Ctrl-Z) and will be silent, or is running again. Each
+    /// answers with the same message.
     Stopped { job: JobId, stopped: bool },
-    /// Launcher → its gateways → all: end the job and whatever of it still runs. Made by [`JobMessage::close`] and
+    /// Launcher → its gateways → all: end the job and all its remaining processes. Made by [`JobMessage::close`] and
     /// [`JobMessage::left`].
     Close {
         job: JobId,
-        /// The launcher has ended, or ordered it. Otherwise only the gateway that sends this has nothing of the job,
-        /// and the others go on without it: its own cable may have been pulled.
+        /// True: the launcher has ended, or ordered it. False: only the sending gateway has no part of the job, and the
+        /// others go on without it; its own cable may have been pulled.
         everywhere: bool,
     },
-    /// A gateway has nothing left of the job; its last message about it. To the launcher.
+    /// A gateway has nothing left of the job: its last message about it. To the launcher.
     Closed {
         job: JobId,
         site: String,
-        /// What the gateway counted.
+        /// The gateway's counters.
         traffic: Traffic,
-        /// Whether it led the job there; otherwise it only relayed.
+        /// True if it led the job there; otherwise it only relayed.
         led: bool,
     },
 }
@@ -106,16 +106,16 @@ pub enum JobMessage {
 /// A gateway's part in a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Part {
-    /// It leads the job at its site: starts the agents, and reports for the site.
+    /// It leads the job at its site: it starts the agents, and reports for the site.
     Lead,
-    /// The same, but the job's ranks run already, and it has no agents: a coupling.
+    /// As [`Part::Lead`], for a job without agents, whose ranks already run: a coupling.
     LeadWithoutAgents,
     /// It only relays frames.
     Relay {
         /// Bytes that each member may initially have in flight, as in [`JobMessage::Opened`].
         window: u32,
     },
-    /// The same in a job that has no agents.
+    /// As [`Part::Relay`], for a job without agents.
     RelayWithoutAgents { window: u32 },
 }
 
@@ -124,17 +124,17 @@ impl Part {
         self.window().is_none()
     }
 
-    /// Whether the job has agents, which look after its ranks.
+    /// Returns true if the job has agents, which look after its ranks.
     pub fn has_agents(self) -> bool {
         matches!(self, Part::Lead | Part::Relay { .. })
     }
 
-    /// The part in the same job of a gateway that only relays.
+    /// The corresponding part of a gateway that only relays.
     pub fn relay(self, window: u32) -> Part {
         if self.has_agents() { Part::Relay { window } } else { Part::RelayWithoutAgents { window } }
     }
 
-    /// The window of a gateway that only relays.
+    /// The window, if the gateway only relays.
     pub fn window(self) -> Option<u32> {
         match self {
             Part::Lead | Part::LeadWithoutAgents => None,
@@ -143,7 +143,7 @@ impl Part {
     }
 }
 
-/// What a gateway counted for a job, in bytes of frames (headers included).
+/// A gateway's counters for a job, in bytes of frames (headers included).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Traffic {
     /// From the site's ranks into trunks.
@@ -155,17 +155,17 @@ pub struct Traffic {
 }
 
 impl JobMessage {
-    /// The order to end a job everywhere.
+    /// Orders the end of a job everywhere.
     pub fn close(job: JobId) -> JobMessage {
         JobMessage::Close { job, everywhere: true }
     }
 
-    /// Gateway → gateway: the sender has nothing of the job, and others may.
+    /// Gateway → gateway: the sender has no part of the job, but others may.
     pub fn left(job: JobId) -> JobMessage {
         JobMessage::Close { job, everywhere: false }
     }
 
-    /// The job it is about.
+    /// The message's job.
     pub fn job(&self) -> JobId {
         match self {
             JobMessage::Open { job, .. }

@@ -1,11 +1,11 @@
-//! How a site joins by a ticket.
+//! Joining of a site by a ticket.
 
 use serde::{Deserialize, Serialize};
 use types::JobId;
 
 use crate::Secret;
 
-/// Between a gateway and its user, who makes a ticket; between the gateway and the newcomer, who presents it.
+/// Between a gateway and the user who makes a ticket, and between the gateway and the newcomer that presents it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum JoiningMessage {
     /// Client → gateway: let a site that presents a ticket join, once.
@@ -29,7 +29,7 @@ pub enum JoiningMessage {
     Joined {
         /// The sites file with the new site in it; `None`: it was not added.
         sites: Option<String>,
-        /// Why it was not added, for the user.
+        /// The reason why it was not added, for the user.
         problem: String,
     },
 }

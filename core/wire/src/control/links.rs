@@ -1,41 +1,41 @@
-//! What gateways tell each other about their trunks: round trips and rates, so that each learns the figures of all
-//! pairs of sites.
+//! Gateways' reports about their trunks: round trips and rates, so that each gateway learns the figures of all pairs of
+//! sites.
 
 use serde::{Deserialize, Serialize};
 
 /// Between gateways, and from a user's command to a gateway of its site.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum LinksMessage {
-    /// Gateway → gateway: figures that have changed. A gateway speaks for its own trunks only: for what it sends,
-    /// and, to other gateways of the site at a trunk's far end, for what it is sent by that site.
+    /// Gateway → gateway: changed figures. A gateway reports only on its own trunks: on the direction in which it
+    /// sends, and, to other gateways of the site at a trunk's far end, also on the direction from that site.
     Figures {
         /// Increases with each message of the sender's process.
         version: u64,
         /// At most [`MAX_ROWS`].
         rows: Vec<LinkRow>,
     },
-    /// Client → gateway of its site → gateways of other sites: for the next seconds, measure what is stale, as if a job
-    /// needed it.
+    /// Client → gateway of its site → gateways of other sites: for the next seconds, measure stale figures as if a job
+    /// needed them.
     Measure {
-        /// How long, at most [`MAX_MEASURE_S`].
+        /// Duration, at most [`MAX_MEASURE_S`].
         seconds: u32,
     },
     /// Answers a client's [`LinksMessage::Measure`].
     Measuring {
-        /// How long it takes until each pair of sites had its turn.
+        /// Time until each pair of sites has had its turn.
         seconds: u32,
     },
 }
 
 /// Most rows of a message.
 pub const MAX_ROWS: usize = 1024;
-/// The longest that a request to measure lasts.
+/// The longest duration of a request to measure.
 pub const MAX_MEASURE_S: u32 = 600;
 
 /// Figures of a trunk in one direction. Integers, so that no figure is infinite or not a number.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LinkRow {
-    /// The sender of what is measured.
+    /// The sender of the measured traffic.
     pub from: GatewayName,
     /// Its receiver.
     pub to: GatewayName,
@@ -52,7 +52,7 @@ pub struct RateRow {
     pub bytes_s: u64,
     /// Milliseconds since it was measured.
     pub age_ms: u64,
-    /// Measured by a transfer for this purpose, rather than seen on the traffic of jobs.
+    /// Measured by a transfer for this purpose, rather than derived from the traffic of jobs.
     pub active: bool,
 }
 

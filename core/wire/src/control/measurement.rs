@@ -1,4 +1,4 @@
-//! Whether another site can be reached, its round-trip time, and the rate of the network to it.
+//! Probes of the network to another site: reachability, round trip and rate.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,7 +10,7 @@ pub enum MeasurementMessage {
     /// The answer to a probe.
     Probed {
         site: String,
-        /// What went wrong, for the user; `None` when the trunk works.
+        /// The problem, for the user; `None` when the trunk works.
         problem: Option<String>,
         /// Round trip over the trunk, in nanoseconds, if it works.
         rtt_ns: u64,
@@ -21,7 +21,7 @@ pub enum MeasurementMessage {
         from: String,
         /// The receiving site.
         to: String,
-        /// Whether to measure the rate too, by a short transfer; otherwise only the round trip.
+        /// True to measure the rate too, by a short transfer; otherwise only the round trip.
         transfer: bool,
     },
     /// The answer to [`MeasurementMessage::Measure`].
@@ -47,11 +47,11 @@ pub enum Measurement {
         /// Duration of the transfer in nanoseconds.
         transfer_ns: u64,
     },
-    /// The gateway is measuring something else at the moment: try again soon.
+    /// The gateway is busy with another measurement: try again soon.
     Busy,
-    /// There is no route, or it could not be measured.
+    /// There is no route, or the measurement failed.
     Failed {
-        /// Why, for the user.
+        /// The reason, for the user.
         problem: String,
     },
 }

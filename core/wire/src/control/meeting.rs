@@ -1,15 +1,15 @@
-//! Meetings: how two gateways that cannot be dialled get a link, at a gateway of a third site.
+//! Meetings: two gateways that cannot be dialled get a link through a gateway of a third site.
 
 use serde::{Deserialize, Serialize};
 use types::JobId;
 
 use crate::Secret;
 
-/// Between two gateways and the gateway where they meet, the host.
+/// Between two gateways and the host, the gateway where they meet.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum MeetingMessage {
-    /// A gateway that cannot be dialled → one that it has dialled: let me meet this gateway, which cannot be dialled
-    /// either.
+    /// A gateway that cannot be dialled → the host, which it has dialled: let me meet this gateway, which cannot be
+    /// dialled either.
     Ask {
         /// The site of the gateway to be met.
         site: String,
@@ -28,7 +28,7 @@ pub enum MeetingMessage {
         link: u16,
         /// The meeting's number.
         meeting: JobId,
-        /// The secret that the receiver of this message proves at the host; the other gateway has a different one.
+        /// The secret that the receiver of this message proves to the host; the other gateway has a different one.
         secret: Secret,
     },
     /// The answer to the gateway that asked: the meeting is refused.
@@ -42,10 +42,10 @@ pub enum MeetingMessage {
         /// The reason, for the user.
         reason: String,
     },
-    /// The other gateway of such a trunk, when it has dialled the host → the host → the gateway that asks: it can come
+    /// The other gateway of such a trunk, once it has dialled the host → the host → the asking gateway: it can come
     /// now.
     CanCome {
-        /// Towards the host: the site of the gateway that asks. From the host: the site of the gateway that can come.
+        /// Towards the host: the site of the asking gateway. From the host: the site of the gateway that can come.
         site: String,
         /// Its gateway's name.
         gateway: String,

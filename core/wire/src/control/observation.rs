@@ -16,7 +16,7 @@ pub enum ObservationMessage {
     },
     /// Client → gateway: report your standing.
     Status {
-        /// First reload the sites file, and apply what was added to it.
+        /// First reload the sites file and apply its additions.
         reload: bool,
     },
     /// The answer to [`ObservationMessage::Status`].
@@ -25,7 +25,7 @@ pub enum ObservationMessage {
         jobs: u32,
         /// The trunks, in the order of the sites file.
         trunks: Vec<TrunkStanding>,
-        /// Why the gateway's state does not match its sites file, if so: only a restart helps.
+        /// The reason why the gateway's state does not match its sites file, if it does not; only a restart helps.
         stale: Option<String>,
     },
 }
@@ -35,7 +35,7 @@ pub enum ObservationMessage {
 pub struct TrunkStanding {
     /// The site at its other end.
     pub site: String,
-    /// Whether a link of it is up.
+    /// True if at least one of its links is up.
     pub up: bool,
     /// The last problem, for the user; empty if there was none.
     pub problem: String,

@@ -37,7 +37,7 @@ fn a_tree_is_taken_apart_site_by_site() {
     assert_eq!(all, [(1, 4, 10), (1, 5, 20), (3, 9, 30), (2, 7, 40)]);
     let branches: Vec<(SiteId, Block<'_>)> = block.branches().collect();
     assert_eq!(branches.len(), 2);
-    // What goes on to a site is read there like any other.
+    // A branch's payload is read at the next site like any other.
     let onward = [branches[0].1.bytes(), data].concat();
     let (at_one, data) = Block::split(&onward, SiteId(1), ROOT).unwrap();
     assert_eq!((data, at_one.receivers().count(), at_one.branches().count()), (&b"data"[..], 2, 1));
@@ -94,7 +94,7 @@ fn a_block_that_breaks_a_rule_is_refused_by_name() {
     };
     let far = Tree { branches: vec![(SiteId(1), bare(MAX_SITES as u16 + 1))], ..Tree::default() };
     assert!(far.template(ROOT).unwrap_err().to_string().contains("64 sites"));
-    // Longer than a block may be, although all of it is there.
+    // Longer than a block may be, although no byte of it is missing.
     let long = [&[0, 255][..], &[7; 4000]].concat();
     assert!(matches!(Block::split(&long, SiteId(1), ROOT), Err(WireError::TooLong { .. })));
 }
@@ -108,7 +108,7 @@ fn reports_of_lost_copies_survive() {
     assert!(Astray::decode(&[0; 4]).is_err() && Astray::decode(&[0; 6]).is_err() && Astray::decode(&[3; 5]).is_err());
 }
 
-/// Trees of at most 20 sites, each site below the one that a number picks.
+/// Trees of at most 20 sites; a number picks the parent of each site.
 fn any_tree() -> impl Strategy<Value = Tree> {
     prop::collection::vec((any::<prop::sample::Index>(), prop::collection::vec(any::<u32>(), 1..4)), 1..20).prop_map(
         |sites| {

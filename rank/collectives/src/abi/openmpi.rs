@@ -4,7 +4,7 @@ use std::ffi::CStr;
 
 use super::{Abi, Handle};
 
-/// An object that only Open MPI has.
+/// An object that exists only in Open MPI.
 pub(super) const WORLD: &CStr = c"ompi_mpi_comm_world";
 
 pub(super) fn abi(object: impl Fn(&CStr) -> Option<Handle>) -> Option<Abi> {

@@ -1,4 +1,4 @@
-//! What can go wrong when an endpoint opens.
+//! Errors when an endpoint opens, and the opening of the memory that ranks share.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use crate::config::{Limits, NativeError};
 use crate::handshake::Credentials;
 use crate::memory_link::MemoryLink;
 
-/// Why an endpoint could not open.
+/// Reasons why an endpoint could not open.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum OpenError {
@@ -46,7 +46,7 @@ pub enum OpenError {
         place: String,
         /// libfabric's provider.
         provider: String,
-        /// The reason, and which providers exist instead.
+        /// The reason, and the providers that exist instead.
         source: NativeError,
     },
     /// The rank has more endpoints than an address can name.
@@ -64,8 +64,8 @@ impl OpenError {
 }
 
 /// Opens the region by the first path that leads to it. A rank in a user namespace of its own, as containers without
-/// setuid have, may not look into its agent's `/proc`, and has inherited nothing if the container closes descriptors:
-/// it does without shared memory.
+/// setuid have, may not look into its agent's `/proc`. If the container also closes descriptors, the rank has inherited
+/// none, and works without shared memory.
 pub(super) fn open_memory(
     paths: &[PathBuf],
     own: &Credentials,

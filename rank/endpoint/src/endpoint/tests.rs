@@ -12,12 +12,12 @@ pub(crate) struct Pair {
 }
 
 thread_local! {
-    /// Whether this test's pair consists of two ranks that share memory.
+    /// True if this test's pair consists of two ranks that share memory.
     static NEIGHBOURS: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
 }
 
 thread_local! {
-    /// Whether this test's pair consists of two ranks of a site that is encrypted inside.
+    /// True if this test's pair consists of two ranks of a site that is encrypted inside.
     static ENCRYPTED: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
 }
 
@@ -64,7 +64,7 @@ pub(crate) fn region() -> pool::Region {
     pool::Region::unnamed(std::path::Path::new("/dev/shm"), shape).unwrap()
 }
 
-/// The path by which processes of this test open it.
+/// The path by which processes of this test open the region.
 pub(crate) fn region_path(region: &pool::Region) -> String {
     format!("/proc/{}/fd/{}", std::process::id(), std::os::fd::AsRawFd::as_raw_fd(region.file()))
 }
@@ -178,7 +178,7 @@ fn messages_of_all_lengths_arrive_whole_and_in_order() {
         }
         for (n, length) in lengths.into_iter().enumerate() {
             let mut done = pair.next(false);
-            // Completions may overtake each other where a long message is still arriving; matching may not.
+            // Completions may overtake each other where a long message is still arriving. Matching must keep the order.
             while done.user.context != n {
                 pair.b.protocol.completions.push_back(done);
                 pair.turn();
@@ -204,7 +204,7 @@ fn impatient() -> Pair {
 
 #[test]
 fn a_peer_that_computes_for_long_is_not_lost() {
-    // The dialled one is computing.
+    // The dialled rank is computing.
     let mut pair = impatient();
     let to_b = pair.a.peer(pair.b.address());
     pair.a.send(send_op(to_b, 5, b"early", 1)).unwrap();
@@ -215,7 +215,7 @@ fn a_peer_that_computes_for_long_is_not_lost() {
     pair.b.receive(recv_op(5, 100, 2)).unwrap();
     assert!([true, false].into_iter().all(|of_a| pair.next(of_a).result.is_ok()));
 
-    // The one that dialled is computing, before it has sent anything.
+    // The dialling rank is computing, before it has sent anything.
     let mut pair = impatient();
     let to_b = pair.a.peer(pair.b.address());
     pair.a.send(send_op(to_b, 5, b"early", 1)).unwrap();
@@ -226,7 +226,7 @@ fn a_peer_that_computes_for_long_is_not_lost() {
     }
     assert!([true, false].into_iter().all(|of_a| pair.next(of_a).result.is_ok()));
 
-    // Both dial, and the one whose connection is to stay is computing.
+    // Both dial, and the rank whose connection is to stay is computing.
     let mut pair = impatient();
     if pair.a.address().key() > pair.b.address().key() {
         std::mem::swap(&mut pair.a, &mut pair.b);
@@ -263,8 +263,8 @@ fn both_dialling_at_once_leaves_one_connection() {
     }
 }
 
-/// Which endpoint dials first; calls until the other dials; whether that one has waited long, so that its connections
-/// are no longer hot; and after that, consecutive calls of each.
+/// All schedules of two endpoints: true if A dials first; number of calls before the other one dials; true if the other
+/// one has waited so long that its connections are no longer hot; then the number of consecutive calls of each.
 fn schedules() -> impl Iterator<Item = (bool, usize, bool, [usize; 2])> {
     let paces = [[1, 1], [1, 4], [4, 1], [0, 1], [1, 0]];
     let starts = [true, false].into_iter().flat_map(|first| (0..8).map(move |start| (first, start)));
@@ -272,7 +272,7 @@ fn schedules() -> impl Iterator<Item = (bool, usize, bool, [usize; 2])> {
     waits.flat_map(move |(first, start, waits)| paces.into_iter().map(move |pace| (first, start, waits, pace)))
 }
 
-/// Whichever endpoint dials first, and however late or slow the other one is.
+/// One connection remains, whichever endpoint dials first, and however late or slow the other one is.
 #[test]
 fn dialling_each_other_at_any_moment_leaves_one_connection() {
     for (a_first, head_start, waits, pace) in schedules() {
@@ -518,7 +518,7 @@ fn a_lost_peer_fails_what_waits_for_it() {
     pair.quiet();
     let matching = Match { from: Some(b), tagged: true, tag: 9, ignore: 0 };
     pair.a.receive(RecvOp { matching, ..recv_op(9, 8, 2) }).unwrap();
-    // As a crash would: the sockets close without a goodbye.
+    // Like a crash: the sockets close without a goodbye.
     pair.b.site = SiteLink::new(
         TcpListener::bind("127.0.0.1:0").unwrap(),
         credentials(&pair.b),
@@ -621,13 +621,13 @@ fn a_goodbye_lets_everything_arrive_first() {
         let b = pair.a.peer(pair.b.address());
         let a = pair.b.peer(pair.a.address());
         pair.b.receive(recv_op(1, length, 1)).unwrap();
-        // B names A: a goodbye is not a loss, so this one stays posted.
+        // B names A as the sender. A goodbye is not a loss, so this receive stays posted.
         let matching = Match { from: Some(a), tagged: true, tag: 9, ignore: 0 };
         pair.b.receive(RecvOp { matching, ..recv_op(9, 8, 2) }).unwrap();
         pair.a.send(send_op(b, 1, &pattern(length, 5), 3)).unwrap();
         let deadline = Instant::now() + Duration::from_secs(20);
         assert_eq!(pair.next(true).result, Ok(()));
-        // Closing waits until the other end has heard the goodbye.
+        // Closing waits until the other end has received the goodbye.
         let Pair { mut a, mut b } = pair;
         let closing = std::thread::spawn(move || a.close());
         while b.site.connection_count() > 0 {

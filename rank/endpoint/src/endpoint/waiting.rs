@@ -1,4 +1,4 @@
-//! Waiting for an endpoint from outside: which descriptors to watch, and until when.
+//! Waiting for an endpoint from outside: the descriptors to watch, and the time limit.
 
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
@@ -17,8 +17,8 @@ impl Endpoint {
 
     /// Makes progress, and prepares for a wait on [`Endpoint::wait_fds`] by other means than [`Endpoint::wait`]: from
     /// now on, neighbours that write to our memory ring our doorbell. Returns the longest time until progress is due
-    /// even if no descriptor becomes readable, or `None` if something moved or is there already; then call it again
-    /// before waiting. [`Endpoint::wait`] ends what this has prepared.
+    /// even if no descriptor becomes readable. `None`: something moved or is there already; call it again before
+    /// waiting. [`Endpoint::wait`] ends this preparation.
     pub fn arm(&mut self) -> Option<Duration> {
         if let Some(memory) = &mut self.memory {
             memory.wake_up();

@@ -1,4 +1,4 @@
-//! Handling of what gateways send: frames of peers at other sites, and news about routes.
+//! Handling of frames from gateways: frames of peers at other sites, and news about routes.
 
 use member::Route;
 use types::Address;
@@ -22,7 +22,7 @@ pub(super) struct GatewayFrames<'a> {
     pub links: &'a mut Links,
     /// Bytes of our own copies in queues.
     pub buffered: &'a mut u64,
-    /// The gateway they come from.
+    /// The gateway that sent the frames.
     pub route: Route,
     /// The current time, for conversations.
     pub now_ns: u64,

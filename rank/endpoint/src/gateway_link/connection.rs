@@ -21,11 +21,11 @@ use crate::link::Sink;
 use crate::reader::{Broken, Frames, Reader};
 use crate::stream::{Expected, Stream, family};
 
-/// Nothing more is queued beyond this until the socket has taken some.
+/// Limit of queued bytes. Nothing more is queued beyond it until the socket has taken some.
 const QUEUED: usize = 96 << 10;
 const MAX_SLICES: usize = 16;
 
-/// When a gateway that was lost or unreachable is retried.
+/// Delay before a lost or unreachable gateway is dialled again.
 const AGAIN: Duration = Duration::from_secs(1);
 
 pub(super) struct Connection {
@@ -40,7 +40,7 @@ pub(super) struct Connection {
     written: usize,
     queued: usize,
     wants_write: bool,
-    /// Whether the gateway is alive.
+    /// Signs of life of the gateway.
     pub pulse: Pulse,
 }
 
@@ -70,7 +70,7 @@ impl Connection {
         matches!(self.state, State::Open { .. })
     }
 
-    /// Why it is lost, if it is.
+    /// The reason for its loss, if it is lost.
     pub(super) fn lost(&self) -> Option<&str> {
         match &self.state {
             State::Lost { reason, .. } => Some(reason),
@@ -78,12 +78,12 @@ impl Connection {
         }
     }
 
-    /// The connection has just opened.
+    /// Starts the pulse of a connection that has just opened.
     pub(super) fn begin(&mut self, now_ns: u64) {
         self.pulse = Pulse::new(GATEWAY_SILENCE_S, now_ns);
     }
 
-    /// Whether it is lost and due to be dialled again.
+    /// True if it is lost and due to be dialled again.
     pub(super) fn is_due(&self, now: Instant) -> bool {
         matches!(&self.state, State::Lost { again, .. } if *again <= now)
     }
@@ -132,11 +132,11 @@ impl Connection {
         Ok(())
     }
 
-    /// Continues the handshake; returns whether it is done.
+    /// Continues the handshake. Returns true once it is done.
     pub(super) fn shake_hands(&mut self, epoll: &OwnedFd, at: usize) -> Result<bool, Broken> {
         loop {
             self.write()?;
-            // A process waiting for the next answer sleeps.
+            // Let epoll wake a process that sleeps until the next answer.
             self.watch(epoll, at)?;
             let State::Dialling { stream, initiator, deadline } = &mut self.state else { return Ok(true) };
             let Some(message) = self.reader.handshake(false)? else {
@@ -202,7 +202,7 @@ impl Connection {
         (self.queued, self.written) = (0, 0);
     }
 
-    /// Says goodbye and closes for writing. A gateway that does not read our goodbye sees the connection close.
+    /// Sends a goodbye and closes for writing. A gateway that does not read the goodbye sees the connection close.
     pub(super) fn close(&mut self, goodbye: Arc<Vec<u8>>) {
         self.push(goodbye);
         let _ = self.write();
@@ -211,8 +211,8 @@ impl Connection {
         }
     }
 
-    /// Sends what is queued as far as the socket takes it, and has `epoll` watch for the rest. Returns whether anything
-    /// was sent.
+    /// Sends queued frames as far as the socket takes them, and has `epoll` watch for the rest. Returns true if
+    /// anything was sent.
     pub(super) fn send(&mut self, epoll: &OwnedFd, at: usize) -> Result<bool, Broken> {
         if !self.is_open() || (self.is_empty() && !self.wants_write) {
             return Ok(false);
@@ -222,7 +222,7 @@ impl Connection {
         Ok(moved)
     }
 
-    /// Has `epoll` report when the socket takes more, as long as there is more.
+    /// Has `epoll` report room in the socket as long as there is more to send.
     fn watch(&mut self, epoll: &OwnedFd, at: usize) -> Result<(), Broken> {
         let wants = self.stream().is_some_and(|stream| stream.wants_write(!self.queue.is_empty()));
         if let Some(stream) = self.stream().filter(|_| wants != self.wants_write) {

@@ -5,7 +5,7 @@ use types::links::LinkTable;
 use wire::WireError;
 use wire::links::Assembly;
 
-/// One table per gateway, because each gateway numbers its own. They differ by no more than what has just changed.
+/// One table per gateway, because each gateway numbers its own. The tables differ only by the latest changes.
 #[derive(Debug)]
 pub(super) struct Links {
     /// Number of sites of the job.
@@ -22,7 +22,7 @@ impl Links {
     /// Takes a part of a gateway's table.
     ///
     /// # Errors
-    /// It is not a part of a table of the job's sites.
+    /// `part` is not a part of a table of the job's sites.
     pub(super) fn take(&mut self, route: Route, part: &[u8]) -> Result<(), WireError> {
         if let Some((assembly, table)) = self.gateways.get_mut(usize::from(route.0))
             && let Some(whole) = assembly.take(part, self.sites)?
@@ -32,7 +32,7 @@ impl Links {
         Ok(())
     }
 
-    /// The table of the first gateway that is open and has sent one, else the first table that there is.
+    /// The table of the first gateway that is open and has sent one, else of the first gateway that has sent one.
     pub(super) fn first(&self, is_open: impl Fn(Route) -> bool) -> Option<&LinkTable> {
         let known = || self.gateways.iter().enumerate().filter_map(|(at, (_, table))| Some((at, table.as_ref()?)));
         known().find(|(at, _)| is_open(Route(*at as u8))).or_else(|| known().next()).map(|(_, table)| table)

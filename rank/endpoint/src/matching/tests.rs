@@ -33,7 +33,7 @@ fn tagged_and_untagged_do_not_mix() {
     assert!(posted.find(&Envelope { from: PeerId(0), tagged: false, tag: 0 }).is_some());
 }
 
-/// The definition: examine everything, oldest first.
+/// The reference: examines everything, oldest first.
 #[derive(Default)]
 struct Plain {
     posted: Vec<(Match, u32)>,

@@ -1,4 +1,4 @@
-//! What ends a sleep: datagrams to a socket of ours, and the end of a neighbour's process.
+//! Events that end a sleep: datagrams to a socket of ours, and the end of a neighbour's process.
 
 use std::mem::MaybeUninit;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -18,10 +18,10 @@ pub(super) struct Doorbell {
     epoll: OwnedFd,
 }
 
-/// Whether the end of a process will be reported.
+/// The watch over a process's end.
 #[derive(Debug)]
 pub(super) enum Watched {
-    /// Yes, as long as this is open.
+    /// Its end is reported, as long as this is open.
     Yes(#[expect(dead_code, reason = "open is all it has to be")] OwnedFd),
     /// It has already ended.
     Ended,
@@ -30,7 +30,7 @@ pub(super) enum Watched {
 }
 
 impl Doorbell {
-    /// At an address of this node.
+    /// Binds a doorbell at an address of this node.
     pub(super) fn bind(address: IpAddr) -> std::io::Result<Doorbell> {
         let socket = UdpSocket::bind(SocketAddr::new(address, 0))?;
         socket.set_nonblocking(true)?;
@@ -48,7 +48,7 @@ impl Doorbell {
         self.epoll.as_fd()
     }
 
-    /// Rings another endpoint's doorbell. A lost ring costs a nap.
+    /// Rings another endpoint's doorbell. A lost ring costs the rest of a nap.
     pub(super) fn ring(&self, other: SocketAddr) {
         let _ = self.socket.send_to(&[], other);
     }
@@ -63,7 +63,7 @@ impl Doorbell {
         }
     }
 
-    /// From now on `name` is among [`Doorbell::ended`] when the process has ended.
+    /// Watches a process: after its end, `name` is among [`Doorbell::ended`].
     pub(super) fn watch(&self, pid: u32, name: u64) -> Watched {
         let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return Watched::Ended };
         match pidfd_open(pid, PidfdFlags::empty()) {
@@ -76,7 +76,7 @@ impl Doorbell {
         }
     }
 
-    /// Processes that have ended.
+    /// Names of the watched processes that have ended.
     pub(super) fn ended(&self) -> Vec<u64> {
         let mut events = [const { MaybeUninit::<epoll::Event>::uninit() }; EVENTS];
         let zero = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };

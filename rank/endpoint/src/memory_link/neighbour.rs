@@ -1,4 +1,4 @@
-//! One neighbour: the ring to it, the ring from it, and what is queued for either.
+//! One neighbour: the ring to it, the ring from it, and its queued items.
 
 use std::collections::VecDeque;
 use std::io;
@@ -13,15 +13,15 @@ use super::{from_region, refusal};
 use crate::link::{Misbehaved, Outgoing, Sink};
 use crate::operation::PeerId;
 
-/// Most bytes of one single copy, so that a reader can serve others in between, and a writer's buffer is freed part by
-/// part.
+/// Maximum number of bytes in one single copy, so that a reader can serve others in between, and a writer's buffer is
+/// freed part by part.
 const COPY: u32 = 4 << 20;
-/// Most pieces of memory in one such frame.
+/// Maximum number of pieces of memory in one such frame.
 const PIECES: usize = memory::buffer::MAX_PIECES;
 /// The longest record of a single copy: length, number of pieces, pieces, message header.
 const COPY_RECORD: usize = 16 + 16 * PIECES + MAX_HEADER;
 
-/// Why nothing more is received from a neighbour.
+/// Reasons to stop reading from a neighbour.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Trouble {
     #[error("it has closed its endpoint")]
@@ -34,7 +34,7 @@ pub(super) enum Trouble {
     Copy(io::Error),
 }
 
-/// Why nothing can be written to a neighbour.
+/// Reasons why nothing can be written to a neighbour.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Unwritable {
     #[error("it has not joined the shared memory")]
@@ -51,9 +51,9 @@ pub(super) struct Neighbour {
     pub peer: PeerId,
     pub place: u32,
     pub seat: Seat,
-    /// We have told it that we write to it.
+    /// We have announced to it that we write to it.
     pub knocked: bool,
-    /// The nap in which we last rang.
+    /// The nap in which we last rang its doorbell.
     pub rung: u64,
     pub watched: Watched,
     /// It shares our process id namespace.
@@ -62,9 +62,10 @@ pub(super) struct Neighbour {
     pace: Pace,
     input: Option<Consumer>,
     queue: VecDeque<Outgoing>,
-    /// Part of the queue's first item goes by single copy, and so does the rest.
+    /// The queue's first item goes by single copy, to its end.
     copies: bool,
-    /// Items that the neighbour has not copied completely, each with the ring position after which it has.
+    /// Items that the neighbour has not copied completely. Each is copied once the neighbour has consumed up to the
+    /// position.
     uncopied: VecDeque<(u64, Outgoing)>,
     lost: Option<String>,
 }
@@ -102,7 +103,7 @@ impl Neighbour {
     }
 
     /// # Errors
-    /// Why it can no longer be reached.
+    /// The reason why it can no longer be reached.
     pub(super) fn check(&self) -> Result<(), Unwritable> {
         self.lost.clone().map_or(Ok(()), |reason| Err(Unwritable::Lost(reason)))
     }
@@ -111,7 +112,7 @@ impl Neighbour {
         self.out = Some(ring);
     }
 
-    /// Finds out whether its memory can be read, by reading a word whose address it has told us.
+    /// Starts to read from it. Tests whether its memory can be read, with a word whose address is in its seat.
     pub(super) fn read_from(&mut self, ring: Consumer) {
         let mut word = [0; 8];
         let read = self.shares
@@ -120,23 +121,23 @@ impl Neighbour {
         self.input = Some(ring);
     }
 
-    /// Whether this many bytes may be left in place for the neighbour to copy.
+    /// True if this many bytes may stay in place for the neighbour to copy.
     pub(super) fn may_want_single_copy(&self, bytes: u64) -> bool {
         self.pace.may_want_single_copy(bytes)
     }
 
-    /// Whether items are queued, or still have to be copied.
+    /// True if items are queued, or still have to be copied.
     pub(super) fn has_pending(&self) -> bool {
         !self.queue.is_empty() || !self.uncopied.is_empty()
     }
 
-    /// Whether the ring has no room for a long record, or something waits for room.
+    /// True if the ring has no room for a long record, or items wait for room.
     pub(super) fn is_full(&mut self) -> bool {
         let full = |ring: &mut Producer| matches!(ring.reserve(ring.longest()), Ok(None));
         !self.queue.is_empty() || self.out.as_mut().is_some_and(full)
     }
 
-    /// Whether there is nothing to read and nothing that could continue.
+    /// True if there is nothing to read and nothing that could continue.
     pub(super) fn is_quiet(&mut self) -> bool {
         if self.lost.is_some() {
             return true;
@@ -168,7 +169,7 @@ impl Neighbour {
         if length > ring.longest() as usize {
             return false;
         }
-        // If the ring is damaged, the next caller notices that too, and reports it.
+        // The next caller notices a damaged ring too, and reports it.
         let Ok(Some(mut space)) = ring.reserve(length as u32) else { return false };
         space.write(0, header);
         self.pace.time(count, || space.write(header.len(), bytes));
@@ -176,7 +177,7 @@ impl Neighbour {
         true
     }
 
-    /// Queues an item, and writes what the ring takes of it if nothing is queued before it. Returns whether anything
+    /// Queues an item. If nothing is queued before it, writes as much of it as the ring takes. Returns true if anything
     /// was written.
     pub(super) fn send(
         &mut self,
@@ -197,7 +198,7 @@ impl Neighbour {
         }
     }
 
-    /// Reports what has been copied, and writes what the ring takes. Returns whether anything was written or reported.
+    /// Reports copied items, and writes as much as the ring takes. Returns true if anything was written or reported.
     pub(super) fn flush(
         &mut self,
         buffered: &mut u64,
@@ -230,7 +231,7 @@ impl Neighbour {
         Ok(moved)
     }
 
-    /// Reports the items that the neighbour has copied completely. Returns whether there were any.
+    /// Reports the items that the neighbour has copied completely. Returns true if there were any.
     pub(super) fn report_copied(&mut self, buffered: &mut u64, sink: &mut dyn Sink) -> Result<bool, Corrupt> {
         let Some(ring) = self.out.as_mut().filter(|_| !self.uncopied.is_empty()) else { return Ok(false) };
         let consumed = ring.consumed()?;
@@ -243,8 +244,8 @@ impl Neighbour {
         Ok(moved)
     }
 
-    /// Takes the oldest record; `None`: there is none. The flag says whether the neighbour was told that its ring has
-    /// room.
+    /// Takes the oldest record; `None`: there is none. The flag is true if the room that this frees was published to
+    /// the neighbour.
     pub(super) fn take(&mut self, sink: &mut dyn Sink) -> Result<Option<bool>, Trouble> {
         let Some(ring) = &mut self.input else { return Ok(None) };
         let Some(record) = ring.oldest()? else { return Ok(None) };
@@ -257,18 +258,18 @@ impl Neighbour {
         Ok(Some(ring.done(record, record.kind == Kind::Copy)))
     }
 
-    /// Returns whether it was written to, and so must be woken.
+    /// Sends a goodbye. Returns true if it was written, so that the neighbour must be woken.
     pub(super) fn say_goodbye(&mut self) -> bool {
         let Some(ring) = self.out.as_mut().filter(|_| self.lost.is_none() && self.queue.is_empty()) else {
             return false;
         };
-        // If the ring is full, the neighbour sees that our seat is empty, or our process has ended.
+        // If the ring is full, the neighbour notices that we have left our seat, or that our process has ended.
         let Ok(Some(space)) = ring.reserve(0) else { return false };
         space.publish(Kind::Bye);
         true
     }
 
-    /// Gives up both rings. Returns what will never be sent.
+    /// Gives up both rings. Returns the items that will never be sent.
     pub(super) fn lose(&mut self, reason: Option<String>) -> Vec<Outgoing> {
         self.lost = Some(reason.unwrap_or_else(|| Trouble::Goodbye.to_string()));
         (self.out, self.input, self.watched) = (None, None, Watched::No);
@@ -284,7 +285,7 @@ fn finish(item: Outgoing, buffered: &mut u64, sink: &mut dyn Sink) {
     item.sent.into_iter().for_each(|sent| sink.sent(sent));
 }
 
-/// Writes the next frame. Returns whether it was the item's last; `None`: the ring is full.
+/// Writes the next frame. Returns true if it was the item's last; `None`: the ring is full.
 fn write_frame(
     ring: &mut Producer,
     pace: &mut Pace,
@@ -319,7 +320,7 @@ fn write_frame(
     Ok(Some(item.advance(count)))
 }
 
-/// Writes where the next frame's payload is.
+/// Writes the addresses of the next frame's payload. Returns true if it was the item's last; `None`: the ring is full.
 fn write_copy(ring: &mut Producer, item: &mut Outgoing) -> Result<Option<bool>, Corrupt> {
     let (header, count) = item.next_frame(COPY + MAX_HEADER as u32);
     let mut record = [0; COPY_RECORD];

@@ -1,22 +1,22 @@
-//! How fast a ring takes long messages, and therefore which of them go by single copy instead.
+//! Speed of a ring for long messages, and the resulting choice between the ring and a single copy.
 //!
 //! Through the ring a message is copied twice, but by two cores at the same time: between cores that share a cache,
-//! that is twice as fast as a single copy. Between cores that do not, every line of the ring has to be fetched from the
-//! other core's cache before it is written, and the ring is three times slower. A process cannot find out which cores
-//! it has (and they change), so the speed is measured.
+//! that is twice as fast as a single copy. Between other cores, every line of the ring has to be fetched from the other
+//! core's cache before it is written, and the ring is three times slower. A process cannot find out its cores (and they
+//! change), so the speed is measured.
 
 use std::time::{Duration, Instant};
 
-/// Messages of at least this size go by single copy, where the ring is slow and where it is fast.
+/// Messages of at least this size go by single copy: if the ring is slow, and if it is fast.
 const SLOW: u64 = 16 << 10;
 const FAST: u64 = 128 << 10;
 /// Shorter writes are not measured.
 const LEAST: u64 = 8 << 10;
-/// Nanoseconds per bytes: the time that a single copy takes.
+/// Nanoseconds per bytes: the duration of a single copy.
 const EQUAL: (u128, u128) = (1, 5);
-/// This many slow writes in a row are needed, because one may have been interrupted.
+/// Number of slow writes in a row that make a ring slow, because a single one may have been interrupted.
 const SURE: u32 = 3;
-/// Where the ring is slow, one message in this many tries it again.
+/// On a slow ring, one message in this many tries the ring again.
 const AGAIN: u32 = 32;
 
 /// The pace of one ring.
@@ -28,12 +28,12 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    /// `pinned`: the user's limit, which holds whatever the pace is.
+    /// `pinned`: the user's limit, which holds at any pace.
     pub(super) fn new(pinned: Option<u64>) -> Pace {
         Pace { pinned, slow: 0, spared: 0 }
     }
 
-    /// The length from which a message is better copied once.
+    /// The length from which a single copy is better.
     pub(super) fn single_copy_from(&self) -> u64 {
         match self.pinned {
             Some(pinned) => pinned,
@@ -42,7 +42,7 @@ impl Pace {
         }
     }
 
-    /// Whether a message of this length should be copied once; occasionally not, to measure how fast the ring is.
+    /// True if a message of this length should be copied once. Sometimes false on a slow ring, to measure it again.
     pub(super) fn wants_single_copy(&mut self, bytes: u64) -> bool {
         if bytes < self.single_copy_from() {
             return false;
@@ -54,12 +54,12 @@ impl Pace {
         true
     }
 
-    /// Whether a message of this length may ever be copied once.
+    /// True if a message of this length may ever be copied once.
     pub(super) fn may_want_single_copy(&self, bytes: u64) -> bool {
         bytes >= self.pinned.unwrap_or(SLOW)
     }
 
-    /// Writes this many bytes into the ring, and records the time that took if it is meaningful.
+    /// Has `write` write this many bytes into the ring, and records its duration if that is meaningful.
     pub(super) fn time(&mut self, bytes: u64, write: impl FnOnce()) {
         if bytes < LEAST || self.pinned.is_some() {
             return write();

@@ -12,14 +12,14 @@ use crate::endpoint::tests::{Pair, neighbours, pattern, rank_config, recv_op, re
 use crate::operation::{CompleteWhen, Completion, Failure, Match, NotBegun, RecvOp, SendOp};
 use crate::{Endpoint, PeerId};
 
-/// In these tests, whose messages are short, frames of at least this length go by single copy.
+/// Frames of at least this length go by single copy in these tests, whose messages are short.
 const SINGLE_COPY: u64 = 3000;
 
 fn pair(limits: Limits) -> Pair {
     neighbours(Arc::default(), Arc::default(), limits)
 }
 
-/// A copy is not made to wait for a full ring: its sender tries again.
+/// A message is not copied only to wait for a full ring: its sender tries again.
 fn send_when_there_is_room(pair: &mut Pair, op: impl Fn() -> SendOp) {
     while let Err(refused) = pair.a.send(op()) {
         assert_eq!(refused, NotBegun::Again);
@@ -48,7 +48,7 @@ fn action() -> impl Strategy<Value = Action> {
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
-    /// What `protocol` promises between two protocols also holds with the rings between them: each receive gets the
+    /// The promise of `protocol` between two protocols also holds with the rings between them: each receive gets the
     /// message that MPI specifies, whole or truncated, through records, pieces or single copies.
     #[test]
     fn every_message_reaches_the_receive_that_mpi_names(
@@ -77,7 +77,7 @@ proptest! {
                 }
             }
         }
-        // A receive that takes anything collects whatever is left unmatched.
+        // A receive for any message collects those that are left unmatched.
         let matching = Match { from: None, tagged: true, tag: 0, ignore: u64::MAX };
         for _ in 0..sends.len() {
             pair.b.receive(RecvOp { matching, ..recv_op(0, 200_000, receives.len()) }).unwrap();
@@ -123,7 +123,7 @@ proptest! {
         let mut ring = region.producer(stranger, region.place(0, 0).unwrap()).unwrap();
         for (mut bytes, copy, code, small) in records {
             if small {
-                // Small numbers are more likely to name something.
+                // Small numbers are more likely to name an existing transfer.
                 bytes.iter_mut().for_each(|byte| *byte &= 3);
             }
             if let Some(first) = bytes.first_mut() {
@@ -218,7 +218,7 @@ fn a_sleeper_is_woken_by_what_arrives_and_by_room() {
         for n in 0..COUNT {
             b.receive(recv_op(1, 300_000, n)).unwrap();
             while b.next_completion().is_none() {
-                // If we were not woken, this test would take an hour.
+                // If the doorbell did not wake us, this test would take an hour.
                 b.wait(Duration::from_secs(30));
             }
         }
@@ -252,12 +252,12 @@ fn a_closed_endpoint_is_a_goodbye_even_to_who_never_heard_from_it() {
     assert!(matches!(completion(&mut pair.a).result, Err(Failure::PeerLost { .. })));
 }
 
-/// Its last act was to copy what we had sent, and we learn of both at once.
+/// The neighbour's last act was to copy our message, and we notice the copy and its end at once.
 #[test]
 fn a_message_that_a_neighbour_copied_before_it_closed_has_been_sent() {
     let mut pair = pair(Limits { single_copy: Some(SINGLE_COPY), eager_memory: 1 << 20, ..Limits::default() });
     let (a, b) = (pair.b.peer(pair.a.address()), pair.a.peer(pair.b.address()));
-    // The first messages find out that memory can be read, and open the ring for the goodbye.
+    // The first messages test that memory can be read, and open the ring for the goodbye.
     pair.b.send(send_op(a, 1, b"x", 5)).unwrap();
     pair.a.receive(recv_op(1, 1, 5)).unwrap();
     assert_eq!(completion(&mut pair.a).result, Ok(()));
@@ -289,7 +289,7 @@ fn what_was_sent_before_closing_arrives() {
     }
 }
 
-/// The other half of the tests below: rank 1, which says hello and then works until it is killed.
+/// The other half of the tests below: rank 1, which sends a hello and then works until it is killed.
 #[test]
 #[ignore = "started by other tests"]
 fn other_process() {

@@ -1,4 +1,4 @@
-//! Handling of what peers send: the receiving half of the protocol.
+//! Handling of frames from peers: the receiving half of the protocol.
 
 use std::io;
 
@@ -335,7 +335,7 @@ impl Sink for Protocol {
 }
 
 impl Protocol {
-    /// A message starts: finds its receive, or stores it.
+    /// Starts a message that arrives: finds its receive, or stores it.
     fn arrive(&mut self, message: &Arriving, following: u32) -> Result<Target, Misbehaved> {
         let from = message.envelope.from;
         let cost = ENVELOPE + message.promised;
@@ -390,7 +390,7 @@ impl Protocol {
         }
     }
 
-    /// A message has its receive: requests the bytes that were not promised.
+    /// Gives a message to its receive, and requests the bytes that were not promised.
     pub(super) fn activate(&mut self, message: &Arriving, user: UserData, discard: bool, into: Into) -> usize {
         let room = match &into {
             Into::Own(buffer) => buffer.len(),
@@ -419,7 +419,7 @@ impl Protocol {
         })
     }
 
-    /// All promised bytes of an unexpected message have arrived, and it has its receive: moves them there.
+    /// Moves an unexpected message to its receive, once all its promised bytes have arrived.
     pub(super) fn settle(&mut self, key: UnexpectedKey, active_key: usize) {
         let (envelope, waiting) = self.unexpected.remove(key);
         let active = &mut self.active[active_key];
@@ -442,7 +442,7 @@ impl Protocol {
         }
     }
 
-    /// A message uses up its sender's credit.
+    /// Charges a message to its sender's credit.
     fn hold(&mut self, from: PeerId, cost: u64) -> Result<(), Misbehaved> {
         let peer = &mut self.peers[from.0 as usize];
         peer.held += cost;
@@ -499,7 +499,7 @@ impl Protocol {
         Ok(Place { from, target, at: offset, start: offset })
     }
 
-    /// Our transfer that this peer answers.
+    /// Our transfer to which this peer's answer belongs.
     fn transfer_with(&self, from: PeerId, id: TransferId) -> Result<&Transfer, Misbehaved> {
         let transfer = self.transfers.get(id as usize);
         let theirs = |transfer: &&Transfer| match transfer {
@@ -517,7 +517,7 @@ impl Protocol {
         let rest = rest.take().ok_or(Misbehaved::Protocol("a second go"))?;
         let (at, end) = (*promised, limit.min(rest.len() as u64));
         if end <= at {
-            // A receive too short even for the promised bytes, some of which may not have been sent yet.
+            // The receive is too short even for the promised bytes, some of which may not have been sent yet.
             self.end_send(id);
             return Ok(());
         }
@@ -527,7 +527,7 @@ impl Protocol {
         Ok(())
     }
 
-    /// Ends a send that has nothing left to send and whose remaining bytes will not be requested; a send that waits for
+    /// Ends a send that has nothing left to send and whose remaining bytes will not be requested. A send that waits for
     /// delivery ends when its peer confirms it.
     fn end_send(&mut self, id: TransferId) {
         let Some(Transfer::Send { rest: None, queued: 0, complete, done, .. }) = self.transfers.get(id as usize) else {
@@ -547,7 +547,7 @@ impl Protocol {
         let result = if status == Status::Ok { Ok(()) } else { Err(Failure::Refused(status)) };
         let completion = match self.transfers.get_mut(id as usize) {
             Some(Transfer::Send { rest: None, complete: complete @ CompleteWhen::Delivered, .. }) if result.is_ok() => {
-                // Everything has arrived, but a link may not have noticed yet that it can release the memory.
+                // Everything has arrived, but a link may not know yet that it can release the memory.
                 *complete = CompleteWhen::Sent;
                 self.end_send(id);
                 return Ok(());
@@ -626,7 +626,7 @@ impl Protocol {
         self.outbox.push_back((from, item));
     }
 
-    /// A frame of bytes for a read, or the answer to an atomic, is complete.
+    /// Ends a frame with bytes of a read, or with the answer to an atomic.
     fn end_result(&mut self, id: TransferId, count: u64, status: Option<Status>) {
         let Some(transfer) = self.transfers.get_mut(id as usize) else { return };
         let finished = match transfer {

@@ -1,5 +1,5 @@
-//! Two protocol ends without sockets: frames of a seeded size cross a seeded delay, and the outcome is compared with
-//! MPI's matching rules.
+//! Two protocol ends without sockets. Frames of a seeded size cross with a seeded delay, and the outcome is compared
+//! with MPI's matching rules.
 
 use proptest::prelude::*;
 
@@ -13,7 +13,7 @@ struct End {
     peer: PeerId,
     /// Items in flight to the other side, and frames made from them.
     items: VecDeque<Outgoing>,
-    /// Items that have arrived completely without our knowledge: a neighbour copies from our memory.
+    /// Items that have arrived completely without our notice: a neighbour copies from our memory.
     left: Vec<Outgoing>,
 }
 
@@ -72,8 +72,8 @@ impl World {
         true
     }
 
-    /// Whether every item that borrows a send's memory still has its transfer: the user may only reuse the memory when
-    /// that ends.
+    /// True if every item that borrows a send's memory still has its transfer: the user may reuse the memory only after
+    /// the transfer has ended.
     fn lends_only_what_is_not_complete(&self) -> bool {
         let [end, _] = &self.ends;
         let items = end.items.iter().chain(&end.left).chain(end.protocol.outbox.iter().map(|(_, item)| item));
@@ -110,7 +110,7 @@ fn action() -> impl Strategy<Value = Action> {
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
-    /// Whatever the sizes, frames and order of events: each receive gets the message that MPI specifies, whole or
+    /// For all sizes, frames and orders of events: each receive gets the message that MPI specifies, whole or
     /// truncated.
     #[test]
     fn every_message_reaches_the_receive_that_mpi_names(
@@ -142,7 +142,7 @@ proptest! {
                 },
             }
         }
-        // A receive that takes anything collects whatever is left unmatched.
+        // A receive for any message collects those that are left unmatched.
         for _ in 0..sends.len() {
             let user = UserData { context: receives.len(), flags: 0 };
             let matching = Match { from: None, tagged: true, tag: 0, ignore: u64::MAX };
@@ -190,7 +190,7 @@ proptest! {
         for (mut bytes, code) in frames {
             let buffer = Buffer::owned(vec![0; 10]);
             end.protocol.receive(RecvOp { matching, buffer, multi: None, user: UserData::default() }).unwrap();
-            // Small numbers are more likely to name something.
+            // Small numbers are more likely to name an existing transfer.
             bytes.iter_mut().enumerate().for_each(|(at, byte)| *byte = if at == 0 { code } else { *byte & 3 });
             let Ok((message, used)) = Message::decode(&bytes, bytes.len() as u32) else { continue };
             let following = &bytes[used..];
@@ -201,7 +201,7 @@ proptest! {
     }
 }
 
-/// Receivers confirm what they have: a confirmation with an error does not count as delivery.
+/// Receivers confirm the bytes that they have. A confirmation with an error does not count as delivery.
 #[test]
 fn a_delivery_that_is_refused_is_not_complete() {
     let mut world = World::new(1, 1000, 20_000);
@@ -218,8 +218,7 @@ fn a_delivery_that_is_refused_is_not_complete() {
     assert_eq!(end.protocol.completions.pop_front().unwrap().result, Ok(()));
 }
 
-/// Every frame of a message longer than 4 GiB, of which only the last bytes are examined: the earlier memory is never
-/// touched.
+/// Every frame of a message longer than 4 GiB. Only the last bytes are examined: the earlier memory is never touched.
 #[test]
 fn a_message_over_four_gibibytes_arrives_at_its_offsets() {
     const TOTAL: usize = (4 << 30) + 1000;
@@ -259,7 +258,7 @@ fn a_message_over_four_gibibytes_arrives_at_its_offsets() {
     assert_eq!(done.buffer.unwrap().to_vec(TOTAL - TAIL as usize..TOTAL), content(7, TAIL as usize));
 }
 
-/// What counts as awaited: receives of one message and transfers in flight, but not buffers that are always posted.
+/// Receives of one message and transfers in flight count as awaited; buffers that are always posted do not.
 #[test]
 fn standing_buffers_are_not_awaited() {
     let mut world = World::new(1, 1000, 20_000);

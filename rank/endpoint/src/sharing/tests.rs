@@ -1,4 +1,4 @@
-//! A root and two receivers at the level of the protocol: what a gateway link does is done by hand.
+//! A root and two receivers at the level of the protocol. The test does the work of a gateway link by hand.
 
 use std::net::SocketAddr;
 
@@ -15,12 +15,12 @@ fn address(site: u16, rank: u32) -> Address {
     Address { socket: SocketAddr::from(([10, 0, 0, 1], 7)), job: 1, identity }
 }
 
-/// An end whose peers have so much credit at it, and it at them.
+/// An end that gives each peer this credit and has the same at each peer.
 fn with_credit(credit: u64, site: u16) -> Protocol {
     Protocol::new(Limits::default(), credit, SiteId(site), Arc::new(Regions::default()))
 }
 
-/// An end at which no share can arrive that it does not await.
+/// An end that accepts no share before it awaits it.
 fn protocol(site: u16) -> Protocol {
     with_credit(0, site)
 }
@@ -29,7 +29,7 @@ fn user(context: usize) -> UserData {
     UserData { context, flags: 0 }
 }
 
-/// From site 0 to sites 1 and 2.
+/// A share from site 0 to sites 1 and 2.
 fn op(to: &[PeerId], length: usize) -> ShareOp {
     let edges = vec![(SiteId(0), SiteId(1)), (SiteId(1), SiteId(2))];
     let trees = vec![member::ShareTree { edges, weight: 1.0 }];
@@ -56,7 +56,7 @@ fn a_share_begins_when_all_are_ready_and_arrives_piece_by_piece() {
     let (mut root, mut receiver) = (protocol(0), protocol(1));
     let to = [root.intern(address(1, 1)), root.intern(address(2, 2))];
     let from = receiver.intern(address(0, 0));
-    // One receiver is ready before the root begins, and one after.
+    // One receiver is ready before the root begins, and one becomes ready later.
     receiver.receive_share(from, 5, Buffer::owned(vec![0; 10]), user(2)).unwrap();
     let (_, item) = receiver.outbox.pop_front().unwrap();
     assert_eq!(item.head, Some(Message::Ready { key: 5, bytes: 10 }));
@@ -100,7 +100,7 @@ fn a_share_begins_at_once_where_receivers_have_room() {
         root.share(keyed(key)).unwrap();
         assert_eq!(root.sharing.begin.pop().map(|(_, begun)| begun.to), Some(to.to_vec()));
     }
-    // Half of the credit is used up until receivers are ready, and one share of each key is enough.
+    // Until receivers are ready, only half of the credit and one share of each key may be in use.
     root.share(keyed(8)).unwrap();
     assert!(root.sharing.begin.is_empty());
     for peer in to {
@@ -111,7 +111,7 @@ fn a_share_begins_at_once_where_receivers_have_room() {
     root.share(keyed(9)).unwrap();
     assert_eq!(root.sharing.begin.len(), 1);
 
-    // One is awaited after its first piece, within its second, and one when it is complete.
+    // The first share is awaited within its second piece, the second one when it is complete.
     take(&mut receiver, from, 0, 10, &[0, 1, 2]).unwrap();
     let mut place = receiver.begin(from, Message::Share { key: 5, offset: 3, total: 10 }, 7).unwrap();
     receiver.put(&mut place, &[3, 4]);
@@ -131,7 +131,7 @@ fn a_share_begins_at_once_where_receivers_have_room() {
     assert_eq!(done.result, Err(Failure::Truncated { total: 10, kept: 4 }));
     assert_eq!(done.buffer.unwrap().to_vec(0..4), [1; 4]);
 
-    // What is not awaited is charged until it is, and forgotten with its sender.
+    // A share is charged until it is awaited, and forgotten with its sender.
     for key in [11, 12, 13] {
         receiver
             .begin(from, Message::Share { key, offset: 0, total: 10 }, 10)
@@ -170,13 +170,13 @@ fn losses_fail_and_name_the_peer() {
     let to = [root.intern(address(1, 1)), root.intern(address(2, 2))];
     root.share(op(&to, 10)).unwrap();
     root.begin(to[0], Message::Ready { key: 5, bytes: 10 }, 0).unwrap();
-    // The other is lost before it is ready: the first gets the share all the same.
+    // The other receiver is lost before it is ready. The first gets the share all the same.
     root.lost(to[1], Some("gone".into()));
     let (number, begun) = root.sharing.begin.pop().unwrap();
     assert_eq!(begun.to, [to[0]]);
     root.sent(crate::link::Sent::Share(number));
     names(&root.sharing.completions.pop_front().unwrap(), address(2, 2));
-    // Nobody is left.
+    // No receiver is left.
     root.lost(to[0], Some("gone".into()));
     root.share(op(&to, 10)).unwrap();
     names(&root.sharing.completions.pop_front().unwrap(), address(1, 1));
@@ -210,7 +210,7 @@ fn trees_that_do_not_lead_to_the_receivers_are_refused() {
         assert!(matches!(root.share(with(edges, to)), Err(NotBegun::Tree(_))), "{edges:?}");
     }
     assert_eq!(root.share(with(&[(0, 1)], &[PeerId(9)])), Err(NotBegun::UnknownPeer));
-    // A peer cannot be ready without end.
+    // The number of shares for which a peer can be ready is limited.
     let ready = || Message::Ready { key: 1, bytes: 0 };
     for _ in 0..MOST_READY {
         root.begin(to[0], ready(), 0).unwrap();

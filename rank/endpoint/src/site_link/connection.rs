@@ -1,4 +1,4 @@
-//! A connection of the site link: its phase, what is queued for writing, and the handling of its frames.
+//! A connection of the site link: its phase, its queue, and the handling of its frames.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -28,12 +28,12 @@ pub(super) struct Connection {
     pub wants_write: bool,
     /// The socket is full: epoll reports when it takes more.
     pub blocked: bool,
-    /// The queue is held back only because more follows at once.
+    /// The queue is held back only because another item follows at once.
     pub held: bool,
     pub fruitless: u32,
     pub deadline: Instant,
     pub goodbye: bool,
-    /// The lane through the site's own network, if the site has one: then frames go there.
+    /// The lane through the site's own network, if the site has one. Frames then go there.
     pub lane: Option<Lane>,
     pub life: Life,
 }
@@ -48,7 +48,7 @@ pub(super) enum Phase {
 }
 
 impl Connection {
-    /// Whether the peer has answered our goodbye on the lane, or closed its end.
+    /// True if the peer has answered our goodbye on the lane, or closed its end.
     pub(super) fn has_answered(&mut self) -> bool {
         if self.reader.fill(&mut self.stream).is_err() {
             return true;
@@ -62,12 +62,12 @@ impl Connection {
         }
     }
 
-    /// Whether bytes are waiting for room in the socket.
+    /// True if bytes wait for room in the socket.
     pub(super) fn has_to_send(&self) -> bool {
         !self.writer.is_empty() || self.stream.has_unsent()
     }
 
-    /// The first item has been sent.
+    /// Removes the first item, which has been sent.
     pub(super) fn finish_front(&mut self, buffered: &mut u64, sink: &mut dyn Sink) {
         if let Some(item) = self.queue.pop_front() {
             if item.detach {
@@ -83,7 +83,7 @@ pub(super) struct PeerFrames<'a> {
     pub peer: PeerId,
     pub own: &'a Credentials,
     pub goodbye: &'a mut bool,
-    /// Where the peer's messages about its lane go; `None`: this site has no network of its own.
+    /// Target of the peer's messages about its lane; `None`: this site has no network of its own.
     pub said: Option<&'a mut Said>,
 }
 

@@ -11,18 +11,18 @@ use super::native::Finding;
 use crate::link::Sink;
 use crate::reader::Broken;
 
-/// How long closing waits for goodbyes to be sent.
+/// Time limit for goodbyes on close.
 const FAREWELL: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_micros(20);
 
 impl SiteLink {
-    /// Takes what the port has received and gives it what is queued. Returns whether anything moved.
+    /// Takes frames from the port and gives it queued ones. Returns true if anything moved.
     pub(super) fn drive_port(&mut self, sink: &mut dyn Sink) -> bool {
         let Some(native) = &mut self.native else { return false };
         let (mut broken, mut farewells) = (Vec::new(), Vec::new());
         let mut moved = match native.poll(&mut self.connections, Some(sink), &mut broken, &mut farewells) {
             Ok(moved) => moved,
-            // The port itself is broken, and with it every lane.
+            // The port itself is broken, and every lane with it.
             Err(reason) => {
                 let keys = self.connections.iter().filter(|(_, connection)| connection.lane.is_some());
                 broken.extend(keys.map(|(key, _)| (key, Broken::Lane(reason.to_string()))));
@@ -49,7 +49,7 @@ impl SiteLink {
         moved
     }
 
-    /// Tells peers how many frames we have sent them, and ends lanes that lose the peers' frames.
+    /// Reports the number of frames sent to each peer, and ends lanes that lose the peers' frames.
     fn tally(&mut self, sink: &mut dyn Sink) {
         let Some(native) = &mut self.native else { return };
         let found = native.look(&mut self.connections);
@@ -71,7 +71,7 @@ impl SiteLink {
         }
     }
 
-    /// Drops connections whose peer has said goodbye, or had the time for it.
+    /// Drops connections whose peer has sent its goodbye, or had the time for it.
     fn end_lanes(&mut self, sink: &mut dyn Sink) {
         let now = Instant::now();
         let keys = self.native.as_ref().map(|native| native.ending.clone()).unwrap_or_default();
@@ -84,7 +84,7 @@ impl SiteLink {
         }
     }
 
-    /// Answers goodbyes over TCP, so that the peers that sent them may close.
+    /// Answers goodbyes over TCP, so that their senders may close.
     fn answer(&mut self, farewells: &[usize]) {
         let me = self.own.me.identity;
         let header = FrameHeader::plain(FrameKind::Bye, self.own.job, me, me);
@@ -96,7 +96,8 @@ impl SiteLink {
         }
     }
 
-    /// Says goodbye on all lanes, and waits a moment until what is on them has been sent and the goodbyes are answered.
+    /// Sends a goodbye on all lanes, and waits a moment until their frames have been sent and the goodbyes are
+    /// answered.
     pub(super) fn leave_lanes(&mut self) {
         let deadline = Instant::now() + FAREWELL;
         while let Some(native) = &mut self.native {
@@ -112,7 +113,7 @@ impl SiteLink {
                     all_left = false;
                 }
             }
-            // Anything else that arrives is discarded.
+            // All other frames that arrive are discarded.
             let mut farewells = Vec::new();
             let moved = native.poll(&mut self.connections, None, &mut Vec::new(), &mut farewells);
             self.answer(&farewells);

@@ -1,8 +1,9 @@
 //! A lane: the state that two ranks keep of their connection through the site's own network.
 //!
-//! Every frame on a lane starts with 16 bytes: the token that its receiver handed out over TCP, so that frames from
-//! anybody else are ignored; its number on the lane, because a provider may report a short frame before a long one that
-//! was sent earlier; and its kind. A message header and bytes follow, as in a frame on TCP.
+//! Every frame on a lane starts with 16 bytes. First comes a token that the receiver handed out over TCP, so frames
+//! from anybody else are ignored. Then comes the frame's number on the lane, because a provider may report a short
+//! frame before a long one that was sent earlier. The last part is its kind. A message header and bytes follow, as in a
+//! frame on TCP.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -17,8 +18,8 @@ use crate::link::{Misbehaved, Outgoing, Sink};
 use crate::operation::PeerId;
 
 pub(super) const PREFIX: usize = 16;
-/// Frames that may arrive before one that is missing. Providers report out of order only among the receives that are
-/// posted.
+/// Maximum number of frames that may arrive before a missing one. Providers report out of order only among the posted
+/// receives.
 const MAX_AHEAD: u32 = 1024;
 
 const DATA: u8 = 0;
@@ -29,12 +30,12 @@ pub(super) struct Lane {
     pub token: u64,
     /// The peer's port and our token there; unknown until it has introduced itself.
     pub peer: Option<(PeerAddress, u64)>,
-    /// Our frames that the provider holds.
+    /// Number of our frames that the provider holds.
     pub under_way: usize,
     /// A frame that the provider had no room for, and its length.
     pub pending: Option<(Staged, usize)>,
-    /// The lane is broken, or the peer is gone: it ends at this time for this reason, unless the peer's goodbye arrives
-    /// before.
+    /// The lane is broken, or the peer is gone. The lane ends at this time for this reason, unless the peer's goodbye
+    /// arrives before.
     pub ending: Option<(Instant, String)>,
     pub said_goodbye: bool,
     pub tally: Tally,
@@ -59,7 +60,7 @@ impl Lane {
         }
     }
 
-    /// Whether everything it was given has been sent.
+    /// True if all its frames have been sent.
     pub(super) fn is_idle(&self) -> bool {
         self.under_way == 0 && self.pending.is_none()
     }
@@ -69,7 +70,7 @@ impl Lane {
         (self.next_out, self.next_in)
     }
 
-    /// Writes the item's next frame into `bytes`. Returns its length, and whether it was the item's last.
+    /// Writes the item's next frame into `bytes`. Returns its length, and true if it was the item's last.
     pub(super) fn write_frame(
         &mut self,
         theirs: u64,
@@ -109,7 +110,7 @@ impl Lane {
         self.next_out = self.next_out.wrapping_add(1);
     }
 
-    /// A frame has arrived: takes it, and the later ones that waited for it. Returns whether one of them was the
+    /// Takes a frame that has arrived, and the later ones that waited for it. Returns true if one of them was the
     /// goodbye.
     pub(super) fn take(&mut self, frame: &[u8], from: PeerId, sink: &mut dyn Sink) -> Result<bool, Misbehaved> {
         let number = number_of(frame);
@@ -137,7 +138,7 @@ pub(super) fn token_of(frame: &[u8]) -> Option<u64> {
     Some(u64::from_le_bytes(*token))
 }
 
-/// Whether a frame, long enough to be one, is a goodbye.
+/// True if a frame is a goodbye. It must be long enough to have a prefix.
 pub(super) fn is_goodbye(frame: &[u8]) -> bool {
     frame[12] == BYE
 }
@@ -146,7 +147,7 @@ fn number_of(frame: &[u8]) -> u32 {
     u32::from_le_bytes([frame[8], frame[9], frame[10], frame[11]])
 }
 
-/// The content of a frame that is next in order. Returns whether it is a goodbye.
+/// Takes the content of the frame that is next in order. Returns true if it is a goodbye.
 fn accept(frame: &[u8], from: PeerId, sink: &mut dyn Sink) -> Result<bool, Misbehaved> {
     let (kind, content) = (frame[12], &frame[PREFIX..]);
     match kind {

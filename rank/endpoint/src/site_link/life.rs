@@ -1,12 +1,13 @@
-//! Whether a peer's machine is alive.
+//! Signs of life of a peer's machine.
 //!
-//! A peer's process is heard only while its program calls MPI, so its silence says nothing. Its kernel is always heard:
-//! both ends have keepalive on, so each kernel sends something on a silent connection, and answers. Our own kernel
-//! counts what arrives ([`TcpInfo::arrived`]), whether or not the process reads it. A frozen process still has a kernel
-//! that answers; but its node's agent is then frozen too, and the site's gateways notice that.
+//! A peer's process sends only while its program calls MPI, so its silence has no meaning. Its kernel always sends:
+//! both ends have keepalive on, so each kernel probes a silent connection, and answers probes. Our own kernel counts
+//! the segments that arrive ([`TcpInfo::arrived`]), even if the process does not read them. A frozen process still has
+//! a kernel that answers; but its node's agent is then frozen too, and the site's gateways notice that.
 //!
 //! `TCP_USER_TIMEOUT` does not work here: Linux ends a connection whose peer has closed its window for that long,
-//! although the peer answers every probe. A rank that computes for a minute while much is sent to it does exactly that.
+//! although the peer answers every probe. A rank that computes for a minute while it is sent much data does exactly
+//! that.
 
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
@@ -22,8 +23,8 @@ use crate::reader::Broken;
 
 /// Interval between checks of the connections.
 pub(super) const LOOK: Duration = Duration::from_nanos(LOOK_NS);
-/// After this silence the kernel probes the peer's kernel, and then at this interval. A rank may have a thousand
-/// connections, so not every second.
+/// Silence after which the kernel probes the peer's kernel, and interval of further probes. A rank may have a thousand
+/// connections, so a peer that answers is not probed every second.
 const KEEPALIVE: (Duration, Duration) = (Duration::from_secs(3), Duration::from_secs(1));
 /// Unanswered probes after which the kernel itself closes the connection, for a rank that does not check: 12 s.
 const KEEPALIVE_COUNT: u32 = 9;
@@ -41,11 +42,11 @@ impl Life {
         Life { arrivals: Arrivals::default(), pulse: Pulse::new(RANK_SILENCE_S, now_ns) }
     }
 
-    /// Checks how many segments have arrived so far; `None`: this kernel does not count them, and its keepalive has to
-    /// suffice.
+    /// Checks for new segments. `arrived`: the count so far; `None`: this kernel does not count segments, and its
+    /// keepalive has to suffice.
     ///
     /// # Errors
-    /// Nothing has arrived for this many seconds.
+    /// The number of seconds without any arrival, if the machine counts as lost.
     pub(super) fn look(&mut self, arrived: Option<u32>, now_ns: u64) -> Result<(), u64> {
         if self.arrivals.look(arrived) != Some(false) {
             self.pulse.heard(now_ns);
@@ -72,7 +73,7 @@ impl SiteLink {
         u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
 
-    /// Gives up connections to silent machines, when it is time to check.
+    /// Gives up connections to silent machines, if a check is due.
     pub(super) fn listen_for_silence(&mut self, sink: &mut dyn Sink) {
         if self.connections.is_empty() || self.looked.elapsed() < LOOK {
             return;

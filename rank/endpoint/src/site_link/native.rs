@@ -1,11 +1,11 @@
 //! The site's own network under the site link: one port of this rank, and a lane to each peer.
 //!
-//! A TCP connection opens as usual and proves the job's secret; then both ends introduce their ports to each other, and
-//! everything else goes through the lane. TCP stays open: it shows when a lane has lost frames (`tally`), and when it
-//! closes, the peer is gone. What that peer sent before may still be in flight on the other network, so a lane whose
+//! A TCP connection opens as usual and proves the job's secret. Then both ends introduce their ports to each other, and
+//! all other frames go through the lane. TCP stays open: it shows that a lane has lost frames (`tally`), and when it
+//! closes, the peer is gone. The peer's last frames may then still be in flight on the other network, so a lane whose
 //! TCP connection has closed is given a moment for the goodbye. A rank that closes waits a moment until its goodbyes
-//! are answered over TCP: what a port has sent may need the port until it is received (libfabric's shm 1.17 crashes the
-//! receiver otherwise).
+//! are answered over TCP: frames that were sent may need their port until they are received (libfabric's shm 1.17
+//! crashes the receiver otherwise).
 
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
@@ -21,13 +21,13 @@ use super::tally::LOOK;
 use crate::link::{Misbehaved, Sink};
 use crate::reader::Broken;
 
-/// Most frames of a lane that the provider holds.
+/// Maximum number of a lane's frames that the provider holds.
 const LANE_FRAMES: usize = 16;
-/// Most frames that it holds in total.
+/// Maximum number of frames that it holds in total.
 const ALL_FRAMES: usize = 256;
-/// How long to wait for the goodbye of a peer whose TCP connection has closed.
+/// Time limit for the goodbye of a peer whose TCP connection has closed.
 const GRACE: Duration = Duration::from_millis(500);
-/// Longest sleep when the provider has no descriptor that would wake the rank.
+/// Maximum sleep if the provider has no descriptor that would wake the rank.
 const LONGEST_NAP: Duration = Duration::from_micros(100);
 
 /// The result of checking a connection's tally.
@@ -42,16 +42,16 @@ pub(super) struct Native {
     port: Port,
     /// The provider's full name.
     provider: String,
-    /// Our tokens, and the connection that each was given to.
+    /// Our tokens, each with the connection of the peer that has it.
     tokens: FxHashMap<u64, usize>,
-    /// Connections whose lane could not take everything.
+    /// Connections whose lane could not take all their frames.
     waiting: Vec<usize>,
     /// Connections whose lane is ending.
     pub ending: Vec<usize>,
     under_way: usize,
-    /// When tallies were last checked.
+    /// Time of the last check of the tallies.
     looked: Instant,
-    /// Whether there may be a lane whose ends do not both know all counts.
+    /// True if there may be a lane whose ends do not both know all counts.
     unsettled: bool,
 }
 
@@ -79,7 +79,7 @@ impl Native {
         self.port.wait_fd()
     }
 
-    /// How long a waiting thread may sleep now; `None`: unlimited, its descriptor wakes it.
+    /// Maximum time that a waiting thread may sleep now; `None`: unlimited, the port's descriptor wakes it.
     pub(super) fn longest_sleep(&self) -> Option<Duration> {
         match self.port.wait_fd() {
             None => Some(LONGEST_NAP),
@@ -88,13 +88,13 @@ impl Native {
         }
     }
 
-    /// The peer has told how many frames it has put on its lane.
+    /// Records the number of frames that the peer has put on its lane, as the peer reports it.
     pub(super) fn hear(&mut self, lane: &mut Lane, sent: u32) {
         lane.tally.hear(sent);
         self.unsettled = true;
     }
 
-    /// Checks the tallies of all connections, if it is time.
+    /// Checks the tallies of all connections, if a check is due.
     pub(super) fn look(&mut self, connections: &mut Slab<Connection>) -> Vec<(usize, Finding)> {
         let mut found = Vec::new();
         // The clock is read only while there may be something to find.
@@ -108,7 +108,7 @@ impl Native {
             let Some(lane) = connection.lane.as_mut().filter(|lane| lane.ending.is_none()) else { continue };
             let (made, arrived) = lane.counts();
             found.extend(lane.tally.tell(made).map(|made| (key, Finding::Tell(made))));
-            // A rank that computes for an hour between two calls has not checked for an hour.
+            // Limited: a rank that computes for an hour between two calls has not looked for frames for an hour.
             if let Err(missing) = lane.tally.look(arrived, elapsed.min(2 * LOOK)) {
                 let reason = format!(
                     "fabric {}: it has stopped delivering: {missing} frames were sent, according to TCP, and have \
@@ -122,7 +122,7 @@ impl Native {
         found
     }
 
-    /// A lane for the connection `key`, and its introduction to the peer.
+    /// Creates a lane for the connection `key`, and its introduction to the peer.
     pub(super) fn lane(&mut self, key: usize) -> Result<(Lane, Introduction), Broken> {
         let mut token = [0; 8];
         getrandom::fill(&mut token).map_err(|e| std::io::Error::other(e.to_string()))?;
@@ -132,7 +132,7 @@ impl Native {
         Ok((Lane::new(token), introduction))
     }
 
-    /// The peer's introduction.
+    /// Takes the peer's introduction.
     pub(super) fn introduced(&mut self, lane: &mut Lane, introduction: &Introduction) -> Result<(), Broken> {
         let own = &self.provider;
         if introduction.provider != *own {
@@ -146,7 +146,7 @@ impl Native {
         Ok(())
     }
 
-    /// Forgets a lane. What its peer still sends is dropped.
+    /// Removes a lane. Frames that its peer still sends are dropped.
     pub(super) fn forget(&mut self, key: usize, mut lane: Lane) {
         self.tokens.remove(&lane.token);
         self.waiting.retain(|waiting| *waiting != key);
@@ -165,7 +165,7 @@ impl Native {
         }
     }
 
-    /// Gives the provider what a connection's lane has queued. Returns whether anything was sent.
+    /// Gives the provider the queued frames of a connection. Returns true if anything was sent.
     pub(super) fn flush(
         &mut self,
         key: usize,
@@ -219,13 +219,13 @@ impl Native {
         }
     }
 
-    /// Connections whose lane may take more now.
+    /// Takes the connections whose lane may take more now.
     pub(super) fn take_waiting(&mut self) -> Vec<usize> {
         if self.under_way >= ALL_FRAMES { Vec::new() } else { std::mem::take(&mut self.waiting) }
     }
 
-    /// Passes what has arrived to `sink`, or discards it, except goodbyes. Returns whether anything arrived. `broken`:
-    /// connections that have to end. `farewells`: connections whose peer has just said goodbye.
+    /// Passes received frames to `sink`, or without one discards all but goodbyes. Returns true if any frame was
+    /// received. `broken`: connections that have to end. `farewells`: connections whose peer has just sent its goodbye.
     pub(super) fn poll(
         &mut self,
         connections: &mut Slab<Connection>,
@@ -270,7 +270,7 @@ impl Native {
         result.map_err(|fault| lost(provider, &fault))
     }
 
-    /// Says goodbye on a lane, if the provider has room for it now; nothing is sent on it afterwards.
+    /// Sends a goodbye on a lane, if the provider has room for it now. Nothing is sent on the lane afterwards.
     pub(super) fn say_goodbye(&mut self, lane: &mut Lane) {
         let Some((to, theirs)) = lane.peer else { return };
         loop {
@@ -293,7 +293,7 @@ impl Native {
                     self.under_way += 1;
                 }
                 Ok(Posted::Left) => {}
-                // A peer that cannot be told sees TCP close.
+                // A peer that the goodbye does not reach sees TCP close.
                 Err(_) => return,
             }
         }

@@ -1,8 +1,8 @@
-//! Puts connections of the site link into TLS, with a key that this process makes for itself when it first needs one.
+//! Puts connections of the site link into TLS, with a key that this process makes for itself at its first use.
 //!
 //! TLS alone does not authenticate the peer, because nobody knows its key beforehand. The proofs of the job's secret
-//! inside cover the key that the acceptor presented: an attacker between two ranks has to present its own key to each
-//! of them, and then the proofs do not match.
+//! cover the key that the acceptor presented. An attacker between two ranks has to present its own key to each of them,
+//! and then the proofs do not match.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -15,13 +15,13 @@ use crate::stream::{Expected, Stream};
 pub(super) struct Sealing(Option<Ephemeral>);
 
 impl Sealing {
-    /// The dialling end.
+    /// Starts TLS as the dialling end.
     pub(super) fn dial(&mut self, socket: OwnedFd) -> io::Result<Stream> {
         let session = self.key()?.dial().map_err(io::Error::other)?;
         Stream::sealed(socket, session, Expected::Unknown)
     }
 
-    /// The accepting end.
+    /// Starts TLS as the accepting end.
     pub(super) fn accept(&mut self, socket: OwnedFd) -> io::Result<Stream> {
         let key = self.key()?;
         let session = key.accept().map_err(io::Error::other)?;

@@ -1,25 +1,25 @@
-//! Whether a lane still delivers what is put on it.
+//! Counts of a lane's frames, which show a lane that has stopped delivering.
 //!
-//! Most providers report what they cannot deliver. One that does not, or whose network is cut where it does not notice,
-//! would let its ranks wait forever while TCP, on another network, works. So each end tells the other over TCP,
-//! occasionally and only when there is news, how many frames it has put on the lane; a receiver that knows of more
-//! frames than have arrived waits for them only for a limited time.
+//! Most providers report frames that they cannot deliver. If a provider does not, or does not notice that its network
+//! is cut, its ranks would wait forever while TCP, on another network, works. So each end reports over TCP,
+//! occasionally and only if the count has changed, the number of frames that it has put on the lane. A receiver that
+//! knows of more frames than have arrived waits for them only for a limited time.
 
 use std::time::Duration;
 
 /// Interval between tallies, and between checks.
 pub(super) const LOOK: Duration = Duration::from_millis(500);
-/// How long frames may be in flight while nothing on the lane arrives.
+/// Time limit for frames in flight while nothing arrives on the lane.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// One end's view of a lane. Counts wrap.
 #[derive(Debug)]
 pub(super) struct Tally {
-    /// The count that the peer knows of us.
+    /// Our count that was last reported to the peer.
     told: u32,
-    /// The count of the peer's frames that we know of.
+    /// The peer's count that was last reported to us.
     sent: u32,
-    /// How many had arrived at our last check.
+    /// Number of frames that had arrived at our last check.
     arrived: u32,
     patience: Duration,
 }
@@ -29,21 +29,21 @@ impl Tally {
         Tally { told: 0, sent: 0, arrived: 0, patience: PATIENCE }
     }
 
-    /// The count to tell the peer, when `made` frames have been put on the lane; `None`: it already knows.
+    /// The count to report to the peer when `made` frames have been put on the lane; `None`: it was already reported.
     pub(super) fn tell(&mut self, made: u32) -> Option<u32> {
         (std::mem::replace(&mut self.told, made) != made).then_some(made)
     }
 
-    /// The peer has put this many frames on the lane.
+    /// Records the number of frames that the peer has put on the lane.
     pub(super) fn hear(&mut self, sent: u32) {
         self.sent = sent;
     }
 
-    /// `arrived` frames have arrived in order so far; `elapsed`: how long this rank has looked for more since the last
-    /// check.
+    /// Checks for overdue frames. `arrived` frames have arrived in order so far. `elapsed`: the time for which this
+    /// rank has looked for more since the last check.
     ///
     /// # Errors
-    /// How many frames are overdue.
+    /// The number of overdue frames.
     pub(super) fn look(&mut self, arrived: u32, elapsed: Duration) -> Result<(), u32> {
         if std::mem::replace(&mut self.arrived, arrived) != arrived || self.missing() == 0 {
             self.patience = PATIENCE;
@@ -53,12 +53,12 @@ impl Tally {
         if self.patience.is_zero() { Err(self.missing()) } else { Ok(()) }
     }
 
-    /// Whether both ends know all counts, when `made` frames have been put on the lane.
+    /// True if both ends know all counts when `made` frames have been put on the lane.
     pub(super) fn is_settled(&self, made: u32) -> bool {
         self.told == made && self.missing() == 0
     }
 
-    /// Frames that we know of and that have not arrived; frames that arrive before we are told of them count as none.
+    /// Reported frames that have not arrived. Frames that arrive before they are reported do not count.
     fn missing(&self) -> u32 {
         let missing = self.sent.wrapping_sub(self.arrived);
         if missing > u32::MAX / 2 { 0 } else { missing }

@@ -12,7 +12,7 @@ fn ends(expected: Expected, key: &Ephemeral) -> (Stream, Stream) {
     (dialled, Stream::sealed(b.into(), key.accept().unwrap(), ours).unwrap())
 }
 
-/// One end is a stream that dials or accepts, the other a bare socket.
+/// One end is a stream that dials or accepts, the other one a bare socket.
 fn alone(dials: bool) -> (Stream, UnixStream) {
     let (socket, other) = UnixStream::pair().unwrap();
     let key = Ephemeral::new().unwrap();
@@ -23,7 +23,7 @@ fn alone(dials: bool) -> (Stream, UnixStream) {
     (stream.unwrap(), other)
 }
 
-/// Continues until both ends have their keys.
+/// Continues the handshake until both ends have their keys.
 fn shake(a: &mut Stream, b: &mut Stream) -> io::Result<()> {
     for _ in 0..10 {
         for end in [&mut *a, &mut *b] {
@@ -52,7 +52,7 @@ fn bytes_pass_in_any_portions_and_the_socket_is_never_waited_for() {
     for turn in 0.. {
         assert!(turn < 100_000, "{sent} sent, {} have come", got.len());
         let rest = &message[sent..];
-        // A header, a short piece, a long one.
+        // Send a header, a short piece and a long one.
         let (head, rest) = rest.split_at(rest.len().min(40));
         let (short, long) = rest.split_at(rest.len().min(turn % 5000));
         match a.send(&[head, short, &long[..long.len().min(200_000)]].map(IoSlice::new)).unwrap() {
@@ -111,7 +111,7 @@ fn what_is_not_tls_is_an_error_at_either_end() {
             assert!(result.is_err(), "{junk:?}");
             assert_eq!(stream.in_clear(), junk.starts_with(b"LBRIDGE"));
         }
-        // The longest possible record, and more: the stream must not collect bytes forever.
+        // A record of the maximum length, and more: the stream must not collect bytes forever.
         let (mut stream, mut other) = alone(dials);
         other.set_nonblocking(true).unwrap();
         let mut result = Ok(());

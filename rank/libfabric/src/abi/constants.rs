@@ -4,7 +4,7 @@ pub const fn version(major: u32, minor: u32) -> u32 {
     major << 16 | minor
 }
 
-// Capabilities, operation flags and completion flags share one space of bits.
+// Capabilities, operation flags and completion flags share one bit space.
 pub const FI_MSG: u64 = 1 << 1;
 pub const FI_RMA: u64 = 1 << 2;
 pub const FI_TAGGED: u64 = 1 << 3;
@@ -62,15 +62,15 @@ pub const FI_SOCKADDR: u32 = 1;
 pub const FI_SOCKADDR_IN: u32 = 2;
 pub const FI_SOCKADDR_IN6: u32 = 3;
 pub const FI_ADDR_STR: u32 = 9;
-/// Since 1.18; the same as either internet family.
+/// Since 1.18; either internet family.
 pub const FI_SOCKADDR_IP: u32 = 18;
 
 pub const FI_EP_UNSPEC: i32 = 0;
 pub const FI_EP_RDM: i32 = 3;
-/// High bit: specific to a provider. Spells "LB".
+/// The high bit marks a provider's own protocol. Spells "LB".
 pub const LANDBRIDGE_PROTOCOL: u32 = 1 << 31 | 0x4C42;
 pub const FI_TAG_GENERIC: u64 = 0xAAAA_AAAA_AAAA_AAAA;
-/// Since 2.0: smaller values of `mem_tag_format` name a format, the others are a bit pattern.
+/// Since 2.0: smaller values of `mem_tag_format` name a format, the others are bit patterns.
 pub const FI_TAG_MAX_FORMAT: u64 = 1 << 16;
 
 pub const FI_AV_UNSPEC: i32 = 0;
@@ -129,7 +129,7 @@ pub const FI_OPT_INJECT_TAGGED_SIZE: i32 = 17;
 pub const FI_OPT_INJECT_RMA_SIZE: i32 = 18;
 pub const FI_OPT_INJECT_ATOMIC_SIZE: i32 = 19;
 
-// What a consumer asks for.
+// Requests of a consumer.
 pub const FI_TRANSMIT: u64 = FI_SEND;
 pub const FI_CONTEXT: u64 = 1 << 59;
 pub const FI_CONTEXT2: u64 = 1 << 52;

@@ -4,7 +4,7 @@ use std::ffi::{c_char, c_int, c_void};
 
 use super::objects::fid;
 
-/// The longest completion format; the shorter ones are its beginnings.
+/// The longest completion format; each shorter one is a prefix of it.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_cq_tagged_entry {
@@ -16,7 +16,7 @@ pub struct fi_cq_tagged_entry {
     pub tag: u64,
 }
 
-/// The second format.
+/// The second-shortest completion format, `FI_CQ_FORMAT_MSG`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fi_cq_msg_entry {
@@ -25,7 +25,7 @@ pub struct fi_cq_msg_entry {
     pub len: usize,
 }
 
-/// Since 1.5. Before, it ended with `err_data`; since 1.20, `src_addr` follows.
+/// Layout since 1.5. Before, it ended with `err_data`; since 1.20, `src_addr` follows.
 #[repr(C)]
 pub struct fi_cq_err_entry {
     pub op_context: *mut c_void,
@@ -41,7 +41,7 @@ pub struct fi_cq_err_entry {
     pub err_data_size: usize,
 }
 
-/// Since 1.20.
+/// Layout since 1.20.
 #[repr(C)]
 pub struct fi_cq_err_entry_1_20 {
     pub entry: fi_cq_err_entry,

@@ -1,4 +1,4 @@
-//! `struct fi_info` and what hangs on it, and `struct fi_provider`.
+//! `struct fi_info` and its attributes, and `struct fi_provider`.
 
 use std::ffi::{c_char, c_int, c_void};
 
@@ -106,7 +106,7 @@ pub struct fi_info {
     pub nic: *mut c_void,
 }
 
-/// The core keeps its own notes in `context`; the rest is ours.
+/// The core keeps its own data in `context`; the rest is ours.
 #[repr(C)]
 pub struct fi_provider {
     pub version: u32,

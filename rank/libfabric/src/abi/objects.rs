@@ -1,6 +1,6 @@
 //! libfabric's objects: each starts with a `fid` and points to tables of operations.
 //!
-//! Every table has `REFUSING`, in which every operation answers `-FI_ENOSYS`: callers do not check entries for null.
+//! Every table has `REFUSING`, in which every operation returns `-FI_ENOSYS`: callers do not check entries for null.
 
 use std::ffi::{c_char, c_int, c_void};
 
@@ -10,7 +10,7 @@ use super::events::{
 use super::info::fi_info;
 use super::transfers::{fi_ioc, fi_msg, fi_msg_atomic, fi_msg_rma, fi_msg_tagged, iovec};
 
-/// The answer of an operation that is not implemented.
+/// Return value of an operation that is not implemented.
 trait Refusal {
     const REFUSED: Self;
 }
@@ -53,7 +53,7 @@ macro_rules! tables {
 type Text = *const c_char;
 type Bytes = *const c_void;
 type Memory = *mut c_void;
-/// The registration's descriptor of a buffer; we need none.
+/// Descriptor of a buffer's registration; we need none.
 type Desc = *mut c_void;
 type Descs = *mut *mut c_void;
 type Context = *mut c_void;

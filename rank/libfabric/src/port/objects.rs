@@ -1,4 +1,4 @@
-//! Opening and closing libfabric's objects, in the order that they depend on each other, and registering memory.
+//! Opens and closes libfabric's objects, in the order of their dependencies, and registers memory.
 
 use super::*;
 
@@ -7,8 +7,8 @@ impl Port {
         let info = self.offer.info();
         let library = self.library.clone();
         let done = |call, code: i32| if code == 0 { Ok(()) } else { Err(library.fault(call, code)) };
-        // SAFETY: the offer is an answer of this library, so all attributes are there. Each object is opened from one
-        // that is open, with attributes that live during the call, and kept for `Drop` at once. Tables belong to open
+        // SAFETY: the offer is an answer of this library, so all attributes are there. Each object is opened from an
+        // open one, with attributes that live during the call, and at once stored for `Drop`. Tables belong to open
         // objects.
         unsafe {
             let objects = &mut self.objects;
@@ -57,7 +57,7 @@ impl Port {
         Ok(())
     }
 
-    /// Registers a block of frames, if the provider requires that.
+    /// Registers a block of frames, if the provider requires it.
     pub(super) fn register(&mut self, mut block: Block) -> Result<Block, Fault> {
         let mode = self.offer.parts().2.mr_mode;
         if mode & FI_MR_LOCAL == 0 {
@@ -68,7 +68,7 @@ impl Port {
         let (start, length) = block.memory();
         let (domain, key) = (self.objects.domain, self.next_key);
         self.next_key += 1;
-        // SAFETY: domain and endpoint are open; the block's memory stays until the registration is closed (`Drop`).
+        // SAFETY: domain and endpoint are open; the block's memory lives until the registration is closed (`Drop`).
         unsafe {
             let reg = entry!((*domain).mr, fi_ops_mr, reg).ok_or_else(|| library.missing("fi_mr_reg"))?;
             let fid = &raw mut (*domain).fid;
@@ -94,8 +94,9 @@ impl Drop for Port {
         blocks.extend(self.receives.take());
         let bound = self.offer.parts().2.mr_mode & FI_MR_ENDPOINT != 0;
         let objects = &self.objects;
-        // SAFETY: each is null or open, and closed once, in the reverse order of opening. Registrations close after the
-        // endpoint that uses their memory, unless they are bound to it: then the provider wants them closed before.
+        // SAFETY: each object is null or open, and closed once, in the reverse order of opening. Registrations close
+        // after the endpoint that uses their memory, unless they are bound to it: then the provider requires them to
+        // close first.
         unsafe {
             let registrations: Vec<*mut fid> = blocks.iter().map(|block| block.registration.cast()).collect();
             if bound {
@@ -107,14 +108,14 @@ impl Drop for Port {
             }
             close_all(&[objects.cq.cast(), objects.av.cast(), objects.domain.cast(), objects.fabric.cast()]);
             if !gone {
-                // An endpoint that could not be closed may still write to them.
+                // An endpoint that could not be closed may still write to its frames.
                 blocks.into_iter().for_each(std::mem::forget);
             }
         }
     }
 }
 
-/// Closes objects in this order. One that cannot be closed is leaked, because nothing else can be done.
+/// Closes objects in this order. An object that cannot be closed is leaked: there is no other remedy.
 ///
 /// # Safety
 /// As [`close`].
@@ -125,10 +126,10 @@ unsafe fn close_all(objects: &[*mut fid]) {
     }
 }
 
-/// Closes an object, if there is one. Returns whether it is closed.
+/// Closes an object, if there is one. Returns true if it is closed.
 ///
 /// # Safety
-/// Null, or an open object, not used afterwards.
+/// `object` is null, or an open object that is not used afterwards.
 unsafe fn close(object: *mut fid) -> bool {
     if object.is_null() {
         return true;

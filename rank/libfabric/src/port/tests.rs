@@ -1,7 +1,7 @@
 use super::*;
 use std::time::{Duration, Instant};
 
-/// The system's libfabric, or the one that `LANDBRIDGE_LIBFABRIC` names.
+/// Opens a port with the system's libfabric, or the one that `LANDBRIDGE_LIBFABRIC` names.
 fn port(provider: &str, frame: usize, receives: usize) -> Port {
     let named = std::env::var_os("LANDBRIDGE_LIBFABRIC").map(std::path::PathBuf::from);
     let (library, offer) = Library::offering(provider, named.as_deref(), None).unwrap();
@@ -12,7 +12,7 @@ fn pattern(length: usize, seed: usize) -> Vec<u8> {
     (0..length).map(|at| (at.wrapping_mul(31) ^ seed ^ (at >> 8)) as u8).collect()
 }
 
-/// Posts a frame, if there is room for it now.
+/// Posts a frame, if there is room for it now. Returns true if it was sent at once, false if it is in flight.
 fn try_send(port: &mut Port, to: PeerAddress, bytes: &[u8], ticket: u64) -> Option<bool> {
     let staged = port.stage().unwrap();
     port.bytes(&staged)[..bytes.len()].copy_from_slice(bytes);
@@ -77,7 +77,7 @@ fn a_slow_receiver_is_not_overrun() {
     let to = a.insert(b.name()).unwrap();
     let (mut sent, mut seen, mut refused) = (0u32, 0u32, 0);
     let deadline = Instant::now() + Duration::from_secs(20);
-    // B polls until they are connected, and then not until A can send no more.
+    // B polls until they are connected, and then stops until A can send no more.
     while refused < 1000 && sent < 5000 {
         assert!(Instant::now() < deadline, "{sent} sent");
         if seen == 0 {
@@ -127,7 +127,7 @@ fn what_is_not_offered_is_named_with_what_is() {
     assert!(error.contains("is not a libfabric"), "{error}");
 }
 
-/// MPI's choice of our provider hides the others from everything else; we find them, and leave the variable alone.
+/// MPI's choice of our provider hides the others from other callers; we find them, and leave the variable unchanged.
 #[test]
 fn mpis_choice_of_a_provider_does_not_hide_the_others() {
     const INSIDE: &str = "LANDBRIDGE_TEST_INSIDE";

@@ -205,6 +205,6 @@ fn two_processes_and_a_killed_one() {
     drain(Some(50_000));
     child.kill().unwrap();
     child.wait().unwrap();
-    // What it had published before is there, whole; nothing else is.
+    // All records published before the kill arrive whole; there are no others.
     drain(None);
 }

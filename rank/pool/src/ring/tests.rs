@@ -50,8 +50,8 @@ fn take(consumer: &mut Consumer, tell: bool) -> Option<(Kind, Vec<u8>)> {
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 100, ..ProptestConfig::default() })]
-    /// Whatever the lengths and whichever side is ahead: every record arrives once, whole, in order, across the end of
-    /// the ring.
+    /// For all lengths, and whichever side is ahead: every record arrives once, whole, in order, across the end of the
+    /// ring.
     #[test]
     fn records_arrive_whole_and_in_order(
         seed in 1u64..,

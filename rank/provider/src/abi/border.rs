@@ -1,4 +1,4 @@
-//! The border between C and Rust: where pointers are checked, objects found behind them, and panics stopped.
+//! The border between C and Rust: checks pointers, finds the objects behind them, and stops panics.
 
 use std::ffi::{CStr, c_char, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -7,7 +7,7 @@ use super::objects::fid;
 use crate::errno::{EINVAL, ENOMEM, Errno};
 use crate::log;
 
-/// Bytes that we allocate beyond a structure that the core frees or copies: a newer core may know a longer one.
+/// Extra bytes behind a structure that the core frees or copies: a newer core may know a longer one.
 const SLACK: usize = 256;
 
 /// Runs one call. A panic is a defect of ours: it ends the process with a message rather than unwinding into C.
@@ -26,7 +26,7 @@ pub(crate) fn guard<R>(work: impl FnOnce() -> R) -> R {
     }
 }
 
-/// What stands behind a libfabric object: its C part first, ours after it.
+/// Memory of a libfabric object: the C part first, then ours.
 #[repr(C)]
 pub(crate) struct Object<T: Behind> {
     pub fid: T::Fid,
@@ -35,7 +35,7 @@ pub(crate) struct Object<T: Behind> {
 
 /// Our part of a libfabric object.
 pub(crate) trait Behind {
-    /// `FI_CLASS_…`, by which a pointer is recognised.
+    /// `FI_CLASS_…`, which identifies the type behind a pointer.
     const CLASS: usize;
     /// Its C structure, which begins with a `fid`.
     type Fid;
@@ -52,15 +52,15 @@ pub(crate) fn hand_out<T: Behind>(fid: T::Fid, inner: T) -> *mut T::Fid {
 /// `FI_EINVAL`: null, or an object of another class.
 ///
 /// # Safety
-/// The pointer is null or came from libfabric as an object that is not closed; libfabric's interface makes its caller
-/// promise that. `F` is `fid` or a structure that begins with one.
+/// The pointer is null, or points to an object from libfabric that is not closed; libfabric's interface makes its
+/// caller promise that. `F` is `fid` or a structure that begins with one.
 pub(crate) unsafe fn behind<'a, T: Behind, F>(pointer: *const F) -> Result<&'a Object<T>, Errno> {
     let pointer = pointer.cast::<Object<T>>();
     // SAFETY: not null, so by the caller's promise a live object, which begins with its `fid`.
     if pointer.is_null() || unsafe { (*pointer.cast::<fid>()).fclass } != T::CLASS {
         return Err(EINVAL);
     }
-    // SAFETY: its class says that `hand_out::<T>` made it.
+    // SAFETY: its class shows that `hand_out::<T>` made it.
     Ok(unsafe { &*pointer })
 }
 
@@ -81,10 +81,10 @@ pub(crate) unsafe fn take_back<T: Behind>(pointer: *mut fid) -> Result<Box<Objec
 /// Writes an output argument.
 ///
 /// # Errors
-/// `FI_EINVAL`: null.
+/// `FI_EINVAL`: `place` is null.
 ///
 /// # Safety
-/// Null, or valid for writing a `T`.
+/// `place` is null, or valid for writing a `T`.
 pub(crate) unsafe fn write_out<T>(place: *mut T, value: T) -> Result<(), Errno> {
     if place.is_null() {
         return Err(EINVAL);
@@ -97,10 +97,10 @@ pub(crate) unsafe fn write_out<T>(place: *mut T, value: T) -> Result<(), Errno> 
 /// An array argument as a slice.
 ///
 /// # Errors
-/// `FI_EINVAL`: null with a count.
+/// `FI_EINVAL`: null with a nonzero count.
 ///
 /// # Safety
-/// Null, or `count` valid elements that nobody writes during the call.
+/// `start` is null, or points to `count` valid elements that nobody writes during the call.
 pub(crate) unsafe fn array<'a, T>(start: *const T, count: usize) -> Result<&'a [T], Errno> {
     match (count, start.is_null()) {
         (0, _) => Ok(&[]),
@@ -113,13 +113,13 @@ pub(crate) unsafe fn array<'a, T>(start: *const T, count: usize) -> Result<&'a [
 /// A text argument; `None` if null or not UTF-8.
 ///
 /// # Safety
-/// Null, or a string that ends with a zero.
+/// `start` is null, or points to a zero-terminated string.
 pub(crate) unsafe fn text<'a>(start: *const c_char) -> Option<&'a str> {
     // SAFETY: not null; the caller's promise.
     if start.is_null() { None } else { unsafe { CStr::from_ptr(start) }.to_str().ok() }
 }
 
-/// Writes text into a caller's buffer of `size` bytes, cut to fit and ended with a zero.
+/// Writes text into a caller's buffer of `size` bytes, cut to fit and zero-terminated.
 ///
 /// # Safety
 /// `buffer` is null or valid for writing `size` bytes.
@@ -135,7 +135,7 @@ pub(crate) unsafe fn write_text(buffer: *mut c_char, size: usize, text: &str) {
     }
 }
 
-/// A zeroed structure that the core will free, or copy at the length it believes it has.
+/// Allocates a zeroed structure that the core will free, or copy at the length that it assumes.
 ///
 /// # Errors
 /// `FI_ENOMEM`.
@@ -145,7 +145,7 @@ pub(crate) fn allocate<T>() -> Result<*mut T, Errno> {
     if pointer.is_null() { Err(ENOMEM) } else { Ok(pointer.cast()) }
 }
 
-/// A copy of some bytes that the core will free.
+/// Copies bytes into memory that the core will free.
 ///
 /// # Errors
 /// `FI_ENOMEM`.
@@ -160,7 +160,7 @@ pub(crate) fn allocate_bytes(bytes: &[u8]) -> Result<*mut c_void, Errno> {
     Ok(pointer)
 }
 
-/// A copy of a text that the core will free.
+/// Copies a text into memory that the core will free.
 ///
 /// # Errors
 /// `FI_ENOMEM`.

@@ -1,9 +1,9 @@
 //! The formats of addresses: 16 bytes (`FI_SOCKADDR_IN`), 28 bytes (`FI_SOCKADDR_IN6`) or text (`FI_ADDR_STR`).
 //!
-//! MPI libraries exchange addresses as bytes of one length for all ranks, which is that of the rank's own address. So
-//! in a job in which one rank has an IPv6 address all have the 28 bytes, with IPv4 as mapped addresses; in all other
-//! jobs they have the 16. A program that asks for `FI_SOCKADDR_IN` gets the 28 bytes too then, and is told so in the
-//! answer: Intel MPI always asks for that, and takes the length that `fi_getname` gives.
+//! MPI libraries exchange addresses as bytes, with one length for all ranks: each rank takes the length of its own
+//! address. So if one rank of a job has an IPv6 address, all ranks use the 28 bytes, with IPv4 as mapped addresses; in
+//! all other jobs they use the 16. A program that asks for `FI_SOCKADDR_IN` then gets the 28 bytes too, and the answer
+//! states that. Intel MPI always asks for `FI_SOCKADDR_IN`, and takes the length that `fi_getname` returns.
 
 use std::ffi::{CStr, c_char, c_void};
 
@@ -15,7 +15,7 @@ use crate::abi::border::{array, text as text_behind};
 use crate::abi::constants::{FI_ADDR_STR, FI_SOCKADDR_IN, FI_SOCKADDR_IN6};
 use crate::errno::{EINVAL, Errno};
 
-/// How the addresses of one domain look to its program.
+/// Format of addresses in one domain.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Format {
     /// 16 bytes that begin like a `sockaddr_in`.
@@ -23,12 +23,13 @@ pub(crate) enum Format {
     Ipv4,
     /// 28 bytes that begin like a `sockaddr_in6`.
     Ipv6,
-    /// Text that ends with a zero.
+    /// Zero-terminated text.
     Text,
 }
 
 impl Format {
-    /// As in `fi_info::addr_format`. `ipv6`: whether addresses must have room for IPv6 ([`endpoint::Config::ipv6`]).
+    /// Converts from `fi_info::addr_format`. `ipv6`: true if addresses must have room for IPv6
+    /// ([`endpoint::Config::ipv6`]).
     pub(crate) fn of(number: u32, ipv6: bool) -> Format {
         match number {
             FI_ADDR_STR => Format::Text,
@@ -38,7 +39,7 @@ impl Format {
         }
     }
 
-    /// For `fi_info::addr_format`.
+    /// Converts to `fi_info::addr_format`.
     pub(crate) fn number(self) -> u32 {
         match self {
             Format::Ipv4 => FI_SOCKADDR_IN,
@@ -47,8 +48,9 @@ impl Format {
         }
     }
 
-    /// An address in this format. An IPv6 address has no place in 16 bytes and is written as 0.0.0.0 there, which
-    /// nobody dials: only a peer that another program has named can have one, since own addresses decide the format.
+    /// Writes an address in this format. An IPv6 address does not fit in 16 bytes and is written as 0.0.0.0, which
+    /// nobody dials. Only a peer that another program has named can have one, since the ranks' own addresses decide the
+    /// format.
     pub(crate) fn write(self, address: Address) -> Vec<u8> {
         match self {
             Format::Ipv4 => {
@@ -60,10 +62,10 @@ impl Format {
         }
     }
 
-    /// An address of `length` bytes; `None` if null, of another length or without a meaning.
+    /// Reads an address of `length` bytes; `None` if null, of another length or invalid.
     ///
     /// # Safety
-    /// Null, or `length` valid bytes.
+    /// `start` is null or points to `length` valid bytes.
     pub(crate) unsafe fn read(self, start: *const c_void, length: usize) -> Option<Address> {
         // SAFETY: the caller's promise.
         let bytes = unsafe { array(start.cast::<u8>(), length) }.ok()?;
@@ -74,14 +76,15 @@ impl Format {
         }
     }
 
-    /// The addresses that `fi_av_insert` is given. As text they are an array of pointers, fi_av(3), or lie one behind
-    /// the other, as libfabric's shm reads them and Mercury and ADIOS2 pass them. The first eight bytes tell which.
+    /// Reads the addresses passed to `fi_av_insert`. Texts are an array of pointers, fi_av(3), or lie one behind the
+    /// other, as libfabric's shm reads them and Mercury and ADIOS2 pass them. The first eight bytes distinguish the two
+    /// cases.
     ///
     /// # Errors
-    /// `FI_EINVAL`: null with a count.
+    /// `FI_EINVAL`: null with a nonzero count.
     ///
     /// # Safety
-    /// `total` addresses of this format.
+    /// `start` points to `total` addresses of this format.
     pub(crate) unsafe fn read_all(self, start: *const c_void, total: usize) -> Result<Vec<Option<Address>>, Errno> {
         match self {
             Format::Ipv4 => {
@@ -102,13 +105,13 @@ impl Format {
         if start.is_null() {
             return Err(EINVAL);
         }
-        // SAFETY: either way at least one pointer, or a text; no byte behind the end of a text is read.
+        // SAFETY: in either case at least one pointer or a text; no byte behind the end of a text is read.
         if unsafe { is_text(start.cast()) } {
             let mut next = start.cast::<c_char>();
             let read = |_| {
-                // SAFETY: the caller's promise: texts that end with a zero, one behind the other.
+                // SAFETY: the caller's promise: zero-terminated texts, one behind the other.
                 let (all, text) = unsafe { (CStr::from_ptr(next).count_bytes(), text_behind(next)) };
-                // SAFETY: it ends behind the zero, where the next one begins.
+                // SAFETY: the text ends with the zero, and the next one begins behind it.
                 next = unsafe { next.add(all + 1) };
                 text.and_then(text::read)
             };
@@ -120,10 +123,10 @@ impl Format {
         Ok(pointers.iter().map(|pointer| unsafe { text_behind(*pointer) }.and_then(text::read)).collect())
     }
 
-    /// An address in this format as text to print.
+    /// Converts an address in this format to text for printing.
     ///
     /// # Safety
-    /// A valid address of this format.
+    /// `start` points to a valid address of this format.
     pub(crate) unsafe fn describe(self, start: *const c_void) -> String {
         match self {
             Format::Ipv4 => {
@@ -149,11 +152,11 @@ fn described(address: Option<Address>, bytes: &[u8]) -> String {
     }
 }
 
-/// Whether a text begins here, rather than a pointer: a pointer to a process's memory has a zero among its eight bytes,
-/// and a text that is shorter than that is no address.
+/// Distinguishes a text (true) from a pointer: a pointer to a process's memory has a zero among its eight bytes, and a
+/// text shorter than eight bytes is no address.
 ///
 /// # Safety
-/// A text, or at least eight valid bytes.
+/// `start` points to a text, or to at least eight valid bytes.
 unsafe fn is_text(start: *const u8) -> bool {
     // Stops at the zero that ends a text.
     // SAFETY: the caller's promise.

@@ -1,24 +1,24 @@
-//! Addresses as text that can be read back: what `fi_av_straddr` gives, and what `fi_av_insertsvc` and `fi_getinfo`
-//! take as a node.
+//! Addresses as text that can be read back: the output of `fi_av_straddr`, and accepted as a node by `fi_av_insertsvc`
+//! and `fi_getinfo`.
 //!
-//! Outside a job it is the text that libfabric itself gives to a `sockaddr_in`, `fi_sockaddr_in://10.1.0.7:40001`, or
-//! to a `sockaddr_in6`, `fi_sockaddr_in6://[2001:db8::7]:40001`. In a
-//! job that is not enough, since nodes of two sites may have the same address, so there the text names the endpoint as
-//! well: `landbridge://10.1.0.7:40001/JOB/SITE/SLOT`, the last three in hexadecimal. It may be read with `fi_` before
-//! it, which Mercury adds. Texts contain no blanks, and unequal addresses have unequal texts.
+//! Outside a job it is libfabric's own text for a `sockaddr_in`, `fi_sockaddr_in://10.1.0.7:40001`, or for a
+//! `sockaddr_in6`, `fi_sockaddr_in6://[2001:db8::7]:40001`. In a job that is not enough, since nodes of two sites may
+//! have the same address, so there the text also names the endpoint: `landbridge://10.1.0.7:40001/JOB/SITE/SLOT`, the
+//! last three in hexadecimal. A prefix `fi_`, which Mercury adds, is accepted. Texts contain no blanks, and unequal
+//! addresses have unequal texts.
 
 use std::net::SocketAddr;
 
 use types::id::{is_link_local, plain};
 use types::{Address, Identity, SiteId, Slot};
 
-/// libfabric's own prefix of a `sockaddr_in`.
+/// libfabric's prefix for a `sockaddr_in`.
 const PLAIN: &str = "fi_sockaddr_in://";
-/// The same of a `sockaddr_in6`.
+/// libfabric's prefix for a `sockaddr_in6`.
 const PLAIN_IPV6: &str = "fi_sockaddr_in6://";
 const OURS: &str = "landbridge://";
 
-/// Whether a name is meant as such a text.
+/// Returns true if a name looks like such a text.
 pub(super) fn is_text(name: &str) -> bool {
     name.contains("://")
 }
@@ -46,7 +46,7 @@ pub(super) fn read(text: &str) -> Option<Address> {
     parts.next().is_none().then_some(address)
 }
 
-/// A link-local address has no meaning here: its scope is not kept.
+/// Rejects link-local addresses: a text keeps no scope, so they have no meaning.
 fn read_socket(text: &str) -> Option<SocketAddr> {
     text.parse().ok().map(plain).filter(|socket| !is_link_local(socket.ip()))
 }

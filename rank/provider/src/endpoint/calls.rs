@@ -1,4 +1,4 @@
-//! The C calls on an endpoint that carry no message.
+//! The C calls on an endpoint other than transfers.
 
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
@@ -53,9 +53,9 @@ pub(crate) unsafe extern "C" fn open(
     guard(|| {
         // SAFETY: libfabric's caller promises a live domain.
         let domain: &Object<Arc<Domain>> = unsafe { behind(domain) }?;
-        // SAFETY: and an fi_info that our getinfo (or a copy of its reply) describes.
+        // SAFETY: the caller passes an fi_info that our getinfo (or a copy of its reply) describes.
         let info = unsafe { info.as_ref() }.ok_or(EINVAL)?;
-        // SAFETY: whose attributes are null or valid.
+        // SAFETY: its attributes are null or valid.
         let (tx, rx, ep) = unsafe { (info.tx_attr.as_ref(), info.rx_attr.as_ref(), info.ep_attr.as_ref()) };
         if ep.is_some_and(|ep| !matches!(ep.r#type, FI_EP_UNSPEC | FI_EP_RDM)) {
             return Err(EINVAL);
@@ -63,7 +63,7 @@ pub(crate) unsafe extern "C" fn open(
         let source = match (info.src_addr.is_null(), info.src_addrlen) {
             (true, _) | (_, 0) => None,
             (false, length) => {
-                // SAFETY: an address has the length it says.
+                // SAFETY: an address has its stated length.
                 let address = unsafe { domain.inner.format.read(info.src_addr, length) }.ok_or(EINVAL)?;
                 Some(address.socket)
             }
@@ -107,16 +107,16 @@ unsafe extern "C" fn bind(endpoint: *mut fid, other: *mut fid, flags: u64) -> c_
     guard(|| {
         // SAFETY: libfabric's caller promises a live object.
         let endpoint = unsafe { endpoint_behind(endpoint.cast()) }?;
-        // SAFETY: and null or another one.
+        // SAFETY: the caller passes null or another one.
         let class = unsafe { other.as_ref() }.ok_or(EINVAL)?.fclass;
         match class {
             FI_CLASS_AV => {
-                // SAFETY: its class says so.
+                // SAFETY: its class was checked above.
                 let av: &Object<Arc<Av>> = unsafe { behind(other) }?;
                 endpoint.bind_av(&av.inner)
             }
             FI_CLASS_CQ => {
-                // SAFETY: its class says so.
+                // SAFETY: its class was checked above.
                 let cq: &Object<Arc<Cq>> = unsafe { behind(other) }?;
                 let (send, recv) = (flags & FI_SEND != 0, flags & FI_RECV != 0);
                 if flags & !(FI_SEND | FI_RECV | FI_SELECTIVE_COMPLETION) != 0 || !(send || recv) {
@@ -125,11 +125,11 @@ unsafe extern "C" fn bind(endpoint: *mut fid, other: *mut fid, flags: u64) -> c_
                 endpoint.bind_cq(&cq.inner, send, recv, flags & FI_SELECTIVE_COMPLETION != 0)
             }
             FI_CLASS_CNTR => {
-                // SAFETY: its class says so.
+                // SAFETY: its class was checked above.
                 let cntr: &Object<Arc<Cntr>> = unsafe { behind(other) }?;
                 let kinds = [FI_SEND, FI_RECV, FI_READ, FI_WRITE];
-                // Peers' reads and writes are counted only with FI_RMA_EVENT, fi_endpoint(3), which we do not offer;
-                // but libfabric's own providers let a counter be bound to everything at once, and programs rely on it.
+                // Peers' reads and writes are counted only with FI_RMA_EVENT, fi_endpoint(3), which we do not offer.
+                // But libfabric's own providers let a counter be bound to everything at once, and programs rely on it.
                 let known = kinds.iter().fold(FI_REMOTE_READ | FI_REMOTE_WRITE, |all, kind| all | kind);
                 if flags == 0 || flags & !known != 0 {
                     return Err(EBADFLAGS);
@@ -137,7 +137,7 @@ unsafe extern "C" fn bind(endpoint: *mut fid, other: *mut fid, flags: u64) -> c_
                 endpoint.bind_cntr(&cntr.inner, kinds.map(|kind| flags & kind != 0));
                 Ok(())
             }
-            // Nothing of ours is reported there.
+            // We report nothing through event queues.
             FI_CLASS_EQ => Ok(()),
             _ => Err(EINVAL),
         }
@@ -149,9 +149,9 @@ unsafe extern "C" fn control(endpoint: *mut fid, command: c_int, argument: *mut 
     guard(|| {
         // SAFETY: libfabric's caller promises a live object.
         let endpoint = unsafe { endpoint_behind(endpoint.cast()) }?;
-        // SAFETY: and, for these commands, a place with flags.
+        // SAFETY: for these commands, the caller passes a place with flags.
         let flags = || unsafe { argument.cast::<u64>().as_mut() }.ok_or(EINVAL);
-        // The direction asked about is named by FI_TRANSMIT (= FI_SEND) or FI_RECV among the flags.
+        // FI_TRANSMIT (= FI_SEND) or FI_RECV among the flags names the direction.
         let side = |flags: u64| match (flags & FI_SEND != 0, flags & FI_RECV != 0) {
             (true, false) => Ok(&endpoint.tx_flags),
             (false, true) => Ok(&endpoint.rx_flags),
@@ -189,7 +189,7 @@ unsafe extern "C" fn getname(endpoint: *mut fid, buffer: *mut c_void, length: *m
     guard(|| {
         // SAFETY: libfabric's caller promises a live object.
         let endpoint = unsafe { endpoint_behind(endpoint.cast()) }?;
-        // SAFETY: and a buffer of the length it gives.
+        // SAFETY: the caller passes a buffer of the length it gives.
         unsafe { give_address(endpoint.address()?, endpoint.domain.format, buffer, length) }
     })
     .code()
@@ -199,7 +199,7 @@ unsafe extern "C" fn setname(endpoint: *mut fid, address: *mut c_void, length: u
     guard(|| {
         // SAFETY: libfabric's caller promises a live object.
         let endpoint = unsafe { endpoint_behind(endpoint.cast()) }?;
-        // SAFETY: and null or an address of that length.
+        // SAFETY: the caller passes null or an address of that length.
         let address = unsafe { endpoint.domain.format.read(address, length) }.ok_or(EINVAL)?;
         endpoint.set_source(address.socket)
     })
@@ -215,12 +215,12 @@ unsafe extern "C" fn cancel(endpoint: *mut fid, context: *mut c_void) -> isize {
     .code()
 }
 
-/// Queues grow with what is posted; the answer is what we announce.
+/// Queues grow as needed, so the answer is always the announced size.
 unsafe extern "C" fn size_left(_: *mut fid_ep) -> isize {
     QUEUE_SIZE as isize
 }
 
-/// Options whose value is a `size_t` that never changes.
+/// Options with a constant value of type `size_t`.
 fn size_option(name: c_int) -> Option<usize> {
     Some(match name {
         FI_OPT_CM_DATA_SIZE => 0,
@@ -248,7 +248,7 @@ unsafe extern "C" fn getopt(
             (FI_OPT_ENDPOINT, name) => size_option(name).ok_or(ENOPROTOOPT)?,
             _ => return Err(ENOPROTOOPT),
         };
-        // SAFETY: and places for the value and its length.
+        // SAFETY: the caller passes places for the value and its length.
         let room = *unsafe { length.as_ref() }.ok_or(EINVAL)?;
         if room < size_of::<usize>() {
             return Err(ETOOSMALL);
@@ -274,13 +274,13 @@ unsafe extern "C" fn setopt(
         }
         match name {
             FI_OPT_MIN_MULTI_RECV if length == size_of::<usize>() => {
-                // SAFETY: and a value of that length.
+                // SAFETY: the caller passes a value of that length.
                 let least = unsafe { value.cast::<usize>().read_unaligned() };
                 endpoint.min_multi_recv.store(least, Ordering::Relaxed);
                 Ok(())
             }
             FI_OPT_MIN_MULTI_RECV => Err(EINVAL),
-            // We call no CUDA and have no shared memory of our own, so any answer is respected.
+            // We call no CUDA and have no shared memory of our own, so we comply with either value.
             FI_OPT_CUDA_API_PERMITTED | FI_OPT_SHARED_MEMORY_PERMITTED => Ok(()),
             _ => Err(ENOPROTOOPT),
         }

@@ -1,4 +1,4 @@
-//! From an endpoint's completions to the entries and counts that its user sees.
+//! Converts an endpoint's completions to the entries and counts that its user sees.
 
 use std::time::{Duration, Instant};
 
@@ -14,19 +14,19 @@ use crate::cq::{Detail, Entry};
 use crate::errno;
 use crate::log;
 
-/// How long an operation may take to fail after memory was exhausted.
+/// Time limit for an operation to fail after memory was exhausted.
 const STANDS_STILL: Duration = Duration::from_secs(1);
 
-/// What an operation's completion has to report; carried in [`UserData::flags`].
+/// Contents of an operation's completion report; carried in [`UserData::flags`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Wanted {
-    /// An entry in the completion queue also if all goes well.
+    /// If true, success also gets an entry in the completion queue.
     pub entry: bool,
-    /// It is a peek, which no counter counts.
+    /// True for a peek, which no counter counts.
     pub peek: bool,
-    /// It is an atomic that fetches.
+    /// True for a fetching atomic.
     pub fetch: bool,
-    /// It is a multi-receive, with this buffer of [`MultiBuffers`].
+    /// A multi-receive's buffer, as an index into [`MultiBuffers`].
     pub multi: Option<u32>,
 }
 
@@ -36,7 +36,7 @@ const FETCH: u64 = 4;
 const MULTI: u64 = 8;
 
 impl Wanted {
-    /// For an operation with this context.
+    /// Packs this and the operation's context.
     pub(crate) fn with(self, context: usize) -> UserData {
         let bit = |set: bool, bit| if set { bit } else { 0 };
         let multi = self.multi.map_or(0, |index| MULTI | u64::from(index) << 32);
@@ -51,7 +51,7 @@ impl Wanted {
     }
 }
 
-/// Where the buffers of multi-receives begin: completions hold an offset in the buffer, users are given an address.
+/// Start addresses of multi-receives' buffers: completions hold an offset into the buffer, users get an address.
 #[derive(Default)]
 pub(crate) struct MultiBuffers {
     starts: Vec<usize>,
@@ -59,7 +59,7 @@ pub(crate) struct MultiBuffers {
 }
 
 impl MultiBuffers {
-    /// Remembers a buffer.
+    /// Adds a buffer; returns its index.
     pub(crate) fn add(&mut self, start: usize) -> u32 {
         if let Some(index) = self.free.pop() {
             self.starts[index as usize] = start;
@@ -69,7 +69,7 @@ impl MultiBuffers {
         (self.starts.len() - 1) as u32
     }
 
-    /// Forgets it.
+    /// Frees an index.
     pub(crate) fn remove(&mut self, index: u32) {
         self.free.push(index);
     }
@@ -80,7 +80,7 @@ impl MultiBuffers {
 }
 
 impl State {
-    /// Takes all completions to their queues and counters. Whether there were any.
+    /// Delivers all completions to their queues and counters. Returns true if there were any.
     pub(super) fn pass_on(&mut self, caps: u64) -> bool {
         let mut any = false;
         loop {
@@ -92,7 +92,7 @@ impl State {
                 return any;
             };
             any = true;
-            // MPI libraries print no more of it than a number.
+            // MPI libraries print only an error number.
             if matches!(completion.result, Err(Failure::PeerLost { .. }))
                 && let Some(trouble) = transport.take_trouble()
             {
@@ -108,8 +108,9 @@ impl State {
         }
     }
 
-    /// Memory is exhausted, and something is lost that no operation here waits for; other ranks do. Ends the process
-    /// unless an operation fails soon, by which the MPI library would.
+    /// Memory is exhausted, and data is lost that no operation here waits for, only operations of other ranks. A failed
+    /// operation would make the MPI library end the process. If none fails within [`STANDS_STILL`], this ends the
+    /// process.
     #[cold]
     fn stands_still(&mut self) {
         let since = *self.exhausted.get_or_insert_with(Instant::now);
@@ -119,7 +120,7 @@ impl State {
         }
         if let Some(trouble) = transport.take_trouble() {
             log::fatal(format_args!("{trouble}"));
-            // SAFETY: ends the process without running handlers of a program that is in the middle of a call.
+            // SAFETY: ends the process without running exit handlers, because the program is in the middle of a call.
             unsafe { libc::_exit(1) };
         }
     }
@@ -129,7 +130,7 @@ impl State {
         self.missed |= wanted.peek && completion.result == Err(Failure::NoMessage);
         let message = if completion.tagged { FI_TAGGED } else { FI_MSG };
         let (side, counter, flags) = match completion.kind {
-            // Shares have a queue of their own, which the layer of collectives reads.
+            // Shares have a queue of their own, which the collectives layer reads.
             Kind::Share => return,
             Kind::Send => (&self.tx, &self.counters.send, FI_SEND | message),
             Kind::Recv => (&self.rx, &self.counters.recv, FI_RECV | message),
@@ -168,7 +169,7 @@ impl State {
                 self.multi.remove(index);
             }
         }
-        // fi_msg(3): that a multi-receive's buffer is free again is always reported, as are errors.
+        // fi_msg(3): the release of a multi-receive's buffer is always reported, as are errors.
         let remote = completion.kind == Kind::RemoteWrite;
         if let Some(cq) = &side.cq
             && (wanted.entry || remote || entry.error.is_some() || entry.flags & FI_MULTI_RECV != 0)
@@ -183,8 +184,8 @@ fn detail(failure: &Failure) -> Box<Detail> {
         Failure::Truncated { total, kept } => total.saturating_sub(*kept) as usize,
         _ => 0,
     };
-    // A text is given only for what an error number cannot express: programs read everyday errors (a peek that misses,
-    // a cancel, a truncation) with an error entry whose text buffer they never set.
+    // Only errors that an error number cannot express get a text: programs read everyday errors (a peek that misses, a
+    // cancel, a truncation) with an error entry whose text buffer they never set.
     let text = match failure {
         Failure::Truncated { .. } | Failure::Cancelled | Failure::NoMessage => String::new(),
         _ => failure.to_string(),

@@ -1,4 +1,4 @@
-//! Negotiation: hints against what we have. Pure.
+//! Negotiation: compares hints with our capabilities. Pure.
 
 use endpoint::operation::MAX_ATOMIC;
 
@@ -6,13 +6,13 @@ use crate::abi::constants::*;
 use crate::av::Format;
 use crate::info::{INJECT_SIZE, IOV_LIMIT, MAX_MESSAGE, QUEUE_SIZE, RMA_IOV_LIMIT};
 
-/// What an application asks for first; only those it names are given.
+/// Primary capabilities: with hints, only the named ones are granted.
 const PRIMARY: u64 = FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC;
-/// Directions: all of those that the primary ones have, unless some are named.
+/// Directions: all that the granted primary capabilities have, unless the hints name some.
 const DIRECTIONS: u64 = FI_SEND | FI_RECV | FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
-/// Given if named.
+/// Granted only if named.
 const ON_REQUEST: u64 = FI_MULTI_RECV | FI_DIRECTED_RECV | FI_SOURCE;
-/// Always there.
+/// Always granted.
 const ALWAYS: u64 = FI_LOCAL_COMM | FI_REMOTE_COMM;
 const ALL: u64 = PRIMARY | DIRECTIONS | ON_REQUEST | ALWAYS;
 
@@ -21,8 +21,8 @@ pub(super) const TX_CAPS: u64 = PRIMARY | FI_SEND | FI_READ | FI_WRITE;
 /// Capabilities of the receiving side.
 pub(super) const RX_CAPS: u64 = PRIMARY | FI_RECV | FI_REMOTE_READ | FI_REMOTE_WRITE | ON_REQUEST;
 
-/// There is one sequence per pair of endpoints, and what arrives takes effect in that order. Two things break it: a
-/// message may wait for credit while later reads and writes pass it (no `RAS`, `WAS`), and the bytes of a read leave
+/// Each pair of endpoints has one sequence, and messages and operations take effect in that order. Two cases break it.
+/// A message may wait for credit while later reads and writes pass it (no `RAS`, `WAS`). And the bytes of a read leave
 /// the target when its socket takes them, maybe after a later write or message (no `WAR`, `SAR`; atomics are copied at
 /// once).
 pub(super) const MSG_ORDER: u64 = FI_ORDER_SAS
@@ -34,10 +34,10 @@ pub(super) const MSG_ORDER: u64 = FI_ORDER_SAS
     | FI_ORDER_RMA_RAW
     | FI_ORDER_RMA_WAW
     | FI_ORDER_ATOMIC_ALL;
-/// The most bytes for which a write stays behind an earlier read: those of an atomic.
+/// Longest operation for which a write stays behind an earlier read, in bytes: that of an atomic.
 pub(super) const MAX_ORDER_WAR: usize = MAX_ATOMIC;
 
-/// Hints; zero is "anything".
+/// Hints; a zero means "anything".
 #[derive(Debug, Default)]
 pub(super) struct Hints {
     pub caps: u64,
@@ -72,7 +72,7 @@ pub(super) struct Hints {
     pub mr_iov_limit: usize,
 }
 
-/// What differs from one reply to the next.
+/// The fields that differ between replies.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Offer {
     pub caps: u64,
@@ -80,7 +80,7 @@ pub(super) struct Offer {
     pub tx_op_flags: u64,
     pub rx_op_flags: u64,
     pub queue_size: usize,
-    /// The least that may be injected.
+    /// Smallest inject size that the program accepts.
     pub inject_size: usize,
     pub tclass: u32,
     pub mem_tag_format: u64,
@@ -95,10 +95,10 @@ fn unless_zero<T: Default + PartialEq>(hint: T, otherwise: T) -> T {
     if hint == T::default() { otherwise } else { hint }
 }
 
-/// The reply to hints, or to none. `ipv6`: whether addresses must have room for IPv6.
+/// The reply to hints, or to none. `ipv6`: true if addresses must have room for IPv6.
 ///
 /// # Errors
-/// What was asked for that we do not have.
+/// The requested feature that we do not have.
 pub(super) fn negotiate(api: u32, hints: Option<&Hints>, ipv6: bool) -> Result<Offer, &'static str> {
     let none = Hints::default();
     let hints = hints.unwrap_or(&none);
@@ -111,17 +111,16 @@ pub(super) fn negotiate(api: u32, hints: Option<&Hints>, ipv6: bool) -> Result<O
         queue_size: unless_zero(hints.queue_size, QUEUE_SIZE),
         inject_size: hints.inject_size,
         tclass: hints.tclass,
-        // Any 64 bits will do as a tag; the newer named formats are echoed, patterns are answered by the widest one.
+        // Any 64 bits can be a tag. The newer named formats are echoed; patterns get the widest one.
         mem_tag_format: match hints.mem_tag_format {
             format @ 1..FI_TAG_MAX_FORMAT => format,
             _ => FI_TAG_GENERIC,
         },
-        // MPICH wants the model it asked for; ours satisfies all.
+        // MPICH expects the model that it asked for; our endpoint satisfies all models.
         threading: unless_zero(hints.threading, FI_THREAD_SAFE),
         control_progress: unless_zero(hints.control_progress, FI_PROGRESS_MANUAL),
         data_progress: unless_zero(hints.data_progress, FI_PROGRESS_MANUAL),
-        // A program that names no kind gets "either": with FI_AV_TABLE in the reply it would number addresses by
-        // itself.
+        // A program that names no kind gets "either": with FI_AV_TABLE in the reply it would number addresses itself.
         av_type: hints.av_type,
         mr_mode: mr_mode(api, hints.mr_mode)?,
     })
@@ -141,7 +140,8 @@ fn capabilities(asked: u64) -> u64 {
         | ALWAYS
 }
 
-/// Before 1.5 an application named one of two modes; since then it names what it can live with, and we need none of it.
+/// Before 1.5 an application named one of two modes. Since then it lists the modes that it can support, and we need
+/// none of them.
 fn mr_mode(api: u32, asked: i32) -> Result<i32, &'static str> {
     let old = FI_MR_BASIC | FI_MR_SCALABLE;
     match asked & old {

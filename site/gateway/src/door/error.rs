@@ -1,4 +1,4 @@
-//! Why a connection is not admitted.
+//! Reasons for not admitting a connection.
 
 use std::io;
 
@@ -7,7 +7,7 @@ use thiserror::Error;
 
 use crate::trunks::error::ArrivalError;
 
-/// Why a connection is not admitted. The text is logged; an honest peer also received it.
+/// Reasons for not admitting a connection. The text is logged; an honest peer also receives it.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub(crate) enum DoorError {

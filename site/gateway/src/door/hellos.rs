@@ -1,10 +1,10 @@
-//! TLS hellos of peers without a valid token: how many from one address are processed at once, and over time.
+//! Rate limit on TLS hellos from peers without a valid token, per address.
 //!
-//! A handshake costs the gateway's one thread a signature and a key exchange, and costs the peer that asks for it
-//! almost nothing. Each handshake takes one of its address's [`MOST`] tokens. A peer that proves its identity returns
-//! its token, so however many of a site's machines connect at once, they delay each other only by milliseconds. Tokens
-//! of failed handshakes come back at [`A_SECOND`]. No peer is refused because of this limit: a peer that has to wait
-//! keeps its position in the lobby.
+//! A handshake costs the gateway's one thread a signature and a key exchange, and costs the requesting peer almost
+//! nothing. Each handshake takes one of its address's [`MOST`] tokens. A peer that proves its identity returns its
+//! token, so any number of a site's machines can connect at once and delay each other only by milliseconds. Tokens of
+//! failed handshakes come back at [`A_SECOND`] per second. The limit refuses no peer: a peer that has to wait keeps its
+//! position in the lobby.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -19,7 +19,7 @@ const MOST: u32 = 64;
 const A_SECOND: u32 = 16;
 /// Number of addresses that are remembered; all further addresses share one budget.
 const ADDRESSES: usize = 4096;
-/// How often a waiting peer checks again.
+/// Interval at which a waiting peer checks again.
 const LOOK: Duration = Duration::from_millis(20);
 
 #[derive(Debug, Default)]
@@ -67,7 +67,7 @@ impl Hellos {
         may
     }
 
-    /// A peer from this address has proved its identity.
+    /// Returns the token of a peer from this address that proved its identity.
     pub(crate) fn proved(&self, from: IpAddr) {
         if let Some(budget) = self.0.borrow_mut().get_mut(&network(from)) {
             budget.tokens = (budget.tokens + 1.0).min(MOST.into());

@@ -1,4 +1,4 @@
-//! The gateway's one port: incoming connections are distinguished by their first byte, then admitted or refused within
+//! The gateway's one port: classifies incoming connections by their first byte, and admits or refuses each within
 //! bounded time and memory.
 
 use std::convert::Infallible;
@@ -40,11 +40,10 @@ use crate::trunks::trunk;
 /// First byte of a TLS ClientHello.
 const TLS_HANDSHAKE: u8 = 0x16;
 const BACKLOG: u32 = 1024;
-/// How often other tasks run before a newcomer takes the place of another connection. In each turn the runtime reads
-/// what has arrived and runs some 60 tasks.
+/// Number of turns that other tasks get before a newcomer takes the place of another connection. In each turn the
+/// runtime reads arrived data and runs some 60 tasks.
 const READS: usize = 4;
-/// How long a member that arrives before its job is kept waiting, at most. It keeps its position in the lobby
-/// meanwhile.
+/// Longest wait of a member that arrives before its job. It keeps its position in the lobby meanwhile.
 const EARLY: Duration = Duration::from_secs(2);
 
 /// Binds the gateway's port.
@@ -71,8 +70,8 @@ pub(crate) fn bind(config: &GatewayConfig) -> Result<TcpListener, GatewayError> 
     open(address, BACKLOG).map_err(listen)
 }
 
-/// Listens on an address. `[::]` means every address of both families, whatever the system's default is
-/// (`net.ipv6.bindv6only`), and 0.0.0.0 on a machine whose kernel has no IPv6.
+/// Listens on an address. `[::]` means all addresses of both families, regardless of the system's default
+/// (`net.ipv6.bindv6only`). On a machine whose kernel has no IPv6, it means 0.0.0.0.
 pub(crate) fn open(address: SocketAddr, backlog: u32) -> io::Result<TcpListener> {
     if address.is_ipv4() {
         return listen(TcpSocket::new_v4()?, address, backlog);
@@ -105,7 +104,7 @@ fn listen(socket: TcpSocket, address: SocketAddr, backlog: u32) -> io::Result<Tc
 pub(crate) async fn accept(gateway: &Rc<Gateway>, listener: TcpListener) -> Infallible {
     loop {
         let (stream, peer) = match listener.accept().await {
-            // A peer with IPv4 is the same one on a socket of both families.
+            // A dual-stack socket reports an IPv4 peer by an IPv4-mapped IPv6 address.
             Ok((stream, peer)) => (stream, plain(peer)),
             Err(error) => {
                 // Out of descriptors, or the peer is already gone: either way, keep accepting.
@@ -114,7 +113,7 @@ pub(crate) async fn accept(gateway: &Rc<Gateway>, listener: TcpListener) -> Infa
                 continue;
             }
         };
-        // Before a newcomer takes the place of another arrival, what the arrivals have sent is read.
+        // Reads the data of earlier arrivals before a newcomer takes the place of one of them.
         for _ in 0..READS {
             if !gateway.door.lobby.is_full() {
                 break;
@@ -127,11 +126,11 @@ pub(crate) async fn accept(gateway: &Rc<Gateway>, listener: TcpListener) -> Infa
     }
 }
 
-/// What kind of peer a connection turned out to be.
+/// The peer behind an accepted connection.
 enum Admitted {
     Member(Rc<Member>, Inflow),
     Link(Box<Accepted>),
-    /// A gateway that meets another one here. While the other's connection is missing, it waits.
+    /// A gateway that meets another one here. `None`: the other has not connected yet.
     Guest(Option<Met<TcpStream>>),
     /// A site that joined; nothing more is sent on its connection.
     Joined,
@@ -160,7 +159,7 @@ async fn admit(gateway: &Rc<Gateway>, place: Place, stream: TcpStream, peer: Soc
     }
 }
 
-/// Counts a refusal, and logs it unless there are too many.
+/// Counts a refusal and logs it, unless too many were logged.
 fn refused(gateway: &Gateway, peer: SocketAddr, error: &DoorError) {
     gateway.counters.refused();
     let reason = error.to_string();
@@ -218,7 +217,7 @@ async fn shake_hands(
     }
 }
 
-/// Reads the first message of a TLS handshake, and the token in it if there is one. Returns all that was read.
+/// Reads the first message of a TLS handshake, and its token if it has one. Returns all bytes read.
 async fn read_token(stream: &mut TcpStream) -> Result<(Vec<u8>, Option<[u8; TOKEN_LEN]>), DoorError> {
     let mut read = Vec::with_capacity(MAX_HELLO);
     loop {
@@ -237,7 +236,7 @@ async fn read_token(stream: &mut TcpStream) -> Result<(Vec<u8>, Option<[u8; TOKE
     }
 }
 
-/// Moves a connection that has sent its first message to those that have proved as much as it has.
+/// Moves a connection that has sent its first message to the proven or the unproven ones.
 fn take_place(place: &Place, proved: Option<Credential>, peer: SocketAddr) -> Result<(), DoorError> {
     let now = Instant::now();
     let stays = match proved {
@@ -259,7 +258,7 @@ async fn accept_member(
         Err(refusal) => return refuse(stream, refusal).await,
     };
     if accepting.hello.purpose == Purpose::Member && stream.is_plain() {
-        // Its job may have been opened only now. Without a valid token, nothing changes.
+        // The job may have been opened since the first check. Without a valid token, nothing changes.
         if let Some(credential) = gateway.credential_of(&accepting.hello) {
             take_place(place, Some(credential), peer)?;
         }
@@ -274,8 +273,9 @@ async fn accept_member(
     }
 }
 
-/// What this peer must prove, and to which credential that belongs. A peer that wants another gateway is refused before
-/// this gateway proves anything to it: the connection may be relayed by an attacker and meant for that other gateway.
+/// Returns the secret that this peer must prove, and the error text if it fails to. A peer that wants another gateway
+/// is refused before this gateway proves anything to it: an attacker may be relaying a connection meant for that other
+/// gateway.
 async fn may_prove(gateway: &Gateway, hello: &Hello, plain: bool) -> Result<(Secret, &'static str), Refusal> {
     let refuse = |code, text: String| Err(Refusal::new(code, text));
     match hello.purpose {
@@ -304,8 +304,8 @@ async fn may_prove(gateway: &Gateway, hello: &Hello, plain: bool) -> Result<(Sec
     }
 }
 
-/// The secret of a job. Members may connect before this gateway has heard of the job, over a trunk or from the
-/// launcher: they wait a moment.
+/// Returns the secret of a job. A member may connect before a trunk or the launcher announces the job to this gateway,
+/// so it waits for up to [`EARLY`].
 async fn job_secret(gateway: &Gateway, job: JobId) -> Result<Secret, JobError> {
     let deadline = Instant::now() + EARLY;
     loop {
@@ -317,7 +317,7 @@ async fn job_secret(gateway: &Gateway, job: JobId) -> Result<Secret, JobError> {
     }
 }
 
-/// Registers a peer that has proved its identity. There is no await, so no other peer can claim the identity meanwhile.
+/// Registers a peer that has proved its identity. Contains no await, so no other peer can claim the identity meanwhile.
 fn welcome(
     gateway: &Rc<Gateway>,
     stream: Stream,
@@ -352,7 +352,7 @@ fn welcome(
     Ok((member, inflow))
 }
 
-/// A handshake that failed: an honest peer is sent the reason.
+/// Ends a failed handshake. An honest peer is sent the reason.
 async fn turn_away<T>(stream: Stream, error: HandshakeError) -> Result<T, DoorError> {
     match error.refusal() {
         Some(refusal) => refuse(stream, refusal).await,
@@ -371,7 +371,7 @@ async fn refuse<T>(mut stream: Stream, refusal: Refusal) -> Result<T, DoorError>
     Err(DoorError::Refused(refusal.text))
 }
 
-/// With these options a member whose machine vanishes is noticed within 15 s.
+/// Sets TCP options. With them, a member whose machine vanishes is noticed within 15 s.
 fn prepare(stream: &TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let keepalive =

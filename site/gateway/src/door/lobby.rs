@@ -1,18 +1,19 @@
-//! Connections that are not admitted yet: which ones wait, and which one is dropped when there are too many.
+//! Connections that wait for admission, and the choice of the one to drop when there are too many.
 //!
 //! Strangers may open connections and send little (slow loris) or nothing. Each costs a few KiB until its handshake
-//! completes or times out. An address is not a person: users of a login node, and machines behind a NAT, share one. So
-//! a peer that proves something is served first ([`wire::token`]), and the places are divided into three rooms:
+//! completes or times out. An address does not identify a peer: users of a login node share one, and so do machines
+//! behind a NAT. So a peer that proves something is served first ([`wire::token`]), and the places are divided into
+//! three rooms:
 //!
-//! - *Arrivals* have not sent their first message yet. A newcomer always gets in. If the room is full, it takes the
-//!   place of the connection that has waited longest among those of the address with the most.
-//! - *Proven* peers sent a valid token. They take the places of unproven ones, never the reverse. Among each other,
-//!   those of the secret with the most make room.
-//! - *Unproven* peers sent a message without one: peers of earlier releases, other sites' gateways when they dial for
-//!   the first time, strangers. Among each other, those of the address with the most make room.
+//! - *Arrivals* have not sent their first message yet. A newcomer always gets in. If the room is full, the newcomer
+//!   replaces the longest-waiting connection of the address with the most connections.
+//! - *Proven* peers sent a valid token. They replace unproven ones, never the reverse. If there are too many proven
+//!   peers, the secret with the most connections loses one.
+//! - *Unproven* peers sent a message without a valid token: peers of earlier releases, other sites' gateways that dial
+//!   for the first time, strangers. If there are too many, the address with the most connections loses one.
 //!
-//! Where the newcomer's own address, or secret, has the most, connections younger than [`HONEST`] keep their places
-//! and the newcomer is turned away: many ranks that connect at once are admitted one after the other.
+//! If the newcomer's own address or secret has the most, connections younger than [`HONEST`] keep their places and the
+//! newcomer is refused. Ranks that connect at once, even many, are thus admitted one after the other.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap};
@@ -27,10 +28,10 @@ use crate::door::tokens::Credential;
 
 /// Approximate cost in bytes of a connection until it is admitted or its handshake times out.
 const COST: u64 = 16 << 10;
-/// Number of places in a small gateway, and the most in any. Arrivals have a quarter more.
+/// Number of places in a small gateway; [`MOST`] is the limit for any gateway. Arrivals have a quarter more.
 const USUAL: u64 = 512;
 const MOST: u64 = 4096;
-/// A connection is not replaced by one from the same address, or with the same secret, before it is this old: an honest
+/// Minimum age at which a connection may be replaced by one from the same address or with the same secret. An honest
 /// handshake is done by then.
 const HONEST: Duration = Duration::from_secs(1);
 
@@ -59,7 +60,7 @@ impl Rooms {
     }
 }
 
-/// What is known about a connection.
+/// The group of a connection: its room, and the address or secret that it shares with others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Who {
     Arrival(IpAddr),
@@ -67,8 +68,7 @@ enum Who {
     Unproven(IpAddr),
 }
 
-/// Connections about which the same kind of thing is known, by what they have in common and in order of arrival. No
-/// group is empty.
+/// The connections in one room, by group and in order of arrival. No group is empty.
 #[derive(Debug, Default)]
 struct Room {
     groups: HashMap<Who, BTreeMap<u64, Waiting>>,
@@ -97,8 +97,9 @@ impl Room {
         Some(gone)
     }
 
-    /// Drops the connection that has waited longest in the group with the most, where a newcomer counts as one of its
-    /// group. `may`: whether this group may lose one of this age. Returns whether one was dropped.
+    /// Drops the longest-waiting connection of the largest group. The newcomer counts as a member of its group. `may`
+    /// returns true if this group may lose a connection that has waited since this instant. Returns true if a
+    /// connection was dropped.
     fn make_room(&mut self, newcomer: Option<Who>, may: impl FnOnce(Who, Instant) -> bool) -> bool {
         let len = |who: Who, group: &BTreeMap<u64, Waiting>| group.len() + usize::from(newcomer == Some(who));
         let most = self.groups.iter().map(|(who, group)| len(*who, group)).max().unwrap_or(0);
@@ -121,7 +122,7 @@ pub(crate) fn places(memory: u64, descriptors: u64) -> usize {
 }
 
 impl Lobby {
-    /// `most`: proven and unproven connections at once. A quarter of that may be arrivals.
+    /// `most`: limit on proven and unproven connections together. Arrivals get a quarter of it in addition.
     pub(crate) fn new(most: usize) -> Lobby {
         Lobby { most, rooms: RefCell::default(), came: Cell::new(0) }
     }
@@ -132,7 +133,7 @@ impl Lobby {
         rooms.arrivals.len + rooms.proven.len + rooms.unproven.len
     }
 
-    /// Whether a newcomer takes the place of another arrival.
+    /// Returns true if a newcomer must take the place of another arrival.
     pub(crate) fn is_full(&self) -> bool {
         self.rooms.borrow().arrivals.len >= (self.most / 4).max(1)
     }
@@ -157,7 +158,8 @@ impl Lobby {
         Place { lobby: self.clone(), number, who: Cell::new(who), goes }
     }
 
-    /// Whether there is, or can be made, a place for this connection among the proven or the unproven ones.
+    /// Returns true if there is a place for this proven or unproven connection, after dropping another one if
+    /// necessary.
     fn has_room(&self, who: Who, now: Instant) -> bool {
         let mut rooms = self.rooms.borrow_mut();
         let older = |since| now.duration_since(since) >= HONEST;
@@ -190,13 +192,14 @@ impl Place {
         self.goes.notified().await;
     }
 
-    /// The connection has proved to hold a secret. Returns whether it may stay.
+    /// Moves the connection to the proven ones. Returns false if it must go.
     #[must_use]
     pub(crate) fn proved(&self, credential: Credential, now: Instant) -> bool {
         self.becomes(Who::Proven(credential), now)
     }
 
-    /// The connection, from this address, has sent its first message and proved nothing. Returns whether it may stay.
+    /// Moves the connection to the unproven ones: its first message, from this address, proved nothing. Returns false
+    /// if it must go.
     #[must_use]
     pub(crate) fn proved_nothing(&self, from: IpAddr, now: Instant) -> bool {
         self.becomes(Who::Unproven(network(from)), now)
@@ -205,7 +208,7 @@ impl Place {
     fn becomes(&self, who: Who, now: Instant) -> bool {
         let before = self.who.replace(who);
         let waiting = self.lobby.rooms.borrow_mut().of(before).remove(before, self.number);
-        // A connection that has lost its place ends, whatever it proves: its task has been notified.
+        // The connection has already lost its place, and its task has been notified to end it.
         let Some(waiting) = waiting else { return false };
         let stays = self.lobby.has_room(who, now);
         if stays {

@@ -1,4 +1,4 @@
-//! Connections before admission: accepting, telling strangers from peers, limiting, handshaking.
+//! Connections before admission: accepting, separating peers from strangers, limiting, handshaking.
 
 use std::rc::Rc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -18,19 +18,19 @@ pub(crate) mod lobby;
 pub(crate) mod stream;
 pub(crate) mod tokens;
 
-/// Limits on connections that are not admitted yet, and what they wait for.
+/// State of the connections that are not admitted yet.
 pub(crate) struct Door {
     pub lobby: Rc<Lobby>,
     pub hellos: Hellos,
     pub tokens: Tokens,
-    /// Whether ranks must connect with TLS.
+    /// TLS requirement for ranks.
     pub inside: Inside,
     /// Notified when a job was opened: its members may be waiting.
     pub job_opened: Notify,
 }
 
 impl Door {
-    /// For a gateway with this much memory, whose ranks connect as `inside` says.
+    /// The door of a gateway with this much memory. `inside`: the TLS requirement for its ranks.
     pub(crate) fn new(memory: u64, inside: Inside) -> Door {
         let lobby = Rc::new(Lobby::new(places(memory, open_files::allowed())));
         // On a machine whose clock is before 1970, tokens of any age count.

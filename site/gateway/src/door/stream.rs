@@ -15,14 +15,14 @@ use types::sites::Fingerprint;
 use crate::trunks::trunk::Trunk;
 
 pub(crate) enum Stream {
-    /// A rank's connection, or that of a guest at a meeting.
+    /// A connection without TLS, of a rank or of a guest at a meeting.
     Plain(TcpStream),
-    /// With TLS, by this key of ours.
+    /// A connection with TLS, and the fingerprint of the key that this gateway presented.
     Tls(Box<TlsStream>, Fingerprint),
 }
 
-/// What [`Stream::into_parts`] returns: the socket, the TLS session if there is one, and what was read but not used:
-/// ciphertext and plaintext.
+/// Parts of a [`Stream`]: the socket, the TLS session if there is one, and the bytes that were read but not used, first
+/// the ciphertext, then the plaintext.
 pub(crate) type Parts = (TcpStream, Option<Session>, Vec<u8>, Vec<u8>);
 
 impl Stream {
@@ -49,7 +49,7 @@ impl Stream {
     }
 }
 
-/// What was read of a handshake that has begun, and its socket.
+/// A handshake that has begun: the bytes read so far, and the socket.
 pub(crate) type Begun = (Vec<u8>, TcpStream);
 
 /// A peer that dialled this gateway with TLS.
@@ -57,11 +57,11 @@ pub(crate) enum Arrival {
     Link(Box<Accepted>),
     /// A site that joined.
     Joined,
-    /// A user or an agent of this site that has sent only a hello, and the key of ours that was presented to it.
+    /// A user, agent or rank of this site that has sent only its hello, and the key that this gateway presented to it.
     Inside(Box<TlsStream>, Box<Accepting>, Fingerprint),
 }
 
-/// A link that was dialled from the other side.
+/// A link that the other gateway dialled.
 pub(crate) struct Accepted {
     pub trunk: Rc<Trunk>,
     pub index: usize,

@@ -1,11 +1,11 @@
-//! Which admission tokens are worth something: those of a known secret that were not seen before.
+//! Freshness of admission tokens. A token counts if its secret is known and it was not seen before.
 //!
-//! A token contains its maker's clock, but nothing here compares the clocks of two machines, except once: a gateway
-//! that has just started has forgotten which tokens it has seen, so a token that is more than [`LAG`] older than the
-//! start is worth nothing. After that the gateway remembers every token that verified, so only holders of a secret
-//! can fill its memory. When that is full, the oldest ones of the secret with the most are forgotten, and tokens of
-//! that secret that are not younger than those become worthless. Such a peer, like one whose clock is far behind, is
-//! not refused. It is only one among the unproven ones.
+//! A token contains its maker's clock. This code compares the clocks of two machines only once: a gateway that has just
+//! started has forgotten the tokens it has seen, so a token made more than [`LAG`] before the start does not count.
+//! From then on the gateway remembers every token that verified, so only holders of a secret can fill its memory. When
+//! the memory is full, the gateway forgets the oldest token of the secret with the most tokens, and tokens of that
+//! secret that are not younger stop counting. A peer with such a token, like one whose clock is far behind, is not
+//! refused but counts as unproven.
 
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap};
@@ -19,15 +19,15 @@ use crate::gateway::Gateway;
 
 /// Approximate cost in bytes of a remembered token.
 const COST: u64 = 64;
-/// Fewest and most tokens that are remembered.
+/// Bounds on the number of tokens that are remembered; it depends on the memory.
 const LEAST: u64 = 1 << 14;
 const MOST: u64 = 1 << 18;
-/// When tokens of more secrets are remembered, those of secrets that are not in use any more are forgotten.
+/// Number of secrets above which tokens of secrets that are no longer in use are forgotten.
 const SECRETS: usize = 1024;
-/// How far, in seconds, the clock of a peer may be behind the gateway's when the gateway starts.
+/// Seconds by which the clock of a peer may be behind the gateway's when the gateway starts.
 const LAG: u32 = 300;
 
-/// Whose secret a token was made with.
+/// Owner of the secret that a token was made with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Credential {
     /// The site's key: a user.
@@ -38,7 +38,7 @@ pub(crate) enum Credential {
     Meeting(JobId),
 }
 
-/// The tokens that were seen.
+/// The tokens that were seen and are remembered.
 #[derive(Debug)]
 pub(crate) struct Tokens {
     most: usize,
@@ -49,22 +49,21 @@ pub(crate) struct Tokens {
 
 #[derive(Debug, Default)]
 struct Seen {
-    /// By the clocks of those who made them, and by their random bytes.
+    /// Seconds by the maker's clock, and the token's random bytes.
     tokens: BTreeSet<(u32, [u8; RANDOM_LEN])>,
-    /// Tokens are worth something only if they are younger than this, in seconds.
+    /// A token counts only if it is younger than this, in seconds since 1970.
     after: u32,
 }
 
 impl Tokens {
-    /// `memory`: the gateway's configured memory in bytes, of which a 256th may be used here; `now`: seconds since
-    /// 1970.
+    /// `memory`: the gateway's configured memory in bytes; tokens may use a 256th of it. `now`: seconds since 1970.
     pub(crate) fn new(memory: u64, now: u64) -> Tokens {
         let most = (memory / 256 / COST).clamp(LEAST, MOST) as usize;
         Tokens { most, started: now as u32, seen: RefCell::default() }
     }
 
-    /// Notes a token that verified with this credential's secret. Returns whether it proves anything: whether nobody
-    /// can have sent it before.
+    /// Notes a token that verified with this credential's secret. Returns true if the token is fresh: nobody can have
+    /// sent it before.
     pub(crate) fn is_fresh(&self, credential: Credential, token: &Token) -> bool {
         let mut all = self.seen.borrow_mut();
         let after = self.started.saturating_sub(LAG);
@@ -81,19 +80,19 @@ impl Tokens {
         fresh
     }
 
-    /// Forgets the tokens of secrets that are not in use any more.
+    /// Forgets the tokens of secrets that are no longer in use.
     pub(crate) fn retain(&self, is_used: impl Fn(Credential) -> bool) {
         self.seen.borrow_mut().retain(|credential, _| is_used(*credential));
     }
 
-    /// Number of secrets of which tokens are remembered.
+    /// Number of secrets with remembered tokens.
     pub(crate) fn secrets(&self) -> usize {
         self.seen.borrow().len()
     }
 }
 
 impl Gateway {
-    /// Whose secret a token in a ClientHello proves, if it proves anything.
+    /// Returns the owner of the secret that a token in a ClientHello proves; `None` if it proves nothing.
     pub(crate) fn credential(&self, token: [u8; TOKEN_LEN]) -> Option<Credential> {
         let here = Audience { site: &self.site, gateway: &self.name };
         let token = Token::read(token, here);
@@ -104,7 +103,7 @@ impl Gateway {
         self.verified(credential, &token, &secret, here)
     }
 
-    /// Whose secret the token in a hello without TLS proves, if it proves anything.
+    /// Returns the owner of the secret that the token in a hello without TLS proves; `None` if it proves nothing.
     pub(crate) fn credential_of(&self, hello: &Hello) -> Option<Credential> {
         let addressed = Audience { site: &hello.site, gateway: &hello.gateway };
         let (credential, secret) = match hello.purpose {

@@ -1,4 +1,4 @@
-//! Copies of one frame for several receivers: what goes in front of the bytes differs, the bytes are kept once.
+//! Copies of one frame for several receivers: their heads differ, their bytes are kept once.
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -17,16 +17,16 @@ use crate::table::spread::{Hop, Lost};
 use crate::table::{Origin, Route, TrunkId};
 use crate::trunks::link::Link;
 
-/// Copies that were noted are sent when there are this many bytes of them: until then nobody counts them.
+/// Noted copies are sent once they amount to this many bytes. Until then they are not counted as held.
 const NOTED: usize = 1 << 20;
 
 /// Something to be sent out of the bytes of a read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Item {
-    /// Frames as they came.
+    /// Frames as they were received.
     Frames(Range<usize>),
-    /// A copy: its start is in [`Copies`], and so is the place of its bytes. Unlike other frames for a link it may come
-    /// from a link, which carries frames of all jobs.
+    /// A copy. [`Copies`] has its head and the place of its body. Unlike other frames for a link, it may come from a
+    /// link, which carries frames of all jobs.
     Copy { job: JobId, head: Range<usize>, body: usize },
 }
 
@@ -36,7 +36,7 @@ pub(crate) struct Copies(RefCell<Noted>);
 
 #[derive(Debug, Default)]
 pub(crate) struct Noted {
-    /// Headers and blocks.
+    /// Headers and blocks of the copies.
     heads: Vec<u8>,
     bodies: Vec<(Range<usize>, Option<Rc<Body>>)>,
     /// Bytes of all copies.
@@ -68,7 +68,7 @@ impl Drop for Body {
 }
 
 impl Copies {
-    /// Everything that was noted has been sent.
+    /// Forgets the noted copies, which have all been sent.
     pub(super) fn clear(&self) {
         let mut noted = self.0.borrow_mut();
         if noted.bytes > 0 {
@@ -78,12 +78,12 @@ impl Copies {
         }
     }
 
-    /// What was noted, while it is being sent.
+    /// Gives access to the noted copies while they are being sent.
     pub(crate) fn with<R>(&self, with: impl FnOnce(&Noted) -> R) -> R {
         with(&self.0.borrow())
     }
 
-    /// The same, to put copies into queues.
+    /// Gives mutable access to the noted copies, to put them into queues.
     pub(crate) fn with_mut<R>(&self, with: impl FnOnce(&mut Noted) -> R) -> R {
         with(&mut self.0.borrow_mut())
     }
@@ -103,7 +103,7 @@ impl Noted {
         Item::Copy { job: header.job, head: start..self.heads.len(), body }
     }
 
-    /// The slices of an item, of the read that it was noted from.
+    /// The slices of an item. `bytes`: the read that the item was noted from.
     pub(crate) fn slices<'a>(&'a self, item: &Item, bytes: &'a [u8]) -> [&'a [u8]; 2] {
         match item {
             Item::Frames(range) => [&bytes[range.clone()], &[]],
@@ -111,7 +111,7 @@ impl Noted {
         }
     }
 
-    /// The bytes of a copy in a form that several queues can hold.
+    /// Returns the body of a copy in a form that several queues can hold.
     pub(crate) fn kept(&mut self, body: usize, bytes: &[u8], counters: &Arc<Counters>) -> Rc<Body> {
         let (range, kept) = &mut self.bodies[body];
         kept.get_or_insert_with(|| Rc::new(Body::new(&bytes[range.clone()], counters))).clone()
@@ -119,8 +119,9 @@ impl Noted {
 }
 
 impl Gateway {
-    /// Notes the copies of a frame for several receivers, and reports those that get no further to its root, or tells
-    /// their neighbours here. `range`: the frame in `bytes`. Returns its length, or 0 if no copy got further.
+    /// Notes the copies of a frame for several receivers. Copies that get no further are reported to the frame's root
+    /// or, without a route to the root, to their receivers here. `range`: the frame in `bytes`. Returns the frame's
+    /// length, or 0 if no copy got further.
     pub(super) fn copy(
         &self,
         source: &Target,
@@ -147,7 +148,7 @@ impl Gateway {
                 Hop::Trunk(trunk, site, block) => {
                     let header = header.onward(*site, block.bytes().len() + length);
                     let link = self.trunks.get(*trunk).link(header.from, header.to).ok_or(Why::Away)?;
-                    // A member of this site is paused instead.
+                    // Members of this site are paused instead.
                     if from_trunk && self.is_link_too_slow(&link) {
                         return Err(Why::Refused);
                     }
@@ -176,7 +177,7 @@ impl Gateway {
             self.counters.undeliverable();
             let Lost { receiver, sequence, astray } = lost;
             tracing::debug!(job = %header.job, root = %header.from, %receiver, ?astray, "astray");
-            // Our own report breaks no rule.
+            // A report by this gateway breaks no rule.
             let sent = self.send_report(None, &header.astray(receiver, sequence), astray).unwrap_or(0);
             unsaid |= sent == 0 && from_trunk;
         }
@@ -186,13 +187,13 @@ impl Gateway {
         Ok(if count > 0 { range.len() } else { 0 })
     }
 
-    /// Passes on a report about a lost copy, which came over a trunk. Returns its length, or 0 if it goes nowhere.
+    /// Forwards a report about a lost copy, which came over a trunk. Returns its length, or 0 if it has no route.
     pub(super) fn pass_astray(&self, link: &Link, header: &FrameHeader, payload: &[u8]) -> Result<usize, Stop> {
         let astray = Astray::decode(payload).map_err(|error| Stop::Violation(error.to_string()))?;
         self.send_report(Some(link.trunk), header, astray)
     }
 
-    /// Sends a report about a lost copy to the root of its frame. Returns its length, or 0 if there is no way there.
+    /// Sends a report about a lost copy to the root of its frame. Returns its length, or 0 if there is no route.
     fn send_report(&self, by: Option<TrunkId>, header: &FrameHeader, astray: Astray) -> Result<usize, Stop> {
         let payload = astray.encode();
         let sent = HEADER_LEN + payload.len();

@@ -1,4 +1,4 @@
-//! The reading side of a TLS connection, a link's or a member's: ciphertext off the socket, plaintext into scratch
+//! The reading side of a TLS connection, of a link or a member: ciphertext from the socket, plaintext into scratch
 //! space.
 
 use std::cell::RefCell;
@@ -17,7 +17,7 @@ use crate::path::outlet::Outlet;
 pub(crate) struct Decipher {
     /// The start of a record whose rest has not arrived.
     sealed: Partial,
-    /// Bytes that arrived with the end of the handshake are still to be processed.
+    /// True while bytes that arrived with the end of the handshake are still to be processed.
     first: bool,
 }
 
@@ -29,9 +29,9 @@ impl Decipher {
         Decipher { sealed, first: true }
     }
 
-    /// Reads what is there, decrypts it into `plain`, and sends replies that TLS requires. Returns how many bytes of
-    /// plaintext there were, and whether the peer has closed its side. `plain` has room for everything one read can
-    /// hold.
+    /// Reads the available bytes, decrypts them into `plain`, and sends the replies that TLS requires. Returns the
+    /// number of bytes of plaintext, and true if the peer has closed its side. `plain` has room for everything one read
+    /// can hold.
     pub(crate) fn read(
         &mut self,
         cx: &mut Context<'_>,
@@ -72,7 +72,7 @@ impl Decipher {
     }
 }
 
-/// Reads what is there; end of stream is an error.
+/// Reads the available bytes; end of stream is an error.
 pub(crate) fn read_some(read: &mut OwnedReadHalf, cx: &mut Context<'_>, into: &mut [u8]) -> Poll<Result<usize, Stop>> {
     let mut buf = ReadBuf::new(into);
     Poll::Ready(match ready!(Pin::new(read).poll_read(cx, &mut buf)) {

@@ -1,6 +1,6 @@
 //! The path of frames: from the bytes of one read to their destination connections, in one pass.
 //!
-//! Only what a socket does not accept at once is copied. Frames of one read with the same destination are sent
+//! Only bytes that a socket does not accept at once are copied. Frames of one read with the same destination are sent
 //! together.
 
 use std::cell::RefCell;
@@ -39,10 +39,10 @@ const LASTING: usize = 4 * MAX_DATA as usize;
 /// the rate of a trunk.
 const MAX_PING: u32 = 64;
 
-/// Why a connection is no longer read.
+/// Reasons why a connection is no longer read.
 #[derive(Debug)]
 pub(crate) enum Stop {
-    /// The peer said goodbye, with this text.
+    /// The peer sent a goodbye with this text.
     Goodbye(String),
     /// The connection broke.
     Lost(String),
@@ -84,7 +84,7 @@ impl Target {
         }
     }
 
-    /// Sends the frames that were gathered for this target from what `source` sent.
+    /// Sends the frames gathered for this target from the bytes of `source`.
     fn send_pending(&self, gateway: &Gateway, bytes: &[u8], source: &Target) {
         match self {
             Target::Member(member) => member.send_pending(gateway, bytes),
@@ -92,7 +92,8 @@ impl Target {
         }
     }
 
-    /// The job whose frames come from this connection. A link carries frames of all jobs, but only ones for members.
+    /// The job of the frames from this connection. A link carries frames of all jobs, but only for members, except for
+    /// copies.
     fn job(&self) -> JobId {
         match self {
             Target::Member(member) => member.job.get(),
@@ -100,7 +101,7 @@ impl Target {
         }
     }
 
-    /// Whether members of a job should stop sending to it for now.
+    /// Returns true if members of a job should stop sending to this target for now.
     fn is_backed_up(&self, job: JobId) -> bool {
         match self {
             Target::Member(member) => member.outlet.is_backed_up(),
@@ -108,7 +109,7 @@ impl Target {
         }
     }
 
-    /// Waits until it accepts more of a job.
+    /// Waits until this target accepts more frames of a job.
     pub(crate) async fn drained(&self, job: JobId) {
         match self {
             Target::Member(member) => member.outlet.drained().await,
@@ -125,7 +126,7 @@ impl Target {
     }
 }
 
-/// About how long a connection that always has something to read keeps the thread before the others get their turn.
+/// Approximate time for which a connection that always has bytes to read keeps the thread before others get their turn.
 const FAIR: Duration = Duration::from_millis(2);
 
 /// A connection's share of the thread's time.
@@ -141,7 +142,7 @@ impl Share {
         come
     }
 
-    /// Call after something was read, with the current time: yields to others if the share is used up.
+    /// Yields to others if the share is used up. Call it after each read, with the current time.
     pub(crate) async fn taken(&mut self, now: Instant) {
         if now - *self.0.get_or_insert(now) > FAIR {
             self.0 = None;
@@ -176,7 +177,7 @@ impl Partial {
         self.counters.release(self.bytes.len() as u64);
         self.bytes.clear();
         if self.bytes.capacity() > LASTING {
-            // Control messages are rare.
+            // Frees the memory of control messages, which are rare.
             self.bytes = Vec::new();
         }
         self.bytes.extend_from_slice(bytes);
@@ -191,7 +192,7 @@ impl Drop for Partial {
 }
 
 impl Gateway {
-    /// Forwards all whole frames in `bytes`; returns how many bytes those were.
+    /// Forwards all whole frames in `bytes`; returns their total length.
     pub(crate) fn forward(&self, source: &Target, bytes: &[u8]) -> Result<usize, Stop> {
         let mut touched = self.path.touched.take();
         let (mut at, mut frames, mut relayed) = (0, 0, 0);
@@ -415,7 +416,7 @@ impl Gateway {
                 self.trunks.kick();
                 let opened = self.change(|table| {
                     let identity = table.open(new, secret, roster, &home, part, member.clone())?;
-                    // Must happen before anything is sent to it.
+                    // Must happen before anything is sent to the member.
                     member.becomes(new, identity);
                     Ok(())
                 });
@@ -428,7 +429,7 @@ impl Gateway {
             }
             JobMessage::Close { job: unopened, .. } if job == JobId::default() => {
                 if !self.change(|table| table.abandoned_by(unopened, member)) {
-                    // The job was refused, or lost its nodes, after the launcher had sent this.
+                    // The job was refused, or lost its nodes, after the launcher sent this.
                     member.dismiss(&format!("job {unopened} is not open at site {}", self.site));
                 }
                 Ok(())
@@ -443,9 +444,9 @@ impl Gateway {
     }
 }
 
-/// What happens to a frame.
+/// The fate of a frame.
 enum Fate {
-    /// It is sent together with the other frames noted.
+    /// It is sent together with the other noted frames.
     Noted,
     /// Its receiver reads too slowly.
     Refused,
@@ -455,7 +456,7 @@ enum Fate {
     Violation(String),
 }
 
-/// Notes where in the current bytes a frame for this destination lies.
+/// Notes the range of a frame for this destination in the current bytes.
 fn note(pending: &RefCell<Vec<Item>>, range: Range<usize>, touched: &mut Vec<Target>, target: impl FnOnce() -> Target) {
     let mut pending = pending.borrow_mut();
     match pending.last_mut() {
@@ -468,7 +469,7 @@ fn note(pending: &RefCell<Vec<Item>>, range: Range<usize>, touched: &mut Vec<Tar
     }
 }
 
-/// Whether this peer may send such a frame at all; checked before waiting for its payload.
+/// Checks that this peer may send such a frame at all, before waiting for the frame's payload.
 fn may_send(source: &Target, header: &FrameHeader) -> Result<(), Stop> {
     let limit = match header.kind {
         FrameKind::Data | FrameKind::Undeliverable | FrameKind::Bye => MAX_DATA,
@@ -511,12 +512,12 @@ fn may_send(source: &Target, header: &FrameHeader) -> Result<(), Stop> {
     }
 }
 
-/// Whether a member sends such frames to others.
+/// Returns true if members send such frames to others.
 fn is_members(kind: FrameKind) -> bool {
     kind.acknowledges() || kind == FrameKind::Many
 }
 
-/// Whether a frame is addressed to something other than this gateway.
+/// Returns true if a frame is addressed to something other than this gateway.
 fn is_relayed(source: &Target, header: &FrameHeader) -> bool {
     let of_trunk = matches!(source, Target::Link(_)) && header.to == GATEWAY;
     matches!(header.kind, FrameKind::Undeliverable | FrameKind::Refused) || (header.kind.acknowledges() && !of_trunk)

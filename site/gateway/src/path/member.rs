@@ -31,11 +31,11 @@ use crate::path::forward::{READ, Share, Stop, Target};
 use crate::path::outlet::{LINGER, Outlet};
 use crate::table::Leave;
 
-/// Other members of the same site pause when this many bytes are queued for a member. Frames from trunks never wait;
+/// Number of bytes queued for a member from which on other members of its site pause. Frames from trunks never wait;
 /// they are refused when memory is short.
 const BACKED_UP: usize = 1 << 20;
 const SLICES: usize = 32;
-/// A member that is deliberately not read counts as heard this often.
+/// Interval at which a member that is deliberately not read counts as heard.
 const ALIVE: Duration = Duration::from_secs(1);
 
 /// An admitted connection that is not a trunk link.
@@ -43,7 +43,7 @@ const ALIVE: Duration = Duration::from_secs(1);
 pub(crate) struct Member {
     id: u64,
     pub address: SocketAddr,
-    /// A user's command: it has proved the site's key and may open a job.
+    /// True for a user's command, which has proved the site's key and may open a job.
     pub client: bool,
     pub job: Cell<JobId>,
     pub identity: Cell<Identity>,
@@ -53,11 +53,11 @@ pub(crate) struct Member {
     /// Scratch space for ciphertext, shared by all connections.
     sealed: Rc<RefCell<Vec<u8>>>,
     pub pending: RefCell<Vec<Item>>,
-    /// Version of the link table that it was sent; 0: none.
+    /// Version of the link table that was last sent to the member; 0: none.
     pub links: Cell<u32>,
-    /// When anything was last received.
+    /// Time of the last receipt.
     heard: Cell<Instant>,
-    /// A launcher that was stopped (Ctrl-Z): it is silent. The kernels notice if its machine is gone.
+    /// True for a stopped launcher (Ctrl-Z), which is silent. The kernels notice if its machine is gone.
     stopped: Cell<bool>,
     dismissed: Notify,
     /// A link or member that this member's frames have to wait for.
@@ -70,11 +70,11 @@ impl PartialEq for Member {
     }
 }
 
-/// Identity of a connection before anything else is known about it: the launcher of no job.
+/// Identity of a connection that has no other yet: the launcher of no job.
 pub(crate) const NOBODY: Identity = Identity { site: SiteId(0), slot: Slot::LAUNCHER };
 
 impl Member {
-    /// Takes over a connection. The caller sets what it may do.
+    /// Takes over a connection, which belongs to no job yet. `client`: it is a user's command.
     pub(crate) fn new(gateway: &Gateway, parts: Parts, address: SocketAddr, client: bool) -> (Rc<Member>, Inflow) {
         let (tcp, session, cipher, plain) = parts;
         let (read, write) = tcp.into_split();
@@ -114,7 +114,7 @@ impl Member {
         self.outlet.queued()
     }
 
-    /// The connection becomes this member of this job.
+    /// Makes the connection this member of this job.
     pub(crate) fn becomes(&self, job: JobId, identity: Identity) {
         self.job.set(job);
         self.identity.set(identity);
@@ -146,7 +146,7 @@ impl Member {
         self.send_own(gateway, header, &passage.encode());
     }
 
-    /// Sends a rank what is known of the links between its job's sites.
+    /// Sends a rank the table of links between its job's sites.
     pub(crate) fn send_links(&self, gateway: &Gateway, table: &LinkTable) {
         self.links.set(table.version());
         for part in wire::links::parts(table) {
@@ -184,7 +184,8 @@ impl Member {
         }
     }
 
-    /// Waits, during which the member is not read. This is not the member's fault, so it counts as heard.
+    /// Waits for `until` without reading from the member. The pause is not the member's fault, so the member counts as
+    /// heard.
     async fn paused(&self, gateway: &Gateway, until: impl Future<Output = ()>) {
         tokio::pin!(until);
         while timeout(ALIVE, &mut until).await.is_err() {
@@ -192,11 +193,11 @@ impl Member {
         }
     }
 
-    /// Pings an agent or a launcher that is silent, and a rank of a job without agents. Returns when it has been silent
-    /// too long; that takes longer if its machine answers and this one is busy: 64 ranks on two cores once kept a
-    /// launcher from running for many seconds. Another rank is heard only while its program calls MPI, so its agent
-    /// vouches for it. A member that is sending, or that is not being read, gets a sign of life from this gateway each
-    /// second.
+    /// Pings a silent agent or launcher, and a silent rank of a job without agents. Returns when the member has been
+    /// silent for too long. The limit is longer if the member's machine answers and this one is busy: 64 ranks on two
+    /// cores once kept a launcher from running for many seconds. A rank of a job with agents is heard only while its
+    /// program calls MPI, so its agent vouches for it. A member that is sending, or that is not being read, gets a sign
+    /// of life from this gateway each second.
     async fn heartbeat(&self, gateway: &Gateway) -> String {
         let start = gateway.path.tick();
         let since = |at: Instant| (at - start).as_nanos() as u64;
@@ -210,7 +211,7 @@ impl Member {
                 continue;
             }
             let heard = since(self.heard.get().max(start));
-            // A member that has something to read sees a sign of life anyway.
+            // A member for which bytes are queued sees a sign of life anyway.
             if nod.is_due(heard, since(now)) && self.outlet.queued() == 0 {
                 self.send_own(gateway, self.header(FrameKind::Pong), &[]);
             }
@@ -231,7 +232,7 @@ impl Member {
         }
     }
 
-    /// Says goodbye with a reason and ends the connection. The table has already removed it.
+    /// Sends a goodbye with a reason and ends the connection. The table has already removed the member.
     pub(crate) fn dismiss(&self, reason: &str) {
         if let Ok(bytes) = self.header(FrameKind::Bye).with_payload(reason.as_bytes()) {
             self.put(&[IoSlice::new(&bytes)]);
@@ -240,23 +241,23 @@ impl Member {
         self.dismissed.notify_one();
     }
 
-    /// Ends the connection at once and drops what is queued. The caller updates the table.
+    /// Ends the connection at once and drops the queued bytes. The caller updates the table.
     pub(crate) fn abandon(&self) {
         self.outlet.abandon();
         self.dismissed.notify_one();
     }
 
-    /// A launcher is about to stop, or runs again.
+    /// Notes that a launcher is about to stop, or runs again.
     pub(crate) fn stops(&self, stopped: bool) {
         self.stopped.set(stopped);
     }
 
-    /// Whether it has been silent so long that it may have opened another connection by now.
+    /// Returns true if the member has been silent for so long that it may have opened another connection.
     pub(crate) fn is_quiet(&self, gateway: &Gateway) -> bool {
         gateway.path.now() - self.heard.get() > ALIVE
     }
 
-    /// Whether something came from it lately.
+    /// Returns true if anything came from the member within this time.
     pub(crate) fn was_heard_within(&self, time: Duration, gateway: &Gateway) -> bool {
         gateway.path.now().saturating_duration_since(self.heard.get()) <= time
     }

@@ -1,4 +1,4 @@
-//! A frame's way between two connections: read, looked up, queued, written, or refused where memory is short.
+//! A frame's way between two connections: read, routed, queued, written, or refused if memory is short.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -40,7 +40,7 @@ pub(crate) struct Path {
     pub stage: RefCell<Vec<u8>>,
     pub touched: RefCell<Vec<Target>>,
     pub copies: Copies,
-    /// Connections to be closed once the current frames are processed, and why.
+    /// Connections to be closed once the current frames are processed, and the reasons.
     pub drops: RefCell<Vec<(u64, String)>>,
     next_id: Cell<u64>,
     now: Cell<Instant>,
@@ -81,7 +81,7 @@ impl Path {
         self.now.get()
     }
 
-    /// When the clock was last read; accurate enough for heartbeats.
+    /// Last reading of the clock; accurate enough for heartbeats.
     pub(crate) fn now(&self) -> Instant {
         self.now.get()
     }
@@ -93,7 +93,7 @@ impl Path {
 }
 
 impl Gateway {
-    /// Does what a turn of reading left to do.
+    /// Drops the connections that a turn of reading has marked for it.
     pub(crate) fn after_turn(&self) {
         if self.path.drops.borrow().is_empty() {
             return;

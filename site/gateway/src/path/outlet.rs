@@ -112,22 +112,22 @@ impl Outlet {
         }
     }
 
-    /// Makes the flushing task look for more.
+    /// Wakes the flushing task.
     pub(crate) fn wake(&self) {
         self.filled.notify_one();
     }
 
-    /// Whether it discards the bytes it is given.
+    /// Returns true if the outlet discards the bytes it is given.
     pub(crate) fn is_closed(&self) -> bool {
         self.broken.get() || self.sealed.get()
     }
 
-    /// Accepts nothing more.
+    /// Accepts no more bytes.
     pub(crate) fn seal(&self) {
         self.sealed.set(true);
     }
 
-    /// Accepts nothing more and drops what is queued. This may cut a frame in two, so only use it before closing.
+    /// Accepts no more bytes and drops the queued ones. This may cut a frame in two, so only use it before closing.
     pub(crate) fn abandon(&self) {
         self.seal();
         self.break_off(&mut self.queue.borrow_mut());
@@ -139,8 +139,8 @@ impl Outlet {
         self.drained.notify_waiters();
     }
 
-    /// Writes what is queued until the connection breaks, then returns the error. Before each write, `more` may append
-    /// as much as it likes from other queues.
+    /// Writes the queued bytes until the connection breaks, then returns the error. Before each write, `more` may
+    /// append any number of bytes from other queues.
     pub(crate) async fn run(&self, more: impl Fn()) -> io::Error {
         loop {
             self.filled.notified().await;
@@ -150,7 +150,7 @@ impl Outlet {
         }
     }
 
-    /// Writes what is queued, and what `more` appends.
+    /// Writes the queued bytes, and the bytes that `more` appends.
     async fn flush(&self, more: impl Fn()) -> io::Result<()> {
         loop {
             more();
@@ -180,7 +180,7 @@ impl Outlet {
 
     /// Writes the rest and ends the stream, within [`LINGER`].
     pub(crate) async fn finish(&self, more: impl Fn()) {
-        // A peer that does not read gets no more of our time.
+        // A peer that does not read gets no more of the gateway's time.
         let _ = timeout(LINGER, self.flush(more)).await;
         let _ = socket2::SockRef::from(self.socket()).shutdown(std::net::Shutdown::Write);
     }

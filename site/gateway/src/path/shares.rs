@@ -1,9 +1,8 @@
-//! Frames waiting for a link, in one queue per job: jobs take turns, so that no job waits behind everything another has
-//! sent.
+//! Frames waiting for a link, in one queue per job. Jobs take turns, so no job waits behind all frames of another.
 //!
 //! Deficit round robin (Shreedhar and Varghese, "Efficient Fair Queuing Using Deficit Round Robin", SIGCOMM 1995): each
-//! turn a job may send [`QUANTUM`] bytes more; what it cannot use because its next piece is longer is kept for the next
-//! turn. Messages between gateways (job 0) go first. No I/O; held memory is counted.
+//! turn a job may send [`QUANTUM`] bytes more. Bytes that it cannot use because its next piece is longer are kept for
+//! its next turn. Messages between gateways (job 0) go first. No I/O; held memory is counted.
 
 use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
@@ -22,14 +21,14 @@ const PIECE: usize = 32 << 10;
 /// Approximate memory of a queue besides its pieces.
 const QUEUE: u64 = 256;
 
-/// Messages between gateways belong to no job.
+/// Stands for the messages between gateways, which belong to no job.
 const GATEWAYS: JobId = JobId(0);
 
 /// Whole frames.
 #[derive(Debug)]
 pub(crate) enum Piece {
     Frames(Vec<u8>),
-    /// A frame whose bytes other queues may hold too, and what comes before them.
+    /// A frame's head, and its body, which other queues may hold too.
     Copy(Box<[u8]>, Rc<Body>),
 }
 
@@ -41,7 +40,7 @@ impl Piece {
         }
     }
 
-    /// Bytes of memory besides those that are counted elsewhere.
+    /// Bytes of memory, without those that are counted elsewhere.
     fn held(&self) -> u64 {
         match self {
             Piece::Frames(bytes) => bytes.capacity() as u64,
@@ -175,7 +174,7 @@ impl Shares {
         Some((job, piece))
     }
 
-    /// Drops everything that waits.
+    /// Drops all waiting frames.
     pub(crate) fn clear(&mut self) {
         while self.pop().is_some() {}
     }

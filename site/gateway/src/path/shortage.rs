@@ -1,10 +1,10 @@
 //! Memory shortage: frames for members that read slowly are refused, members are not read for a while, and as a last
 //! resort the connection with the longest queue is dropped.
 //!
-//! As much may wait for one member as is free: dynamic thresholds (Choudhury and Hahne, "Dynamic Queue Length
-//! Thresholds for Shared-Memory Packet Switches", IEEE/ACM Transactions on Networking 6, 1998). One slow reader can
-//! take half of the memory for queues, two slow readers a third each; members that read always find room. Senders keep
-//! refused frames.
+//! The bytes waiting for one member may take as much memory as is free: dynamic thresholds (Choudhury and Hahne,
+//! "Dynamic Queue Length Thresholds for Shared-Memory Packet Switches", IEEE/ACM Transactions on Networking 6, 1998).
+//! One slow reader can take half of the memory for queues, two slow readers a third each; members that read always find
+//! room. Senders keep refused frames.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -19,16 +19,16 @@ use crate::table::window;
 use crate::trunks::link::Link;
 use crate::trunks::trunk::Trunk;
 
-/// How long memory may be short before the connection with the longest queue is dropped.
+/// Time for which memory may be short before the connection with the longest queue is dropped.
 const SHORT: Duration = Duration::from_secs(1);
 
 impl Gateway {
-    /// Whether further frames for a member must be refused.
+    /// Returns true if further frames for a member must be refused.
     pub(crate) fn is_too_slow(&self, member: &Member) -> bool {
         self.is_too_much(member.outlet.queued() as u64)
     }
 
-    /// The same for frames that another site's gateway relays through this one.
+    /// Like [`Gateway::is_too_slow`], for frames that another site's gateway relays through this one.
     pub(crate) fn is_link_too_slow(&self, link: &Link) -> bool {
         self.is_too_much(link.queued() as u64)
     }
@@ -38,7 +38,7 @@ impl Gateway {
     }
 
     /// Drops the connection with the longest queue, a member's or a link, when usage is near the limit. Frames waiting
-    /// for members take half of the memory at most, so when usage gets there, some sender is ignoring refusals.
+    /// for members take half of the memory at most, so at that usage some sender is ignoring refusals.
     pub(crate) fn check_memory(&self) {
         if self.counters.held() > self.memory / 4 * 3 {
             self.drop_largest();
@@ -87,7 +87,7 @@ impl Gateway {
         )
     }
 
-    /// Whether members should not be read now.
+    /// Returns true while members should not be read.
     pub(crate) fn is_memory_short(&self) -> bool {
         self.counters.held() > self.memory / 8 * 5
     }

@@ -1,8 +1,8 @@
 //! The agents of this site's nodes: one task each, from start to end.
 //!
 //! A gateway that leaves a job to its siblings leaves the agents' starters running too: the job goes on through them.
-//! They may end it, and then nobody else removes what this gateway started towards a node that is gone. So it listens:
-//! an agent of an open job asks for it again every second.
+//! If the siblings then end the job, only this gateway can remove the starter that it left for an unreachable node. So
+//! it listens: an agent of an open job asks here for that job every second.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeSet, HashMap};
@@ -21,21 +21,22 @@ use crate::gateway::Gateway;
 /// Time that a killed agent may take to die.
 pub(crate) const KILL: Duration = Duration::from_millis(500);
 
-/// How long nobody of a job that this gateway has left may ask for it, on a machine that is not overloaded.
+/// Silence after which a job that this gateway has left counts as over, on a machine that is not overloaded: no member
+/// asked for it.
 const ASKED: Duration = Duration::from_secs(2);
-/// How long others must have heard this gateway before their silence means anything: it was perhaps cut off itself, and
-/// a connection attempt is repeated after up to 8 s.
+/// Time for which others must have reached this gateway before silence about a job counts. The gateway may have been
+/// cut off itself, and a connection attempt is repeated after up to 8 s.
 const HEARD: Duration = Duration::from_secs(10);
 /// A peer that was heard within this time can reach this gateway.
 const LATELY: Duration = Duration::from_secs(2);
-/// How often both are looked at.
+/// Interval at which both are checked.
 const LOOK: Duration = Duration::from_millis(250);
 
 /// The running agents.
 #[derive(Debug, Default)]
 pub(crate) struct Agents {
     running: RefCell<HashMap<(JobId, NodeId), Rc<Orders>>>,
-    /// For each job that was left and has starters still, when somebody last asked for it.
+    /// For each job that was left and still has starters, the time of the last request for it.
     left: RefCell<HashMap<JobId, Rc<Cell<Instant>>>>,
 }
 
@@ -45,7 +46,7 @@ struct Orders {
     kill: Notify,
     /// Other gateways look after the agent. It keeps running when this program ends.
     leave: Notify,
-    /// When somebody last asked for the job that was left.
+    /// Time of the last request for the job that was left.
     asked: RefCell<Option<Rc<Cell<Instant>>>>,
 }
 
@@ -76,7 +77,7 @@ impl Agents {
         }
     }
 
-    /// Somebody has asked for a job that is not open here.
+    /// Notes a request for a job that is not open here.
     pub(crate) fn asked_for(&self, job: JobId) {
         if let Some(asked) = self.left.borrow().get(&job) {
             asked.set(Instant::now());
@@ -112,7 +113,7 @@ impl Gateway {
         };
         let site = self.sites.own_site();
         let entry = site.nodes.iter().find(|entry| entry.name == node);
-        // Ranks on this machine are movers. Without any, it forwards ports.
+        // Ranks on the gateway's own machine are movers. Without ranks, the agent there forwards ports.
         let only_movers = node == FORWARDER && ranks > 0;
         let forward = (node == FORWARDER && !only_movers).then(|| site.forward.clone());
         let order = AgentOrder {
@@ -147,7 +148,7 @@ impl Gateway {
                 status = handle.wait() => Some(status),
                 () = orders.kill.notified() => None,
                 () = orders.leave.notified() => {
-                    // Dropping the handle would kill it, and this program may end first.
+                    // Dropping the handle would kill the agent, and this program may end first.
                     let mut left = ManuallyDrop::new(handle);
                     let asked = orders.asked.take();
                     let status = tokio::select! {
@@ -179,14 +180,14 @@ impl Gateway {
         Ok(())
     }
 
-    /// Returns when a job that was left is over, as far as this gateway can hear.
+    /// Returns when a job that was left is over, as far as this gateway can observe.
     async fn is_over(&self, job: JobId, asked: Option<&Cell<Instant>>) {
         let Some(asked) = asked else { return std::future::pending().await };
         let mut heard_for = if self.is_heard() { HEARD } else { Duration::ZERO };
         loop {
             sleep(LOOK).await;
             heard_for = if self.is_heard() { heard_for + LOOK } else { Duration::ZERO };
-            // It relays for the job again: its members are connected, and ask for nothing.
+            // This gateway relays for the job again: its members are connected and request nothing.
             if self.table().jobs.contains_key(&job) {
                 asked.set(Instant::now());
             }
@@ -197,7 +198,7 @@ impl Gateway {
         }
     }
 
-    /// Whether others reach this gateway now.
+    /// Returns true if others reach this gateway now.
     fn is_heard(&self) -> bool {
         let has_trunk = self.table().trunks.iter().any(|trunk| trunk.up);
         has_trunk || self.path.connections.borrow().values().any(|member| member.was_heard_within(LATELY, self))

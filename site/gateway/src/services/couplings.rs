@@ -1,8 +1,9 @@
-//! Programs that look for each other: the board on which sides of couplings are posted, and the ways to other sites'.
+//! Couplings: the board on which programs that look for each other post their sides, and the messages to other sites'
+//! boards.
 //!
-//! A gateway keeps the board of its own site's couplings and compares names only. Of couplings at other sites it passes
-//! messages on, and remembers which of its users asked. Sites with several gateways have as many boards: a side from
-//! another site posts itself on all of them, one of the site itself where it is connected.
+//! A gateway keeps the board of its own site's couplings and compares names only. For couplings at other sites it
+//! forwards messages, and remembers which of its users asked. A site with several gateways has a board at each of them:
+//! a side from another site posts itself on all of them, a side of the site itself only where it is connected.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -24,7 +25,7 @@ use crate::table::job::trunks_to;
 const MOST_OF_SITE: usize = 256;
 const SILENCE: Duration = Duration::from_secs(SILENCE_S);
 
-/// Who posted a side.
+/// The poster of a side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
     /// A user of this site, by the number of its connection.
@@ -32,10 +33,10 @@ pub(crate) enum Place {
     Trunk(TrunkId),
 }
 
-/// The sides that are posted here. No I/O and no clock: what is to be sent is returned.
+/// The sides that are posted here. No I/O and no clock: the methods return the messages to send.
 #[derive(Debug)]
 pub(crate) struct Board {
-    /// Name of this gateway, because a side may be posted at several.
+    /// Name of this gateway. A side may be posted at several gateways.
     name: String,
     sides: HashMap<Coupling, Vec<Side>>,
 }
@@ -54,7 +55,8 @@ impl Board {
         Board { name: name.to_owned(), sides: HashMap::new() }
     }
 
-    /// A message of a side, or about one. `home`: the site of its sender, whose sides may take `most` bytes.
+    /// Handles a message from or about a side. `home`: the site of its sender; the sides of that site may take `most`
+    /// bytes.
     pub(crate) fn take(
         &mut self,
         (place, home, most): (Place, &str, u64),
@@ -92,7 +94,7 @@ impl Board {
                     self.forget_in(&coupling, |one| one.posted.side == side && one.place == place).unwrap_or_default(),
                 );
             }
-            // Answers of boards: the caller does not pass them on to one.
+            // Answers of boards: the caller never passes them to a board.
             CouplingMessage::Other { .. }
             | CouplingMessage::Renewed { .. }
             | CouplingMessage::Unposted { .. }
@@ -108,7 +110,7 @@ impl Board {
     }
 
     /// # Errors
-    /// Why not, for the user.
+    /// The reason for refusing the post, for the user.
     fn may_post(
         &self,
         coupling: &Coupling,
@@ -146,7 +148,7 @@ impl Board {
         couplings.iter().filter_map(|coupling| self.forget_in(coupling, &which)).flatten().collect()
     }
 
-    /// `None`: there is no such side.
+    /// Forgets the matching sides of a coupling. `None`: there was none.
     fn forget_in(&mut self, coupling: &Coupling, which: impl Fn(&Side) -> bool) -> Option<Answers> {
         let sides = self.sides.get_mut(coupling)?;
         let before = sides.len();
@@ -159,7 +161,7 @@ impl Board {
     }
 }
 
-/// Tells each side of the other.
+/// Reports the other side, if any, to each side.
 fn tell(board: &str, coupling: &Coupling, sides: &[Side]) -> Answers {
     let told = |side: &Side| {
         let other = sides.iter().find(|other| other.posted.side != side.posted.side);
@@ -177,16 +179,16 @@ fn tell(board: &str, coupling: &Coupling, sides: &[Side]) -> Answers {
     sides.iter().map(told).collect()
 }
 
-/// What a gateway knows of couplings.
+/// A gateway's state of couplings.
 #[derive(Debug)]
 pub(crate) struct Couplings {
     board: RefCell<Board>,
-    /// Sides of this site's users at other sites' boards, by coupling and side.
+    /// Sides that users of this site posted on other sites' boards, by coupling and side.
     away: RefCell<HashMap<(Coupling, u64), Rc<Member>>>,
 }
 
 impl Couplings {
-    /// Of the gateway of this name.
+    /// The state of the gateway of this name.
     pub(crate) fn new(name: &str) -> Couplings {
         Couplings { board: RefCell::new(Board::new(name)), away: RefCell::default() }
     }
@@ -236,7 +238,7 @@ impl Gateway {
     /// Handles a message about a coupling from another site.
     ///
     /// # Errors
-    /// No gateway that follows the protocol can have sent it: close the link.
+    /// No gateway that follows the protocol sends it: close the link.
     pub(crate) fn coupling_from_trunk(&self, trunk: TrunkId, message: CouplingMessage) -> Result<(), Violation> {
         let peer = self.trunks.get(trunk).site.clone();
         let (coupling, side) = message.about();
@@ -253,7 +255,7 @@ impl Gateway {
         if coupling.site != peer {
             return Err(Violation(format!("site {peer} may not answer for {coupling}")));
         }
-        // It may have left meanwhile.
+        // The user who asked may have left meanwhile.
         let asker = self.services.couplings.away.borrow().get(&(coupling.clone(), side)).cloned();
         if let Some(asker) = asker {
             asker.send_control(self, message);
@@ -261,7 +263,7 @@ impl Gateway {
         Ok(())
     }
 
-    /// A user's connection has ended, and with it the sides that it had posted.
+    /// Removes the sides of a user whose connection has ended.
     pub(crate) fn couplings_without(&self, member: &Rc<Member>) {
         let answers = self.services.couplings.board.borrow_mut().gone(Place::Member(member.id()));
         self.answer(answers);
@@ -331,7 +333,7 @@ mod tests {
         let refused = board.take(C, post(9, "c"), now);
         let text = "ocean@lyon already has two sides, from lyon and kyoto";
         assert!(matches!(&refused[..], [(_, CouplingMessage::Refused { reason, .. })] if reason.starts_with(text)));
-        // Posting again replaces.
+        // Posting again replaces the side.
         assert_eq!(others(&board.take(A, post(7, "z"), now)), [(B.0, Some("z".into())), (A.0, Some("b".into()))]);
         let leave = CouplingMessage::Leave { coupling: ocean(), side: 8 };
         assert!(board.take(C, leave.clone(), now).is_empty(), "another's side");

@@ -1,10 +1,10 @@
 //! Sites that join by a ticket: for a site that cannot be dialled and whose user cannot reach it from elsewhere.
 //!
-//! A user of a site (who has proved the site's key) makes a ticket and carries it to the new site by hand. It holds the
-//! gateway's address and fingerprint, so that the newcomer knows which gateway it talks to, and a number and a secret,
-//! so that the gateway knows this newcomer was invited. The newcomer presents its own key by TLS. A ticket is valid
-//! once, for a short time; a gateway forgets its tickets when it ends. The new entry's contents are checked by a
-//! [`gateway_hooks::Doorkeeper`].
+//! A user of a site (who has proved the site's key) makes a ticket and carries it to the new site by hand. The
+//! gateway's address and fingerprint in it let the newcomer verify the gateway. The number and the secret in it let the
+//! gateway verify that the newcomer was invited. The newcomer presents its own key by TLS. A ticket is valid once and
+//! for a limited time; a gateway forgets its tickets when it ends. A [`gateway_hooks::Doorkeeper`] checks the new
+//! entry.
 
 use std::time::Duration;
 
@@ -25,13 +25,13 @@ use crate::path::forward::MAX_DATA;
 use crate::path::member::Member;
 use crate::table::error::Violation;
 
-/// Most tickets open at once, and the longest validity of one.
+/// Most tickets open at once; [`LONGEST`] is the longest validity of one.
 const MOST: usize = 16;
 const LONGEST: Duration = Duration::from_secs(24 * 3600);
 /// The longest entry of a newcomer, in bytes.
 const MAX_ENTRY: u32 = 64 << 10;
 
-/// Why a site did not join by a ticket.
+/// Reasons why a site did not join by a ticket.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub(crate) enum JoinError {
@@ -116,7 +116,7 @@ impl Gateway {
     }
 }
 
-/// The accepting side, after the hello. The caller limits its time.
+/// Admits a site after its hello. The caller sets the time limit.
 pub(crate) async fn admit(
     gateway: &Gateway,
     stream: &mut TlsStream,
@@ -142,7 +142,7 @@ pub(crate) async fn admit(
     let Control::Joining(JoiningMessage::Join { entry }) = said else {
         return Err(JoinError::NoEntry);
     };
-    // No await between here and closing the ticket: it cannot be used twice at once.
+    // No await between here and closing the ticket, so it cannot be used twice at once.
     let taken = match &gateway.services.doorkeeper {
         Some(doorkeeper) => doorkeeper.admit(&newcomer, fingerprint, &entry).and_then(|text| match gateway.reload() {
             Ok(()) => Ok(text),

@@ -1,4 +1,4 @@
-//! How slow this machine is for the gateway. Time limits on peers scale with it: a machine that is busy with a job's
+//! Slowness of this machine for the gateway. Time limits on peers scale with it: a machine that is busy with a job's
 //! ranks answers late, and reads answers late.
 
 use std::cell::RefCell;
@@ -14,7 +14,7 @@ use crate::gateway::Gateway;
 /// Interval between measurements.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// One for the whole gateway, which is one thread.
+/// The load that the gateway's one thread measured lately.
 #[derive(Debug, Default)]
 pub(crate) struct Load {
     lately: RefCell<Lately>,
@@ -32,7 +32,7 @@ impl Load {
         self.lately.borrow().slowness(core_time())
     }
 
-    /// A time limit on the silence of an agent or a launcher. These mostly sleep, and are assumed to be on a machine as
+    /// Time limit on the silence of an agent or a launcher. These mostly sleep, and their machine is assumed to be as
     /// busy as this one.
     pub(crate) fn silence(&self, calm: Duration) -> Duration {
         self.lately.borrow().slowness_of_sleepers(core_time()).stretch(calm)

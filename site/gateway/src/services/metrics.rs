@@ -1,7 +1,7 @@
-//! What a gateway shows, as metrics: Prometheus' text exposition format 0.0.4. A pure function of a [`View`].
+//! A gateway's metrics in Prometheus' text exposition format 0.0.4: a pure function of a [`View`].
 //!
 //! Every sample names its gateway, so that collections from several gateways need no labels of their own. Counters
-//! start at zero with the gateway's program, those of a link with the link.
+//! start at zero when the gateway's program starts, those of a link when the link comes up.
 
 use std::fmt::{Display, Write};
 
@@ -74,8 +74,8 @@ fn of_links(text: &mut Text, view: &View, own: &str) {
     let links = view.trunks.iter().flat_map(|trunk| {
         let of = trunk_labels(own, trunk);
         trunk.links.iter().map(move |link| {
-            // Without the address: each new connection of a gateway that dials us has another port, and would be a new
-            // series.
+            // Without the address: a gateway that dials this one has another port in each connection, which would begin
+            // a new series.
             (format!("{of},{}", labels(&[("link", &link.index.to_string())])), link)
         })
     });
@@ -98,7 +98,7 @@ fn of_links(text: &mut Text, view: &View, own: &str) {
     seconds_family("link_uptime_seconds", "Time since the link came up.", |link| seconds(link.up_ms, 1e3));
 }
 
-/// Pairs of sites, those between other sites included, so that the gateways of one site are enough to collect from.
+/// Pairs of sites, including pairs of other sites, so that a collector gets all of them from the gateways of one site.
 fn of_pairs(text: &mut Text, view: &View, own: &str) {
     let pair_labels =
         |pair: &PairView| format!("{own},{}", labels(&[("from_site", &pair.from), ("to_site", &pair.to)]));

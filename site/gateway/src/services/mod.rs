@@ -1,4 +1,4 @@
-//! What a gateway does besides relaying: nodes and agents, sites that join, couplings, status.
+//! Services of a gateway besides relaying: nodes and agents, sites that join, couplings, status.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -25,9 +25,9 @@ pub(crate) mod standing;
 
 /// State of the services.
 pub(crate) struct Services {
-    /// Of the site's nodes.
+    /// Starts agents on the site's nodes.
     pub starter: Arc<dyn AgentStarter>,
-    /// Of the gateway's own machine, if agents may run there.
+    /// Starts agents on the gateway's own machine, if agents may run there.
     pub beside: Option<Arc<dyn AgentStarter>>,
     pub agents: Agents,
     /// Allocations that the batch system has granted or was asked for.
@@ -37,7 +37,7 @@ pub(crate) struct Services {
     pub tickets: RefCell<Tickets>,
     pub couplings: Couplings,
     pub doorkeeper: Option<Arc<dyn Doorkeeper>>,
-    /// How slow this machine is for the gateway.
+    /// Slowness of this machine for the gateway.
     pub load: Load,
 }
 

@@ -26,7 +26,7 @@ pub(crate) struct Nodes(RefCell<HashMap<JobId, Rc<Orders>>>);
 /// Orders for the task of an allocation.
 #[derive(Debug, Default)]
 struct Orders {
-    /// Give it back.
+    /// Give the allocation back.
     release: Notify,
     /// The allocation stays when this program ends: it belongs to the job.
     leave: Notify,
@@ -73,13 +73,14 @@ impl Gateway {
         }
     }
 
-    /// A launcher asks for nodes. For another site, waits until the trunk is up first, as when opening a job.
+    /// Handles a launcher's request for nodes. For another site, waits until the trunk is up first, as when opening a
+    /// job.
     fn allocate_later(&self, launcher: Rc<Member>, job: JobId, site: String, home: String, ask: NodeAsk) {
         self.trunks.kick();
         self.beside(async move |gateway| {
             let trunk = if site == gateway.site { None } else { gateway.table().lead_trunk(&site) };
             if let Some(trunk) = trunk {
-                // If the trunk does not come up, the table reports why.
+                // If the trunk does not come up, the table reports the reason.
                 let _ = gateway.trunks.get(trunk).wait_up(PROBE_UP).await;
             }
             if !gateway.path.connections.borrow().contains_key(&launcher.id()) {
@@ -113,7 +114,7 @@ impl Gateway {
         });
     }
 
-    /// Returns the reason of its end; `None` if it stays.
+    /// Forwards the news of an allocation until it ends. Returns the reason of its end; `None` if the allocation stays.
     async fn keep(
         &self,
         job: JobId,
@@ -128,7 +129,7 @@ impl Gateway {
                 biased;
                 () = orders.release.notified() => break "given back".to_owned(),
                 () = orders.leave.notified() => {
-                    // Dropping the handle would give it back.
+                    // Dropping the handle would give the allocation back.
                     std::mem::forget(handle);
                     return None;
                 }

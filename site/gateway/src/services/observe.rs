@@ -116,7 +116,7 @@ fn trunk_view(trunk: &Trunk) -> TrunkView {
 
 fn link_view(trunk: &Trunk, link: &Link) -> LinkView {
     let kernel = match trunk.through_ssh {
-        // The kernel knows no more than the way to ssh on this machine.
+        // The kernel sees only the connection to ssh on this machine.
         true => TcpInfo { round_trip: link.measured.get().unwrap_or_default(), ..TcpInfo::default() },
         // A connection that has just broken shows zeros.
         false => link.kernel().unwrap_or_default(),

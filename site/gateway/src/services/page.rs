@@ -2,8 +2,8 @@
 //!
 //! It shows state and changes nothing. Requests are not authenticated, so the sites file accepts only loopback
 //! addresses, and a request that names another host is refused: it comes from a third-party page whose name resolves to
-//! this machine (DNS rebinding). Whatever happens here, relaying continues: a connection is one request with limited
-//! time and memory, and the number of connections is limited. `page/` holds the files that are served.
+//! this machine (DNS rebinding). The page never stops the relaying: a connection is one request with limited time and
+//! memory, and the number of connections is limited. `page/` holds the files that are served.
 
 use std::cell::RefCell;
 use std::convert::Infallible;
@@ -32,9 +32,9 @@ use crate::services::metrics;
 const MAX_CONNECTIONS: usize = 32;
 /// Time limit for a whole connection. Both ends are on one machine.
 const WHOLE: Duration = Duration::from_secs(5);
-/// Pause between connections: two hundred a second leave the thread to relaying.
+/// Pause between connections: two hundred a second leave the thread enough time for relaying.
 const PACE: Duration = Duration::from_millis(5);
-/// How long a gathered view is served before it is gathered anew.
+/// Time for which a gathered view is served before it is gathered anew.
 const FRESH: Duration = Duration::from_millis(200);
 const MAX_HEAD: usize = 16 << 10;
 const MAX_HEADERS: usize = 64;
@@ -71,7 +71,7 @@ const HEADERS: [(HeaderName, &str); 5] = [
 ];
 
 /// Opens the page if the sites file has one for this gateway. If the port cannot be bound, the gateway logs that and
-/// works without the page: a page is not worth a job.
+/// works without the page, because jobs matter more.
 pub(crate) fn open(gateway: &Rc<Gateway>) {
     let (site, own) = gateway.sites.own.get();
     let Some(address) = gateway.sites.file.borrow().sites[site].gateways[own].page else { return };
@@ -143,7 +143,7 @@ struct Source {
 }
 
 impl Source {
-    /// The view, gathered at most a few times a second, however many requests there are.
+    /// The view, gathered at most a few times a second regardless of the number of requests.
     fn view(&self) -> Rc<View> {
         let mut gathered = self.gathered.borrow_mut();
         match &*gathered {
@@ -192,7 +192,7 @@ fn response(status: StatusCode, kind: &'static str, content: String) -> Response
     response
 }
 
-/// Whether `Host` occurs exactly once and names only this machine; its port may be that of a tunnel.
+/// Returns true if `Host` occurs exactly once and names only this machine; its port may be that of a tunnel.
 fn names_this_machine(headers: &HeaderMap) -> bool {
     let mut hosts = headers.get_all(header::HOST).iter();
     let (Some(host), None) = (hosts.next(), hosts.next()) else { return false };

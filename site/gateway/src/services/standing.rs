@@ -1,8 +1,8 @@
 //! A gateway's standing: its jobs and trunks; and reloading its sites file while it runs.
 //!
-//! Sites appended after the known ones only add trunks, so open jobs do not notice. A site that was removed is revoked:
-//! its links are cut, and the jobs it takes part in end. A site's keys may change, including its own. Any other change
-//! that concerns this gateway needs a restart, which is left to the person who changed the file.
+//! Sites appended after the known ones only add trunks and do not affect open jobs. A site that was removed is revoked:
+//! its links are cut, and the jobs it takes part in end. A site's keys may change, including this site's. Any other
+//! change that concerns this gateway needs a restart, which is left to the person who changed the file.
 
 use std::cell::{Cell, Ref, RefCell};
 use std::path::{Path, PathBuf};
@@ -36,7 +36,7 @@ pub(crate) struct Sites {
     credentials: RefCell<Rc<Credentials>>,
 }
 
-/// What is derived from the site's key, which may change.
+/// Credentials derived from the site's key. The key may change.
 pub(crate) struct Credentials {
     pub fingerprint: Fingerprint,
     /// The secret that users of the site prove.
@@ -65,7 +65,7 @@ impl Sites {
         })
     }
 
-    /// What is currently derived from its key.
+    /// The credentials derived from the site's current key.
     pub(crate) fn credentials(&self) -> Rc<Credentials> {
         self.credentials.borrow().clone()
     }
@@ -81,7 +81,7 @@ impl Sites {
     }
 }
 
-/// Why a change in the sites file cannot be applied while the gateway runs.
+/// Reasons why a change in the sites file cannot be applied while the gateway runs.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub(crate) enum ReloadError {
@@ -106,7 +106,7 @@ pub(crate) enum ReloadError {
 }
 
 impl Gateway {
-    /// The gateway's standing, after reloading the sites file if asked to.
+    /// The gateway's standing, after reloading the sites file if `reload` is set.
     pub(crate) fn standing(&self, reload: bool) -> ObservationMessage {
         let stale = if reload { self.reload_and_log() } else { self.unread() };
         let table = self.table();
@@ -118,7 +118,7 @@ impl Gateway {
         ObservationMessage::Standing { jobs: table.jobs.len() as u32, trunks: trunks.collect(), stale }
     }
 
-    /// What in the sites file this gateway has not taken up, if anything.
+    /// Reports an edit or an error in the sites file that this gateway has not applied, if there is one.
     fn unread(&self) -> Option<String> {
         let path = self.sites.path.as_ref()?;
         match read(path) {
@@ -128,7 +128,7 @@ impl Gateway {
         }
     }
 
-    /// Reloads the sites file; returns, and logs, what prevents that.
+    /// Reloads the sites file. If that fails, logs and returns the reason.
     pub(crate) fn reload_and_log(&self) -> Option<String> {
         let problem = self.reload().err().map(|error| error.to_string());
         match &problem {
@@ -138,7 +138,7 @@ impl Gateway {
         problem
     }
 
-    /// Reads the sites file again and applies what has changed.
+    /// Reads the sites file again and applies the changes.
     ///
     /// # Errors
     /// It cannot be read or applied; nothing has changed then.
@@ -164,7 +164,8 @@ impl Gateway {
         self.trunks.survey.adopt(&newer);
         self.sites.file.replace(newer);
         self.take_up();
-        // What kept a trunk down may be mended, even where the file is the same: a key accepted, a gateway started.
+        // The cause of a trunk's failure may be gone even if the file is the same: a key was accepted, a gateway was
+        // started.
         self.trunks.kick();
         Ok(())
     }
@@ -204,8 +205,8 @@ impl Gateway {
         self.expect_meetings();
     }
 
-    /// The trunk to a gateway that was removed from the sites file and has returned unchanged. A gateway that returns
-    /// with another address gets a new trunk.
+    /// Returns the trunk to a gateway that was removed from the sites file and has returned unchanged. A gateway that
+    /// returns with another address gets a new trunk.
     fn retired(&self, like: &Trunk) -> Option<Rc<Trunk>> {
         self.trunks.retired().into_iter().find(|trunk| is_same(trunk, like) && trunk.is_dialled_like(like))
     }
@@ -232,22 +233,21 @@ fn read(path: &Path) -> Result<SitesFile, ReloadError> {
     Ok(SitesFile::parse(&text, &name)?)
 }
 
-/// How the sites that are in both files differ in the newer one, as far as the difference concerns the gateway of site
-/// `own` and cannot be applied while it runs.
+/// Returns a difference between the files that concerns the gateway of site `own` and cannot be applied while it runs.
 fn difference(known: &SitesFile, newer: &SitesFile, own: usize) -> Option<ReloadError> {
     let position = |site: &Site| newer.sites.iter().position(|new| new.name == site.name);
     let mut last = None;
     for old in &known.sites {
         let Some(at) = position(old) else { continue };
-        // Of two sites, the earlier one dials.
+        // The site that comes first in the file dials the other.
         if last.is_some_and(|last| last > at) {
             return Some(ReloadError::Moved(old.name.clone()));
         }
         last = Some(at);
         let new = &newer.sites[at];
         let same = if at == own {
-            // The location of its key and the way its users reach it do not concern the gateway; changed keys it
-            // applies.
+            // The location of its key and the address for its users do not concern the gateway. It applies changed
+            // keys.
             let Site { key, ssh, folder, fingerprint, next, .. } = old.clone();
             Site { key, ssh, folder, fingerprint, next, ..new.clone() } == *old
         } else {
@@ -262,7 +262,7 @@ fn difference(known: &SitesFile, newer: &SitesFile, own: usize) -> Option<Reload
     before.map(|new| ReloadError::NewBefore(newer.sites[new].name.clone()))
 }
 
-/// The part of another site's gateways that matters here: not their pages, which only their own machines use.
+/// Another site's gateways without their pages, which only their own machines use.
 fn seen(gateways: &[types::sites::Gateway]) -> Vec<types::sites::Gateway> {
     gateways.iter().map(|gateway| types::sites::Gateway { page: None, ..gateway.clone() }).collect()
 }

@@ -1,9 +1,9 @@
-//! Nodes that a job needs from a batch system: requested before the job is opened, because its roster names them, and
-//! given back with it. Part of [`Table`]; `services::nodes` does the I/O.
+//! Nodes from a batch system for a job: requested before the job is opened, because its roster names them, and given
+//! back with the job. Part of [`Table`]; `services::nodes` does the I/O.
 //!
 //! The launcher asks its own gateway, which asks the gateway of each site concerned. Until the job is open, an
-//! allocation whose asker is lost is given back. From then on the nodes belong to the job: a gateway that stops leaves
-//! them to it together with the job's agents.
+//! allocation is given back if its asker is lost. From then on the nodes belong to the job: a gateway that stops leaves
+//! them to the job, together with its agents.
 
 use gateway_hooks::{AllocationNews, AllocationOrder};
 use thiserror::Error;
@@ -17,20 +17,20 @@ use crate::table::{Effect, Table, TrunkId};
 
 /// Most jobs for which nodes are requested or held; each costs a process beside the gateway.
 const MOST: usize = 256;
-/// Most of them for one other site.
+/// Most such jobs of one other site.
 const MOST_OF_SITE: usize = MOST / 4;
 
-/// Why nodes are not requested for a job.
+/// Reasons for not requesting nodes for a job.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub(crate) enum AllocationError {
-    /// It is open, or there is no such job.
+    /// The job is open, or its number is zero.
     #[error("job {0} can no longer ask for nodes")]
     Late(JobId),
-    /// Another asker has this job.
+    /// Another launcher or site has requested nodes for this job.
     #[error("job {0} belongs to another user or site")]
     Anothers(JobId),
-    /// It has already asked.
+    /// The job has already requested nodes.
     #[error("job {0} has already asked for nodes")]
     Twice(JobId),
     /// Too many jobs of its site have or wait for nodes.
@@ -44,10 +44,10 @@ pub(crate) enum AllocationError {
     NoMemory(GrantError),
 }
 
-/// What one gateway knows about a job's nodes.
+/// A gateway's state of a job's nodes.
 pub(crate) struct Allocation<M> {
     pub asker: Asker<M>,
-    /// Sites that were asked from here.
+    /// Trunks over which this gateway asked other sites.
     asked: Vec<TrunkId>,
     /// This site's own allocation.
     own: Option<Own>,
@@ -78,10 +78,10 @@ struct Own {
 }
 
 impl<M: Clone + PartialEq> Table<M> {
-    /// The launcher asks for nodes of a site whose trunk should be up.
+    /// Handles the launcher's request for nodes of a site whose trunk should be up.
     ///
     /// # Errors
-    /// Which site refuses, and why.
+    /// The refusing site, and its reason.
     pub(crate) fn allocate(
         &mut self,
         launcher: M,
@@ -115,13 +115,13 @@ impl<M: Clone + PartialEq> Table<M> {
         Ok(())
     }
 
-    /// The trunk over which a site was asked for a job's nodes: the gateway that obtained them leads the job there.
+    /// The trunk over which a site was asked for a job's nodes. The gateway that obtained them leads the job there.
     pub(crate) fn asked_for_nodes(&self, id: JobId, site: &str) -> Option<TrunkId> {
         let asked = &self.allocations.get(&id)?.asked;
         asked.iter().find(|trunk| self.trunks[trunk.0].site == site).copied()
     }
 
-    /// The launcher's gateway asks.
+    /// Handles a request for nodes from the launcher's gateway.
     fn allocate_asked(&mut self, trunk: TrunkId, id: JobId, ask: NodeAsk) {
         let fits = self.check_memory(ask.elsewhere, self.kept_from(&self.trunks[trunk.0].site));
         let begun = fits.and_then(|()| self.seek(id, Asker::Site(trunk))).and_then(|()| self.begin(id, ask));
@@ -154,8 +154,8 @@ impl<M: Clone + PartialEq> Table<M> {
         Ok(())
     }
 
-    /// Whether this many ranks at other sites would fit if the job were opened now. The job has agents too, and other
-    /// jobs may come first, so a job that passes may still be refused when it is opened.
+    /// Checks that this many ranks at other sites would fit if the job were opened now. The job has agents too, and
+    /// other jobs may come first, so a job that passes may still be refused when it is opened.
     fn check_memory(&self, elsewhere: u32, kept: u64) -> Result<(), AllocationError> {
         self.grants.check(elsewhere.into(), kept).map_err(AllocationError::NoMemory)
     }
@@ -214,7 +214,7 @@ impl<M: Clone + PartialEq> Table<M> {
     /// Handles a message about nodes for a job from a trunk.
     ///
     /// # Errors
-    /// No gateway that follows the protocol can have sent it: close the link.
+    /// No gateway that follows the protocol sends it: close the link.
     pub(crate) fn allocation_from_trunk(
         &mut self,
         trunk: TrunkId,
@@ -240,7 +240,7 @@ impl<M: Clone + PartialEq> Table<M> {
         Ok(())
     }
 
-    /// Handles news about a job that is not open, from a site that was asked for nodes from here.
+    /// Handles news about a job that is not open, from a site that this gateway asked for nodes.
     pub(crate) fn news_before_opening(&mut self, id: JobId, trunk: TrunkId, message: JobMessage) {
         let Some(entry) = self.allocations.get_mut(&id).filter(|entry| entry.asked.contains(&trunk)) else { return };
         if matches!(message, JobMessage::Refused { .. } | JobMessage::Closed { .. }) {
@@ -249,7 +249,7 @@ impl<M: Clone + PartialEq> Table<M> {
         self.tell_asker(id, message);
     }
 
-    /// These nodes are not needed: the job was never opened.
+    /// Gives up the nodes of a job that was never opened.
     pub(crate) fn abandon(&mut self, id: JobId) {
         let Some(entry) = self.allocations.get_mut(&id).filter(|_| !self.jobs.contains_key(&id)) else { return };
         for trunk in entry.asked.clone() {
@@ -260,7 +260,7 @@ impl<M: Clone + PartialEq> Table<M> {
         }
     }
 
-    /// Abandons what this launcher may abandon; returns whether there was anything.
+    /// Abandons the nodes of a job if this launcher requested them. Returns true if it did.
     pub(crate) fn abandoned_by(&mut self, id: JobId, launcher: &M) -> bool {
         let own = self.allocations.get(&id).is_some_and(|entry| entry.asker == Asker::Launcher(launcher.clone()));
         if own {
@@ -269,14 +269,14 @@ impl<M: Clone + PartialEq> Table<M> {
         own
     }
 
-    /// The launcher's site gives up a job that was never opened here.
+    /// Abandons the nodes of a job that was never opened here, if the launcher's site requested them over this trunk.
     pub(crate) fn abandoned_over(&mut self, id: JobId, trunk: TrunkId) {
         if self.allocations.get(&id).is_some_and(|entry| entry.asker == Asker::Site(trunk)) {
             self.abandon(id);
         }
     }
 
-    /// A launcher's connection ended.
+    /// Abandons the nodes that a launcher requested: its connection has ended.
     pub(crate) fn launcher_gone(&mut self, launcher: &M) {
         let gone = Asker::Launcher(launcher.clone());
         let theirs: Vec<JobId> = self.allocations.iter().filter(|(_, e)| e.asker == gone).map(|(id, _)| *id).collect();
@@ -288,8 +288,8 @@ impl<M: Clone + PartialEq> Table<M> {
         }
     }
 
-    /// A trunk is lost: nodes requested over it are given back, and nodes this gateway was asked for over it are no
-    /// longer needed.
+    /// Handles the loss of a trunk, for jobs that are not open: nodes that were requested from this gateway over it are
+    /// given back, and requests that this gateway sent over it count as refused.
     pub(crate) fn allocations_without(&mut self, trunk: TrunkId, reason: &str) {
         let unopened: Vec<JobId> = self.allocations.keys().filter(|id| !self.jobs.contains_key(id)).copied().collect();
         for id in unopened {
@@ -306,7 +306,7 @@ impl<M: Clone + PartialEq> Table<M> {
         }
     }
 
-    /// Gives back this site's own allocation; returns whether it still exists.
+    /// Gives back this site's own allocation. Returns true if it still exists.
     pub(crate) fn release(&mut self, id: JobId) -> bool {
         let Some(own) = self.allocations.get_mut(&id).and_then(|entry| entry.own.as_mut()) else { return false };
         if !std::mem::replace(&mut own.released, true) {
@@ -332,14 +332,14 @@ impl<M: Clone + PartialEq> Table<M> {
         own.granted.as_ref().map(|(name, _)| name.clone())
     }
 
-    /// The batch job to name when something is started on one of its nodes.
+    /// The batch job to name when a process is started on one of its nodes.
     pub(crate) fn allocation_of(&self, id: JobId, node: &str) -> Option<String> {
         let (name, nodes) = self.allocations.get(&id)?.own.as_ref()?.granted.as_ref()?;
         let of_node = nodes.iter().find(|granted| granted.name == node).map(|granted| granted.job(name));
         Some(of_node.unwrap_or_else(|| name.clone()))
     }
 
-    /// A further possible reason why something on the job's nodes was lost: batch systems first kill what runs in a
+    /// Text on a further possible reason for a loss on the job's nodes: batch systems first kill the processes of a
     /// job, and report it later.
     pub(crate) fn perhaps_cancelled(&self, id: JobId) -> String {
         let told =
@@ -348,13 +348,14 @@ impl<M: Clone + PartialEq> Table<M> {
         job.map_or(String::new(), told)
     }
 
-    /// The site that asked for a job's nodes; the own site if none did.
+    /// The site that requested a job's nodes; this site if none did.
     pub(crate) fn asker_site(&self, id: JobId) -> &str {
         let trunk = self.allocations.get(&id).and_then(|found| found.asker.trunk());
         trunk.map_or(&self.site, |trunk| &self.trunks[trunk.0].site)
     }
 
-    /// Whether a node belongs to the site or to the job's allocation. The caller has checked whose allocation that is.
+    /// Returns true if a node belongs to the site or to the job's allocation. The caller has checked whose allocation
+    /// that is.
     pub(crate) fn has_node(&self, id: JobId, node: &str) -> bool {
         let own = self.allocations.get(&id).and_then(|entry| entry.own.as_ref()?.granted.as_ref());
         self.nodes.iter().any(|known| known == node)

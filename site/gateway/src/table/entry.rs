@@ -1,5 +1,5 @@
-//! Whether a job may be opened at a gateway: its number, its sites and nodes, and what its home site already has here.
-//! Part of [`Table`].
+//! Checks before a job is opened at a gateway: its number, its sites and nodes, and the memory that its home site
+//! already uses here. Part of [`Table`].
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -19,7 +19,7 @@ impl<M: Clone + PartialEq> Table<M> {
     /// Checks a job and enters it into the table. `asker`: the peer that wants it opened.
     ///
     /// # Errors
-    /// Which site cannot take part, and why.
+    /// The site that cannot take part, and the reason.
     pub(crate) fn enter(
         &mut self,
         id: JobId,
@@ -128,8 +128,8 @@ impl<M: Clone + PartialEq> Table<M> {
         Ok(own)
     }
 
-    /// Gateway memory that is reserved for jobs of other homes. The own site is not limited: its users share this
-    /// gateway with no other site's.
+    /// Gateway memory that is reserved for jobs of other homes. This site is not limited: its users share this gateway
+    /// with no other site's.
     pub(crate) fn kept_from(&self, home: &str) -> u64 {
         if home == self.site {
             return 0;
@@ -138,7 +138,7 @@ impl<M: Clone + PartialEq> Table<M> {
     }
 
     /// # Errors
-    /// The mere descriptions of the home's jobs would take too much of the gateway's memory.
+    /// The descriptions of the home's jobs alone would take too much of the gateway's memory.
     fn check_described(&self, home: &str, roster: &Roster) -> Result<(), JobError> {
         if home == self.site {
             return Ok(());
@@ -152,7 +152,8 @@ impl<M: Clone + PartialEq> Table<M> {
     }
 }
 
-/// Whether a roster means this gateway's own machine, for movers of files. It needs no entry in the sites file.
+/// Returns true if a roster's node is this gateway's own machine, for movers of files. It needs no entry in the sites
+/// file.
 fn is_beside(node: &NodeRoster) -> bool {
     node.name == FORWARDER && node.ranks > 0
 }

@@ -1,4 +1,4 @@
-//! Why a request about a job is refused. The text is for the user who made it.
+//! Reasons for refusing a request about a job. The text is for the user who made it.
 
 use thiserror::Error;
 use types::roster::RosterError;
@@ -7,14 +7,14 @@ use types::{Identity, JobId, Slot};
 use crate::quantity;
 use crate::table::allocation::AllocationError;
 
-/// A site that does not take part, and why.
+/// A site that does not take part, and the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Refused {
     pub site: String,
     pub why: JobError,
 }
 
-/// Why a job is not opened, or a peer is not a member of it. Rosters are shortened.
+/// Reasons why a job is not opened, or why a peer is not a member of it. Rosters are shortened.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub(crate) enum JobError {
@@ -72,12 +72,12 @@ pub(crate) enum JobError {
     Memory(#[from] GrantError),
     #[error(transparent)]
     Allocation(#[from] AllocationError),
-    /// The problem with its trunk.
+    /// The problem with the site's trunk.
     #[error("{0}")]
     Unreached(String),
 }
 
-/// Why a job does not fit into a gateway's memory.
+/// Reasons why a job does not fit into a gateway's memory.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub(crate) enum GrantError {

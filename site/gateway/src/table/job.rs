@@ -36,26 +36,26 @@ pub(crate) struct Job<M> {
     /// One per site, in the roster's order.
     pub sites: Vec<SiteState>,
     pub members: HashMap<Slot, M>,
-    /// Members whose connection broke and that may reconnect, and why it broke.
+    /// Members whose connection broke and that may reconnect, and the reason of the break.
     pub lost: HashMap<Slot, String>,
     /// Nodes with a running agent.
     pub agents: BTreeSet<NodeId>,
     pub grant: Grant,
     pub traffic: Traffic,
     pub closing: bool,
-    /// Refused after it was entered: its end is not reported.
+    /// The job was refused after it was entered: its end is not reported.
     pub refused: bool,
     /// Agents were requested.
     pub started: bool,
-    /// Tells this job from others with the same number, for timers; later jobs have higher epochs.
+    /// Distinguishes this job from others with the same number, for timers. Later jobs have higher epochs.
     pub epoch: u64,
     /// Ranks of this site: first, and one past the last.
     pub ranks: (u32, u32),
-    /// The same for every site.
+    /// First rank of every site, and one past its last.
     pub spans: Vec<(u32, u32)>,
 }
 
-/// Whether a member is a rank, rather than an agent or the launcher.
+/// Returns true for a rank, and false for an agent or the launcher.
 pub(crate) fn is_rank(slot: Slot) -> bool {
     slot.0 >> 8 <= Slot::MAX_RANK
 }
@@ -82,7 +82,7 @@ impl<M> Job<M> {
         }
     }
 
-    /// Whether trunks are still missing.
+    /// Returns true while trunks are missing.
     pub(crate) fn waits(&self) -> bool {
         !self.closing && self.sites.iter().any(|site| site.phase == SitePhase::Waiting)
     }
@@ -92,7 +92,7 @@ impl<M> Job<M> {
         self.roster.site(self.home).map_or("", |site| site.name.as_str())
     }
 
-    /// Whether all ranks of this site are connected here.
+    /// Returns true if all ranks of this site are connected here.
     pub(crate) fn is_whole(&self) -> bool {
         // A rank may have several endpoints, each of which is a member.
         let ranks: BTreeSet<u32> = self.members.keys().filter(|slot| is_rank(**slot)).map(|slot| slot.0 >> 8).collect();
@@ -103,13 +103,13 @@ impl<M> Job<M> {
         self.part.leads()
     }
 
-    /// Whether this is an agent that this gateway has started and that has not ended.
+    /// Returns true for an agent that this gateway has started and that has not ended.
     pub(crate) fn has_agent(&self, slot: Slot) -> bool {
         matches!(slot.kind(), SlotKind::Agent(node) if self.agents.contains(&node))
     }
 
-    /// Whether gateways look after this member. Where there are agents, those look after the ranks, which are heard
-    /// only while their programs call MPI.
+    /// Returns true if gateways watch for this member's signs of life. In a job with agents, the agents watch the
+    /// ranks, which are heard only while their programs call MPI.
     pub(crate) fn watches(&self, slot: Slot) -> bool {
         !is_rank(slot) || !self.part.has_agents()
     }
@@ -122,7 +122,7 @@ pub(crate) fn ranks_of(roster: &Roster, site: SiteId) -> (u32, u32) {
     (first, first + sizes.skip(usize::from(site.0)).take(1).sum::<u32>())
 }
 
-/// The same for every site.
+/// First rank of every site, and one past its last.
 pub(crate) fn spans_of(roster: &Roster) -> Vec<(u32, u32)> {
     let mut first = 0;
     let span = |site: &types::SiteRoster| {
@@ -143,16 +143,17 @@ pub(crate) fn trunks_to<'a>(trunks: &'a [TrunkInfo], site: &'a str) -> impl Iter
     trunks.iter().enumerate().filter(move |(_, trunk)| trunk.site == site && !trunk.retired).map(|(at, _)| TrunkId(at))
 }
 
-/// What members are sent when a route is lost, depending on whether there are others.
+/// The notice to members that a route is lost. `others`: there are other routes.
 pub(crate) fn passage_without(others: bool, reason: &str) -> Passage {
     if others { Passage::Broken } else { Passage::Away(reason.to_owned()) }
 }
 
 impl<M: Clone + PartialEq> Table<M> {
-    /// The launcher, at its own site, asks to open a job. On success it is a member, and its identity is returned.
+    /// Opens a job for its launcher, at the launcher's site. On success the launcher is a member, and its identity is
+    /// returned.
     ///
     /// # Errors
-    /// Which site refuses, and why, for [`JobMessage::Refused`].
+    /// The refusing site and the reason, for [`JobMessage::Refused`].
     pub(crate) fn open(
         &mut self,
         id: JobId,
@@ -170,7 +171,7 @@ impl<M: Clone + PartialEq> Table<M> {
             && let Some(job) = self.jobs.get_mut(&id).filter(|job| !job.closing && job.secret == secret)
             && job.own == job.home
         {
-            // The launcher was here before: its connection broke, or this gateway's machine stood still.
+            // The launcher reconnects: its connection broke, or this gateway's machine was suspended.
             let identity = Identity { site: job.own, slot: Slot::LAUNCHER };
             job.lost.remove(&Slot::LAUNCHER);
             if let Some(before) = job.members.insert(Slot::LAUNCHER, launcher.clone()) {
@@ -196,7 +197,7 @@ impl<M: Clone + PartialEq> Table<M> {
         Ok(launcher_identity)
     }
 
-    /// The launcher's gateway asks to open a job.
+    /// Opens a job at the request of the launcher's gateway.
     pub(crate) fn open_asked(
         &mut self,
         trunk: TrunkId,
@@ -231,8 +232,9 @@ impl<M: Clone + PartialEq> Table<M> {
         self.effects.extend(epoch.map(|epoch| Effect::Timer(id, epoch, Timer::Wanted, WANTED)));
     }
 
-    /// The gateways that asked for a job may have ended it, or restarted, without this gateway hearing of it. So while
-    /// nobody is connected to a job they are asked whether it is still wanted; otherwise it might be kept forever.
+    /// The gateways that asked for a job may have ended it, or restarted, without the knowledge of this gateway. So
+    /// while nobody is connected to a job, this gateway asks them whether it is still wanted; otherwise it might keep
+    /// the job forever.
     fn ask_whether_wanted(&mut self, id: JobId) {
         let Some(job) = self.jobs.get(&id).filter(|job| !job.closing) else { return };
         if job.members.is_empty() && job.agents.is_empty() {
@@ -242,7 +244,7 @@ impl<M: Clone + PartialEq> Table<M> {
         self.ask_again_whether_wanted(id);
     }
 
-    /// Limits how long a job waits for trunks.
+    /// Limits a job's wait for trunks.
     fn bound_opening(&mut self, id: JobId, limit: Duration) {
         if let Some(job) = self.jobs.get(&id).filter(|job| job.waits()) {
             self.effects.push(Effect::Timer(id, job.epoch, Timer::Opening, limit));
@@ -254,7 +256,7 @@ impl<M: Clone + PartialEq> Table<M> {
         self.trunks_of(id).into_iter().for_each(|trunk| self.open_relay(id, trunk));
     }
 
-    /// Trunks to gateways of the job's other sites that are up.
+    /// Trunks that are up, to gateways of the job's other sites.
     fn trunks_of(&self, id: JobId) -> Vec<TrunkId> {
         let Some(job) = self.jobs.get(&id) else { return Vec::new() };
         let others = job.roster.sites().iter().filter(|site| site.name != self.site);
@@ -280,7 +282,7 @@ impl<M: Clone + PartialEq> Table<M> {
         self.tell(trunk, open);
     }
 
-    /// A trunk is up: tells its gateway which jobs it may serve.
+    /// A trunk is up: announces this gateway's jobs to the gateway at its other end, and asks it to relay for them.
     pub(crate) fn say_what_is_here(&mut self, trunk: TrunkId) {
         let peer = &self.trunks[trunk.0].site;
         let spans = |job: &Job<M>| !job.closing && job.roster.sites().iter().any(|site| site.name == *peer);
@@ -291,7 +293,7 @@ impl<M: Clone + PartialEq> Table<M> {
         }
     }
 
-    /// Tells all gateways of the job's other sites that it is open here.
+    /// Announces to all gateways of the job's other sites that it is open here.
     pub(crate) fn say_here(&mut self, id: JobId) {
         self.trunks_of(id).into_iter().for_each(|trunk| self.tell_here(id, trunk));
     }
@@ -301,7 +303,8 @@ impl<M: Clone + PartialEq> Table<M> {
         self.tell(trunk, JobMessage::Here { job: id, whole });
     }
 
-    /// A job is open at the other end of a trunk. `whole`: all ranks of that site are connected there, if it says so.
+    /// Notes that a job is open at the other end of a trunk. `whole`: all ranks of that site are connected there, if
+    /// known.
     pub(crate) fn is_here(&mut self, id: JobId, trunk: TrunkId, whole: Option<bool>) {
         let peer = &self.trunks[trunk.0].site;
         let Some(job) = self.jobs.get_mut(&id) else { return };
@@ -320,7 +323,7 @@ impl<M: Clone + PartialEq> Table<M> {
         } else if falls_short {
             late.push(trunk);
         }
-        // Gateways of two sites pair off, so that none is everybody's first choice.
+        // Gateways of two sites pair off, so that none is the first choice of all.
         let order: Vec<TrunkId> = trunks_to(&self.trunks, peer).collect();
         *partner = order.get(self.number).copied();
         let preference = |route: &TrunkId| {
@@ -334,7 +337,7 @@ impl<M: Clone + PartialEq> Table<M> {
         }
         if !is_new {
             if falls_short && self.trunks[trunk.0].up {
-                // What went there may be lost.
+                // Frames that went there may be lost.
                 self.tell_members(Some(id), trunk, |others| others.then_some(Passage::Broken));
             }
             return;
@@ -345,7 +348,7 @@ impl<M: Clone + PartialEq> Table<M> {
         }
     }
 
-    /// A job is no longer open at the other end of a trunk.
+    /// Notes that a job is no longer open at the other end of a trunk.
     pub(crate) fn is_gone(&mut self, id: JobId, trunk: TrunkId, reason: &str) {
         if self.trunks[trunk.0].up {
             self.tell_members(Some(id), trunk, |others| Some(passage_without(others, reason)));
@@ -360,7 +363,7 @@ impl<M: Clone + PartialEq> Table<M> {
         if job.own != job.home {
             let name = job.home_name();
             match job.askers.first() {
-                // From now on we report to another gateway of that site.
+                // From now on this gateway reports to another gateway of that site.
                 Some(asker) => job.sites[usize::from(job.home.0)].trunk = Some(*asker),
                 None => {
                     let text = format!("the trunk to site {name}, where the job was started, is lost: {reason}");
@@ -371,7 +374,7 @@ impl<M: Clone + PartialEq> Table<M> {
         self.finish(id);
     }
 
-    /// Asks sites whose trunks are up, and starts the agents here once nothing they need is missing.
+    /// Asks the sites whose trunks are up, and starts the agents here once no trunk is missing.
     pub(crate) fn advance(&mut self, id: JobId) {
         let Some(job) = self.jobs.get_mut(&id).filter(|job| !job.closing) else { return };
         let at_home = job.own == job.home;
@@ -401,7 +404,8 @@ impl<M: Clone + PartialEq> Table<M> {
         }
     }
 
-    /// The agents were started, or starting failed at a node: neither its agent nor any later one runs.
+    /// Notes that the agents were started, or that one did not start: neither the agent of that node nor any later one
+    /// runs.
     pub(crate) fn agents_started(&mut self, id: JobId, result: Result<(), (NodeId, StartError)>) {
         let Some(job) = self.jobs.get_mut(&id) else { return };
         let site = self.site.clone();
@@ -425,7 +429,7 @@ impl<M: Clone + PartialEq> Table<M> {
         }
     }
 
-    /// This site cannot take part after all.
+    /// Refuses a job that this site had entered.
     pub(crate) fn refuse(&mut self, id: JobId, reason: String) {
         let site = self.site.clone();
         if let Some(suppressed) = self.may_log_of(id) {
@@ -442,7 +446,7 @@ impl<M: Clone + PartialEq> Table<M> {
         }
     }
 
-    /// An agent has ended.
+    /// Handles the end of an agent.
     pub(crate) fn agent_exited(&mut self, id: JobId, node: NodeId, status: String) {
         let Some(job) = self.jobs.get_mut(&id) else { return };
         job.agents.remove(&node);
@@ -457,7 +461,7 @@ impl<M: Clone + PartialEq> Table<M> {
         self.tell_launcher(id, JobMessage::AgentLost { job: id, site, node, reason });
     }
 
-    /// The launcher sent a message about its job.
+    /// Handles a launcher's message about its job.
     ///
     /// # Errors
     /// The launcher may not send it: close its connection.
@@ -492,11 +496,11 @@ impl<M: Clone + PartialEq> Table<M> {
         }
     }
 
-    /// This gateway has lost the launcher or the launcher's site. The site's other gateways may not have: only its own
-    /// cable may be pulled. So it does as if it had been killed, and leaves agents and nodes to them. An agent without
-    /// any gateway ends by itself.
+    /// Gives up a job after losing the launcher or the launcher's site. The site's other gateways may not have lost it:
+    /// perhaps only this gateway's cable was pulled. So this gateway acts as if it had been killed, and leaves agents
+    /// and nodes to the others. An agent without any gateway ends by itself.
     pub(crate) fn cut_off(&mut self, id: JobId, reason: &str) {
-        // Until its agents run, no other gateway has the job, and nobody else gives its nodes back.
+        // Until its agents run, no other gateway has the job, and nobody else would give its nodes back.
         let runs =
             |job: &Job<M>| !job.closing && (!job.leads() || job.sites[usize::from(job.own.0)].phase == SitePhase::Open);
         if !self.siblings || !self.jobs.get(&id).is_some_and(runs) {
@@ -518,7 +522,7 @@ impl<M: Clone + PartialEq> Table<M> {
         self.has_ended(id);
     }
 
-    /// Starts ending a job here, and everywhere if it started here.
+    /// Starts ending a job here, and also at all other sites if it started here.
     pub(crate) fn close(&mut self, id: JobId, reason: &str) {
         if self.jobs.get(&id).is_none_or(|job| job.closing) {
             return;
@@ -596,7 +600,7 @@ impl<M: Clone + PartialEq> Table<M> {
         }
     }
 
-    /// A timer set by an effect has expired.
+    /// Handles the expiry of a timer that an effect has set.
     pub(crate) fn timer(&mut self, id: JobId, epoch: u64, timer: Timer) {
         let Some(job) = self.jobs.get_mut(&id).filter(|job| job.epoch == epoch) else { return };
         match timer {
@@ -625,7 +629,7 @@ impl<M: Clone + PartialEq> Table<M> {
         }
     }
 
-    /// Trunks did not come up in time.
+    /// Ends the wait for trunks that did not come up in time.
     fn give_up_waiting(&mut self, id: JobId) {
         let Some(job) = self.jobs.get_mut(&id) else { return };
         let at_home = job.own == job.home;

@@ -1,10 +1,10 @@
-//! What gateways of other sites may send about jobs and nodes, and how it is handled. Part of [`Table`].
+//! Messages about jobs and nodes from gateways of other sites, and their handling. Part of [`Table`].
 //!
-//! Three cases are distinguished. A message that no gateway that follows the protocol can send is a violation, and its
-//! link is cut: news about a site other than the sender's, or orders for one. A message about a job that the site has
-//! no part in, or over a trunk other than the one it was asked on, is ignored. A late message is ignored or answered as
-//! such: the job may have ended, or its site may have been given up here, while the message was in flight or its sender
-//! stood still, and the trunk serves other jobs as well.
+//! There are three cases. A message that no gateway following the protocol sends is a violation, and its link is cut:
+//! news about a site other than the sender's, or orders for one. A message about a job in which the site has no part,
+//! or over a trunk on which the site was not asked, is ignored. A late message is ignored or answered as such: the job
+//! may have ended, or this gateway may have given up the site, while the message was in flight or its sender was
+//! suspended, and the trunk serves other jobs as well.
 
 use types::JobId;
 use wire::control::{JobMessage, Traffic};
@@ -19,7 +19,7 @@ impl<M: Clone + PartialEq> Table<M> {
     /// Handles a message about a job from a trunk.
     ///
     /// # Errors
-    /// No gateway that follows the protocol can have sent it: close the link.
+    /// No gateway that follows the protocol sends it: close the link.
     pub(crate) fn job_from_trunk(&mut self, trunk: TrunkId, message: JobMessage) -> Result<(), Violation> {
         let peer = self.trunks[trunk.0].site.clone();
         let wrong = |what| Err(Violation(format!("site {peer} may not send {what}")));
@@ -41,7 +41,7 @@ impl<M: Clone + PartialEq> Table<M> {
                 } else if self.ended.contains(&job) {
                     // If the job was requested from here, the other gateway has not heard of its end; for other jobs
                     // this message does no harm. Nothing is sent about a job that is not known yet: the launcher may be
-                    // about to open it here, and the answer would be taken for the end of that job.
+                    // about to open it here, and the other gateway would take the message for the end of that job.
                     self.tell(trunk, JobMessage::left(job));
                 }
             }
@@ -86,12 +86,12 @@ impl<M: Clone + PartialEq> Table<M> {
         Ok(())
     }
 
-    /// The launcher has ended a job, or ordered its end, at one of its gateways.
+    /// Closes a job that the launcher's site, over this trunk, orders to end.
     fn close_asked(&mut self, trunk: TrunkId, id: JobId) {
         let Some(job) = self.jobs.get_mut(&id) else { return self.closed_already(id, trunk) };
         if !job.askers.contains(&trunk) {
-            // The message is late: this gateway had already given up the one that sends it. Or this gateway's site did
-            // not start the job and never asked for it there.
+            // Either the message is late: this gateway had already given up its sender. Or the sender's site did not
+            // start the job and may not end it.
             if job.home_name() == self.trunks[trunk.0].site {
                 self.tell(trunk, nothing_left(id, &self.site));
             }
@@ -105,8 +105,9 @@ impl<M: Clone + PartialEq> Table<M> {
         }
     }
 
-    /// The gateway at the other end of a trunk has nothing of a job. It may have been cut off from its launcher or from
-    /// its members, so what it did for the job is lost, and nothing more. At home it is asked again to relay.
+    /// Handles the notice that the gateway at the other end of a trunk has nothing left of a job. It may have been cut
+    /// off from its launcher or from its members, so its part of the job is lost, and nothing more. The home site asks
+    /// it again to relay.
     fn is_left(&mut self, trunk: TrunkId, id: JobId) {
         let (site, reason) = (self.trunks[trunk.0].site.clone(), "its gateway left the job");
         self.lost_over(id, trunk, reason);
@@ -115,7 +116,7 @@ impl<M: Clone + PartialEq> Table<M> {
         }
     }
 
-    /// A gateway that asked for a job ends it, and there is none here.
+    /// Answers a gateway that ends a job it had asked for, when there is no such job here.
     fn closed_already(&mut self, id: JobId, trunk: TrunkId) {
         if self.allocations.contains_key(&id) {
             self.abandoned_over(id, trunk);
@@ -124,8 +125,8 @@ impl<M: Clone + PartialEq> Table<M> {
         }
     }
 
-    /// News about a job that started here: updates the table and forwards it to the launcher. Accepted only from a site
-    /// of the job, over a trunk on which that site was asked.
+    /// Handles news about a job that started here: updates the table and forwards the news to the launcher. Accepted
+    /// only from a site of the job, over a trunk on which that site was asked.
     fn news(&mut self, id: JobId, trunk: TrunkId, message: JobMessage) {
         let Some(job) = self.jobs.get_mut(&id).filter(|job| job.own == job.home) else { return };
         let peer = &self.trunks[trunk.0].site;
@@ -138,7 +139,7 @@ impl<M: Clone + PartialEq> Table<M> {
         {
             return;
         }
-        // A gateway that is given up leads no more, whatever it has still to say about the time when it did.
+        // A gateway that was given up no longer leads, even if it still sends news of the time when it did.
         let leads_there = job.leads()
             && job.sites.iter().any(|site| site.trunk == Some(trunk) && site.phase != SitePhase::Leaderless);
         if !leads_there {
@@ -149,9 +150,9 @@ impl<M: Clone + PartialEq> Table<M> {
                     self.tell_launcher(id, JobMessage::Closed { job: id, site, traffic, led });
                     self.is_gone(id, trunk, "its gateway closed the job");
                     if unclosed {
-                        // This is unrequested, or a late answer to an end before the launcher opened the job here
-                        // again. The gateway may have the job open again, and would not hear of the next end. If it has
-                        // no such job, the message does no harm.
+                        // The message is unrequested, or a late answer to an end before the launcher opened the job
+                        // here again. The gateway may have the job open again, and would not hear of the next end. If
+                        // it has no such job, this reply does no harm.
                         self.tell(trunk, JobMessage::left(id));
                     }
                 }
@@ -159,7 +160,7 @@ impl<M: Clone + PartialEq> Table<M> {
                     log!(warn, &site, job = %id, site, reason = short(&reason), "not using a gateway");
                     self.is_gone(id, trunk, &reason);
                 }
-                // From the gateway that leads the job there, which has lost the one that leads it here.
+                // From the gateway that leads the job there, which has lost the gateway that leads it here.
                 JobMessage::AgentLost { .. } | JobMessage::MemberLost { .. } | JobMessage::SiteLost { .. } => {
                     self.tell_launcher(id, message);
                 }
@@ -182,19 +183,19 @@ impl<M: Clone + PartialEq> Table<M> {
 }
 
 impl<M> Job<M> {
-    /// Whether a site takes part in the job.
+    /// Returns true if a site takes part in the job.
     fn has_part(&self, site: &str) -> bool {
         self.roster.sites().iter().any(|one| one.name == site)
     }
 
-    /// At home: whether the job was requested over this trunk.
+    /// At home: returns true if the job was requested over this trunk.
     fn was_asked(&self, trunk: TrunkId) -> bool {
         let asked = self.sites.iter().any(|site| site.trunk == Some(trunk) && site.phase != SitePhase::Waiting);
         asked || self.unclosed.contains(&trunk)
     }
 }
 
-/// This gateway has nothing left of a job, or other gateways report for it.
+/// The report that this gateway has nothing left of a job, or that other gateways report for it.
 fn nothing_left(job: JobId, site: &str) -> JobMessage {
     JobMessage::Closed { job, site: site.to_owned(), traffic: Traffic::default(), led: false }
 }

@@ -1,8 +1,8 @@
-//! The identity table and the jobs: who is admitted, where a frame goes, whom to notify when something is lost.
+//! The identity table and the jobs: admission of members, routes of frames, notices of losses.
 //!
-//! No sockets, no clock, no tasks: events arrive as method calls, and resulting actions are queued as [`Effect`]s,
+//! No sockets, no clock, no tasks: events arrive as method calls, and the resulting actions are queued as [`Effect`]s,
 //! which the I/O code takes and carries out. `M` is the I/O code's handle on a member's connection. Start reading at
-//! [`Table::route`] for the path of a frame, at [`Table::open`] for the life of a job (`job`).
+//! [`Table::route`] for the path of a frame, and at [`Table::open`] for the life of a job (`job`).
 
 pub(crate) mod allocation;
 pub(crate) mod entry;
@@ -33,17 +33,17 @@ use crate::table::window::Grants;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct TrunkId(pub usize);
 
-/// How long a job waits for trunks that are down before it is refused.
+/// Time for which a job waits for trunks that are down before it is refused.
 pub(crate) const OPENING: Duration = Duration::from_millis(3000);
-/// The same at a site that was asked over a trunk: shorter, so that its answer still arrives in time.
+/// The same at a site that was asked over a trunk. It is shorter, so that the site's answer still arrives in time.
 pub(crate) const OPENING_ASKED: Duration = Duration::from_millis(2200);
-/// Time that agents have to end by themselves.
+/// Time limit for agents to end by themselves.
 pub(crate) const GRACE: Duration = Duration::from_secs(2);
-/// Time that a launcher or an agent whose connection broke has to reconnect, if the site has other gateways.
+/// Time limit for reconnecting, for a launcher or an agent whose connection broke, if the site has other gateways.
 pub(crate) const RETURN: Duration = Duration::from_secs(2);
-/// How long after its connection the end of an agent's process may be reported.
+/// Time limit for the report that an agent's process has ended, after its connection broke.
 pub(crate) const CAUSE: Duration = Duration::from_millis(500);
-/// How long the home site waits for the other sites' last messages.
+/// Time for which the home site waits for the other sites' last messages.
 pub(crate) const FAREWELL: Duration = Duration::from_secs(4);
 
 /// Interval at which a gateway asks whether a job that nobody is connected to is still wanted.
@@ -69,13 +69,13 @@ pub(crate) enum Effect<M> {
     Allocate(AllocationOrder),
     /// Give the nodes back.
     Release(JobId),
-    /// Say goodbye with a reason and close the connection.
+    /// Send a goodbye with a reason and close the connection.
     Dismiss(M, String),
     /// Notify a member of a change in the route to a site.
     Passage(M, SiteId, Passage),
-    /// Call [`Table::timer`] after this long.
+    /// Call [`Table::timer`] after this time.
     Timer(JobId, u64, Timer, Duration),
-    /// Call [`Table::patience_over`] after this long.
+    /// Call [`Table::patience_over`] after this time.
     Patience(TrunkId, u64, Duration),
 }
 
@@ -93,7 +93,7 @@ pub(crate) enum Timer {
     Wanted,
 }
 
-/// Where a frame came from.
+/// The source of a frame.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Origin {
     /// A member of this site, with the identity that the frame states.
@@ -101,7 +101,7 @@ pub(crate) enum Origin {
     Trunk(TrunkId),
 }
 
-/// Where a frame goes.
+/// The destination of a frame.
 #[derive(Debug)]
 pub(crate) enum Route<'a, M> {
     /// To a member of this site.
@@ -128,7 +128,7 @@ pub(crate) struct TrunkInfo {
     pub problem: String,
     /// Its gateway is no longer in the sites file.
     pub retired: bool,
-    /// How often it came up or went down, so that a timer can tell whether its occasion is still current.
+    /// Number of times it came up or went down; a timer sees from it that the trunk has changed since.
     pub changes: u64,
 }
 
@@ -139,7 +139,7 @@ impl TrunkInfo {
     }
 }
 
-/// How a member left.
+/// A member's departure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Leave {
     /// With a goodbye.
@@ -163,7 +163,7 @@ pub(crate) struct Table<M> {
     pub(crate) jobs: HashMap<JobId, Job<M>>,
     pub(crate) allocations: HashMap<JobId, Allocation<M>>,
     pub(crate) grants: Grants,
-    /// How long jobs wait for a trunk that was up and is down.
+    /// Time for which jobs wait for a trunk that was up and is down.
     patience: Duration,
     pub(crate) effects: Vec<Effect<M>>,
     pub(crate) epoch: u64,
@@ -203,7 +203,7 @@ impl<M: Clone + PartialEq> Table<M> {
         std::mem::take(&mut self.effects)
     }
 
-    /// Decides where a frame goes and counts it.
+    /// Decides the route of a frame and counts the frame.
     pub(crate) fn route(&mut self, origin: Origin, header: &FrameHeader) -> Route<'_, M> {
         let bytes = u64::from(header.length) + wire::frame::HEADER_LEN as u64;
         let Some(job) = self.jobs.get_mut(&header.job) else {
@@ -247,13 +247,14 @@ impl<M: Clone + PartialEq> Table<M> {
             }
             return Route::Trunk(trunk);
         }
-        // Members have been notified and will retransmit once there is a route, unless there never will be one.
+        // Members have been notified and will retransmit once there is a route. Only if there never will be one, the
+        // sender is notified again.
         let name = job.roster.site(header.to.site).map_or("", |s| s.name.as_str());
         let notice = (!site.phase.reachable()).then(|| format!("site {name} cannot be reached"));
         Route::Nowhere { notice }
     }
 
-    /// The secret that members of a job prove.
+    /// The secret that members of a job must prove.
     ///
     /// # Errors
     /// The job is not open here.
@@ -265,7 +266,7 @@ impl<M: Clone + PartialEq> Table<M> {
         }
     }
 
-    /// Whether a job that is not open here may still be opened: it has not ended recently.
+    /// Returns true if a job that is not open here may still be opened: it has not ended recently.
     pub(crate) fn may_come(&self, job: JobId) -> bool {
         job != JobId::default() && !self.jobs.contains_key(&job) && !self.ended.contains(&job)
     }
@@ -281,7 +282,7 @@ impl<M: Clone + PartialEq> Table<M> {
     /// Admits a member that has proved the job's secret.
     ///
     /// # Errors
-    /// Why it is not admitted.
+    /// The reason for not admitting it.
     pub(crate) fn join(&mut self, id: JobId, identity: Identity, member: M) -> Result<(), JobError> {
         self.may_join(id, identity)?;
         if let Some(job) = self.jobs.get_mut(&id) {
@@ -296,7 +297,7 @@ impl<M: Clone + PartialEq> Table<M> {
         Ok(())
     }
 
-    /// Tells a new member which sites cannot be reached now.
+    /// Notifies a new member of the sites that cannot be reached now.
     pub(crate) fn tell_what_is_away(&mut self, id: JobId, member: &M) {
         let Some(job) = self.jobs.get(&id) else { return };
         for (at, site) in job.sites.iter().enumerate().filter(|(at, _)| *at != usize::from(job.own.0)) {
@@ -308,10 +309,10 @@ impl<M: Clone + PartialEq> Table<M> {
         }
     }
 
-    /// Whether a member may join; returns the bytes that it may have in flight initially.
+    /// Checks that a member may join; returns its initial window: the bytes that it may have in flight.
     ///
     /// # Errors
-    /// Why it may not join.
+    /// The reason for not admitting it.
     pub(crate) fn may_join(&self, id: JobId, identity: Identity) -> Result<u32, JobError> {
         self.secret(id)?;
         let open = self.jobs.get(&id);
@@ -323,7 +324,7 @@ impl<M: Clone + PartialEq> Table<M> {
         Ok(job.grant.window)
     }
 
-    /// A member's connection ended.
+    /// Handles the end of a member's connection.
     pub(crate) fn leave(&mut self, id: JobId, slot: Slot, member: &M, how: Leave) {
         let Some(job) = self.jobs.get_mut(&id) else { return };
         if job.members.get(&slot) != Some(member) {
@@ -339,12 +340,12 @@ impl<M: Clone + PartialEq> Table<M> {
                 }
                 reason
             }
-            // It is connected to other gateways of the site, and reconnects to this one.
+            // The member is connected to other gateways of the site, and reconnects to this one.
             Leave::Lost(reason) if self.siblings && job.watches(slot) && !job.closing && !job.waits() => {
                 job.lost.insert(slot, reason);
                 return self.effects.push(Effect::Timer(id, job.epoch, Timer::Return(slot), RETURN));
             }
-            // Its starter reports its end, and why, a moment later.
+            // The agent's starter reports its end, and the reason, a moment later.
             Leave::Lost(reason) if job.has_agent(slot) && !job.closing => {
                 job.lost.insert(slot, reason);
                 return self.effects.push(Effect::Timer(id, job.epoch, Timer::Return(slot), CAUSE));
@@ -354,9 +355,10 @@ impl<M: Clone + PartialEq> Table<M> {
         self.is_lost(id, slot, reason);
     }
 
-    /// The agent of a node is silent here. The launcher ends the job if no gateway reaches it. But perhaps only this
-    /// gateway does not: then what it has for the node's ranks goes nowhere, although its trunks are up. So it drops
-    /// them, and gateways of other sites prefer those that reach all ranks. A rank that can dials again.
+    /// Handles a silent agent. The launcher ends the job if no gateway reaches the agent's node. But perhaps only this
+    /// gateway does not reach it: then its frames for the node's ranks go nowhere, although its trunks are up. So it
+    /// drops these ranks, and gateways of other sites prefer the gateways that reach all ranks. A rank that still can
+    /// dials again.
     fn out_of_reach(&mut self, id: JobId, node: NodeId) {
         let Some(job) = self.jobs.get_mut(&id).filter(|job| self.siblings && !job.closing) else { return };
         let own = job.own;
@@ -372,7 +374,7 @@ impl<M: Clone + PartialEq> Table<M> {
         self.say_here(id);
     }
 
-    /// A member that the job needs does not come back.
+    /// Handles the loss of a member that the job needs and that does not come back.
     pub(crate) fn is_lost(&mut self, id: JobId, slot: Slot, reason: String) {
         let Some(job) = self.jobs.get(&id) else { return };
         let identity = Identity { site: job.own, slot };
@@ -384,13 +386,13 @@ impl<M: Clone + PartialEq> Table<M> {
         }
     }
 
-    /// Takes a member's identity from a connection that is no longer used.
+    /// Takes a member's identity from a connection that is no longer used, if `which` returns true for it.
     pub(crate) fn displace(&mut self, id: JobId, slot: Slot, which: impl FnOnce(&M) -> bool) -> Option<M> {
         let members = &mut self.jobs.get_mut(&id)?.members;
         if members.get(&slot).is_some_and(which) { members.remove(&slot) } else { None }
     }
 
-    /// The first link of a trunk is up.
+    /// Notes that the first link of a trunk is up.
     pub(crate) fn trunk_up(&mut self, trunk: TrunkId) {
         let info = &mut self.trunks[trunk.0];
         info.up = true;
@@ -403,18 +405,18 @@ impl<M: Clone + PartialEq> Table<M> {
         self.say_what_is_here(trunk);
     }
 
-    /// A trunk failed, or still cannot be established.
+    /// Notes that a trunk failed, or still cannot be established.
     pub(crate) fn trunk_problem(&mut self, trunk: TrunkId, problem: String) {
         self.trunks[trunk.0].problem = problem;
     }
 
-    /// A link of a trunk is lost, with what was in flight on it; another link is up.
+    /// Handles the loss of a link, and of the frames in flight on it, while another link of the trunk is up.
     pub(crate) fn trunk_broken(&mut self, trunk: TrunkId) {
         self.tell_members(None, trunk, |_| Some(Passage::Broken));
     }
 
-    /// The last link of a trunk is lost, with everything in flight. Jobs wait for it to come back as long as this
-    /// gateway's patience lasts.
+    /// Handles the loss of a trunk's last link, and of all frames in flight. Jobs wait for the trunk to come back while
+    /// this gateway's patience lasts.
     pub(crate) fn trunk_away(&mut self, trunk: TrunkId, reason: &str) {
         let info = &mut self.trunks[trunk.0];
         info.up = false;
@@ -425,7 +427,7 @@ impl<M: Clone + PartialEq> Table<M> {
         self.effects.push(Effect::Patience(trunk, changes, self.patience));
     }
 
-    /// Patience with a trunk has run out, unless the trunk has changed since.
+    /// Gives up a trunk when patience with it has run out, unless the trunk has changed since.
     pub(crate) fn patience_over(&mut self, trunk: TrunkId, changes: u64) {
         let info = &self.trunks[trunk.0];
         if info.changes == changes && !info.up {
@@ -436,7 +438,7 @@ impl<M: Clone + PartialEq> Table<M> {
     }
 
     /// Notifies members of jobs (all jobs, or the `only` one) of a change in a trunk that is one of their routes.
-    /// `passage` makes the message, given whether there are other routes.
+    /// `passage` makes the message; its argument is true if there are other routes.
     pub(crate) fn tell_members(
         &mut self,
         only: Option<JobId>,
@@ -453,14 +455,14 @@ impl<M: Clone + PartialEq> Table<M> {
         }
     }
 
-    /// What a trunk carried is lost for good.
+    /// Gives up a trunk for good, in all jobs.
     pub(crate) fn trunk_lost(&mut self, trunk: TrunkId, reason: &str) {
         let all: Vec<JobId> = self.jobs.keys().copied().collect();
         all.into_iter().for_each(|id| self.lost_over(id, trunk, reason));
         self.allocations_without(trunk, reason);
     }
 
-    /// What a trunk carried of a job is lost for good.
+    /// Gives up a trunk for good, in one job.
     pub(crate) fn lost_over(&mut self, id: JobId, trunk: TrunkId, reason: &str) {
         let Some(job) = self.jobs.get_mut(&id) else { return };
         let theirs = |site: &SiteState| site.trunk == Some(trunk) || site.routes.contains(&trunk);
@@ -477,7 +479,7 @@ impl<M: Clone + PartialEq> Table<M> {
         }
         let routes = site.routes.iter().filter(|route| **route != trunk).count();
         let (at_home, closing) = (job.own == job.home, job.closing);
-        // Without this trunk nothing of the job can continue here, so its loss is not reported separately.
+        // If the job cannot continue here without this trunk, the loss of the trunk is not reported separately.
         self.is_gone(id, trunk, reason);
         if closing || self.jobs.get(&id).is_none_or(|job| job.closing) {
             return;
@@ -495,7 +497,7 @@ impl<M: Clone + PartialEq> Table<M> {
     }
 
     /// Closes everything at the end of the program. With `siblings` (other gateways of the site), jobs that these can
-    /// continue are spared and returned; they get no message, as if the program had been killed.
+    /// continue are spared and returned. They get no message, as if the program had been killed.
     pub(crate) fn close_all(&mut self, reason: &str, siblings: bool) -> BTreeSet<JobId> {
         let is_left = |(_, job): &(&JobId, &Job<M>)| siblings && !job.closing;
         let left: BTreeSet<JobId> = self.jobs.iter().filter(is_left).map(|(id, _)| *id).collect();
@@ -511,18 +513,18 @@ impl<M: Clone + PartialEq> Table<M> {
         left
     }
 
-    /// Sends a message to the launcher of a job, wherever it is.
+    /// Sends a message to the launcher of a job, at any site.
     pub(crate) fn tell_launcher(&mut self, id: JobId, message: JobMessage) {
         let Some(job) = self.jobs.get(&id) else { return };
         let at_home = job.own == job.home;
         let of_each = match &message {
             JobMessage::Closed { .. } | JobMessage::Refused { .. } => true,
-            // The lead may be lost itself. The launcher asks an agent before it believes any of them.
+            // The lead may be lost itself. The launcher asks an agent before it believes any such report.
             JobMessage::MemberLost { member, .. } => !is_rank(member.slot),
             _ => false,
         };
         if !job.leads() && !at_home && !of_each {
-            // The lead notifies it.
+            // The lead notifies the launcher.
             return;
         }
         let effect = match job.sites[usize::from(job.home.0)].trunk {
@@ -540,12 +542,13 @@ impl<M: Clone + PartialEq> Table<M> {
         self.effects.push(Effect::ToTrunk(trunk, message.into()));
     }
 
-    /// Whether a line about a request at this site may be logged: without limit for the own site.
+    /// Returns `Some` if a line about a request from this home site may be logged. This gateway's own site has no
+    /// limit.
     pub(crate) fn may_log(&self, home: &str) -> Option<Suppressed> {
         if home == self.site { Some(None) } else { log::may(home) }
     }
 
-    /// The same for a job, or for what is to become one.
+    /// Like [`Table::may_log`], for a job or for a request to open one.
     pub(crate) fn may_log_of(&self, id: JobId) -> Option<Suppressed> {
         match self.jobs.get(&id) {
             Some(job) => self.may_log(job.home_name()),
@@ -559,12 +562,12 @@ impl<M: Clone + PartialEq> Table<M> {
         TrunkId(self.trunks.len() - 1)
     }
 
-    /// A gateway is in the sites file again.
+    /// Notes that a gateway is in the sites file again.
     pub(crate) fn take_back_trunk(&mut self, trunk: TrunkId) {
         self.trunks[trunk.0].retired = false;
     }
 
-    /// A gateway is no longer in the sites file: jobs do without it.
+    /// Gives up a gateway that is no longer in the sites file: jobs do without it.
     pub(crate) fn retire_trunk(&mut self, trunk: TrunkId, reason: &str) {
         self.trunks[trunk.0].retired = true;
         self.trunk_lost(trunk, reason);

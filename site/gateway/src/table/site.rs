@@ -1,8 +1,8 @@
-//! A site of a job as one gateway sees it: its phase, and the routes by which frames get there.
+//! A site of a job as one gateway sees it: its phase, and the routes of frames to it.
 
 use crate::table::TrunkId;
 
-/// What a gateway knows about a site of a job.
+/// A gateway's state of a site of a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SiteState {
     /// The route to the gateway that leads the job there, for control messages; `None` for the own site.
@@ -16,7 +16,7 @@ pub(crate) struct SiteState {
     pub partner: Option<TrunkId>,
     /// Counts frames that took other routes.
     turn: usize,
-    /// The launcher's site is this one, and it was told that no route is left.
+    /// This is the launcher's site, and the launcher was notified that no route is left.
     pub told_lost: bool,
 }
 
@@ -28,8 +28,8 @@ impl SiteState {
         SiteState { trunk, phase, routes: Vec::new(), late: Vec::new(), partner: None, turn: 0, told_lost: false }
     }
 
-    /// The route for the next frame: to the partner; while the partner is down, all other routes in turn, so that no
-    /// gateway has to carry the load of two while its neighbours are idle.
+    /// The route for the next frame: the one to the partner. While the partner is down, all other routes take turns, so
+    /// that no gateway has to carry the load of two while its neighbours are idle.
     pub(crate) fn route(&mut self, is_up: impl Fn(TrunkId) -> bool) -> Option<TrunkId> {
         if !self.phase.reachable() {
             return None;
@@ -47,7 +47,7 @@ impl SiteState {
         route
     }
 
-    /// The routes there.
+    /// The routes to the site; none if it is not reachable.
     pub(crate) fn routes(&self) -> &[TrunkId] {
         if self.phase.reachable() { &self.routes } else { &[] }
     }
@@ -58,7 +58,7 @@ impl SiteState {
 pub(crate) enum SitePhase {
     /// Its trunk is not up yet.
     Waiting,
-    /// It was asked to open the job (or does not need to be asked by us).
+    /// It was asked to open the job, or this gateway does not need to ask it.
     Asked,
     /// It takes part.
     Open,
@@ -77,7 +77,7 @@ impl SitePhase {
         matches!(self, SitePhase::Waiting | SitePhase::Asked | SitePhase::Open | SitePhase::Leaderless)
     }
 
-    /// Whether a gateway leads the job there and can report its state.
+    /// Returns true if a gateway leads the job there and can report its state.
     pub(crate) fn is_led(self) -> bool {
         matches!(self, SitePhase::Waiting | SitePhase::Asked | SitePhase::Open)
     }

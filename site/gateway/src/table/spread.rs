@@ -1,8 +1,8 @@
-//! Where the copies of a frame for several receivers go, and who may send one. Part of [`Table`].
+//! Routes of the copies of a frame for several receivers, and the rules for its sender. Part of [`Table`].
 //!
 //! A frame that a site relays for another names a sender that is not behind its trunk. So only a rank may send it, to
 //! ranks of an open job in which both sites take part, and every receiver must be of the site under which it is named.
-//! Every gateway checks all of it, because the connection that brings a bad frame is closed.
+//! Every gateway checks all of these rules, because the connection that brings a bad frame is closed.
 
 use types::{Identity, SiteId, Slot};
 use wire::frame::HEADER_LEN;
@@ -13,7 +13,7 @@ use crate::table::error::Violation;
 use crate::table::job::{Job, is_rank};
 use crate::table::{Effect, Origin, Route, Table, TrunkId};
 
-/// What becomes of a part of a frame.
+/// The next hop of a part of a frame.
 pub(crate) enum Hop<'a, 'b, M> {
     /// It becomes a data frame for a member of this site, whose number is given.
     Member(&'a M, SiteId, Receiver),
@@ -21,10 +21,10 @@ pub(crate) enum Hop<'a, 'b, M> {
     Trunk(TrunkId, SiteId, Block<'b>),
 }
 
-/// Takes a part of a frame and the data, or says why not.
+/// Takes a part of a frame and the data, or returns the reason for not taking it.
 pub(crate) type Take<'t, 'b, M> = dyn FnMut(Hop<'_, 'b, M>, &'b [u8]) -> Result<(), Why> + 't;
 
-/// A copy that gets no further, and what its root is told.
+/// A copy that gets no further, and the report to its root.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Lost {
     pub receiver: Identity,
@@ -33,11 +33,12 @@ pub(crate) struct Lost {
 }
 
 impl<M: Clone + PartialEq> Table<M> {
-    /// Checks a frame for several receivers and calls `take` with each of its parts and the data; `take` returns why it
-    /// does not take one. Returns the copies that get no further: none without an open job, as after its end.
+    /// Checks a frame for several receivers and calls `take` with each of its parts and the data. If `take` does not
+    /// take a part, it returns the reason. Returns the copies that get no further; none if the job is not open, as
+    /// after its end.
     ///
     /// # Errors
-    /// The frame breaks a rule: nothing was taken, and the connection it came by is to be closed.
+    /// The frame breaks a rule: nothing was taken, and the connection it came by must be closed.
     pub(crate) fn spread<'b>(
         &mut self,
         origin: Origin,
@@ -104,9 +105,10 @@ impl<M: Clone + PartialEq> Table<M> {
         Ok(lost)
     }
 
-    /// Copies of this frame got no further, and no report can go from here to its root, which may reach this site by
-    /// another gateway and then hears of no loss. The receivers here are told that the way to it is broken, and ask it
-    /// to retransmit what went through this site; those that are not connected do so when they are.
+    /// Handles copies that got no further and cannot be reported to their root from here. The root may reach this site
+    /// by another gateway, and then hears of no loss. So the receivers here are notified that the route to the root is
+    /// broken, and ask it to retransmit the frames that went through this site. Receivers that are not connected ask
+    /// when they connect.
     pub(crate) fn unsaid(&mut self, header: &FrameHeader, payload: &[u8]) {
         let Some(job) = self.jobs.get(&header.job) else { return };
         let Ok((block, _)) = Block::split(payload, job.own, header.from.site) else { return };
@@ -115,7 +117,7 @@ impl<M: Clone + PartialEq> Table<M> {
         }
     }
 
-    /// Where the report about a lost copy goes. `by`: the trunk it came by; `None`: this gateway makes it.
+    /// The route of the report about a lost copy. `by`: the trunk it came by; `None`: this gateway makes it.
     pub(crate) fn astray(&mut self, by: Option<TrunkId>, header: &FrameHeader, astray: Astray) -> Route<'_, M> {
         let Some(job) = self.jobs.get_mut(&header.job) else { return Route::Nowhere { notice: None } };
         let violation = |what: &str| {
@@ -153,7 +155,7 @@ impl<M> Job<M> {
         self.roster.sites().iter().any(|site| site.name == name)
     }
 
-    /// Whether the roster has this rank at this site.
+    /// Returns true if the roster has this rank at this site.
     fn has_rank(&self, who: Identity) -> bool {
         let span = self.spans.get(usize::from(who.site.0));
         is_rank(who.slot) && span.is_some_and(|(first, beyond)| (*first..*beyond).contains(&(who.slot.0 >> 8)))

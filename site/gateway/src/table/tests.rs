@@ -107,7 +107,7 @@ fn a_coupling_has_no_agents_and_may_name_any_node() {
         table.open(JobId(8), secret(), roster(), "b", Part::Lead, 1).unwrap_err().why.to_string(),
         "site b has no node elsewhere; it has: n1, n2"
     );
-    // Nobody waits for agents when it ends.
+    // The job ends without waiting for agents.
     table.job_from_launcher(JOB, &JobMessage::close(JOB)).unwrap();
     let closed = |e: &Effect<u32>| matches!(e, Effect::ToMember(LAUNCHER, Control::Job(JobMessage::Closed { .. })));
     assert!(table.take_effects().iter().any(closed));
@@ -163,7 +163,7 @@ fn a_trunk_speaks_only_for_its_site_and_to_ours() {
     assert!(matches!(table.route(Origin::Member, &frame(rank(1, 2), rank(9, 0))), Route::Violation(_)));
     let other = FrameHeader { job: JobId(8), ..frame(rank(0, 0), rank(1, 2)) };
     assert!(matches!(table.route(Origin::Trunk(A), &other), Route::Nowhere { notice: None }));
-    // Nor may it manage jobs that are not its own.
+    // Nor may a site close jobs that are not its own.
     table.take_effects();
     assert!(from_trunk(&mut table, C, JobMessage::close(JOB)).is_ok());
     assert!(!table.jobs[&JOB].closing && table.take_effects().is_empty());
@@ -180,7 +180,7 @@ fn a_trunk_speaks_only_for_its_site_and_to_ours() {
 fn what_is_late_is_no_violation() {
     let mut table = table();
     open_remote(&mut table);
-    // The home site stood still, was given up here, and ends its job afterwards.
+    // The home site was suspended, was given up here, and ends its job afterwards.
     table.trunk_lost(A, "no sign of life");
     table.take_effects();
     assert!(table.jobs[&JOB].closing);
@@ -268,7 +268,7 @@ fn a_trunk_that_goes_is_waited_for() {
     // Frames go nowhere, and no member is reported as lost.
     let frame = frame(rank(1, 2), rank(2, 5));
     assert!(matches!(table.route(Origin::Member, &frame), Route::Nowhere { notice: None }));
-    // A member that joins meanwhile is told.
+    // A member that joins meanwhile is notified.
     table.join(JOB, rank(1, 3), 3).unwrap();
     assert_eq!(table.take_effects(), [Effect::Passage(3, SiteId(2), Passage::Away("a blackout".into()))]);
     table.trunk_up(C);
@@ -405,7 +405,7 @@ fn a_launcher_whose_connection_broke_may_dial_again_where_the_site_has_other_gat
     assert_eq!(again(&mut table, secret(), 1001).unwrap().slot, Slot::LAUNCHER);
     table.timer(JOB, epoch, Timer::Return(Slot::LAUNCHER));
     assert!(!table.jobs[&JOB].closing, "it has reconnected");
-    // Its machine stood still: the break of the old connection was not noticed.
+    // Its machine was suspended: the break of the old connection was not noticed.
     again(&mut table, secret(), 1002).unwrap();
     assert!(table.take_effects().iter().any(|effect| matches!(effect, Effect::Dismiss(1001, _))));
     table.leave(JOB, Slot::LAUNCHER, &1001, Leave::Lost("old".into()));

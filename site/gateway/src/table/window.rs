@@ -1,9 +1,9 @@
-//! How many bytes each member of a job may have in flight to all peers before it learns that there is room for more,
-//! chosen so that the initial windows of all members fit into the gateway's memory.
+//! Initial windows: the bytes that each member of a job may have in flight to all peers before it learns that there is
+//! room for more. They are chosen so that those of all members fit into the gateway's memory.
 //!
 //! Members use more while no gateway refuses frames (`member::Budget`); a gateway that is short of memory refuses
-//! frames for members that read slowly (`shortage.rs`). So these numbers promise no memory permanently, and do not grow
-//! with pairs of members.
+//! frames for members that read slowly (`shortage.rs`). So a window promises no memory permanently, and does not grow
+//! with the number of pairs of members.
 
 use crate::table::error::GrantError;
 
@@ -12,7 +12,7 @@ pub(crate) const LEAST: u64 = types::sites::LEAST_SHARE;
 /// The largest initial window in bytes: half a second at 1 Gbit/s.
 pub(crate) const MOST: u64 = 64 << 20;
 
-/// Distributes half of a gateway's memory among jobs; the other half is for what no window covers (trunk queues,
+/// Distributes half of a gateway's memory among jobs. The other half is for bytes that no window covers (trunk queues,
 /// control).
 #[derive(Debug)]
 pub(crate) struct Grants {
@@ -23,7 +23,7 @@ pub(crate) struct Grants {
 /// A job's share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Grant {
-    /// Members elsewhere, whose frames this gateway holds until a member here takes them.
+    /// Members at other sites, whose frames this gateway holds until a member here takes them.
     pub senders: u64,
     /// Initial window of each, in bytes.
     pub window: u32,
@@ -41,11 +41,11 @@ impl Grants {
         Grants { memory, granted: 0 }
     }
 
-    /// Grants a job half of what is free, so that the next job finds something too, between [`LEAST`] and [`MOST`] per
+    /// Grants a job half of the free memory, so that the next job finds some too, between [`LEAST`] and [`MOST`] per
     /// member. `kept`: bytes reserved for others ([`Grants::kept`]).
     ///
     /// # Errors
-    /// Less than [`LEAST`] per member is free; the text gives the numbers and what to raise.
+    /// Less than [`LEAST`] per member is free; the text gives the numbers and the setting to raise.
     pub(crate) fn grant(&mut self, remote: u64, kept: u64) -> Result<Grant, GrantError> {
         self.check(remote, kept)?;
         let senders = remote.max(1);
@@ -55,10 +55,10 @@ impl Grants {
         Ok(Grant { senders, window: window as u32 })
     }
 
-    /// Whether [`Grants::grant`] would succeed now.
+    /// Checks that [`Grants::grant`] would succeed now.
     ///
     /// # Errors
-    /// Less than [`LEAST`] per member is free; the text gives the numbers and what to raise.
+    /// Less than [`LEAST`] per member is free; the text gives the numbers and the setting to raise.
     pub(crate) fn check(&self, remote: u64, kept: u64) -> Result<(), GrantError> {
         let left = (self.memory / 2).saturating_sub(self.granted + kept);
         let needed = remote.max(1).saturating_mul(LEAST);
@@ -69,10 +69,10 @@ impl Grants {
         Err(GrantError::Memory { remote, needed, each: LEAST, left, all, wanted })
     }
 
-    /// Grants a job this window, which was determined elsewhere.
+    /// Grants a job this window, which another gateway determined.
     ///
     /// # Errors
-    /// That much is not free; the text gives the numbers and what to raise.
+    /// That much is not free; the text gives the numbers and the setting to raise.
     pub(crate) fn grant_window(&mut self, remote: u64, window: u32, kept: u64) -> Result<Grant, GrantError> {
         if !(LEAST..=MOST).contains(&window.into()) {
             return Err(GrantError::Size { window: window.into(), least: LEAST, most: MOST });
@@ -87,8 +87,8 @@ impl Grants {
         Ok(Grant { senders, window })
     }
 
-    /// Bytes reserved for other sites' jobs when a site that already holds `held` asks again: an eighth of all, once it
-    /// has more than half of all.
+    /// Bytes reserved for other sites' jobs when a site that already holds `held` asks again: an eighth of the memory
+    /// for grants, once the site has more than half of it.
     pub(crate) fn kept(&self, held: u64) -> u64 {
         if held > self.memory / 4 { self.memory / 16 } else { 0 }
     }

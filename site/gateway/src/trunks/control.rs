@@ -1,5 +1,5 @@
-//! Control messages between two gateways. Each is kept until the other gateway has it, so that none is lost with a
-//! link. No I/O.
+//! Control messages between two gateways. Each is kept until the other gateway acknowledges it, so that none is lost
+//! with a link. No I/O.
 
 use std::collections::VecDeque;
 
@@ -11,15 +11,15 @@ use wire::{Control, FrameHeader, FrameKind, WireError};
 
 use crate::path::forward::GATEWAY;
 
-/// Bytes in flight; the longest message fits twice.
+/// Most bytes in flight; the longest message fits twice.
 const WINDOW: u32 = 2 << 20;
 /// Most messages in flight.
 const IN_FLIGHT: u32 = 1024;
-/// Most bytes queued beyond the window, counting [`MESSAGE`] bytes of memory for each message besides its payload.
+/// Most bytes queued beyond the window. Each message counts as [`MESSAGE`] bytes of memory besides its payload.
 const WAITING: usize = 4 << 20;
 const MESSAGE: usize = 128;
 
-/// Why a message cannot be sent.
+/// Reasons why a message cannot be sent.
 #[derive(Debug, Error)]
 pub(crate) enum ControlError {
     /// It cannot be encoded.
@@ -57,8 +57,8 @@ impl ControlChannel {
         }
     }
 
-    /// Notes the run number of the other gateway's process and returns whether that process is new. A new process knows
-    /// nothing of what its predecessor received.
+    /// Notes the run number of the other gateway's process. Returns true if that process is new: it then knows nothing
+    /// of the messages that its predecessor received.
     pub(crate) fn meets(&mut self, run: u32) -> bool {
         let another = self.run.is_some_and(|known| known != run);
         if another {
@@ -88,7 +88,7 @@ impl ControlChannel {
         self.waiting as u64 + self.outbound.in_flight()
     }
 
-    /// The next frame to send on this link, if one may go, and the job it is about.
+    /// The next frame to send on this link, if one may be sent, and its job.
     pub(crate) fn next(&mut self, link: Route) -> Option<(JobId, Vec<u8>)> {
         if let Some(frame) = self.outbound.resend(link) {
             return Some(frame.clone());
@@ -109,14 +109,14 @@ impl ControlChannel {
         Some((job, frame))
     }
 
-    /// What was in flight on this link is lost.
+    /// Handles the loss of all frames in flight on this link.
     pub(crate) fn lost(&mut self, link: Route) {
         self.outbound.lost(link);
         self.inbound.ack_lost();
     }
 
-    /// Takes a message that arrived and returns those that are now next in order. Each is acknowledged at once: they
-    /// are rare.
+    /// Takes a message that arrived and returns the messages that are now next in order. Each is acknowledged at once,
+    /// because they are rare.
     pub(crate) fn came(&mut self, header: &FrameHeader, message: Control) -> Result<Vec<Control>, ChannelError> {
         self.acknowledged(header.ack)?;
         let bytes = HEADER_LEN as u32 + header.length;
@@ -175,7 +175,7 @@ mod tests {
         let (_, (_, third)) = (a.next(Route(1)).unwrap(), a.next(LINK).unwrap());
         assert_eq!(take(&mut b, &first), [closed(1)]);
         assert_eq!(take(&mut b, &third), []);
-        // The second was on a link that broke; the acknowledgement of the first as well.
+        // The second message was on a link that broke, and so was the acknowledgement of the first.
         assert!(b.ack().is_some());
         a.lost(Route(1));
         b.lost(Route(1));

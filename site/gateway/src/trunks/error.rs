@@ -1,4 +1,4 @@
-//! Why a trunk cannot carry out a request, and why a link cannot be established.
+//! Reasons why a trunk cannot carry out a request, and why a link cannot be established.
 
 use std::io;
 use std::net::SocketAddr;
@@ -10,7 +10,7 @@ use thiserror::Error;
 use types::sites::{Fingerprint, Keys, Login};
 use wire::WireError;
 
-/// Why nothing can be sent to another site, or measured.
+/// Reasons why nothing can be sent to another site, or measured.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub(crate) enum TrunkError {
@@ -47,7 +47,7 @@ pub(crate) enum TrunkError {
     Wire(#[from] WireError),
 }
 
-/// Why a link cannot be dialled.
+/// Reasons why a link cannot be dialled.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub(crate) enum LinkError {
@@ -78,13 +78,13 @@ pub(crate) enum LinkError {
     Start(#[from] StartError),
     #[error(transparent)]
     Meeting(#[from] MeetingError),
-    /// No place let the two meet.
+    /// No place let the two gateways meet.
     #[error("{0}")]
     Unmet(String),
 }
 
 impl LinkError {
-    /// Names what may block an address that does not answer.
+    /// Advice on the possible cause if an address does not answer.
     fn advice(&self, address: &str) -> String {
         let port = address.rsplit_once(':').map_or(address, |(_, port)| port);
         match self {
@@ -102,7 +102,7 @@ impl LinkError {
         }
     }
 
-    /// Whether the other machine refused the connection, so that nothing listens at the port.
+    /// Returns true if the other machine refused the connection, so that nothing listens at the port.
     pub(crate) fn is_refused(&self) -> bool {
         match self {
             LinkError::Io(error) => error.kind() == io::ErrorKind::ConnectionRefused,
@@ -112,7 +112,7 @@ impl LinkError {
     }
 }
 
-/// Why two gateways cannot meet at a place.
+/// Reasons why two gateways cannot meet at a place.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub(crate) enum MeetingError {
@@ -157,7 +157,7 @@ pub(crate) enum MeetingError {
     NoGateway,
 }
 
-/// Why a connection with TLS was not admitted.
+/// Reasons why a connection with TLS was not admitted.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub(crate) enum ArrivalError {
@@ -174,7 +174,7 @@ pub(crate) enum ArrivalError {
          for site {own}?"
     )]
     OurKeyToGateway { whose: String, peer: SocketAddr, fingerprint: Fingerprint, own: String },
-    /// Refused; the peer got this text.
+    /// Refused; the peer was sent this text.
     #[error("{0}")]
     Refused(String),
     #[error(transparent)]

@@ -1,4 +1,4 @@
-//! One TLS connection of a trunk: sealing, opening, heartbeats.
+//! One TLS connection of a trunk: encryption, queues, heartbeats.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -35,19 +35,19 @@ use crate::trunks::trunk::Trunk;
 
 /// Members of a job pause while at least this many of its bytes are queued for a link.
 const BACKED_UP: usize = 1 << 20;
-/// Most bytes of replies (to pings, and acknowledgements of control messages) queued for a link: a peer for which more
+/// Most bytes of replies (to pings, and acknowledgements of control messages) queued for a link. A peer for which more
 /// are queued sends requests and does not read.
 const ANSWERS: usize = 512 << 10;
 /// While at least this many bytes of a job are queued for a link, only one notice per pair of members is kept.
 const NOTICES: usize = 256 << 10;
 /// Most pairs for which notices are kept, per link.
 const PAIRS: usize = 4096;
-/// Records are encrypted ahead until this many bytes wait for the socket; the rest waits unencrypted, in one queue per
-/// job.
+/// Records are encrypted ahead until this many bytes wait for the socket. The other frames wait unencrypted, in one
+/// queue per job.
 const AHEAD: usize = 64 << 10;
 
-/// For each kind of notice and each pair of members, why frames from the second to the first were not deliverable: the
-/// route that the notice names, and its payload.
+/// For each kind of notice and each pair of members, the notice that frames from the second to the first were
+/// undeliverable: the route that it names, and its payload.
 type Notices = HashMap<(FrameKind, Identity, Identity), (u16, Vec<u8>)>;
 
 /// One TLS connection of a trunk.
@@ -101,8 +101,8 @@ impl Link {
         }
     }
 
-    /// Sends a notice that a frame was not deliverable. While much of the job is queued, only the latest notice for
-    /// each pair of members is kept: it says what the earlier ones said.
+    /// Sends a notice that a frame was undeliverable. While much of the job is queued, only the latest notice of each
+    /// kind is kept for each pair of members: it replaces the earlier ones.
     pub(crate) fn notice(&self, gateway: &Gateway, header: FrameHeader, reason: &[u8]) {
         if self.queued_of(header.job) < NOTICES {
             return self.send_own(gateway, header, reason);
@@ -116,14 +116,14 @@ impl Link {
         }
     }
 
-    /// An error if more replies are queued than a peer that reads would leave.
+    /// Returns an error if more replies are queued than a peer that reads would leave.
     fn is_not_read(&self) -> Option<String> {
         let waiting = self.queued_of(JobId::default());
         (waiting > ANSWERS).then(|| format!("{waiting} bytes of replies are queued for it: it does not read them"))
     }
 
-    /// Sends the pending frames out of `bytes`. Those that are no copies are of one job, because a member sends only
-    /// frames of its job.
+    /// Sends the pending frames out of `bytes`. All except copies are of one job, because a member sends only frames of
+    /// its job.
     pub(crate) fn send_pending(&self, gateway: &Gateway, bytes: &[u8], job: JobId) {
         let mut items = self.pending.borrow_mut();
         if let [Item::Frames(range)] = items.as_slice() {
@@ -144,7 +144,7 @@ impl Link {
         items.clear();
     }
 
-    /// Queues items behind what waits; bytes that other links queue too are held once.
+    /// Queues items behind the waiting frames. Bytes that other links queue too are held once.
     fn queue(&self, gateway: &Gateway, job: JobId, items: &[Item], bytes: &[u8], copies: &mut Noted) {
         if self.outlet.is_closed() {
             return;
@@ -165,12 +165,12 @@ impl Link {
         self.outlet.wake();
     }
 
-    /// Whether nothing waits here.
+    /// Returns true if nothing waits here.
     fn is_clear(&self) -> bool {
         self.waiting.borrow().is_empty() && self.outlet.queued() == 0
     }
 
-    /// Sends whole frames of a job, at once if nothing is queued, else in the job's turn.
+    /// Sends whole frames of a job: at once if nothing is queued, else in the job's turn.
     pub(crate) fn send(&self, gateway: &Gateway, job: JobId, frames: &[u8]) {
         if self.outlet.is_closed() {
             return;
@@ -187,7 +187,7 @@ impl Link {
         }
     }
 
-    /// Encrypts queued frames, job by job, until enough waits for the socket.
+    /// Encrypts queued frames, job by job, until enough bytes wait for the socket.
     fn refill(&self, gateway: &Gateway) {
         let mut waiting = self.waiting.borrow_mut();
         while self.outlet.queued() < AHEAD
@@ -240,7 +240,7 @@ impl Link {
         TcpInfo::of(self.outlet.socket())
     }
 
-    /// What it has carried until now. `blind`: the kernel does not see the path.
+    /// Looks at the bytes that the link has carried until now. `blind`: the kernel does not see the path.
     pub(crate) fn look(&self, blind: bool) -> Look {
         let kernel = if blind { None } else { self.kernel().ok() };
         Look {
@@ -261,7 +261,7 @@ impl Link {
         self.waiting.borrow().of(job)
     }
 
-    /// Whether members of a job should pause.
+    /// Returns true if members of a job should pause.
     pub(crate) fn is_backed_up(&self, job: JobId) -> bool {
         self.queued_of(job) >= BACKED_UP && !self.outlet.is_closed()
     }
@@ -277,12 +277,12 @@ impl Link {
         }
     }
 
-    /// Whether the link is closing.
+    /// Returns true if the link is closing.
     pub(crate) fn is_cut(&self) -> bool {
         self.outlet.is_closed()
     }
 
-    /// Closes the link and drops what is queued for it.
+    /// Closes the link and drops the frames queued for it.
     pub(crate) fn cut(&self, reason: String) {
         self.cut_reason.replace(reason);
         self.outlet.seal();
@@ -318,8 +318,8 @@ impl Link {
         }
     }
 
-    /// Pings a silent peer and returns when it has been silent for too long. A peer that sends is told once per second
-    /// that this gateway is alive.
+    /// Pings a silent peer and returns when it has been silent for too long. A peer that sends gets a sign of life from
+    /// this gateway once per second.
     async fn heartbeat(&self, gateway: &Gateway) -> String {
         let since = |at: Instant| (at - self.since).as_nanos() as u64;
         let (mut pulse, mut nod) = (Pulse::new(LINK_SILENCE_S, 0), Nod::new(0));
@@ -425,7 +425,7 @@ async fn read_loop(
             let come = decipher.read(cx, read, &gateway.path, &link.session, &link.outlet, &mut plain[start..]);
             let (count, closed) = ready!(share.of(come))?;
             if link.outlet.is_closed() {
-                // The link has been replaced or its site removed: what still arrives is outdated.
+                // The link has been replaced or its site removed: bytes that still arrive are outdated.
                 return Poll::Ready(Err(Stop::Lost(link.cut_reason.borrow().clone())));
             }
             link.heard.set(gateway.path.tick());

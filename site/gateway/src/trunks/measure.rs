@@ -3,8 +3,8 @@
 //! A user's command asks a gateway of its own site, which passes the order to a gateway of the sending site. That
 //! gateway pings over its trunk, then sends frames that the other end acknowledges one by one, and times the
 //! acknowledgements. The frames count as a job of their own and take turns with other jobs on the links, so running
-//! jobs lose no more to them than to another job. Only gateways may ask gateways, a gateway runs one measurement at a
-//! time, and each is bounded: its [`Extent`], [`LONGEST`], [`AHEAD`] bytes queued here for each link.
+//! jobs lose no more to them than to another job. Only gateways may ask gateways, and a gateway runs one measurement at
+//! a time. Each is bounded by its [`Extent`], by [`LONGEST`], and by [`AHEAD`] bytes queued here for each link.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -26,43 +26,43 @@ use crate::table::error::Violation;
 use crate::trunks::error::TrunkError;
 use crate::trunks::trunk::Trunk;
 
-/// The extent of a transfer that a user asks for.
+/// The extent of a transfer for a user's command.
 const ASKED: Extent = Extent { bytes: 8 << 20, lasts: Duration::from_millis(500) };
-/// A transfer lasts this many round trips longer than on a short path, and at most `LONGEST`. On a long path TCP needs
-/// some round trips to reach full speed.
+/// Number of round trips that a transfer lasts longer than on a short path, up to [`LONGEST`] in all. On a long path
+/// TCP needs some round trips to reach full speed.
 const ROUND_TRIPS: u32 = 10;
 const LONGEST: Duration = Duration::from_secs(2);
-/// Bytes of a transfer that are sent before the first is acknowledged; then twice as many more as were acknowledged. A
-/// slow path is then not full of the transfer long after its end, and a long one does not wait for us, because TCP
-/// starts with less.
+/// Bytes of a transfer that may be sent before one is acknowledged. After that, twice the acknowledged bytes may be
+/// sent in addition. So the transfer does not fill a slow path long after its end, and on a long path TCP does not wait
+/// for the gateway, because TCP starts with less.
 const FIRST: u64 = 64 << 10;
 /// No frames are added while this many bytes of a transfer are queued for a link.
 const AHEAD: usize = 256 << 10;
-/// Links do not report that they drain, so their queues are checked this often.
+/// Interval at which the queues of links are checked, because links do not report that they drain.
 const LOOK: Duration = Duration::from_millis(2);
 /// Bytes of one frame of a transfer.
 const FRAME: u64 = HEADER_LEN as u64 + MAX_DATA as u64;
 
-/// How long a probe waits for a trunk that is not up, and for the reply to its ping.
+/// Time limit of a probe for a trunk that is not up; [`PROBE_PING`] is its limit for the reply to its ping.
 pub(crate) const PROBE_UP: Duration = Duration::from_millis(3000);
-/// The same through ssh, which has to log in first.
+/// The same limit through ssh, which has to log in first.
 const PROBE_UP_SSH: Duration = Duration::from_secs(8);
 const PROBE_PING: Duration = Duration::from_secs(2);
-/// How long a measurement waits for a trunk that is down.
+/// Time limit of a measurement for a trunk that is down.
 const UP: Duration = Duration::from_secs(1);
 /// Time limit for the first ping.
 const PING: Duration = Duration::from_secs(2);
-/// Further pings; the shortest counts.
+/// Number of further pings; the shortest counts.
 const PINGS: usize = 2;
 /// Time limit for an order to another gateway, which needs `UP`, the pings and `LONGEST`.
 const ORDER: Duration = Duration::from_millis(6000);
 
-/// How much a transfer may send, and how long.
+/// Limits of a transfer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Extent {
     /// Most bytes of frames.
     pub bytes: u64,
-    /// How long it lasts on a short path.
+    /// Time limit on a short path.
     pub lasts: Duration,
 }
 
@@ -93,7 +93,8 @@ struct Transfer {
     most: u64,
     sent: u64,
     acknowledged: u64,
-    /// How many frames had been acknowledged by when; frames acknowledged at the same instant share one entry.
+    /// Times of acknowledgements, with the number of frames acknowledged until then; frames acknowledged at the same
+    /// instant share one entry.
     marks: Vec<(Instant, u64)>,
 }
 
@@ -104,7 +105,7 @@ impl Transfer {
 
     fn acknowledged(&mut self, now: Instant) {
         if self.acknowledged == self.sent {
-            // An acknowledgement of nothing that was sent.
+            // Acknowledges a frame that was never sent.
             return;
         }
         self.acknowledged += 1;
@@ -125,7 +126,7 @@ impl Transfer {
 }
 
 impl Measuring {
-    /// A frame of a transfer was acknowledged.
+    /// Notes that a frame of a transfer was acknowledged.
     pub(crate) fn acknowledged(&self, job: JobId, now: Instant) {
         if let Some(transfer) = self.transfer.borrow_mut().as_mut().filter(|transfer| transfer.job == job) {
             transfer.acknowledged(now);
@@ -142,7 +143,7 @@ impl Measuring {
         }
     }
 
-    /// The permission to measure, if nothing else is being measured.
+    /// The permission to measure, if no other measurement is in progress.
     pub(crate) fn turn(&self) -> Option<Turn<'_>> {
         (!self.busy.replace(true)).then(|| Turn(self))
     }
@@ -181,7 +182,7 @@ impl Gateway {
         self.trunk_to(site, limit).await?.ping(self, PROBE_PING).await
     }
 
-    /// Measures for a user's command, or orders it from a gateway of the sending site, and replies.
+    /// Measures for a user's command, or orders the measurement from a gateway of the sending site, and replies.
     fn measure_later(&self, member: Rc<Member>, from: String, to: String, transfer: bool) {
         self.beside(async move |gateway| {
             let found = match gateway.trunks.measuring.turn() {
@@ -218,14 +219,14 @@ impl Gateway {
     /// Handles a measurement message from a trunk.
     ///
     /// # Errors
-    /// No gateway that follows the protocol can have sent it: close the link.
+    /// No gateway that follows the protocol sends it: close the link.
     pub(crate) fn measurement_from_trunk(&self, trunk: TrunkId, message: MeasurementMessage) -> Result<(), Violation> {
         match message {
             MeasurementMessage::Measure { from, to, .. } if ![&from, &to].into_iter().all(|name| is_name(name)) => {
                 let site = &self.trunks.get(trunk).site;
                 return Err(Violation(format!("site {site} asks for a measurement between sites without names")));
             }
-            // A request that comes meanwhile is answered without a task, so that a flood of them takes no memory.
+            // A request during a measurement is answered without a task, so that a flood of requests takes no memory.
             MeasurementMessage::Measure { from, to, .. } if self.trunks.measuring.busy.get() => {
                 let busy = MeasurementMessage::Measured { from, to, found: Measurement::Busy };
                 self.trunks.get(trunk).send_control(self, busy);
@@ -284,8 +285,8 @@ impl Gateway {
         Ok(Measurement::Done { rtt_ns: nanoseconds(rtt), bytes, transfer_ns: nanoseconds(lasted) })
     }
 
-    /// Sends for a moment as fast as the trunk takes it; returns how many bytes arrived in how much time. The caller
-    /// holds the turn.
+    /// Sends for a moment as fast as the trunk accepts frames. Returns the number of bytes that arrived, and the time
+    /// they took. The caller holds the turn.
     ///
     /// # Errors
     /// The trunk is down, nothing arrived in time, or the transfer was `disturbed`.
@@ -296,7 +297,7 @@ impl Gateway {
         extent: Extent,
         disturbed: impl Fn() -> bool,
     ) -> Result<(u64, Duration), TrunkError> {
-        // A number that no job has, so that no member can send or receive any of it.
+        // A number that no job has, so that no member can send or receive frames of it.
         let job = loop {
             let job = JobId(getrandom::u32().map_err(TrunkError::Random)?);
             if job != JobId::default() && !self.table().jobs.contains_key(&job) {
@@ -336,7 +337,7 @@ impl Gateway {
         if links.is_empty() {
             return Err(TrunkError::Down(trunk.problem()));
         }
-        // Other tasks run before more is queued than the limit for all links.
+        // Other tasks run before more bytes are queued than the limit for all links.
         let most = links.len() * AHEAD / frame.len();
         for link in links.iter().cycle().take(most) {
             let Some((sent, acknowledged)) = self.progress() else { return Ok(()) };
@@ -352,7 +353,7 @@ impl Gateway {
         Ok(())
     }
 
-    /// Frames of the transfer that were sent, and acknowledged.
+    /// Numbers of frames of the transfer that were sent, and acknowledged.
     fn progress(&self) -> Option<(u64, u64)> {
         self.trunks.measuring.transfer.borrow().as_ref().map(|transfer| (transfer.sent, transfer.acknowledged))
     }
@@ -395,7 +396,7 @@ mod tests {
     fn one_measurement_at_a_time_and_results_of_strangers_are_ignored() {
         let measuring = Measuring::default();
         let turn = measuring.turn();
-        // One that is refused takes it from nobody.
+        // A refused request does not take the turn from its holder.
         assert!(turn.is_some() && measuring.turn().is_none() && measuring.turn().is_none());
         let (answer, mut answered) = oneshot::channel();
         let (from, to) = ("b".to_owned(), "c".to_owned());

@@ -1,19 +1,20 @@
-//! Meetings: how two gateways that nobody can dial get a trunk, at a gateway of a third site that both have dialled.
+//! Meetings: a trunk between two gateways that cannot be dialled, through a gateway of a third site that both have
+//! dialled.
 //!
 //! ```text
 //! first  → place    Ask      over their trunk: let me meet that one
 //! place  → both     Call     over their trunks: a number, and a secret of its own for each
 //! both   → place    Hello … Proof, by TCP     (`Purpose::Meet`)
-//! place  → both     Welcome, once the second is there; from now on what one says, the other hears
+//! place  → both     Welcome, once the second is there; from now on each receives the bytes of the other
 //! first  → second   the TLS handshake of a link, and the link
 //! ```
-//! The site that is earlier in the sites file is the first: it asks, asks elsewhere when a place refuses or falls
+//! The site that comes earlier in the sites file is the first: it asks, asks elsewhere when a place refuses or falls
 //! silent, and comes again when the link closes, as a dialling gateway does. The second comes when it is called. When
 //! it reaches a place it notifies the first (`CanCome`), which may have asked in vain. To both the link is like any
 //! other, with both keys pinned: the place carries ciphertext that it can drop but not read.
 //!
-//! This file is what a place remembers, without I/O: who asked, which seats are taken, which pairs talk. [`host`] does
-//! a place's I/O, [`pipe`] carries the bytes, [`visit`] is the side of the two that meet.
+//! This file is the memory of a place, without I/O: the requests, the seats that are taken, the pairs that talk.
+//! [`host`] does a place's I/O, [`pipe`] carries the bytes, [`visit`] is the side of the two that meet.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -31,8 +32,8 @@ pub(crate) mod host;
 mod pipe;
 pub(crate) mod visit;
 
-/// A pair that asks again this soon is refused: a gateway that dials pauses longer, and each request costs both a
-/// message.
+/// Time within which a further request of a pair is refused. A gateway that dials pauses longer, and each request costs
+/// both gateways a message.
 const AGAIN: Duration = Duration::from_millis(40);
 
 /// A gateway at the other end of a trunk, as a guest that may meet others here.
@@ -41,14 +42,14 @@ pub(crate) struct Guest {
     pub trunk: TrunkId,
     pub site: String,
     pub gateway: String,
-    /// The links its trunks have.
+    /// The `links` setting of its trunks.
     pub links: Links,
-    /// Whether nobody can dial it.
+    /// True if no gateway can dial it.
     pub hidden: bool,
     pub up: bool,
 }
 
-/// The gateway that another wants to meet, and for which link.
+/// The gateway to meet, and the link to make there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Wish {
     pub site: String,
@@ -59,8 +60,7 @@ pub(crate) struct Wish {
 /// A link of the trunk between two guests, the smaller trunk id first.
 type Pair = (TrunkId, TrunkId, u16);
 
-/// The meetings at one place. `S`: a guest's connection. The memory is bounded by the number of pairs, and that by
-/// `most`.
+/// The meetings at one place. `S`: a guest's connection. `most` bounds the number of pairs, and so the memory.
 #[derive(Debug)]
 pub(crate) struct Meetings<S> {
     /// Meetings that wait for one guest or both.
@@ -105,13 +105,13 @@ pub(crate) struct Met<S> {
 }
 
 impl<S> Meetings<S> {
-    /// `most`: how many pairs may meet or talk at once.
+    /// `most`: number of pairs that may meet or talk at once.
     pub(crate) fn new(most: usize) -> Meetings<S> {
         Meetings { open: BTreeMap::new(), talks: BTreeMap::new(), most, numbers: 0 }
     }
 
-    /// Opens a meeting: the gateway at the end of trunk `asker` wants to meet another. `secrets`: two random ones. An
-    /// open meeting of the pair is replaced.
+    /// Opens a meeting: the gateway at the end of trunk `asker` wants to meet another. `secrets`: two random secrets.
+    /// An open meeting of the pair is replaced.
     ///
     /// # Errors
     /// The meeting is refused; the error is meant for the user of the asker.
@@ -221,8 +221,8 @@ impl<S> Meetings<S> {
         Ok(Some(Met { number, names, streams, replaces }))
     }
 
-    /// Ends a meeting that has been open for long enough. Returns the guest that came, if one did, and why it met
-    /// nobody.
+    /// Ends a meeting that has been open for long enough. Returns the guest that came, if one did, and the reason why
+    /// it met nobody.
     pub(crate) fn expire(&mut self, number: JobId) -> Option<(S, String)> {
         let (_, meeting) = self.take(number)?;
         let absent = meeting.seats.iter().find(|seat| seat.came.is_none()).map(Seat::name)?;

@@ -1,5 +1,5 @@
-//! Everything between this gateway and another: links, control messages, measurements, what is known of the network,
-//! and meetings where neither gateway can be dialled.
+//! Everything between this gateway and another: links, control messages, measurements, figures of the network, and
+//! meetings where neither gateway can be dialled.
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -33,7 +33,7 @@ pub(crate) struct Trunks {
     /// Sites may be added and removed while the gateway runs; ids stay valid.
     list: RefCell<Vec<Rc<Trunk>>>,
     pub measuring: Measuring,
-    /// What is known of the network between sites.
+    /// The figures of the network between sites.
     pub survey: Survey,
     /// Meetings that this gateway hosts for others, and its own at other gateways.
     pub host: Host,
@@ -82,7 +82,7 @@ impl Trunks {
 }
 
 impl Gateway {
-    /// Records why a trunk is not up before the first attempt has ended.
+    /// Sets the problem to report for a trunk until its first attempt has ended.
     pub(crate) fn expect(&self, trunk: &Trunk) {
         let (site, name) = (&trunk.site, &trunk.gateway);
         let problem = match trunk.dials() {
@@ -105,7 +105,7 @@ impl Gateway {
         self.dial_links(trunk, 0..trunk.wanted());
     }
 
-    /// The same for the links in `which`.
+    /// Like [`Gateway::dial_trunk`], for the links in `which`.
     pub(crate) fn dial_links(&self, trunk: &Rc<Trunk>, which: Range<u16>) {
         if trunk.dials().is_some() || trunk.asks() {
             which.for_each(|index| self.beside(|gateway| trunk::keep_dialling(gateway, trunk.clone(), index)));
@@ -128,8 +128,8 @@ impl Gateway {
     }
 }
 
-/// One trunk to every gateway of every other site. [`Dialling`] says who dials; where neither side can, the gateway of
-/// the site that is earlier in the file asks for a meeting.
+/// One trunk to every gateway of every other site. [`Dialling`] determines which side dials. If neither can, the
+/// gateway of the site that comes earlier in the file asks for a meeting.
 pub(crate) fn trunks(sites: &SitesFile, (own_site, own_gateway): (usize, usize)) -> Vec<Trunk> {
     let own = &sites.sites[own_site].gateways[own_gateway];
     let mut trunks = Vec::new();

@@ -39,15 +39,16 @@ const UNSENT: u32 = 256 << 10;
 pub(crate) const DIAL_TIMEOUT: Duration = Duration::from_secs(2);
 const REDIAL_FIRST: Duration = Duration::from_millis(100);
 const REDIAL_MOST: Duration = Duration::from_secs(2);
-/// The longest pause through ssh is longer: login nodes ban addresses that connect too often.
+/// Longest pause before dialling again through ssh. It is longer because login nodes ban addresses that connect too
+/// often.
 const REDIAL_MOST_SSH: Duration = Duration::from_secs(30);
 const WATCH: Duration = Duration::from_millis(500);
-/// Fewest links through ssh, unless the sites file gives a number: one carries on while the other is dialled again.
+/// Fewest links through ssh, unless the sites file gives a number: one carries frames while the other is dialled again.
 const LINKS_THROUGH_SSH: u16 = 2;
-/// Most links through ssh, unless the sites file gives a number: each is a login, of which an sshd takes few at a time
+/// Most links through ssh, unless the sites file gives a number. Each link is a login: an sshd accepts few at a time
 /// (`MaxStartups`), and login nodes ban addresses that log in too often.
 const MOST_LINKS_THROUGH_SSH: u16 = 4;
-/// The pings that measure a link through ssh, of which the shortest counts, and the time limit for each.
+/// Number of pings that measure a link through ssh; the shortest counts. [`PING`] is the time limit for each.
 const PINGS: usize = 3;
 const PING: Duration = Duration::from_secs(2);
 /// A frame takes the link with the shortest queue once the usual link of its pair has this many bytes queued.
@@ -58,25 +59,25 @@ const SPILL: usize = 64 << 10;
 pub(crate) struct Trunk {
     pub id: TrunkId,
     end: TrunkEnd,
-    /// Whether this side dials, or asks for meetings.
+    /// True if this side dials, or asks for meetings.
     dials: bool,
-    /// Whether neither end can be dialled, so that they must meet somewhere else.
+    /// True if neither end can be dialled, so that they must meet somewhere else.
     pub hidden: bool,
     /// The place of the last meeting.
     met: RefCell<Option<String>>,
-    /// Keys accepted from the other end: its site's.
+    /// Keys of the other end's site; a link needs one of them.
     keys: Cell<Keys>,
-    /// Why the other gateway was removed from the sites file, if it was.
+    /// The reason why the other gateway was removed from the sites file, if it was.
     retired: RefCell<Option<String>>,
-    /// How often it was removed from the sites file. Tasks that keep dialling stop when this changes.
+    /// Number of times it was removed from the sites file. Tasks that keep dialling stop when this changes.
     times_retired: Cell<u32>,
-    /// Whether a task is checking if the other gateway runs.
+    /// True while a task checks if the other gateway runs.
     watched: Cell<bool>,
     links: RefCell<Vec<Option<Rc<Link>>>>,
     how_many: Links,
-    /// How many links there should be; grows when the round trip turns out to be long.
+    /// Number of links there should be; grows when the round trip turns out to be long.
     wanted: Cell<u16>,
-    /// Whether at least one link is up.
+    /// True while at least one link is up.
     up: Cell<bool>,
     control: RefCell<ControlChannel>,
     /// Bytes of memory counted for `control`.
@@ -107,9 +108,9 @@ pub(crate) struct TrunkEnd {
     pub address: Option<String>,
     /// The login by ssh that is used instead, and the address dialled from there.
     pub login: Option<(Login, String)>,
-    /// Whether links go through ssh, whichever side dials.
+    /// True if links go through ssh, whichever side dials.
     pub through_ssh: bool,
-    /// Whether other gateways may meet there.
+    /// True if other gateways may meet there.
     pub lets_meet: bool,
 }
 
@@ -122,7 +123,7 @@ impl Deref for Trunk {
 }
 
 impl Trunk {
-    /// How this side dials; `None` if the other side dials or the two meet elsewhere.
+    /// The way this side dials; `None` if the other side dials or the two meet elsewhere.
     pub(crate) fn dials(&self) -> Option<Approach<'_>> {
         match &self.login {
             _ if !self.dials => None,
@@ -131,7 +132,7 @@ impl Trunk {
         }
     }
 
-    /// Whether this side asks for meetings.
+    /// Returns true if this side asks for meetings.
     pub(crate) fn asks(&self) -> bool {
         self.hidden && self.dials
     }
@@ -150,7 +151,7 @@ impl Trunk {
         self.met.replace(Some(place));
     }
 
-    /// Describes, for messages, where the other end of a link is.
+    /// Describes the location of a link's other end, for messages.
     pub(crate) fn whereabouts(&self, address: SocketAddr) -> String {
         match &*self.met.borrow() {
             Some(place) => format!("met at {place}, {address}"),
@@ -224,7 +225,7 @@ impl Trunk {
         self.retired.replace(None);
     }
 
-    /// Whether both trunks are dialled in the same way, at the same address.
+    /// Returns true if both trunks are dialled in the same way, at the same address.
     pub(crate) fn is_dialled_like(&self, other: &Trunk) -> bool {
         let how = |trunk: &Trunk| {
             let TrunkEnd { address, login, through_ssh, lets_meet, .. } = &trunk.end;
@@ -233,7 +234,7 @@ impl Trunk {
         how(self) == how(other)
     }
 
-    /// Checks whether a peer that presents this key may be the other end.
+    /// Checks that a peer that presents this key may be the other end.
     ///
     /// # Errors
     /// The key is wrong, or the other gateway was removed from the sites file.
@@ -253,7 +254,7 @@ impl Trunk {
         self.how_many.most()
     }
 
-    /// How many links there should be.
+    /// Number of links there should be.
     pub(crate) fn wanted(&self) -> u16 {
         self.wanted.get()
     }
@@ -287,7 +288,7 @@ impl Trunk {
         }
     }
 
-    /// Notes why the trunk, or another link of it, is not up, and logs the reason if it is new.
+    /// Notes the reason why the trunk, or another link of it, is not up, and logs it if it is new.
     pub(crate) fn failed(&self, gateway: &Gateway, problem: String) {
         gateway.change(|table| table.trunk_problem(self.id, problem.clone()));
         // A part of the last message is not new either.
@@ -306,7 +307,7 @@ impl Trunk {
         self.problem.replace(problem);
     }
 
-    /// Waits until the trunk is up. An error carries the last problem when that takes longer than `limit`.
+    /// Waits until the trunk is up. If that takes longer than `limit`, the error carries the last problem.
     pub(crate) async fn wait_up(&self, limit: Duration) -> Result<(), TrunkError> {
         let wait = async {
             loop {
@@ -331,7 +332,7 @@ impl Trunk {
         }
     }
 
-    /// Says goodbye on all links.
+    /// Sends a goodbye on all links.
     pub(crate) fn goodbye(&self, gateway: &Gateway, reason: &str) {
         for link in self.up_links() {
             link.send_own(
@@ -370,25 +371,25 @@ pub(crate) async fn keep_dialling(gateway: Rc<Gateway>, trunk: Rc<Trunk>, index:
                 }
             }
         }
-        // The shortest pause, however often `kick` is called.
+        // The minimum pause, even if `kick` is called often.
         sleep(REDIAL_FIRST / 2).await;
         let _ = timeout(pause.mul_f64(jitter()), trunk.kick.notified()).await;
         pause = (pause * 2).min(if trunk.through_ssh { REDIAL_MOST_SSH } else { REDIAL_MOST });
     }
 }
 
-/// How many links there should be through ssh, if the round trip asks for `wanted` and there are `had`: one more at a
-/// time. When that one is up, it is measured and may ask for the next.
+/// Number of links there should be through ssh, if the round trip asks for `wanted` and there are `had`: one more at a
+/// time. When the new one is up, it is measured and may ask for the next.
 fn links_through_ssh(wanted: u16, had: u16) -> u16 {
     wanted.clamp(LINKS_THROUGH_SSH, MOST_LINKS_THROUGH_SSH).min(had + 1)
 }
 
-/// Between 0.5 and 1.5, so that sites that lost each other at once do not keep dialling at the same moment.
+/// A factor between 0.5 and 1.5, so that sites that lost each other at once do not keep dialling at the same moment.
 fn jitter() -> f64 {
     0.5 + f64::from(getrandom::u32().unwrap_or(u32::MAX / 2)) / f64::from(u32::MAX)
 }
 
-/// While the other gateway should dial and does not, checks whether it runs.
+/// Checks that the other gateway runs, while it should dial and does not.
 async fn watch(gateway: Rc<Gateway>, trunk: Rc<Trunk>, address: String, patience: Duration) {
     let since = Instant::now();
     while !trunk.up.get() && since.elapsed() < patience {
@@ -473,7 +474,7 @@ pub(crate) fn prepare(tcp: &TcpStream) -> std::io::Result<()> {
     socket2::SockRef::from(tcp).set_tcp_notsent_lowat(UNSENT)
 }
 
-/// The accepting side of TLS and of a link's handshake. The caller limits its time.
+/// The accepting side of TLS and of a link's handshake. The caller sets the time limit.
 pub(crate) async fn accept(gateway: &Rc<Gateway>, begun: Begun, peer: SocketAddr) -> Result<Arrival, ArrivalError> {
     let (read, tcp) = begun;
     prepare(&tcp)?;
@@ -565,8 +566,8 @@ fn admit(
 }
 
 impl Gateway {
-    /// The other gateway's machine refuses connections, so the gateway does not run and has lost all that it knew of
-    /// jobs.
+    /// Gives up the trunk if it is down: the other machine refuses connections, so its gateway does not run and has
+    /// lost its state of all jobs.
     fn does_not_run(&self, trunk: &Trunk, problem: &str) {
         if !trunk.up.get() {
             self.change(|table| table.trunk_lost(trunk.id, problem));
@@ -603,8 +604,8 @@ impl Gateway {
         trunk.flush_control(self);
     }
 
-    /// A new link shows how long the path is, and so how many links there should be. The kernel knows the round trip,
-    /// except through ssh, where pings measure it.
+    /// Sets the number of links by the round trip of a new link. The kernel knows the round trip, except through ssh,
+    /// where pings measure it.
     fn want_links(&self, trunk: &Trunk, link: &Rc<Link>) {
         if !trunk.through_ssh {
             return self.want_links_for(trunk, link, link.kernel().map_or(Duration::ZERO, |kernel| kernel.round_trip));
@@ -636,8 +637,8 @@ impl Gateway {
         self.dial_links(&self.trunks.get(trunk.id), had..wanted);
     }
 
-    /// A link has closed, and what was in flight on it is lost. Another link takes over; without any the trunk is down.
-    /// `for_good`: the other gateway sent a goodbye.
+    /// Handles a link that has closed: the frames in flight on it are lost. Another link takes over; without any the
+    /// trunk is down. `for_good`: the other gateway sent a goodbye.
     pub(crate) fn link_down(&self, trunk: &Trunk, link: &Rc<Link>, reason: &str, for_good: bool) {
         let current = trunk.links.borrow()[link.index].as_ref().is_some_and(|l| Rc::ptr_eq(l, link));
         if !current {
@@ -662,7 +663,7 @@ impl Gateway {
             if trunk.lets_meet {
                 self.expect_meetings();
             }
-            // A place that ends may end before the connection through it.
+            // The trunk to the place may have gone down before this link through it.
             if trunk.hidden && !self.may_meet(trunk) {
                 self.expect(trunk);
             }

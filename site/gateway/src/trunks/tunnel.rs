@@ -1,9 +1,10 @@
-//! Links through ssh, where a firewall lets nothing else pass.
+//! Links through ssh, for firewalls that let nothing else pass.
 //!
 //! The gateway makes a pair of connected sockets, keeps one, and passes the other to a
 //! [`Tunneller`](gateway_hooks::Tunneller), which has ssh carry its bytes to the other gateway. To the rest of the
-//! gateway such a link is like any other: in its own TLS, with the other site's key pinned, so nothing depends on ssh's
-//! promises. Only the kernel's figures about the socket say nothing about the path, so pings measure the round trip.
+//! gateway such a link is like any other: it has its own TLS, with the other site's key pinned, so nothing depends on
+//! ssh's promises. Only the kernel's figures about the socket do not describe the path, so pings measure the round
+//! trip.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::rc::Rc;
@@ -22,9 +23,9 @@ use crate::trunks::trunk::{DIAL_TIMEOUT, Dialled, Trunk, shake};
 
 /// Time limit for ssh's login, on top of the link's own handshake.
 const LOGIN: Duration = Duration::from_secs(10);
-/// How long a failed tunnel may take to report the reason.
+/// Time limit for a failed tunnel to report the reason.
 const LAST_WORDS: Duration = Duration::from_secs(1);
-/// Most bytes queued between the gateway and ssh in each direction. More would only delay what follows.
+/// Most bytes queued between the gateway and ssh in each direction. More would only delay later frames.
 const BUFFER: u32 = 256 << 10;
 
 /// Dials a link of a trunk through ssh.
@@ -62,7 +63,7 @@ pub(crate) async fn dial(
     })
 }
 
-/// Why a link could not be established: the tunnel's reason if the tunnel failed, else `error`.
+/// Returns the reason why a link was not established: the tunnel's if the tunnel failed, else `error`.
 async fn reason(tunnel: &mut dyn Tunnel, error: LinkError) -> LinkError {
     match timeout(LAST_WORDS, tunnel.ended()).await {
         Ok(words) if !words.is_empty() => LinkError::Tunnel(words),
@@ -83,7 +84,8 @@ pub(crate) fn close(gateway: &Gateway, trunk: &Rc<Trunk>, index: usize, mut tunn
     });
 }
 
-/// Two connected sockets. The port is open for a moment; a stranger's connection to it is not taken for ours.
+/// Two connected sockets. The port is open for a moment; a stranger's connection to it is not mistaken for the
+/// gateway's.
 async fn pair() -> std::io::Result<(TcpStream, std::net::TcpStream)> {
     let listening = TcpSocket::new_v4()?;
     listening.set_recv_buffer_size(BUFFER)?;

@@ -28,15 +28,15 @@ use types::{Identity, Instance, JobId, NodeId, Rank, Roster, SiteId, SitesFile, 
 use wire::control::{AllocatedNode, JobMessage};
 use wire::{Control, FrameHeader, FrameKind, Secret};
 
-/// No step of a test takes longer on a machine that is not overloaded.
+/// Time limit for each step of a test on a machine that is not overloaded.
 pub(crate) const LIMIT: Duration = Duration::from_secs(10);
 
-/// Bounds a wait.
+/// Limits a wait.
 pub(crate) async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
     patiently_here(LIMIT, future).await.unwrap_or_else(|waited| panic!("{what}: not within {waited:?}"))
 }
 
-/// The same without a runtime: polls until there is a value.
+/// Like [`within`], without a runtime: polls until there is a value.
 pub(crate) fn within_blocking<T>(what: &str, ask: impl Fn() -> Option<T>) -> T {
     let mut wait = Wait::new(LIMIT);
     loop {
@@ -48,7 +48,7 @@ pub(crate) fn within_blocking<T>(what: &str, ask: impl Fn() -> Option<T>) -> T {
     }
 }
 
-/// Agents that run until they are killed or told to end.
+/// Agents that run until they are killed or ordered to end.
 #[derive(Debug, Default)]
 pub(crate) struct FakeAgents {
     state: Mutex<State>,
@@ -99,7 +99,7 @@ impl FakeAgents {
     }
 }
 
-/// What a gateway gets.
+/// The starter that a gateway gets.
 #[derive(Debug)]
 pub(crate) struct Starter(pub Arc<FakeAgents>);
 
@@ -178,7 +178,7 @@ impl AgentHandle for FakeAgent {
 
 /// A running gateway.
 pub(crate) struct Running {
-    /// How its site's users and agents dial it.
+    /// Address and keys for its site's users and agents.
     pub gateway: Gateway,
     pub inside: String,
     pub advertise: String,
@@ -204,7 +204,7 @@ impl Drop for Running {
     }
 }
 
-/// A port that is free at the moment, a different one at each call. Not from the range that Linux uses for outgoing
+/// A port that is free at the moment, a different one at each call. It is not in the range that Linux uses for outgoing
 /// connections (from 32768 on): one might take it before it is used.
 pub(crate) fn free_address(ip: &str) -> String {
     static NEXT: AtomicU16 = AtomicU16::new(0);
@@ -214,7 +214,7 @@ pub(crate) fn free_address(ip: &str) -> String {
     free.next().expect("a free port").local_addr().unwrap().to_string()
 }
 
-/// How a test varies the sites.
+/// A test's variations of the sites.
 pub(crate) struct Plan {
     pub names: Vec<&'static str>,
     pub memory: &'static str,
@@ -257,7 +257,7 @@ impl Default for Plan {
 
 /// Starts the gateways; each site has nodes n1 and n2.
 pub(crate) fn start(plan: &Plan) -> Vec<Running> {
-    // `RUST_LOG=debug` shows what the gateways log; a second test in the same process finds it set.
+    // `RUST_LOG=debug` shows the gateways' logs; a second test in the same process finds it set.
     let level = std::env::var("RUST_LOG").ok().and_then(|level| level.parse().ok());
     let level = level.unwrap_or(tracing_subscriber::filter::LevelFilter::ERROR);
     let _ = tracing_subscriber::fmt().with_max_level(level).with_test_writer().try_init();
@@ -349,7 +349,7 @@ impl Running {
         within("member", Client::connect(&self.plain(), &job.role(identity))).await.unwrap()
     }
 
-    /// How its site's ranks dial it.
+    /// The gateway as its site's ranks dial it, without TLS.
     pub(crate) fn plain(&self) -> Gateway {
         Gateway { keys: None, ..self.gateway.clone() }
     }
@@ -363,8 +363,8 @@ pub(crate) struct Job {
     pub identity: Identity,
 }
 
-/// A launcher's connection. As a real launcher's, it answers pings whatever the test is doing: a gateway gives up a
-/// launcher that is silent for 6 s, which some tests last, on a busy machine all of them.
+/// A launcher's connection. Like a real launcher's, it answers pings while the test does other things: a gateway gives
+/// up a launcher that is silent for 6 s. Some tests last that long, on a busy machine all of them.
 pub(crate) struct Launcher {
     sender: Arc<tokio::sync::Mutex<client::Sender>>,
     inbox: mpsc::UnboundedReceiver<Result<Option<Frame>, ClientError>>,
@@ -410,7 +410,7 @@ impl Launcher {
 
 impl Drop for Launcher {
     fn drop(&mut self) {
-        // Its connection closes with it.
+        // Its connection closes with the task.
         self.answering.abort();
     }
 }
@@ -479,7 +479,7 @@ pub(crate) async fn open(gateway: &Running, home: &str, id: u32, roster: &str) -
     job
 }
 
-/// The gateway's next message, except those about how sites can be reached.
+/// The gateway's next message, except those about routes to sites.
 pub(crate) async fn control(inbox: &mut impl Inbox) -> Control {
     let frame = loop {
         let frame = receive(inbox).await;
@@ -511,7 +511,7 @@ impl Job {
     }
 }
 
-/// What arrives next, except tables of links.
+/// The next frame, except tables of links.
 pub(crate) async fn hear(client: &mut impl Inbox) -> Result<Option<Frame>, ClientError> {
     loop {
         match client.receive().await {

@@ -1,4 +1,4 @@
-//! A site that a test plays: it holds a key that the others trust, and sends whatever the test likes over its trunks.
+//! A site that a test plays: it holds a key that the others trust, and sends any frames over its trunks.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -138,7 +138,7 @@ impl Link {
         self.stream.write_all(bytes).is_ok()
     }
 
-    /// Sends bytes and reads nothing, which `write` does.
+    /// Sends bytes and reads nothing, unlike `write`, which also reads.
     pub(crate) fn write_only(&mut self, bytes: &[u8]) -> bool {
         let StreamOwned { conn, sock } = &mut self.stream;
         let mut written = conn.writer().write_all(bytes).is_ok();
@@ -148,7 +148,7 @@ impl Link {
         written
     }
 
-    /// Sends bytes, and meanwhile reads all that comes, so that neither side waits for the other. `arrived`: bytes of
+    /// Sends bytes, and meanwhile reads all that arrives, so that neither side waits for the other. `arrived`: bytes of
     /// a frame that is not complete yet, kept between calls. `false` when the gateway has closed the link.
     pub(crate) fn exchange(&mut self, bytes: &[u8], arrived: &mut Vec<u8>) -> bool {
         let StreamOwned { conn, sock } = &mut self.stream;
@@ -164,7 +164,7 @@ impl Link {
             idle = matches!(written, Ok(0) | Err(_)) && read.is_err();
             open = written.is_ok() || written.is_err_and(|error| waits(&error));
             open &= read.map_or_else(|error| waits(&error), |count| count > 0) && conn.process_new_packets().is_ok();
-            // An error says that no more is there.
+            // An error means that no more bytes are there.
             let _ = conn.reader().read_to_end(arrived);
             if idle && conn.wants_write() {
                 std::thread::sleep(Duration::from_millis(1));
@@ -232,7 +232,7 @@ impl Link {
         self.write(&FrameHeader { ack: self.came, ..ack }.encode())
     }
 
-    /// What the gateway says before it closes the link.
+    /// The text that the gateway sends before it closes the link.
     pub(crate) fn last_words(&mut self) -> String {
         let mut words = String::new();
         while let Some((header, payload)) = self.hear() {

@@ -10,10 +10,10 @@ use crate::teardown::{sweep, teardown};
 #[derive(Default)]
 struct World {
     predictions: RefCell<Vec<Option<Vec<&'static str>>>>,
-    /// When it starts, on each node.
+    /// The job's start time on each node.
     times: RefCell<BTreeMap<&'static str, u64>>,
     clock: Cell<u64>,
-    /// Seconds.
+    /// Duration of a move, in seconds.
     move_takes: Cell<u64>,
     starts: RefCell<Vec<&'static str>>,
     /// Paths on nodes.
@@ -22,19 +22,19 @@ struct World {
     broken: RefCell<Vec<String>>,
     pinned: RefCell<Option<Vec<String>>>,
     slept: Cell<u32>,
-    /// When what is broken works again.
+    /// The time at which the broken sources work again.
     repaired_at: Cell<Option<u64>>,
-    /// This many steps fail.
+    /// Number of steps that fail next.
     fails: Cell<u32>,
     over: RefCell<BTreeMap<u32, Option<Duration>>>,
-    /// Places that were checked, those that are not usable, and those of which nobody knows.
+    /// Places that were checked; places that are unusable; places with an unknown result.
     checks: RefCell<Vec<String>>,
     unusable: RefCell<Vec<String>>,
     unreachable: RefCell<Vec<String>>,
     notes: RefCell<Vec<String>>,
     /// Nodes on which nothing can be removed.
     lost: RefCell<Vec<&'static str>>,
-    /// Nodes on which that was tried.
+    /// Nodes on which a removal was tried.
     removed: RefCell<Vec<String>>,
 }
 
@@ -176,7 +176,7 @@ impl Job {
         self.hook(|hook| hook.pre_run())
     }
 
-    /// What was moved. A move that was tried again counts once.
+    /// The moves. A repeated move counts once.
     fn moves(&self) -> Vec<String> {
         let mut moves = self.world.moves.borrow().clone();
         moves.dedup();
@@ -279,7 +279,7 @@ fn an_attempt_that_was_cut_off_is_continued_or_found_complete_and_removed_in_the
     job.world.broken.borrow_mut().push("lyon:/d".into());
     job.hook(|hook| hook.data_in()).unwrap_err();
     assert_eq!(job.records().read(5).unwrap().inputs[0].begun, ["n1", "n2"]);
-    // One of them had put it in place when the other was lost.
+    // One node had put it in place when the other was lost.
     job.world.files.borrow_mut().entry("n2".into()).or_default().insert("/tmp/d".into());
     job.starts(&["n1", "n2"]).unwrap();
     assert_eq!(job.moves(), ["lyon:/d here/n1,n2:/tmp/d", "here/n2:/tmp/d here/n1:/tmp/d"]);
@@ -308,7 +308,7 @@ fn what_slurm_does_not_tear_down_is_swept_once_the_job_is_over() {
         world.over.borrow_mut().insert(5, since);
         assert_eq!((sweep(), job.left()), (Ok(vec![]), 2), "{since:?}");
     }
-    // Slurm's order may have killed a hook while it wrote.
+    // Slurm may have killed a hook while it wrote.
     std::fs::write(job.folder.path().join("6.new"), "{").unwrap();
     world.over.borrow_mut().extend([(5, Some(60 * second)), (6, Some(Duration::MAX))]);
     assert_eq!((sweep(), job.left(), job.records().jobs()), (Ok(vec![5, 6]), 0, vec![]));
@@ -335,7 +335,7 @@ fn a_teardown_that_cannot_be_done_is_remembered_and_done_later() {
         assert!(sweep().unwrap_err().contains("job 5: n1: no route"));
         assert_eq!((tries("n1"), job.left()), (before + 1, 1));
     }
-    // The machine was started again, and so was its clock.
+    // The machine was restarted, and so was its clock.
     world.clock.set(3);
     world.lost.borrow_mut().clear();
     assert_eq!((sweep(), job.left(), records.jobs()), (Ok(vec![5]), 0, vec![]));
@@ -348,7 +348,7 @@ fn a_late_teardown_removes_nothing_of_a_later_job() {
     let (world, records) = (&job.world, job.records());
     world.lost.borrow_mut().push("n1");
     teardown(5, (world, world), &records).unwrap_err();
-    // The node was lost, and has an empty disk when it is back.
+    // The node was lost, and comes back with an empty disk.
     world.lost.borrow_mut().clear();
     world.files.borrow_mut().clear();
     world.over.borrow_mut().extend([(5, Some(Duration::MAX)), (6, None)]);
@@ -406,7 +406,7 @@ fn output_that_cannot_leave_is_tried_again_and_stays_in_the_end() {
     assert!(error.contains("here/n3:/tmp/o: lost") && error.contains("/tmp/o of n3 stays there"), "{error}");
     let tries = |path: &str| job.world.moves.borrow().iter().filter(|text| text.contains(path)).count();
     assert!(tries("/tmp/o") > 10 && tries("/tmp/p") == 1, "{:?}", job.world.moves.borrow());
-    // Its user makes the folder after five minutes.
+    // The user creates the folder after five minutes.
     let job = Job::new(words);
     job.starts(&["n3"]).unwrap();
     job.world.broken.borrow_mut().push("here/n3:/tmp/o".into());

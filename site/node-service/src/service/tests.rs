@@ -10,7 +10,7 @@ use crate::credential::{CredentialError, Opened};
 use crate::memory::Turns;
 use crate::message::{HookRequest, Request, VERSION};
 
-/// A credential is `MUNGE:MAKER:READER:payload` in hexadecimal digits, and good once.
+/// A credential is `MUNGE:MAKER:READER:payload` in hexadecimal digits, and can be opened once.
 #[derive(Default)]
 struct Purse(Mutex<Vec<Vec<u8>>>);
 
@@ -104,7 +104,7 @@ impl Caller {
         Caller(BufReader::new(stream))
     }
 
-    /// An answer, and for whom it was sealed.
+    /// An answer, and the user for whom it was sealed.
     fn hears_for(&mut self) -> Option<(Option<u32>, Answer)> {
         let mut line = String::new();
         self.0.read_line(&mut line).ok()?;
@@ -214,7 +214,7 @@ fn orders_of_all_users_together_are_limited() {
 
 #[test]
 fn a_program_that_its_order_outlives_it_is_ended() {
-    // A program that reads no end of its input, and goes on without a caller.
+    // A program that does not notice the end of its input, and goes on without a caller.
     let ended = Arc::new(Ended::default());
     let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
     let pid = Pid::from_child(&child);
@@ -224,7 +224,7 @@ fn a_program_that_its_order_outlives_it_is_ended() {
     });
     assert_eq!(ended.wait(&mut child).unwrap().signal(), Some(15));
     follow.join().unwrap();
-    // One that has ended is sent nothing: its number may be another's by now.
+    // An ended program gets no signal: its number may already belong to another process.
     let mut child = Command::new("true").spawn().unwrap();
     let (other, pid) = (Arc::new(Ended::default()), Pid::from_child(&child));
     assert!(other.wait(&mut child).unwrap().success());
@@ -235,7 +235,7 @@ fn a_program_that_its_order_outlives_it_is_ended() {
     bystander.wait().unwrap();
 }
 
-/// A port where something else answers, with these lines one after the other.
+/// A port where another program answers, with these lines one after the other.
 fn answers(lines: Vec<Vec<u8>>) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
@@ -306,7 +306,7 @@ fn a_hook_waits_for_a_service_that_starts_again() {
     let request = HookRequest { landbridge_node_service: VERSION, user: 7, step: "step".into() };
     let never = crate::client::hook_within(Duration::ZERO, &path, &request, std::io::empty()).unwrap_err();
     assert!(never.to_string().contains("systemctl status"), "{never}");
-    // What a killed service leaves: a socket at which nobody listens.
+    // A killed service leaves a socket without a listener.
     drop(UnixListener::bind(&path).unwrap());
     let (begins, place) = (service(), path.clone());
     std::thread::spawn(move || {

@@ -1,4 +1,4 @@
-//! Changing a WAN while it runs: lines of text over a Unix socket.
+//! Changes a WAN while it runs, by lines of text over a Unix socket.
 //!
 //! ```text
 //! set a b delay=20ms rate=100mbit jitter=1ms loss=1% queue=1000000 down=true     both directions; any subset
@@ -30,7 +30,7 @@ pub fn socket_path() -> PathBuf {
 /// `up`, or `delay=…`, `jitter=…`, `rate=…`, `loss=…`, `queue=…`.
 ///
 /// # Errors
-/// [`LabError::NoSuchNode`] outside a lab; [`LabError::Options`] with the emulator's complaint.
+/// [`LabError::NoSuchNode`] outside a lab; [`LabError::Options`] with the emulator's error message.
 pub fn send(words: &[&str]) -> Result<String, LabError> {
     ask(&socket_path(), words)
 }
@@ -55,7 +55,7 @@ fn ask(path: &Path, words: &[&str]) -> Result<String, LabError> {
     request(path, line)
 }
 
-/// Pulls a gateway's cable to the WAN or puts it back.
+/// Unplugs a gateway's cable to the WAN or plugs it in again.
 pub(crate) fn plug(path: &Path, gateway: &str, plugged: bool) -> Result<(), LabError> {
     request(path, format!("cable {gateway} plugged={plugged}")).map(|_| ())
 }
@@ -80,7 +80,7 @@ fn request(path: &Path, mut line: String) -> Result<String, LabError> {
     }
 }
 
-/// Why a request is not carried out. The text is the answer.
+/// Reasons for refusing a request. The message is the answer to the client.
 #[derive(Debug, PartialEq, Error)]
 pub(super) enum RequestError {
     #[error("{0:?} is neither `report` nor `set SITE SITE KEY=VALUE…`")]

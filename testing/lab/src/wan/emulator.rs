@@ -1,4 +1,4 @@
-//! The process that is the WAN: packet sockets on one side of every gateway's cable, one thread, a heap of departures.
+//! The WAN process: a packet socket at the WAN end of every gateway's cable, one thread, a heap of departures.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -25,10 +25,10 @@ use crate::sys;
 
 /// Larger than any super-packet with its headers.
 const BUFFER: usize = 70_000;
-/// Packets read from one port before the others have their turn.
+/// The most packets read from one port before the other ports have their turn.
 const TURN: usize = 32;
 
-/// What the emulator connects.
+/// The emulator's plan: sites, ports and settings.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct WanPlan {
     pub sites: Vec<String>,
@@ -59,7 +59,7 @@ pub(crate) fn main() -> i32 {
         let report = emulator.report();
         let text = serde_json::to_string_pretty(&report).map_err(|e| LabError::setup("WAN report", e))?;
         std::fs::write(&emulator.plan.report, text).map_err(|e| LabError::setup("WAN report", e))?;
-        // The supervisor may already be gone; then nobody needs the report.
+        // The supervisor may already be gone; then the report is not needed.
         let _ = channel.send_json(Kind::Done, &report);
         Ok(())
     });
@@ -94,10 +94,10 @@ struct Emulator {
     plan: WanPlan,
     ports: Vec<Port>,
     macs: HashMap<[u8; 6], usize>,
-    /// Row by row: from site × to site.
+    /// Indexed by sending site × number of sites + receiving site.
     links: Vec<Link>,
     random: Random,
-    /// Due time, sequence (so that equals keep their order), slot in `flights`.
+    /// Due time, sequence (so that packets due at the same time keep their order), slot in `flights`.
     heap: BinaryHeap<Reverse<(u64, u64, usize)>>,
     flights: Vec<Option<Flight>>,
     free_slots: Vec<usize>,
@@ -137,7 +137,7 @@ impl Emulator {
         let place = || plan.control.display().to_string();
         let listener = UnixListener::bind(&plan.control).map_err(|e| LabError::setup(place(), e))?;
         listener.set_nonblocking(true).map_err(|e| LabError::setup(place(), e))?;
-        // A slack of 1 ns instead of 50 µs; real-time threads have none anyway. No kernel refuses this.
+        // A timer slack of 1 ns instead of 50 µs; real-time threads have none anyway. No kernel refuses this.
         let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
         let links = vec![Link::new(plan.settings); plan.sites.len() * plan.sites.len()];
         Ok(Emulator {
@@ -228,7 +228,7 @@ impl Emulator {
         for _ in 0..TURN {
             let length = match rustix::io::read(&self.ports[from].socket, &mut *scratch) {
                 Ok(length) => length,
-                // Nothing left, or the interface went down; poll reports when there is more.
+                // Nothing is left, or the interface went down; poll reports further packets.
                 Err(_) => return,
             };
             if !self.ports[from].plugged {
@@ -254,7 +254,7 @@ impl Emulator {
 
     fn forward(&mut self, from: usize, to: usize, packet: &[u8]) {
         let (source, target) = (self.plan.ports[from].site, self.plan.ports[to].site);
-        // Gateways of one site meet on their LAN.
+        // Gateways of one site reach each other over their LAN.
         if source == target {
             return;
         }
@@ -297,7 +297,7 @@ impl Emulator {
 
     fn accept(&mut self) {
         while let Ok((stream, _)) = self.listener.accept() {
-            // More than a few at once is a mistake of the caller, which sees a closed connection.
+            // More than eight clients at once is a mistake of the callers; further connections are closed.
             if self.clients.len() < 8 && stream.set_read_timeout(Some(Duration::from_millis(20))).is_ok() {
                 self.clients.push(BufReader::new(stream));
             }
@@ -312,7 +312,7 @@ impl Emulator {
                 continue;
             }
             let mut line = String::new();
-            // One request per connection, of one short line written at once.
+            // One request per connection: one short line, written at once.
             if client.read_line(&mut line).is_ok() && !line.is_empty() {
                 let answer = self.answer(&line);
                 let _ = client.get_mut().write_all(answer.as_bytes());

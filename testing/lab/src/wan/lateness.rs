@@ -1,4 +1,5 @@
-//! How late the emulator delivered. A benchmark whose 99th percentile exceeds a tenth of the delay should be rejected.
+//! The lateness of the emulator's deliveries. A benchmark whose 99th percentile exceeds a tenth of the delay should be
+//! rejected.
 
 use serde::{Deserialize, Serialize};
 

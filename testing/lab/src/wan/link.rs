@@ -1,4 +1,4 @@
-//! One direction between two sites: what happens to a packet, and when. Pure: time and randomness are passed in.
+//! One direction between two sites: decides if and when a packet is delivered. Pure: time and randomness are passed in.
 
 use std::time::Duration;
 
@@ -6,26 +6,26 @@ use serde::{Deserialize, Serialize};
 
 use crate::units::Rate;
 
-/// Packets in flight on a link without a rate are still limited.
+/// The most bytes in flight on a link, with or without a rate limit.
 const MOST_IN_FLIGHT: u64 = 256 << 20;
 
-/// How one direction between two sites behaves.
+/// The settings of one direction between two sites.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct LinkSettings {
     /// One-way delay after the last bit was sent.
     #[serde(rename = "delay_ns", with = "as_nanoseconds")]
     pub delay: Duration,
-    /// Uniform addition to the delay from 0 to this, without overtaking.
+    /// Random addition to the delay, uniform from 0 to this value, without overtaking.
     #[serde(rename = "jitter_ns", with = "as_nanoseconds")]
     pub jitter: Duration,
     /// Probability that a segment is lost, 0 ≤ loss < 1 (1 would be `down`).
     pub loss: f64,
-    /// Rate of the link in each direction; 0 is not limited.
+    /// Rate of this direction; 0 is not limited.
     #[serde(rename = "rate_bits_per_second")]
     pub rate: Rate,
-    /// Bytes that may wait; `None` lets the rate and delay decide.
+    /// The most bytes queued; `None` derives it from rate and delay.
     pub queue_bytes: Option<u64>,
-    /// Nothing passes.
+    /// True if nothing passes.
     pub down: bool,
 }
 
@@ -44,7 +44,7 @@ mod as_nanoseconds {
 }
 
 impl LinkSettings {
-    /// Bytes that may be queued.
+    /// The most bytes that may be queued.
     #[must_use]
     pub fn queue(&self) -> u64 {
         let longest = (2 * nanoseconds(self.delay)).max(20_000_000);
@@ -52,7 +52,7 @@ impl LinkSettings {
     }
 }
 
-/// What has passed and what has not. A segment is what a real wire would carry as one frame.
+/// Counts of the traffic offered, sent and lost. A segment is one frame on a real wire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Counters {
     /// Packets offered, super-packets counted once.
@@ -69,7 +69,7 @@ pub struct Counters {
     pub down_segments: u64,
 }
 
-/// The size of a packet as the wire would see it.
+/// The size of a packet on the wire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Size {
     pub segments: u32,
@@ -78,7 +78,7 @@ pub(crate) struct Size {
 
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// Deliver at this time (ns) the segments in these ranges; an empty list means all of them.
+    /// Deliver the segments in these ranges at this time (ns); an empty list means all segments.
     Deliver {
         due: u64,
         survivors: Vec<std::ops::Range<u32>>,
@@ -108,9 +108,9 @@ impl Random {
 pub(crate) struct Link {
     pub settings: LinkSettings,
     pub counters: Counters,
-    /// When the last bit accepted so far will have been sent.
+    /// Time at which the last bit accepted so far will have been sent.
     free_at: u64,
-    /// The latest arrival promised so far; nothing arrives before it.
+    /// The latest scheduled arrival so far; nothing arrives before it.
     last_due: u64,
     in_flight: u64,
 }
@@ -124,7 +124,7 @@ impl Link {
         Link { settings, counters: Counters::default(), free_at: 0, last_due: 0, in_flight: 0 }
     }
 
-    /// Takes a packet at time `now` (ns of any clock that does not go back).
+    /// Offers a packet to the link at time `now` (ns of any clock that does not go back).
     pub(super) fn offer(&mut self, now: u64, size: Size, random: &mut Random) -> Verdict {
         let settings = self.settings;
         let counters = &mut self.counters;
@@ -165,12 +165,13 @@ impl Link {
         Verdict::Deliver { due: self.last_due, survivors }
     }
 
-    /// A packet of this size has arrived.
+    /// Notes that a packet of this size has arrived.
     pub(super) fn delivered(&mut self, wire_bytes: u64) {
         self.in_flight = self.in_flight.saturating_sub(wire_bytes);
     }
 
-    /// Changes the settings. What is already in flight arrives as promised; a shorter delay lets nothing overtake it.
+    /// Changes the settings. Packets already in flight arrive as scheduled, and no later packet overtakes them even
+    /// with a shorter delay.
     pub(super) fn change(&mut self, settings: LinkSettings) {
         self.settings = settings;
     }

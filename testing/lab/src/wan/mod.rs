@@ -1,7 +1,7 @@
 //! The WAN emulator: delay, rate, jitter, loss and failure between every pair of sites.
 //!
-//! `link` decides what happens to a packet and when, in time that is passed in; `segment` cuts super-packets;
-//! `lateness` records how well the emulator met its own deadlines. None of these touches a socket or a clock.
+//! `link` decides if and when a packet is delivered, in time that is passed in; `segment` cuts super-packets;
+//! `lateness` records how well the emulator met its own deadlines. None of these three touches a socket or a clock.
 //! `emulator` is the process: packet sockets, one thread, a heap of departures. `control` is the socket through which
 //! settings change.
 

@@ -6,13 +6,14 @@ use super::link::{Counters, LinkSettings};
 /// The WAN emulator's report.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct WanReport {
-    /// Whether the emulator ran at real-time priority. Without it the lab is for functional tests, not for latencies.
+    /// True if the emulator ran at real-time priority. Without it the lab suits functional tests, not latency
+    /// measurements.
     pub realtime: bool,
-    /// Why it did not, in the system's words.
+    /// The system's error message if real-time priority was refused.
     pub realtime_refused: Option<String>,
     /// Seed of loss and jitter.
     pub seed: u64,
-    /// How late packets were delivered.
+    /// The lateness of deliveries.
     pub lateness: Lateness,
     /// Every direction between two sites.
     pub links: Vec<LinkReport>,
@@ -37,7 +38,7 @@ pub struct LinkReport {
     pub to: String,
     /// The settings at the end.
     pub settings: LinkSettings,
-    /// What passed and what did not.
+    /// The counts of delivered and lost traffic.
     pub counters: Counters,
 }
 

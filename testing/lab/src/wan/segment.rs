@@ -1,7 +1,7 @@
-//! Packets as a packet socket with `PACKET_VNET_HDR` gives them: a virtio network header of ten bytes, then Ethernet.
+//! Packets as read from a packet socket with `PACKET_VNET_HDR`: a virtio network header of ten bytes, then Ethernet.
 //!
-//! A sender's kernel hands over TCP super-packets that a real network card would cut into segments. This file sizes
-//! them as the wire would and cuts out runs of segments when some are lost. Pure.
+//! A sender's kernel hands over TCP super-packets that a real network card would cut into segments. This file computes
+//! their size on the wire, and cuts out the surviving runs of segments if some are lost. Pure.
 
 use std::ops::Range;
 
@@ -18,7 +18,7 @@ const TCP_FIN: u8 = 0x01;
 const TCP_PSH: u8 = 0x08;
 const TCP_CWR: u8 = 0x80;
 
-/// The first six and next six bytes of the Ethernet header: destination and source.
+/// The destination address: the first six bytes of the Ethernet header.
 pub(crate) fn destination(packet: &[u8]) -> Option<[u8; 6]> {
     packet.get(HEADER..HEADER + 6)?.try_into().ok()
 }
@@ -48,8 +48,8 @@ fn fold(mut sum: u32) -> u16 {
     sum as u16
 }
 
-/// The segments of `run` as a packet of their own, written to `out`. `None` if this is not a TCP/IPv4 super-packet,
-/// which can only be lost as a whole.
+/// Writes the segments of `run` to `out` as a packet of their own. Returns `None` if this is not a TCP/IPv4
+/// super-packet: other packets can only be lost whole.
 pub(crate) fn cut(packet: &[u8], run: Range<u32>, out: &mut Vec<u8>) -> Option<()> {
     if packet.len() < HEADER || packet[1] & !GSO_ECN != GSO_TCPV4 {
         return None;

@@ -1,4 +1,4 @@
-//! Shared by the tests of labs: the driver, `examples/lab.rs`, and scripts run in a lab.
+//! Support for the tests of labs: the driver, `examples/lab.rs`, and scripts that run in a lab.
 #![allow(clippy::unwrap_used, clippy::print_stdout, dead_code, reason = "each test program uses some of it")]
 
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ pub(crate) fn driver() -> PathBuf {
     path
 }
 
-/// Reports why a test that needs namespaces cannot run, if it cannot.
+/// True if a test that needs namespaces must be skipped; prints the reason.
 pub(crate) fn skip() -> bool {
     if Command::new("socat").arg("-V").output().is_err() {
         println!("skipped: socat, which stands in for a gateway, is not installed");
@@ -39,14 +39,15 @@ pub(crate) fn lab(flags: &[&str], script: &str) -> Output {
     command.output().unwrap()
 }
 
-/// The same, and it must succeed; returns what it printed.
+/// The same, but the script must succeed; returns its standard output.
 pub(crate) fn lab_ok(flags: &[&str], script: &str) -> String {
     let output = lab(flags, script);
     assert!(output.status.success(), "{}\n{}\n{}", output.status, text(&output.stdout), text(&output.stderr));
     text(&output.stdout)
 }
 
-/// A copy of the driver that an ordinary user may run, and the command line that becomes that user.
+/// The command line that runs a copy of the driver as the user nobody. Prints the reason and returns `None` if that is
+/// not possible.
 pub(crate) fn as_nobody(dir: &Path) -> Option<Command> {
     if Command::new("id").arg("-u").output().unwrap().stdout != b"0\n" {
         println!("skipped: becoming another user needs root (and then every other test ran without privileges)");

@@ -4,12 +4,13 @@ use super::Segment;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Receiver {
     next: u64,
-    /// Ranges beyond `next` that have arrived, ascending and apart.
+    /// Ranges beyond `next` that have arrived, ascending and separated by gaps.
     early: Vec<(u64, u64)>,
 }
 
 impl Receiver {
-    /// Bytes that have arrived in order: what to acknowledge, and what the application has.
+    /// The number of bytes that have arrived in order. The receiver acknowledges them, and the application has read
+    /// them.
     pub(crate) fn next(&self) -> u64 {
         self.next
     }

@@ -1,42 +1,42 @@
 use super::{Segment, TcpSettings};
 use crate::time::Time;
 
-/// Before the first round trip is measured (RFC 6298, 2.1).
+/// Timeout in seconds before the first round trip is measured (RFC 6298, 2.1).
 const FIRST_TIMEOUT: f64 = 1.0;
 const GREATEST_TIMEOUT: f64 = 60.0;
-/// Duplicate acknowledgements that mean a loss.
+/// The number of duplicate acknowledgements that signals a loss.
 const DUPLICATES: u32 = 3;
 
-/// The sending half of a connection: slow start, congestion avoidance, fast retransmit and recovery as NewReno has them
-/// (RFC 5681, RFC 6582), limited transmit (RFC 3042), timeouts with backoff (RFC 6298).
+/// The sending half of a connection: slow start, congestion avoidance, NewReno's fast retransmit and recovery (RFC
+/// 5681, RFC 6582), limited transmit (RFC 3042), timeouts with backoff (RFC 6298).
 ///
 /// Simplified: connections are open from the start and never close; timestamps measure the round trip of every
 /// acknowledged segment (RFC 7323); the receiver's window is constant; no SACK, no ECN, no Nagle, no delayed
-/// acknowledgements. The window grows only while it is what limits the sender.
+/// acknowledgements. The window grows only while it limits the sender.
 #[derive(Clone, Debug)]
 pub(crate) struct Sender {
     settings: TcpSettings,
-    /// First byte that is not acknowledged.
+    /// First unacknowledged byte.
     first: u64,
-    /// Next byte to send; lies behind `most` after a timeout.
+    /// Next byte to send; less than `most` after a timeout.
     next: u64,
     /// One beyond the last byte ever sent.
     most: u64,
     /// One beyond the last byte that the application has written.
     end: u64,
-    /// In bytes.
+    /// Congestion window in bytes.
     window: f64,
     threshold: f64,
     duplicates: u32,
-    /// Where a fast recovery ends.
+    /// The byte at which the current fast recovery ends.
     recovery: Option<u64>,
-    /// Whether a partial acknowledgement has come in this recovery.
+    /// True if a partial acknowledgement has arrived in this recovery.
     is_partial: bool,
-    /// What was sent before the last timeout. Acknowledgements of no more than that start no recovery: their
-    /// duplicates may stem from segments sent twice.
+    /// End of the bytes sent before the last timeout. Duplicate acknowledgements up to here start no recovery, because
+    /// segments sent twice may have caused them.
     ignored_below: Option<u64>,
     resends: bool,
-    /// Smoothed round trip and its deviation.
+    /// Smoothed round trip and its deviation, in seconds.
     round_trip: Option<(f64, f64)>,
     timeout: f64,
     deadline: Option<Time>,
@@ -69,12 +69,12 @@ impl Sender {
         }
     }
 
-    /// The application writes bytes; the socket's buffer takes any number.
+    /// Queues bytes written by the application; the socket's buffer is unlimited.
     pub(crate) fn write(&mut self, bytes: u64) {
         self.end = self.end.saturating_add(bytes);
     }
 
-    /// When [`Sender::timed_out`] is due.
+    /// The time at which to call [`Sender::timed_out`].
     pub(crate) fn deadline(&self) -> Option<Time> {
         self.deadline
     }
@@ -83,17 +83,17 @@ impl Sender {
         self.first
     }
 
-    /// Whether all that was written has been sent at least once.
+    /// True if all written bytes have been sent at least once.
     pub(crate) fn is_drained(&self) -> bool {
         self.most == self.end
     }
 
-    /// Timeouts, and segments sent again.
+    /// The numbers of timeouts and of retransmitted segments.
     pub(crate) fn losses(&self) -> (u64, u64) {
         (self.timeouts, self.retransmitted)
     }
 
-    /// The next segment to send now, if any. Call until there is none.
+    /// The next segment to send now. Call until it returns `None`.
     pub(crate) fn next_segment(&mut self, now: Time) -> Option<Segment> {
         if self.resends {
             self.resends = false;
@@ -119,7 +119,8 @@ impl Sender {
         Some(self.sent(segment, now))
     }
 
-    /// An acknowledgement arrives: all bytes before `to` have. `echo` is when the segment was sent that caused it.
+    /// Handles an acknowledgement of all bytes before `to`. `echo` is the time at which the segment that caused it was
+    /// sent.
     pub(crate) fn acknowledged(&mut self, to: u64, echo: Time, now: Time) {
         if to > self.first {
             self.advanced(to, echo, now);
@@ -128,10 +129,10 @@ impl Sender {
         }
     }
 
-    /// The deadline has passed.
+    /// Handles a retransmission timeout.
     pub(crate) fn timed_out(&mut self, now: Time) {
         self.timeouts += 1;
-        // During a recovery much of what is not acknowledged has arrived: half of it would overshoot again, and again.
+        // During a recovery many unacknowledged bytes have arrived. Half of all would overshoot again and again.
         self.threshold = if self.recovery.is_some() { self.threshold.min(self.halved()) } else { self.halved() };
         self.window = self.segment();
         self.next = self.first;
@@ -194,7 +195,7 @@ impl Sender {
         }
     }
 
-    /// Half of what is in flight, which becomes the threshold at a loss.
+    /// Half of the bytes in flight, the new threshold after a loss.
     fn halved(&self) -> f64 {
         ((self.most - self.first) as f64 / 2.0).max(2.0 * self.segment())
     }
@@ -220,7 +221,7 @@ impl Sender {
         segment
     }
 
-    /// The segment that starts at `start` and reaches no further than `end`.
+    /// The segment that starts at `start` and ends at `end` or earlier.
     fn cut(&self, start: u64, end: u64) -> Segment {
         Segment { start, bytes: (end - start).min(u64::from(self.settings.segment_bytes)) as u32 }
     }

@@ -34,7 +34,7 @@ fn third_duplicate_resends_and_halves() {
     let mut sender = started();
     sender.acknowledged(MSS, Time::ZERO, at(0.1));
     assert_eq!(all(&mut sender, at(0.1)), [10, 11]);
-    // Limited transmit: a new segment for each of the first two.
+    // Limited transmit: a new segment for each of the first two duplicates.
     for expected in [vec![12], vec![13], vec![1]] {
         sender.acknowledged(MSS, Time::ZERO, at(0.1));
         assert_eq!(all(&mut sender, at(0.1)), expected);
@@ -44,12 +44,12 @@ fn third_duplicate_resends_and_halves() {
         sender.acknowledged(MSS, Time::ZERO, at(0.11));
         assert!(all(&mut sender, at(0.11)).is_empty());
     }
-    // The rest of the first flight arrives: the window of 9.5 + 5 segments lets one more go.
+    // The rest of the first flight arrives: the window of 9.5 + 5 segments allows one more segment.
     for _ in 0..2 {
         sender.acknowledged(MSS, Time::ZERO, at(0.12));
     }
     assert_eq!(all(&mut sender, at(0.12)), [14]);
-    // A full acknowledgement ends the recovery at the threshold, at most one segment above what is in flight.
+    // A full acknowledgement ends the recovery at the threshold, at most one segment above the bytes in flight.
     sender.acknowledged(14 * MSS, at(0.1), at(0.2));
     assert_eq!(all(&mut sender, at(0.2)), [15]);
     assert_eq!(sender.losses(), (0, 1));
@@ -77,7 +77,7 @@ fn a_timeout_starts_again_from_the_first_hole_with_one_segment_and_backs_off() {
     assert_eq!(sender.deadline(), Some(at(3.0)));
     sender.timed_out(at(3.0));
     assert_eq!(sender.deadline(), Some(at(7.0)));
-    // The receiver had the rest: the acknowledgement jumps, and nothing else is sent twice.
+    // The receiver has the rest: the acknowledgement jumps, and nothing else is retransmitted.
     assert_eq!(all(&mut sender, at(3.0)), [0]);
     sender.acknowledged(10 * MSS, at(3.0), at(3.1));
     assert_eq!(all(&mut sender, at(3.1)), [10, 11]);

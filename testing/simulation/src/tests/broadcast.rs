@@ -24,7 +24,7 @@ fn star(rates: &[f64], delay: f64) -> (Network, Vec<NodeId>) {
     (Network::new(Arc::new(topology), 1), members)
 }
 
-/// TCP that sends everything at once: what remains is the network.
+/// TCP settings that send everything at once, so that only the network limits the rate.
 fn open() -> TcpSettings {
     TcpSettings { window_bytes: 1 << 30, initial_segments: 10_000, ..TcpSettings::default() }
 }
@@ -63,7 +63,8 @@ fn trees_over_a_star_take_what_the_closed_forms_say() {
 
 #[test]
 fn trees_that_share_a_message_carry_their_parts() {
-    // Each of three depth-2 trees carries a third over another first child: every cable carries the message once.
+    // Each of three trees of depth 2 carries a third over a different first child: every cable carries the message
+    // once.
     let segments = 300;
     let first = |child: usize| {
         let parent = (0..4).map(|node| if node == 0 { None } else { Some(if node == child { 0 } else { child }) });
@@ -80,7 +81,7 @@ fn trees_that_share_a_message_carry_their_parts() {
 
 #[test]
 fn the_first_copy_counts() {
-    // In the first tree member 2 is behind member 1, which is slow; in the second it is the other way round.
+    // In the first tree member 2 is below member 1, which is slow; in the second tree member 1 is below member 2.
     let (mut network, members) = star(&[100.0, 1.0, 100.0], 0.001);
     let slow = Schedule::Parts(vec![(tree(&[0, 1]), 100_000)]);
     let one = broadcast(&mut network.clone(), &members, &slow, Mode::Packet, open(), LIMIT).unwrap();
@@ -161,7 +162,7 @@ fn members_measure_what_is_there() {
             close(links.bandwidth[(from, to)], expected, 0.02);
         }
     }
-    // Too few members for a burst: the best of each one's pairs.
+    // Too few members for a burst: the best rate of each member's pairs counts.
     close(links.uplink[0], 10.0 * MEGABIT * payload, 0.01);
     close(links.uplink[3], 40.0 * MEGABIT * payload, 0.01);
     close(links.downlink[2], 5.0 * MEGABIT * payload, 0.01);
@@ -170,7 +171,7 @@ fn members_measure_what_is_there() {
 
 #[test]
 fn members_measure_what_they_send_and_receive_in_all() {
-    // No pair with member 0 is faster than 10 Mbit/s, all together are.
+    // No pair with member 0 is faster than 10 Mbit/s, but all together are.
     let mut rates = vec![10.0; 12];
     rates[0] = 50.0;
     let (mut network, members) = star(&rates, 0.01);

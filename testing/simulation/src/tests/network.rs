@@ -106,7 +106,7 @@ fn paths_take_the_least_delay_and_no_host_relays() {
     topology.join(routers[0], routers[1], fast).unwrap();
     topology.join(routers[1], routers[2], fast).unwrap();
     let host = topology.attach(routers[0], Cable::new(MEGABIT, 0.0)).unwrap();
-    // A shortcut through the host, which is not taken.
+    // A shortcut through the host, which no path may use.
     topology.join(host, routers[2], Cable::new(MEGABIT, 0.0)).unwrap();
     let lone = topology.add(Role::Stub);
     let mut network = Network::new(Arc::new(topology), 1);
@@ -155,7 +155,7 @@ fn tcp_under_loss_follows_the_square_root_law() {
         let cable = Cable { loss, queue_bytes: 10 << 20, ..Cable::new(1000.0 * MEGABIT, 0.025) };
         let (topology, a, b) = line(&[cable]);
         let rate = goodput(topology, (a, b), wide(), 20.0, 620.0);
-        // Acknowledgements are lost too, which costs little.
+        // Acknowledgements are lost too, but that costs little.
         close(rate, 1460.0 / 0.05 * 1.5_f64.sqrt() / loss.sqrt(), 0.2);
     }
 }
@@ -166,7 +166,7 @@ fn two_flows_share_a_link_fairly() {
     let mut network = Network::new(Arc::new(topology), 3);
     let mut connections = Vec::new();
     for (number, &(a, b)) in pairs.iter().enumerate() {
-        // The second starts when the first has the link.
+        // The second starts when the first one fills the link.
         network.run(Time::from_seconds(10.0 * number as f64 + 0.003));
         let connection = network.connect(a, b, wide(), false).unwrap();
         network.write(connection, u64::MAX);

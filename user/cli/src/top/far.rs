@@ -1,4 +1,4 @@
-//! `landbridge top` on a machine that is no site: a site polls its gateways, and the answers are drawn here.
+//! `landbridge top` on a machine that belongs to no site: a site polls its gateways, and the answers are drawn here.
 
 use std::io::IsTerminal;
 
@@ -15,7 +15,7 @@ use super::show;
 use crate::args::TopArgs;
 use crate::{carried, runtime};
 
-/// How many bytes of a site's answers may wait to be drawn.
+/// Maximum size of a site's answers that wait to be drawn, in bytes.
 const PIPE: usize = 1 << 20;
 
 /// Shows the view, and returns the exit code.
@@ -32,7 +32,7 @@ pub(super) fn top(args: &TopArgs, sites: &Sites, site: &Site) -> Result<i32> {
         let said = tokio::spawn(tail(Some(said)));
         let reading = async {
             let (mut seen, mut line) = (BufReader::new(seen), Vec::new());
-            // A longer line is no round, and ends the view.
+            // A longer line is not a valid round, and ends the view.
             while let Ok(1..) = (&mut seen).take(PIPE as u64).read_until(b'\n', &mut line).await {
                 let line = std::mem::take(&mut line);
                 if line.len() == PIPE && !line.ends_with(b"\n") {

@@ -1,6 +1,6 @@
-//! Figures for people: short, and of equal width for values of similar size.
+//! Formats figures: short, and of equal width for values of similar size.
 
-/// Shown where a value is unknown.
+/// Placeholder for an unknown value.
 pub(super) const NOTHING: &str = "–";
 
 /// Millions of bits per second.

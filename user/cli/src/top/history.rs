@@ -1,9 +1,9 @@
-//! What a trunk carried in the last minute, one value per round.
+//! Rates of a trunk in the last minute, one value per round.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// How long values are kept.
+/// Age limit of values.
 const MINUTE: Duration = Duration::from_secs(60);
 /// Maximum length of the line, in characters.
 const WIDTH: usize = 20;
@@ -38,8 +38,8 @@ impl History {
         self.push(value);
     }
 
-    /// A line of blocks that ends now; each stands for the highest value of its interval, its height relative to the
-    /// highest of all.
+    /// A line of blocks that ends at the present. Each block stands for the highest value of its interval, relative to
+    /// the highest value of all.
     pub(super) fn line(&self) -> String {
         let width = WIDTH.min(self.most);
         let highest = self.values.iter().copied().fold(0.0, f64::max);

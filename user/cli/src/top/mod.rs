@@ -1,4 +1,4 @@
-//! `landbridge top`: what the gateways of the user's own site are doing, live or as text.
+//! `landbridge top`: the activity of the gateways of the user's own site, live or as text.
 
 mod far;
 mod figures;
@@ -21,7 +21,7 @@ use self::tables::{Choice, Mood, tables};
 use crate::args::TopArgs;
 use crate::{carried, runtime, sites_file};
 
-/// How long the thread that reads keys takes to notice that it is no longer needed.
+/// Time until the thread that reads keys notices that it is no longer needed.
 const KEYS: Duration = Duration::from_millis(200);
 
 /// Shows the view, and returns the exit code.
@@ -43,7 +43,7 @@ pub(crate) fn top(args: &TopArgs) -> Result<i32> {
         match print(rounds, args).await {
             Ok(last) if last.answered() => Ok(0),
             Ok(last) => Err(anyhow!("no gateway of site {home} answers: {}; {}", last.problems(), repair)),
-            // The reader has closed the pipe, so there is nobody to print for.
+            // The reader has closed the pipe, so nothing can be printed.
             Err(error) if crate::output::is_closed(&error) => Ok(0),
             Err(error) => Err(error),
         }
@@ -107,14 +107,14 @@ async fn show(mut rounds: mpsc::Receiver<Round>, mut screen: Screen) -> Result<i
     }
 }
 
-/// The terminal while the live view has it; restored when this is dropped. A panic restores it before it is reported:
-/// the hook that [`ratatui::try_init`] sets does that.
+/// The terminal while the live view uses it; restored on drop. After a panic, the hook set by [`ratatui::try_init`]
+/// restores it before the report.
 struct WholeTerminal(DefaultTerminal);
 
 impl WholeTerminal {
     fn take() -> Result<WholeTerminal> {
         ratatui::try_init().map(WholeTerminal).map_err(|error| {
-            // Restore whatever was set up before the error.
+            // Restore the parts that were set up before the error.
             ratatui::restore();
             anyhow!("cannot draw on the terminal: {error}; `landbridge top --once` prints one table")
         })

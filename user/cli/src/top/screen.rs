@@ -1,4 +1,4 @@
-//! The live view: the last round, the user's choices, and how they are drawn. Knows no terminal.
+//! The live view: the last round, the user's choices, and their drawing. Independent of the terminal.
 
 use std::collections::HashMap;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What gateways show, as tables of text: the same for plain output and for the live view.
+//! The state of gateways as tables of text, both for plain output and for the live view.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -12,10 +12,10 @@ use wire::view::{JobView, LinkView, TrunkView};
 
 use super::figures::{NOTHING, bar, bytes, megabits, milliseconds, per_second, span};
 
-/// Characters of the bar of memory.
+/// Width of the memory bar, in characters.
 const BAR: usize = 10;
 
-/// A heading and the lines below it.
+/// A table with its heading.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Table {
     /// The heading.
@@ -50,7 +50,7 @@ pub(super) enum Mood {
     Bad,
 }
 
-/// What to show, and how.
+/// Options of the display.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Choice {
     /// Show links too.
@@ -59,7 +59,7 @@ pub(super) struct Choice {
     pub by_rate: bool,
 }
 
-/// Identifies a trunk: the own gateway, the other site, the gateway there.
+/// Identifies a trunk: the own gateway, the other site, and its gateway.
 pub(super) type TrunkName = (String, String, String);
 
 impl Table {
@@ -75,8 +75,8 @@ impl Table {
         self.rows.push(Row { cells, rest, mood: Mood::Bad });
     }
 
-    /// Its lines, without the title. `width`: the most characters of a line; columns that do not fit go below, with the
-    /// row's name before them.
+    /// The table's lines, without the title. `width`: maximum line length in characters; columns that do not fit follow
+    /// below, preceded by the row's name.
     pub(super) fn lines(&self, width: Option<usize>) -> Vec<(Mood, String)> {
         let widest = |at: usize| {
             let cells = self.rows.iter().filter_map(|row| row.cells.get(at)).map(|cell| cell.chars().count());
@@ -87,13 +87,13 @@ impl Table {
         blocks.iter().enumerate().flat_map(|(number, block)| self.block(block, &widths, number == 0)).collect()
     }
 
-    /// How many columns at the beginning name a row.
+    /// Number of leading columns that name a row.
     fn names(&self) -> usize {
         let is_name = |(title, _): &&(&str, Align)| ["from", "to", "gateway", "site", "job", "link"].contains(title);
         self.columns.iter().take_while(is_name).count().max(1)
     }
 
-    /// The lines of some columns. What stands for missing cells is in the first block.
+    /// The lines of some columns. The text for missing cells is in the first block.
     fn block(&self, columns: &[usize], widths: &[usize], first: bool) -> Vec<(Mood, String)> {
         let line = |cells: &[&str]| {
             let mut text = String::new();
@@ -117,12 +117,12 @@ impl Table {
     }
 }
 
-/// Columns in blocks that are no wider than `most`, where that is possible. Each begins with the first `names` columns.
+/// Groups columns into blocks no wider than `most`, if possible. Each block begins with the first `names` columns.
 fn blocks(widths: &[usize], names: usize, most: usize) -> Vec<Vec<usize>> {
     let mut blocks: Vec<Vec<usize>> = vec![Vec::new()];
     let mut used = 0;
     for (at, width) in widths.iter().enumerate() {
-        // A block with nothing but names shows nothing.
+        // A block of names only would show nothing.
         if used + width > most && blocks.last().is_some_and(|block| block.len() > names) {
             blocks.push((0..names).collect());
             used = widths[..names].iter().map(|width| width + 2).sum();
@@ -135,7 +135,7 @@ fn blocks(widths: &[usize], names: usize, most: usize) -> Vec<Vec<usize>> {
     blocks
 }
 
-/// All tables, most interesting first. `past` gives a trunk's recent history, if that column is shown.
+/// All tables, most important first. `past` returns a trunk's recent history, if that column is shown.
 pub(super) fn tables(round: &Round, choice: Choice, past: Option<&dyn Fn(&TrunkName) -> String>) -> Vec<Table> {
     let mut found = vec![gateways(round), sites(round), trunks(round, choice, past)];
     if choice.links {
@@ -152,7 +152,7 @@ fn views(round: &Round) -> impl Iterator<Item = (&Look, &View)> {
     round.gateways.iter().filter_map(|look| Some((look, look.view.as_deref()?)))
 }
 
-/// All trunks of all own gateways, with their rates if there are any.
+/// All trunks of all own gateways, with their rates if known.
 pub(super) fn trunk_rates(round: &Round) -> Vec<(TrunkName, &TrunkView, Option<&TrunkRates>)> {
     let mut found = Vec::new();
     for (look, view) in views(round) {
@@ -164,7 +164,7 @@ pub(super) fn trunk_rates(round: &Round) -> Vec<(TrunkName, &TrunkView, Option<&
     found
 }
 
-/// Both directions added.
+/// The sum of both directions.
 pub(super) fn both(out: Option<f64>, back: Option<f64>) -> Option<f64> {
     Some(out? + back?)
 }
@@ -212,7 +212,7 @@ fn gateways(round: &Round) -> Table {
     table
 }
 
-/// The sites that the first gateway knows, and the trunks to them from all gateways.
+/// The sites known to the first gateway, and the trunks to them from all gateways.
 fn sites(round: &Round) -> Table {
     use Align::{Left, Right};
     let columns = [("site", Left), ("gateways", Left), ("trunks", Left), ("out Mbit/s", Right), ("in Mbit/s", Right)];
@@ -319,7 +319,7 @@ fn links(round: &Round, choice: Choice) -> Table {
     table
 }
 
-/// What is known of the network between sites, if anything.
+/// The known figures of the network between sites, if there are any.
 fn pairs(round: &Round) -> Option<Table> {
     use Align::{Left, Right};
     let columns =
@@ -345,7 +345,7 @@ fn pairs(round: &Round) -> Option<Table> {
     (!table.rows.is_empty()).then_some(table)
 }
 
-/// A job at all own gateways together, because its frames are spread over them.
+/// A job summed over all own gateways, because its frames are spread over them.
 struct JobRow<'a> {
     view: &'a JobView,
     members: u32,

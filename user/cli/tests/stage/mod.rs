@@ -1,6 +1,7 @@
-//! Two sites on loopback with real gateways, in a temporary folder; commands with time limits; nothing left afterwards.
+//! Two sites on loopback with real gateways, in a temporary folder. Commands have time limits, and no process is left
+//! over.
 
-// Each test program uses its own part of it.
+// Each test program uses only a part of this module.
 #![allow(dead_code)]
 
 use std::fs::File;
@@ -9,20 +10,20 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-/// What marks all processes of a test: a variable of their environment.
+/// An environment variable that marks all processes of a test.
 const MARKER: &str = "LANDBRIDGE_STAGE";
 /// The soft limit of open files that gateways are started with.
 pub(crate) const OPEN_FILES: u64 = 500;
 
-/// The command, which answers signals as after a new login: a shell that runs these tests in the background has them
-/// ignored, and so would all that they start.
+/// The command with default signal handling, as after a new login: a shell that runs these tests in the background
+/// makes them and their children ignore some signals.
 pub(crate) fn landbridge() -> Command {
     let mut command = Command::new("env");
     command.args(["--default-signal=INT,QUIT,HUP", env!("CARGO_BIN_EXE_landbridge")]);
     command
 }
 
-/// Polls until `condition` gives something; panics after `limit`.
+/// Polls until `condition` returns a value; panics after `limit`.
 pub(crate) fn wait_for<T>(what: &str, limit: Duration, mut condition: impl FnMut() -> Option<T>) -> T {
     let end = Instant::now() + limit;
     loop {
@@ -34,7 +35,7 @@ pub(crate) fn wait_for<T>(what: &str, limit: Duration, mut condition: impl FnMut
     }
 }
 
-/// Sites `a` and `b` of nodes `n1` and `n2`, a gateway each.
+/// Sites `a` and `b`, each with nodes `n1` and `n2` and a gateway.
 pub(crate) struct Stage {
     pub folder: tempfile::TempDir,
     marker: String,
@@ -51,7 +52,7 @@ pub(crate) struct Running {
     began: Instant,
 }
 
-/// What a command did.
+/// Result of a command.
 #[derive(Debug)]
 pub(crate) struct Done {
     pub code: Option<i32>,
@@ -87,7 +88,7 @@ impl Running {
 }
 
 impl Stage {
-    /// With both gateways up.
+    /// A stage with both gateways running.
     pub(crate) fn new() -> Stage {
         let mut stage = Stage::without_gateways();
         stage.start_gateway("a");
@@ -128,7 +129,7 @@ impl Stage {
             env!("CARGO_BIN_EXE_landbridge"),
         ]);
         command.args(["gateway", "--site", site, "--sites"]).arg(self.path("sites.toml")).env(MARKER, &self.marker);
-        // Never loaded: nothing that is run here is MPI.
+        // The provider is never loaded, because no program here uses MPI.
         command.env("LANDBRIDGE_PROVIDER", "/bin/true");
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
         let child = command.spawn().expect("a gateway");
@@ -169,7 +170,7 @@ impl Stage {
         self.start(&words)
     }
 
-    /// Processes of this stage, gateways left out, whose words contain `word`.
+    /// Processes of this stage, except gateways, with `word` among their arguments.
     pub(crate) fn processes(&self, word: &str) -> Vec<i32> {
         let marker = format!("{MARKER}={}", self.marker);
         let gateways: Vec<i32> = self.gateways.iter().map(|child| child.id() as i32).collect();
@@ -190,7 +191,7 @@ impl Stage {
         found
     }
 
-    /// Waits until no process of the stage is left but gateways.
+    /// Waits until only gateways are left of the stage's processes.
     pub(crate) fn nothing_left(&self) {
         wait_for("everything to be gone", Duration::from_secs(5), || self.processes("").is_empty().then_some(()));
     }
@@ -219,8 +220,8 @@ impl Drop for Stage {
     }
 }
 
-/// A port that is free at the moment, another one at each call. It is below 32768, because Linux gives the ports from
-/// there on to outgoing connections, which might take it before it is used.
+/// A free port, a different one at each call. It is below 32768, because Linux uses higher ports for outgoing
+/// connections, which might take it first.
 fn free_port() -> u16 {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let begin = std::process::id();

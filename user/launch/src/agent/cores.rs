@@ -1,9 +1,9 @@
-//! Which cores each rank of a node may run on.
+//! The cores on which each rank of a node may run.
 //!
-//! Each rank gets an equal share of the cores, whole cores and neighbours where possible. Two ranks that wake each
-//! other then do not end up on one core while another is free (Linux in virtual machines often does that), and a rank's
-//! threads still have several cores. It is a share, not one core, so that two jobs on a node disturb each other no more
-//! than without binding.
+//! Each rank gets an equal share of the cores, whole and neighbouring cores where possible. Two ranks that wake each
+//! other then do not share a core while another one is idle (Linux in virtual machines often does that), and a rank's
+//! threads still have several cores. A share, instead of one core, keeps two jobs on a node from disturbing each other
+//! more than without binding.
 
 use std::path::Path;
 
@@ -15,7 +15,7 @@ use crate::environment::Environment;
 const VARIABLE: &str = "LANDBRIDGE_BIND";
 const TOPOLOGY: &str = "/sys/devices/system/cpu";
 
-/// Why ranks cannot be bound as the user wants.
+/// Reasons why ranks cannot be bound.
 #[derive(Debug, Error, PartialEq, Eq)]
 pub enum BindError {
     #[error(
@@ -28,8 +28,8 @@ pub enum BindError {
     TooFew { cores: usize, ranks: u32 },
 }
 
-/// The share of each of a node's ranks. `None`: they run wherever the system puts them, because the user wants that,
-/// there are fewer cores than ranks, or the system does not say which cores this process may use.
+/// The share of each rank of a node. `None`: the system places the ranks, because the user chose so, there are fewer
+/// cores than ranks, or the system does not report the cores of this process.
 ///
 /// # Errors
 /// [`BindError`].
@@ -40,7 +40,7 @@ pub fn shares(ranks: u32, environment: &Environment) -> Result<Option<Vec<CpuSet
         Some("none") => return Ok(None),
         Some(other) => return Err(BindError::Unknown(other.to_owned())),
     };
-    // This fails on machines with more cores than a set can hold, where cores are not scarce.
+    // This fails on machines with more cores than a set can hold. Cores are not scarce there.
     let Ok(allowed) = sched_getaffinity(None) else { return Ok(None) };
     let mut cores: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|core| allowed.is_set(*core)).collect();
     cores.sort_by_key(|core| neighbourhood(Path::new(TOPOLOGY), *core));
@@ -50,7 +50,7 @@ pub fn shares(ranks: u32, environment: &Environment) -> Result<Option<Vec<CpuSet
     Ok(split(&cores, ranks as usize))
 }
 
-/// One core each, with all its threads. `cores`: hardware threads, sorted by `place`.
+/// One whole core for each rank, with all its threads. `cores`: hardware threads, sorted by `place`.
 fn whole(cores: &[usize], place: impl Fn(usize) -> (u32, u32, usize), ranks: u32) -> Result<Vec<CpuSet>, BindError> {
     let same = |a: &usize, b: &usize| (place(*a).0, place(*a).1) == (place(*b).0, place(*b).1);
     let groups: Vec<&[usize]> = cores.chunk_by(same).collect();
@@ -78,8 +78,8 @@ fn split(cores: &[usize], ranks: usize) -> Option<Vec<CpuSet>> {
     Some((0..ranks).map(share).collect())
 }
 
-/// Package, core in the package, and number, so that sorting puts the threads of a core next to each other. If the
-/// system does not say which core a thread belongs to, it counts as a core of its own.
+/// Package, core in the package, and number of a hardware thread, so that sorting puts the threads of a core next to
+/// each other. A thread whose core the system does not report counts as a core of its own.
 fn neighbourhood(topology: &Path, core: usize) -> (u32, u32, usize) {
     let number = |what: &str| {
         let text = std::fs::read_to_string(topology.join(format!("cpu{core}/topology/{what}"))).ok()?;

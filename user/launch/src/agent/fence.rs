@@ -1,4 +1,4 @@
-//! The agent's part in fences: see [`crate::fence`].
+//! The agent's part in fences; see [`crate::fence`].
 
 use types::Identity;
 
@@ -8,7 +8,7 @@ use crate::group::{Group, first_agent};
 use crate::message::{Down, Entry, Up};
 
 impl Agent {
-    /// All ranks of this node that are in the fence's group have entered it.
+    /// All ranks of this node that belong to the fence's group have entered it.
     pub(super) fn fence(&mut self, fence: Fence, data: Vec<u8>) -> Result<(), AgentError> {
         if data.len() > MAX_DATA {
             return self.fence_failed(FenceError::TooLong { length: data.len() });
@@ -23,7 +23,7 @@ impl Agent {
         }
     }
 
-    /// All ranks in the fence's group on one node of this site, maybe this node, have entered it.
+    /// All ranks of a node of this site that belong to the fence's group have entered it. The node may be this one.
     pub(super) fn fence_below(&mut self, from: Identity, fence: Fence, data: &[u8]) -> Result<(), AgentError> {
         let here = self.order.site_id;
         if self.me != first_agent(here) || from.site != here {
@@ -43,7 +43,7 @@ impl Agent {
         }
     }
 
-    /// The whole group has entered the fence: passes its data on.
+    /// The whole group has entered the fence: passes the data to the agents that take part.
     pub(super) fn fence_out(&mut self, fence: &Fence, data: Vec<u8>, number: u32) -> Result<(), AgentError> {
         let agents = self.fence_agents(&fence.group);
         if self.me == first_agent(self.order.site_id) {
@@ -64,7 +64,7 @@ impl Agent {
         self.pmi_events(events)
     }
 
-    /// Whether the fence concerns no other site and not the launcher.
+    /// True if the fence needs neither another site nor the launcher.
     fn stays_here(&self, fence: &Fence) -> bool {
         let sites = self.prepared.as_ref().map(|prepared| fence.group.sites(&prepared.roster));
         fence.name.is_empty() && sites.is_some_and(|sites| sites == [self.order.site_id])
@@ -81,12 +81,12 @@ impl Agent {
     }
 }
 
-/// PMI-1's entries as the data of a fence.
+/// Encodes PMI-1's entries as the data of a fence.
 pub(super) fn write_entries(entries: &[Entry]) -> Vec<u8> {
     postcard::to_stdvec(entries).unwrap_or_default()
 }
 
-/// Decodes the entries of all nodes, one list after the other.
+/// Decodes the entries of all nodes: one list after the other.
 fn read_entries(mut data: &[u8]) -> Option<Vec<Entry>> {
     let mut entries = Vec::new();
     while !data.is_empty() {

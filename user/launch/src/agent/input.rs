@@ -1,4 +1,4 @@
-//! Standard input of a node's ranks, kept from the launcher's message until the ranks' pipes take it.
+//! Standard input of a node's ranks: queued from the launcher's message until the ranks' pipes take it.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use tokio::sync::mpsc;
 use super::rank::Feed;
 use crate::message::InputTo;
 
-/// One feed for each rank of the node that gets standard input.
+/// The feeds of the node's ranks that get standard input.
 #[derive(Debug, Default)]
 pub(super) struct Inputs(Vec<Input>);
 
@@ -22,7 +22,7 @@ struct Input {
 }
 
 impl Inputs {
-    /// `count` ranks, the first of them rank `first`.
+    /// The feeds of `count` ranks, of which the first is rank `first`.
     pub(super) fn new(to: InputTo, first: u32, count: u32) -> Inputs {
         let locals = (0..count).filter(|local| to.reaches(first + local));
         let inputs = locals.map(|local| {

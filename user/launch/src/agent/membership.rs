@@ -1,5 +1,5 @@
-//! An agent as a member of its job: its connections to the site's gateways, the messages it exchanges over them, and
-//! the events that end it from outside.
+//! An agent as a member of its job: its connections to the site's gateways, the messages that it exchanges over them,
+//! and the events that end it from outside.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -20,15 +20,15 @@ use super::AgentError;
 use super::prepare::Reach;
 use crate::order::Order;
 
-/// How long gateways may take to close connections after a goodbye.
+/// Time limit for gateways to close the connections after a goodbye.
 const GOODBYE: Duration = Duration::from_millis(500);
 
-/// What happened to the process that started an agent.
+/// The end of the lifeline to the process that started an agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lifeline {
-    /// It orders the agent to end.
+    /// The process orders the agent to end.
     Cut,
-    /// It is gone. If the site has other gateways, the job continues.
+    /// The process is gone. If the site has other gateways, the job continues.
     Torn,
 }
 
@@ -42,13 +42,13 @@ pub(crate) struct Membership {
     /// `None` after the lifeline has fired.
     lifeline: Option<oneshot::Receiver<Lifeline>>,
     terminate: Signal,
-    /// Caught and ignored: SIGHUP means that the process that started this agent is gone, but the job may continue
-    /// through other gateways. The lifeline says which.
+    /// Caught and ignored. SIGHUP means that the process that started this agent is gone, but the job may continue
+    /// through other gateways; the lifeline shows whether it does.
     _hangup: Signal,
 }
 
 impl Membership {
-    /// Connects to the gateways of the order. Also returns the addresses at which ranks reach them.
+    /// Connects to the gateways of the order. Also returns their addresses for ranks.
     ///
     /// # Errors
     /// No address of the first gateway answers, or signals cannot be caught.
@@ -79,11 +79,11 @@ impl Membership {
         Ok((Membership { job, connections, post, since, lifeline, terminate, _hangup: hangup }, reach))
     }
 
-    /// Sends what is due, then waits for the next frame, to be passed to [`Membership::take`]. `None`: something else
-    /// happened, and more may be due. Cancel-safe.
+    /// Sends all messages that are due, then waits for the next frame, which must be passed to [`Membership::take`].
+    /// `None`: another event happened, and more messages may be due. Cancel-safe.
     ///
     /// # Errors
-    /// The agent must end: its last gateway is lost, or the process that started it orders so or is gone.
+    /// The agent must end: its last gateway is lost, or the process that started it is gone or orders it to end.
     pub(crate) async fn next(&mut self) -> Result<Option<(Route, Frame)>, AgentError> {
         while let Some((route, header, payload)) = self.post.next_frame(self.now_ns()) {
             self.connections.send(usize::from(route.0), header, payload);
@@ -141,22 +141,23 @@ impl Membership {
     /// Queues a message; [`Membership::next`] sends it.
     ///
     /// # Errors
-    /// It is too long.
+    /// The message is too long.
     pub(crate) fn send(&mut self, to: Identity, message: &impl Serialize) -> Result<(), AgentError> {
         Ok(self.post.send(to, message)?)
     }
 
-    /// The launcher stops, or runs again. Where the gateway is a thread of the launcher, it stops with it.
+    /// The launcher stops or runs again. If the gateway is a thread of the launcher, it stops with it.
     pub(crate) fn stand_by(&mut self, stopped: bool) {
         self.connections.stand_by(stopped);
     }
 
-    /// Whether more may be produced for a correspondent.
+    /// True if more messages may be queued for a correspondent.
     pub(crate) fn has_room(&self, to: Identity) -> bool {
         self.post.has_room(to)
     }
 
-    /// Sends a goodbye to the gateways. What is still queued no longer matters: the launcher has let go of the job.
+    /// Sends a goodbye to the gateways. Messages still queued no longer matter, because the launcher has finished the
+    /// job.
     pub(crate) async fn leave(self) {
         self.connections.goodbye(self.job, GOODBYE).await;
     }
@@ -166,8 +167,8 @@ impl Membership {
     }
 }
 
-/// The addresses of the gateways that do not lead the job: of the family of `local`, by which the leading one was
-/// reached, if there is one. A gateway whose name does not resolve here is left out: the job runs without it.
+/// The addresses of the gateways that do not lead the job, preferably of the family of `local`, with which the leading
+/// one was reached. A gateway whose name does not resolve here is left out; the job runs without it.
 async fn resolved(gateways: &[GatewayAddress], local: IpAddr) -> Vec<GatewayAddress> {
     let mut found = Vec::new();
     for GatewayAddress { name, address } in gateways {
@@ -181,7 +182,7 @@ async fn resolved(gateways: &[GatewayAddress], local: IpAddr) -> Vec<GatewayAddr
     found
 }
 
-/// Connects to the first of the gateway's addresses that accepts; ranks then use the same one.
+/// Connects to the first address of the leading gateway that accepts. Ranks then use the same address.
 async fn connect(order: &Order, me: Identity) -> Result<(Client, GatewayAddress), AgentError> {
     let (name, lead) = match order.gateways.first() {
         Some(GatewayAddress { name, address }) => (name.as_str(), address.clone()),
@@ -197,7 +198,7 @@ async fn connect(order: &Order, me: Identity) -> Result<(Client, GatewayAddress)
         }
         Err(error) => error.into(),
     };
-    // One address may be that of another machine, or of another gateway.
+    // One of the addresses may belong to another machine or another gateway.
     let several = addresses.len() > 1;
     for address in addresses.into_iter().filter(|_| several) {
         let address = address.to_string();

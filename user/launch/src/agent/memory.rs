@@ -1,8 +1,8 @@
-//! The memory that a node's ranks share, made before they start and gone after they have ended.
+//! The memory that a node's ranks share. It is made before they start, and is gone after they have ended.
 //!
-//! Inside a node the region has no name. Ranks inherit it, or open it through this agent's entry in `/proc`, and it
-//! disappears with the last process that has it open, however that ends. A pool's region has a name, because nodes
-//! share no `/proc`. The site's first agent makes it, and the first agent or keeper of the site to end removes it.
+//! Within a node the region has no name. Ranks inherit it or open it through this agent's entry in `/proc`. It
+//! disappears with the last process that has it open, however that process ends. A pool's region has a name, because
+//! nodes share no `/proc`. The site's first agent makes it; the first agent or keeper of the site to end removes it.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -17,7 +17,7 @@ use crate::keeper;
 use crate::order::Order;
 
 const IN_NODE: &str = "/dev/shm";
-/// How long a pool's region may take to appear on another node after the launcher has been notified that it exists.
+/// Time limit for a pool's region to appear on another node after the launcher has been notified that it exists.
 const APPEARS: Duration = Duration::from_secs(3);
 
 /// The region that this node's ranks share.
@@ -25,7 +25,7 @@ const APPEARS: Duration = Duration::from_secs(3);
 pub struct Shared {
     /// Kept open for ranks that open it through this agent.
     region: Option<OpenRegion>,
-    /// Where ranks open it.
+    /// The path at which ranks open the region.
     path: PathBuf,
     named: bool,
     job: JobId,
@@ -39,8 +39,8 @@ impl std::fmt::Debug for OpenRegion {
     }
 }
 
-/// Makes the region that this node's ranks need, if they need one. A job without ranks, which only checks the site,
-/// tries this as well.
+/// Makes the region that this node's ranks need, if any. A job without ranks, which only checks the site, tries this as
+/// well.
 ///
 /// # Errors
 /// [`PoolError`].
@@ -63,7 +63,7 @@ pub fn share(order: &Order, roster: &Roster) -> Result<Option<Shared>, PoolError
             let ranks = roster.site(order.site_id).map_or(0, |site| site.size());
             let path = Region::name(folder, &order.site, order.job);
             if trying {
-                // Every node tries this, so each needs a name of its own.
+                // Every node tries this, so each one needs a name of its own.
                 let name = format!("{}-{}", order.site, order.node);
                 Region::named(folder, &name, shape(0, 1))?;
                 Region::remove(&Region::name(folder, &name, order.job));
@@ -91,22 +91,22 @@ fn check_folder(folder: &Path) -> Result<(), PoolError> {
 }
 
 impl Shared {
-    /// Where ranks open it.
+    /// The path at which ranks open the region.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// A descriptor for a rank to inherit, because a rank in a user namespace of its own may not open another
-    /// process's. `None`: the region has a name.
+    /// A descriptor that a rank inherits, because a rank in a user namespace of its own may not open another process's.
+    /// `None`: the region has a name.
     ///
     /// # Errors
-    /// Too many open files.
+    /// The process has too many open files.
     pub fn descriptor(&self) -> io::Result<Option<OwnedFd>> {
         let unnamed = self.region.as_ref().filter(|_| !self.named);
         unnamed.map(|OpenRegion(region)| region.file().try_clone().map(OwnedFd::from)).transpose()
     }
 
-    /// Checks that this node sees the region. Blocks for a few seconds at most, and not if all is well.
+    /// Checks that this node sees the region. Blocks only while the region is missing, and for a few seconds at most.
     ///
     /// # Errors
     /// [`PoolError`].

@@ -1,8 +1,8 @@
-//! The agent of a node: checks whether the program can run, runs the node's ranks, serves PMI-1 or PMIx to them, and
-//! ends them.
+//! The agent of a node: it checks that the node can run the program, runs the node's ranks, serves PMI-1 or PMIx to
+//! them, and ends them.
 //!
-//! It owns every process below it and nothing else. When it loses its last gateway, the launcher or its keeper, it ends
-//! all of them and itself; it never continues alone.
+//! It owns all processes below it and nothing else. When it loses its last gateway, the launcher or its keeper, it ends
+//! these processes and itself. It never continues alone.
 
 pub mod cores;
 mod fence;
@@ -53,14 +53,14 @@ use crate::program;
 use crate::signals;
 use member::PostError;
 
-/// How long ranks have between the first signal and SIGKILL.
+/// Time between the first signal to the ranks and SIGKILL.
 const GRACE: Duration = Duration::from_secs(1);
-/// How long after SIGKILL to wait for the remaining output to be taken.
+/// Time limit for the remaining output to be taken after SIGKILL.
 const DUMP_AFTER: Duration = Duration::from_millis(1500);
-/// Time limit for ending all processes.
+/// Time limit for ending all processes below the agent.
 const LIMIT: Duration = Duration::from_secs(3);
 
-/// Why an agent ended before its job did.
+/// Reasons why an agent ended before its job did.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum AgentError {
@@ -71,26 +71,26 @@ pub enum AgentError {
     /// The gateway's name does not resolve.
     #[error("gateway {address}: {source}")]
     Resolve {
-        /// As written in the sites file.
+        /// The address as written in the sites file.
         address: String,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// Not to be done for a user without a job.
+    /// The order is not allowed for a user without a job on this node.
     #[error("{0}")]
     NotHere(&'static str),
-    /// A correspondent broke the rules.
+    /// A correspondent violated the protocol.
     #[error(transparent)]
     Post(#[from] PostError),
     /// The provider is missing.
     #[error(transparent)]
     Provider(#[from] mpi::MpiError),
-    /// A message that is not valid now.
+    /// A message that is not allowed now.
     #[error("{from}: {problem}")]
     Message {
         /// The sender.
         from: Identity,
-        /// What is wrong with the message.
+        /// The violation.
         problem: &'static str,
     },
     /// The process that started the agent is gone.
@@ -99,22 +99,22 @@ pub enum AgentError {
     /// A system call failed.
     #[error("{what}: {source}")]
     System {
-        /// What it was for.
+        /// The purpose of the call.
         what: &'static str,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
 }
 
 /// Runs an agent until its job is over. `lifeline` fires (or is dropped) when the process that started the agent is
-/// gone. `folder` is for files of the node's ranks; it is made when needed and removed at the end. `runs`: what it may
-/// run.
+/// gone. `folder` is for files of the node's ranks; it is made when needed and removed at the end. `runs` limits the
+/// programs that the agent may run.
 ///
 /// Must run on the process's main thread, in a runtime of one thread, because ranks are killed when the thread that
 /// started them ends.
 ///
 /// # Errors
-/// [`AgentError`]; every process below this one has ended by then too.
+/// [`AgentError`]. Every process below this one has ended by then too.
 pub async fn run(
     order: Order,
     folder: Folder,
@@ -124,7 +124,7 @@ pub async fn run(
     let runs = if order.only_movers && runs == Runs::Anything { Runs::OwnMovers } else { runs };
     runs.check(&order).map_err(AgentError::NotHere)?;
     let result = match order.forward.clone() {
-        // A check while no gateway answers: that this program runs and has its provider is all it can show.
+        // A check without a gateway can only show that this program runs and finds its provider.
         _ if order.gateways.is_empty() => find_provider(),
         Some(allowed) => far::work(order, allowed, lifeline).await,
         None => work(order, folder.clone(), lifeline, runs).await,
@@ -134,7 +134,7 @@ pub async fn run(
     result
 }
 
-/// Whether the provider is on this node.
+/// Checks that the provider is on this node.
 fn find_provider() -> Result<(), AgentError> {
     let path = mpi::find_provider(&Environment::default());
     if path.is_file() { Ok(()) } else { Err(mpi::MpiError::NoProvider(path).into()) }
@@ -191,7 +191,7 @@ struct Agent {
     ranks: Vec<Running>,
     /// The ranks' standard input.
     inputs: Inputs,
-    /// The window that ranks get; `None`: no rank is waiting to start.
+    /// The window of the ranks. `None`: no rank is waiting to start.
     starting: Option<u32>,
     folder: Folder,
     /// Locks on the claims in `folder`.
@@ -201,10 +201,10 @@ struct Agent {
     pmix: Option<Pmix>,
     heard: mpsc::UnboundedReceiver<Heard>,
     hear: mpsc::UnboundedSender<Heard>,
-    /// Fences of the site's nodes, gathered by the site's first agent.
+    /// Fences of the site's nodes, collected by the site's first agent.
     fences: Fences<Identity>,
     reported_mpi: bool,
-    /// When to take the next step of ending: SIGKILL, then giving up on output.
+    /// Time of the next step of ending: SIGKILL, then dropping the output.
     deadline: Option<Instant>,
     killed: bool,
     dumping: bool,
@@ -343,7 +343,7 @@ impl Agent {
     fn prepare(&mut self, program: &Program, roster: &str, loaded: &[(OsString, OsString)]) -> Result<(), AgentError> {
         let answer = match prepare(&self.order, &self.reach, program, roster, loaded) {
             Err(error) => Up::Refused { reason: error.to_string() },
-            // Its service counts orders, and bounds what each may take.
+            // The node's service counts orders and limits the resources of each, so an order gets one mover.
             Ok(prepared) if self.runs == Runs::OnlyMovers && prepared.count > 1 => {
                 let (site, node, count) = (&self.order.site, &self.order.node, prepared.count);
                 Up::Refused {
@@ -358,7 +358,7 @@ impl Agent {
         self.report(&answer)
     }
 
-    /// Starts the server that ranks ask for their rank numbers and for each other.
+    /// Starts the PMI-1 or PMIx server from which ranks get their numbers and find each other.
     fn serve(&mut self, mut prepared: Prepared) -> Result<Up, PrepareError> {
         let notes = std::mem::take(&mut prepared.notes);
         let mapping = process_mapping(&prepared.roster);
@@ -386,7 +386,7 @@ impl Agent {
         Ok(Up::Ready { mpi, collectives, ipv6, notes })
     }
 
-    /// Ensures that what the ranks' MPI library puts into shared memory is removed, however the ranks end.
+    /// Ensures that the files that the ranks' MPI library puts into shared memory are removed, however the ranks end.
     fn own_shared_files(&mut self, prepared: &mut Prepared) {
         let claims = match prepared.mpi {
             Some(Family::Mpich) => mpi::mpich::shared_files(&space_name(self.order.job)),
@@ -395,7 +395,7 @@ impl Agent {
         };
         match self.folder.create(0..0, &claims) {
             Ok(locks) => self.locks = locks,
-            // The ranks can run without, and remove their files themselves when they end normally.
+            // The ranks run without this, and remove their files themselves when they end normally.
             Err(error) => return tracing::warn!(%error, "files left by killed ranks will not be removed"),
         }
         if prepared.mpi == Some(Family::Intel) {
@@ -420,8 +420,8 @@ impl Agent {
         Ok(())
     }
 
-    /// Starts the next rank, if one is waiting. Starting hundreds takes a busy machine seconds, and an agent that is
-    /// silent meanwhile is considered lost, so it starts one between any two other events.
+    /// Starts the next waiting rank. A busy machine needs seconds to start hundreds of ranks, and an agent that is
+    /// silent meanwhile counts as lost, so it starts one rank between any two other events.
     fn start_next(&mut self) -> Result<(), AgentError> {
         let (Some(window), Some(prepared)) = (self.starting, &self.prepared) else {
             self.starting = None;
@@ -460,7 +460,7 @@ impl Agent {
     fn rank_event(&mut self, event: Option<RankEvent>) -> Result<(), AgentError> {
         match event {
             None => Ok(()),
-            // It was ordered to end meanwhile.
+            // The agent was ordered to end meanwhile.
             Some(RankEvent::Modules { .. }) if self.ended || self.deadline.is_some() => Ok(()),
             Some(RankEvent::Modules { program, roster, loaded: Ok(loaded) }) => {
                 self.prepare(&program, &roster, &loaded)
@@ -487,12 +487,12 @@ impl Agent {
                 self.report(&Up::InputTaken { rank: self.rank_number(local), bytes })
             }
             Some(RankEvent::Exited { local, end }) => {
-                // Its last output is already queued, and must be reported before its end.
+                // The rank's last output is already queued, and must be reported before its end.
                 while let Ok(output) = self.outputs.try_recv() {
                     self.output(Some(output))?;
                 }
                 self.ranks[local].alive = false;
-                // Its last calls to libpmix are already queued, too.
+                // The rank's last calls to libpmix are already queued too.
                 while let Ok(heard) = self.heard.try_recv() {
                     self.heard(heard)?;
                 }
@@ -535,7 +535,7 @@ impl Agent {
         Ok(())
     }
 
-    /// A rank that uses PMI-1 has entered `MPI_Init`.
+    /// A rank that uses PMI-1 has called `MPI_Init`.
     fn initialised(&mut self, local: usize) -> Result<(), AgentError> {
         if self.prepared.as_ref().is_some_and(|prepared| prepared.mpi.is_none() && !prepared.uses_libfabric) {
             let part = self.prepared.as_ref().and_then(|prepared| prepared.part(local as u32));
@@ -582,7 +582,7 @@ impl Agent {
     }
 
     fn kill(&mut self, signal: i32) -> Result<(), AgentError> {
-        // Every rank gets the signal, and every rank's end is reported, so all must be started first.
+        // Every rank gets the signal, and every rank's end is reported, so all ranks must be started first.
         while self.starting.is_some() {
             self.start_next()?;
         }
@@ -596,7 +596,8 @@ impl Agent {
         self.check_ended()
     }
 
-    /// The deadline has passed: sends SIGKILL, or, if that was sent, stops waiting for output to be taken.
+    /// Handles the deadline: sends SIGKILL first; the next time, drops the output instead of waiting for it to be
+    /// taken.
     fn harden(&mut self) {
         if std::mem::replace(&mut self.killed, true) {
             self.dumping = true;

@@ -1,7 +1,7 @@
-//! An agent that runs nothing but movers: a node's service started it where the user has no job.
+//! An agent that runs only movers, because a node's service started it for a user without a job there.
 //!
-//! The user must not compute there, nor have any other program or library of the user's run. What the launcher sends
-//! is the user's, so all of it that could choose code is refused or left out.
+//! The user must not compute on the node, nor load any other program or library there. The launcher's messages come
+//! from the user, so everything in them that could choose code is refused or left out.
 
 use types::MOST_HARM;
 
@@ -9,35 +9,39 @@ use crate::message::{MpiChoice, Otherwise, Part, Program};
 use crate::order::Order;
 use crate::program::MOVER;
 
-/// Without [`MOST_HARM`]: only what is idle.
+/// Without [`MOST_HARM`]: only idle resources.
 const NONE: &str = "0";
 
-/// What an agent may run.
+/// The programs that an agent may run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Runs {
-    /// The user has a right to the node.
+    /// The user has a right to the node, so any program.
     Anything,
-    /// The user has none: a node behind other users' jobs.
+    /// Only movers: the node runs other users' jobs, and the user has no right to it.
     OnlyMovers,
-    /// The machine of the user's own gateway, which is not for programs.
+    /// Only movers: this is the machine of the user's own gateway, which is not for programs.
     OwnMovers,
 }
 
 impl Runs {
-    /// What is wrong with an order.
+    /// Checks an order.
+    ///
+    /// # Errors
+    /// The reason why the order is refused.
     pub(super) fn check(self, order: &Order) -> Result<(), &'static str> {
         match self {
             Runs::OnlyMovers if order.forward.is_some() => Err("an agent for movers forwards no ports"),
-            // A fabric's library would be of the user's choice.
+            // The user could choose the library of a fabric.
             Runs::OnlyMovers if order.fabric.is_some() => Err("an agent for movers uses no fabric"),
             Runs::OnlyMovers | Runs::OwnMovers | Runs::Anything => Ok(()),
         }
     }
 
-    /// The program as it may run here. The user's environment stays behind, because it can make any program load code.
+    /// Returns the program in the form in which it may run here. The user's environment is left out, because it can
+    /// make any program load code.
     ///
     /// # Errors
-    /// It is no mover; the reason is for the user.
+    /// The program is no mover; the error is the reason for the user.
     pub(super) fn admit(self, program: &Program) -> Result<Program, String> {
         self.admit_with(program, std::env::var(MOST_HARM).unwrap_or_else(|_| NONE.to_owned()))
     }

@@ -1,7 +1,7 @@
-//! The agent's PMIx server, for ranks of Open MPI: requests that wait for an answer from other nodes.
+//! The agent's PMIx server for ranks of Open MPI, and the requests that wait for an answer from other nodes.
 //!
-//! libpmix serves the ranks on its own thread. It passes on what needs other nodes: fences with ranks there, and what
-//! those ranks have published.
+//! libpmix serves the ranks on its own thread. It passes on the requests that need other nodes: fences with ranks
+//! there, and requests for data that those ranks have published.
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsString;
@@ -25,17 +25,17 @@ const MAX_NAME: usize = 4096;
 pub(super) enum Heard {
     /// A request of a rank of this node.
     Rank(Upcall),
-    /// What a rank of this node has published, requested by another agent.
+    /// Data that a rank of this node has published, requested by another agent.
     Published {
         asker: Identity,
-        /// The asker's number for the question.
+        /// The asker's number for this question.
         ticket: u32,
-        /// `None` if it has published nothing.
+        /// `None` if the rank has published nothing.
         data: Option<Vec<u8>>,
     },
 }
 
-/// Ranks of this node in a fence.
+/// The answer that libpmix expects once a fence is complete.
 #[derive(Debug)]
 enum Waiting {
     Plain(Answer),
@@ -53,12 +53,12 @@ pub(super) struct Pmix {
     fences: Vec<(Fence, Waiting)>,
     asks: HashMap<u32, Answer>,
     tickets: u32,
-    /// Open questions of other agents: asker, its ticket, the rank in question.
+    /// Open questions of other agents: the asker, its ticket and the rank.
     asked: Vec<(Identity, u32, u32)>,
 }
 
 impl Pmix {
-    /// Starts the server for the ranks of this node; `folder` is for its files and the ranks'.
+    /// Starts the server for the ranks of this node. `folder`: for the files of the server and of the ranks.
     pub(super) fn start(
         library: pmix::Library,
         job: JobId,
@@ -72,7 +72,7 @@ impl Pmix {
         // Two jobs must not have the same name: Open MPI names shared memory after it.
         let namespace = format!("landbridge-{job}");
         let sink = heard.clone();
-        // The receiver is gone once the agent ends.
+        // The receiver is gone once the agent has ended.
         let deliver = move |upcall| drop(sink.send(Heard::Rank(upcall)));
         let server = pmix::Server::start(library, Options { namespace: &namespace, host, folder }, deliver)?;
         server.register(Job { nodes: &nodes, programs: &prepared.programs, here, folder })?;
@@ -89,12 +89,12 @@ impl Pmix {
         })
     }
 
-    /// The variables by which a rank of this node finds the server.
+    /// The variables with which a rank of this node finds the server.
     pub(super) fn admit(&self, local: u32) -> Result<Vec<(OsString, OsString)>, PmixError> {
         self.server.admit(self.first + local)
     }
 
-    /// How far a rank of this node has come with MPI.
+    /// The MPI state of a rank of this node.
     pub(super) fn state(&self, local: usize) -> MpiState {
         self.states.get(local).copied().unwrap_or_default()
     }
@@ -123,7 +123,7 @@ impl Pmix {
         Some(group).filter(|group| group.is_valid(self.size))
     }
 
-    /// The answer to a question of this node.
+    /// Handles the answer to a question of this node.
     pub(super) fn told(&mut self, ticket: u32, data: Option<Vec<u8>>) {
         if let Some(answer) = self.asks.remove(&ticket) {
             answer.give(data);
@@ -139,7 +139,7 @@ impl Agent {
             Heard::Published { asker, ticket, data } => {
                 let before = pmix.asked.len();
                 pmix.asked.retain(|(who, number, _)| (*who, *number) != (asker, ticket));
-                // Otherwise it was answered when its rank ended.
+                // Without an open question, it was answered when its rank ended.
                 if pmix.asked.len() < before { self.report(&Up::ModexTell { asker, ticket, data }) } else { Ok(()) }
             }
             Heard::Rank(upcall) => self.upcall(upcall),
@@ -191,11 +191,12 @@ impl Agent {
         }
     }
 
-    /// A rank of another node wants what a rank of this node publishes, perhaps before it has done so.
+    /// Handles a question of another node about data that a rank of this node publishes. The rank may not have
+    /// published it yet.
     pub(super) fn modex_asked(&mut self, asker: Identity, ticket: u32, rank: u32) -> Result<(), AgentError> {
         let (first, count) = self.prepared.as_ref().map_or((0, 0), |prepared| (prepared.first.0, prepared.count));
         let local = rank.wrapping_sub(first);
-        // A rank that has not been started yet will be.
+        // The rank may not have been started yet.
         let starts = self.starting.is_some() && local < count;
         let alive = self.ranks.get(local as usize).map_or(starts, |rank| rank.alive);
         let asked = match self.pmix.as_mut().filter(|_| alive) {
@@ -215,7 +216,7 @@ impl Agent {
         if asked { Ok(()) } else { self.report(&Up::ModexTell { asker, ticket, data: None }) }
     }
 
-    /// A rank of this node has ended; it will publish nothing more.
+    /// Answers the open questions about a rank of this node that has ended: it will publish nothing more.
     pub(super) fn modex_ended(&mut self, rank: u32) -> Result<(), AgentError> {
         let Some(pmix) = self.pmix.as_mut() else { return Ok(()) };
         let (over, left) = std::mem::take(&mut pmix.asked).into_iter().partition(|(_, _, about)| *about == rank);
@@ -243,9 +244,9 @@ fn names_refused(rank: u32) -> Up {
     Up::Note { rank, text: text.into() }
 }
 
-/// All nodes of the job, with unique names even if two sites have a node of the same name. By the names each server
-/// knows its own ranks, and Open MPI which ranks share memory. As in host names, only the part before the first dot
-/// counts.
+/// All nodes of the job. Their names are unique, even if two sites have a node of the same name. From the names each
+/// server knows its own ranks, and Open MPI knows which ranks share memory. As in host names, only the part before the
+/// first dot counts.
 fn nodes(roster: &Roster) -> Vec<Node> {
     let schemes: [fn(&str, &str, usize) -> String; 3] = [
         |_, node, _| node.to_owned(),

@@ -1,4 +1,4 @@
-//! Checks, before anything runs, that this node can run its ranks.
+//! Checks that this node can run its ranks before anything runs.
 
 use std::ffi::{OsStr, OsString};
 use std::net::IpAddr;
@@ -27,7 +27,7 @@ use crate::mpi::{self, MpiError};
 use crate::order::Order;
 use crate::program::{self, ProgramError};
 
-/// Why a node cannot run its ranks.
+/// Reasons why a node cannot run its ranks.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum PrepareError {
@@ -37,7 +37,7 @@ pub enum PrepareError {
     #[error("{problem}{also}{advice}")]
     NotHere {
         problem: ProgramError,
-        /// Where else the node looked.
+        /// The other places where the node looked.
         also: String,
         /// The launcher's advice.
         advice: String,
@@ -49,7 +49,7 @@ pub enum PrepareError {
     /// Open MPI's ranks need libpmix to start.
     #[error(transparent)]
     Pmix(#[from] pmix::PmixError),
-    /// Programs that cannot be in the same job.
+    /// The programs cannot be in the same job.
     #[error(
         "program {first} uses {first_mpi}, and {other} uses {other_mpi}: all programs of a job need the same MPI library; \
          where it cannot be recognised, name it with --mpi"
@@ -73,7 +73,7 @@ pub enum PrepareError {
     Address(IpAddr),
 }
 
-/// Everything needed to start the ranks of this node.
+/// Everything that the node needs to start its ranks.
 #[derive(Debug)]
 pub struct Prepared {
     /// The programs of this node's ranks.
@@ -82,13 +82,13 @@ pub struct Prepared {
     pub programs: Vec<Range<u32>>,
     /// The recognised MPI.
     pub mpi: Option<Family>,
-    /// Whether the programs use libfabric without an MPI.
+    /// True if the programs use libfabric without an MPI.
     pub uses_libfabric: bool,
     /// The job's ranks.
     pub roster: Roster,
     /// First rank of this node.
     pub first: Rank,
-    /// How many ranks the node has.
+    /// The number of ranks on the node.
     pub count: u32,
     /// Index of this node among the job's nodes, in the order of ranks.
     pub index: usize,
@@ -96,29 +96,29 @@ pub struct Prepared {
     pub pmix: Option<pmix::Library>,
     /// The memory that the node's ranks share.
     pub shared: Option<Shared>,
-    /// Where the node's ranks listen.
+    /// The address at which the node's ranks listen.
     pub address: IpAddr,
     /// The cores of each rank, if ranks are bound.
     pub cores: Option<Vec<CpuSet>>,
-    /// How late the ranks' timers may be, in nanoseconds. `None`: the system's default.
+    /// Timer slack of the ranks, in nanoseconds. `None`: the system's default.
     pub timer_slack: Option<NonZeroU64>,
-    /// The beginning of a line by which the ranks' provider reports why a rank will fail.
+    /// The beginning of the line with which the ranks' provider reports why a rank will fail.
     pub place: String,
-    /// For the user.
+    /// Notes for the user.
     pub notes: Vec<String>,
-    /// Which ranks get standard input.
+    /// The ranks that get standard input.
     pub input: InputTo,
     pub raw: bool,
-    /// The job's secret. Not in the ranks' environment, which every process they start would inherit.
+    /// The job's secret. It is not in the ranks' environment, because every process that they start would inherit it.
     pub secret: Secret,
 }
 
 /// A program that this node can run.
 #[derive(Debug)]
 pub struct PreparedPart {
-    /// Ranks of this node that run it, by their numbers on the node.
+    /// The node's ranks that run this program, by their numbers on the node.
     pub local: Range<u32>,
-    /// The file to run; `None` when the job runs none.
+    /// The file to run; `None` if the job runs no program.
     pub path: Option<PathBuf>,
     /// The program's name as the user wrote it, and its arguments.
     pub words: Vec<OsString>,
@@ -128,12 +128,12 @@ pub struct PreparedPart {
     mpi: Option<Family>,
     uses_libfabric: bool,
     pmix: Option<pmix::Library>,
-    /// Which collective operations can be ours.
+    /// The collective operations that the layer can take over.
     collectives: Coverage,
     provider: PathBuf,
 }
 
-/// How a rank finds the server that gives it its rank.
+/// The server that gives a rank its number.
 #[derive(Clone, Debug)]
 pub enum Start {
     /// A PMI-1 server, on this file descriptor.
@@ -142,19 +142,19 @@ pub enum Start {
     Pmix(Vec<(OsString, OsString)>),
 }
 
-/// What the agent learned from connecting to its gateway.
+/// The addresses that the agent found when it connected to its gateway.
 #[derive(Clone, Debug)]
 pub struct Reach {
-    /// The site's gateways with their `ip:port`. The first leads the job and always exists.
+    /// The site's gateways with their `ip:port`. The first one leads the job and always exists.
     pub gateways: Vec<GatewayAddress>,
     /// This node's address on the connection to the first.
     pub local: IpAddr,
 }
 
-/// Checks everything that the node's ranks need.
+/// Checks everything that the node needs for its ranks.
 ///
 /// # Errors
-/// [`PrepareError`], for the user.
+/// [`PrepareError`], as a message for the user.
 pub fn prepare(
     order: &Order,
     reach: &Reach,
@@ -177,7 +177,7 @@ pub fn prepare(
     for (part, ranks) in program.parts.iter().zip(&programs) {
         let on_node = |rank: u32| rank.clamp(first.0, first.0 + count) - first.0;
         let local = on_node(ranks.start)..on_node(ranks.end);
-        // A node without ranks checks whatever could be run there.
+        // A node without ranks checks all programs, because any of them could run there.
         if local.is_empty() && count > 0 {
             continue;
         }
@@ -187,7 +187,7 @@ pub fn prepare(
         }
         parts.push(prepared);
     }
-    // `sites check` makes jobs without ranks, to check everything that a job could need.
+    // `sites check` opens jobs without ranks, to check everything that a job could need.
     if count == 0 {
         let provider = mpi::find_provider(parts.first().map_or(&environment, |part| &part.environment));
         if !provider.is_file() {
@@ -212,7 +212,7 @@ pub fn prepare(
             if let Some(family) = mpi {
                 mpi::share_cores(family, environment);
             }
-            // A rank without a core has not posted its receives yet. Eager messages would then be copied twice; a
+            // A rank without a core has not posted its receives yet. An eager message would then be copied twice, so a
             // rendezvous costs less.
             environment.set_default("LANDBRIDGE_EAGER_MEMORY", "8KiB");
         }
@@ -249,7 +249,7 @@ pub fn prepare(
     })
 }
 
-/// Checks one of the programs. `environment`: that of the user and of the modules.
+/// Checks one of the programs. `environment`: the environment of the user and of the modules.
 fn prepare_part(
     part: &Part,
     choice: MpiChoice,
@@ -299,7 +299,7 @@ fn prepare_part(
         }
         path = Some(found);
     }
-    // Several programs often cause the same note.
+    // Several programs often cause the same note, so it is kept once.
     for note in told {
         if !notes.contains(&note) {
             notes.push(note);
@@ -308,7 +308,7 @@ fn prepare_part(
     Ok(PreparedPart { local, path, words, directory, environment, mpi, uses_libfabric, pmix, collectives, provider })
 }
 
-/// All programs of a node need the same MPI library; the launcher compares nodes.
+/// Checks that all programs of this node use the same MPI library. The launcher compares the nodes.
 fn same_mpi(first: &PreparedPart, other: &PreparedPart) -> Result<(), PrepareError> {
     if (first.mpi, first.uses_libfabric) == (other.mpi, other.uses_libfabric) {
         return Ok(());
@@ -328,7 +328,7 @@ fn same_mpi(first: &PreparedPart, other: &PreparedPart) -> Result<(), PrepareErr
     })
 }
 
-/// A path on this node: below the user's home here, or as it was typed if only that path exists.
+/// A path on this node: below the user's home here, or the typed path if only that one exists.
 fn here(environment: &Environment, path: &[u8], typed: Option<&[u8]>, notes: &mut Vec<String>) -> PathBuf {
     let own = expand(path, environment.get("HOME"));
     let typed = typed.map(|typed| PathBuf::from(OsStr::from_bytes(typed)));
@@ -341,7 +341,7 @@ fn here(environment: &Environment, path: &[u8], typed: Option<&[u8]>, notes: &mu
     }
 }
 
-/// An argument with a path below the user's home, as [`here`] finds it.
+/// An argument that contains a path below the user's home; replaces the path as [`here`] does.
 fn argument(environment: &Environment, word: &OsStr, typed: &[u8], notes: &mut Vec<String>) -> OsString {
     let (Some(at), Some(typed_at)) = (path_in(word.as_bytes()), path_in(typed)) else { return word.to_owned() };
     let (option, path) = word.as_bytes().split_at(at);
@@ -351,7 +351,7 @@ fn argument(environment: &Environment, word: &OsStr, typed: &[u8], notes: &mut V
     word
 }
 
-/// Adds to a problem where else the node looked, and what to do.
+/// Adds the other places where the node looked, and the launcher's advice, to a problem.
 fn not_here(problem: ProgramError, otherwise: &Otherwise) -> PrepareError {
     let (typed, advice) = match &problem {
         ProgramError::Directory(_) => (&otherwise.directory, &otherwise.directory_advice),
@@ -365,7 +365,7 @@ fn not_here(problem: ProgramError, otherwise: &Otherwise) -> PrepareError {
     PrepareError::NotHere { problem, also, advice: advice.clone() }
 }
 
-/// Sets the variables that describe the job to all ranks of the node.
+/// Sets the variables that describe the job, for all ranks of the node.
 fn describe(environment: &mut Environment, order: &Order, reach: &Reach, roster: &Roster, address: IpAddr) {
     environment.set("LANDBRIDGE_JOB", order.job.to_string());
     environment.set("LANDBRIDGE_ROSTER", roster.to_string());
@@ -381,31 +381,31 @@ fn describe(environment: &mut Environment, order: &Order, reach: &Reach, roster:
     environment.set("LANDBRIDGE_SIZE", roster.size().to_string());
 }
 
-/// Where the node's ranks listen.
+/// The address at which the node's ranks listen.
 fn listen_at(order: &Order, reach: &Reach) -> Result<IpAddr, PrepareError> {
     let address = order.node_address.unwrap_or(reach.local).to_canonical();
     if is_link_local(address) { Err(PrepareError::Address(address)) } else { Ok(address) }
 }
 
 impl Prepared {
-    /// Which collective operations can be ours: those that every program of this node allows. A node without ranks
-    /// allows all.
+    /// The collective operations that the layer can take over: those that every program of this node allows. A node
+    /// without ranks allows all.
     pub fn collectives(&self) -> Coverage {
         let parts = self.parts.iter().filter(|_| self.count > 0).map(|part| part.collectives);
         parts.min().unwrap_or(Coverage::Large)
     }
 
-    /// Whether ranks of this node listen at an IPv6 address.
+    /// True if ranks of this node listen at an IPv6 address.
     pub fn ipv6(&self) -> bool {
         self.count > 0 && self.address.is_ipv6()
     }
 
-    /// Gives the addresses of the ranks room for IPv6, because a node of the job needs it.
+    /// Makes the ranks' addresses long enough for IPv6, because a node of the job has an IPv6 address.
     pub fn make_room_for_ipv6(&mut self) {
         self.parts.iter_mut().for_each(|part| part.environment.set("LANDBRIDGE_IPV6", "1"));
     }
 
-    /// Makes the ranks use ours as far as every node of the job allows.
+    /// Makes the ranks leave collective operations to the layer, as far as every node of the job allows.
     pub fn cover(&mut self, collectives: Coverage) {
         for part in &mut self.parts {
             layer::preload(collectives, &mut part.environment, &part.provider);
@@ -417,7 +417,7 @@ impl Prepared {
         self.parts.iter().find(|part| part.local.contains(&local))
     }
 
-    /// The number of each rank's program (`MPI_APPNUM`), for the ranks of this node in their order.
+    /// The number of each rank's program (`MPI_APPNUM`), for the ranks of this node in order.
     pub fn program_numbers(&self) -> Vec<u32> {
         let number = |rank| self.programs.iter().position(|ranks| ranks.contains(&rank)).unwrap_or(0) as u32;
         (self.first.0..self.first.0 + self.count).map(number).collect()

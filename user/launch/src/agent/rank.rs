@@ -1,4 +1,4 @@
-//! A rank's process: its output in lines, PMI bytes in both directions, and its end.
+//! A rank's process: its output in lines, its PMI bytes in both directions, and its end.
 
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -28,38 +28,38 @@ use crate::message::{End, Program, Stream};
 use crate::modules::ModulesError;
 use crate::processes::signal_group;
 
-/// After a rank's end, output that stays silent this long counts as finished, even if another process holds it open.
+/// Silence after a rank's end that counts as the end of its output, even if another process holds the pipe open.
 const SILENCE: Duration = Duration::from_millis(500);
-/// A line that has begun and goes on no sooner is passed on as it is: a question, or how far something is.
+/// Pause after which an unfinished line is passed on: it may be a question or a progress indicator.
 const PAUSE: Duration = Duration::from_millis(50);
-/// How much output is read after a rank's end. More than a pipe holds comes from a process that the rank left behind.
+/// Most output that is read after a rank's end. More than a pipe holds comes from a process that the rank left behind.
 const LATE_OUTPUT: usize = 1 << 20;
-/// How long the PMI connection may stay open after a rank's end.
+/// Time limit for the PMI connection to close after a rank's end.
 const PMI_LINGER: Duration = Duration::from_millis(300);
-/// Most replies that wait for a rank to read them.
+/// Most replies queued for a rank.
 const REPLIES: usize = 64;
 
-/// What happens to a rank, or before ranks start.
+/// An event of a rank, or of the preparation of ranks.
 #[derive(Debug)]
 pub(super) enum RankEvent {
     /// Loading the program's modules has ended.
     Modules {
         program: Box<Program>,
         roster: String,
-        /// The variables that the modules have changed.
+        /// The variables that the modules changed.
         loaded: Result<Vec<(OsString, OsString)>, ModulesError>,
     },
     /// The rank's provider lacks something. `local`, here and below: the rank's number on the node.
     Trouble { local: usize, reason: String },
-    /// The rank sent this to its PMI server.
+    /// The rank sent these bytes to its PMI server.
     Pmi { local: usize, bytes: Vec<u8> },
-    /// The rank's pipe has taken bytes of standard input, or (`None`) takes no more.
+    /// The rank's pipe has taken bytes of standard input. `None`: it takes no more.
     Input { local: usize, bytes: Option<u32> },
-    /// The rank's process has ended, its output is read and its process group is dead.
+    /// The rank's process has ended, its output has been read, and its process group is dead.
     Exited { local: usize, end: End },
 }
 
-/// Output of a rank: whole lines, unless it paused within one.
+/// Output of a rank: whole lines, or an unfinished line after a pause.
 #[derive(Debug)]
 pub(super) struct Output {
     /// The rank's number on the node.
@@ -68,7 +68,8 @@ pub(super) struct Output {
     pub bytes: Vec<u8>,
 }
 
-/// Channels from ranks to the agent. Output has its own small channel: when the agent does not take it, the rank waits.
+/// Channels from ranks to the agent. Output has a small channel of its own, so a rank waits when the agent does not
+/// take its output.
 #[derive(Clone, Debug)]
 pub(super) struct Sinks {
     pub events: mpsc::Sender<RankEvent>,
@@ -89,7 +90,7 @@ pub(super) struct RankHandle {
 }
 
 impl RankHandle {
-    /// Answers the rank's PMI client.
+    /// Sends a reply to the rank's PMI client.
     ///
     /// # Errors
     /// The rank does not read its replies.
@@ -101,11 +102,11 @@ impl RankHandle {
     }
 }
 
-/// Standard input for a rank. The launcher's credit bounds what is queued here.
+/// Standard input for a rank. The launcher's credit bounds the queued bytes.
 pub(super) type Feed = mpsc::UnboundedReceiver<Arc<[u8]>>;
 
-/// Starts a rank and the tasks that serve it. `input`: its standard input, which is empty without it. `pmix`: the
-/// variables by which it finds its PMIx server; without them it gets a PMI-1 connection.
+/// Starts a rank and the tasks that serve it. `input`: its standard input; `None` means an empty one. `pmix`: the
+/// variables with which it finds its PMIx server; without them it gets a PMI-1 connection.
 ///
 /// # Errors
 /// The system's error.
@@ -159,8 +160,8 @@ pub(super) fn start(
     Ok(RankHandle { pid, replies })
 }
 
-/// The job's secret in a file without a name. The provider reads and closes it, so processes that the rank starts later
-/// do not have it.
+/// The job's secret in a file without a name. The provider reads and closes the file, so processes that the rank starts
+/// later do not have it.
 fn sealed(secret: &Secret) -> io::Result<OwnedFd> {
     let file = memfd_create("landbridge", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     let mut file = std::fs::File::from(file);
@@ -202,7 +203,7 @@ async fn watch_over(
     let _ = events.send(RankEvent::Exited { local, end }).await;
 }
 
-/// Writes standard input into a rank's pipe as the rank reads it. Dropping the sender ends the input.
+/// Writes standard input into a rank's pipe as fast as the rank reads it. Dropping the sender ends the input.
 async fn feed(mut pipe: ChildStdin, mut input: Feed, local: usize, events: mpsc::Sender<RankEvent>) {
     while let Some(bytes) = input.recv().await {
         // The write fails once the rank has closed its standard input.
@@ -213,9 +214,9 @@ async fn feed(mut pipe: ChildStdin, mut input: Feed, local: usize, events: mpsc:
     }
 }
 
-/// Passes a rank's output on in whole lines, except where it pauses. `raw`: as it comes. `place`: the beginning of a
-/// line by which the rank's provider reports on this stream why the rank will fail. MPI libraries print their own
-/// messages after it.
+/// Passes a rank's output on in whole lines; an unfinished line only after a pause. `raw`: passes all bytes on at once.
+/// `place`: the beginning of the line with which the rank's provider reports on this stream why the rank will fail. MPI
+/// libraries print their own messages after it.
 async fn forward(
     mut pipe: impl AsyncRead + Unpin,
     local: usize,
@@ -232,7 +233,7 @@ async fn forward(
             let _ = exited.wait_for(|exited| *exited).await;
             sleep(SILENCE).await;
         };
-        // `None`: it paused within a line.
+        // `None`: the rank paused within a line.
         let count = tokio::select! {
             biased;
             read = pipe.read(&mut buffer) => Some(read.unwrap_or(0)),
@@ -262,7 +263,7 @@ async fn forward(
     }
 }
 
-/// Why a rank will fail, if its provider reports that by this line: see `rank/provider/src/log.rs`.
+/// The reason why a rank will fail, if this line is its provider's report of it; see `rank/provider/src/log.rs`.
 fn trouble(line: &[u8], place: &str) -> Option<String> {
     let line = line.strip_prefix(b"landbridge [")?;
     let (process, text) = std::str::from_utf8(line).ok()?.split_once("]: ")?;

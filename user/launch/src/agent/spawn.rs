@@ -1,4 +1,4 @@
-//! The only part of this crate that needs `unsafe`: what a rank's process does between fork and exec.
+//! The steps of a rank's process between fork and exec: the only part of this crate that needs `unsafe`.
 #![allow(unsafe_code)]
 
 use std::ffi::OsString;
@@ -17,15 +17,15 @@ use crate::environment::Environment;
 
 /// Limits of a rank's process.
 pub(super) struct Limits {
-    /// `None`: all cores of the agent.
+    /// `None`: all cores that the agent may use.
     pub cores: Option<CpuSet>,
     pub open_files: Rlimit,
-    /// In nanoseconds; `None`: the agent's.
+    /// Timer slack in nanoseconds; `None`: the agent's own.
     pub timer_slack: Option<NonZeroU64>,
 }
 
-/// Starts a rank in a process group of its own. It inherits the descriptors `inherited` and no others, and is killed
-/// when this thread ends.
+/// Starts a rank in a process group of its own. The rank inherits the descriptors `inherited` and no others, and is
+/// killed when this thread ends.
 ///
 /// # Errors
 /// The system's error.
@@ -57,7 +57,7 @@ pub(super) fn spawn(
             set_current_timer_slack(limits.timer_slack)?;
         }
         set_parent_process_death_signal(Some(Signal::KILL))?;
-        // The agent may have died before the call above, and then nothing would kill this process.
+        // The agent may have died before the call above; then nothing would kill this process.
         if getppid() != Some(agent) {
             return Err(io::Error::from_raw_os_error(rustix::io::Errno::SRCH.raw_os_error()));
         }

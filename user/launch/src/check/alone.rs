@@ -1,5 +1,5 @@
-//! Checks that work while no gateway of the own site answers: other sites' gateways, as this machine dials them, and
-//! the own site's nodes, through the starter that its gateway would use.
+//! Checks that work without a gateway of the own site: dialling other sites' gateways from this machine, and starting
+//! agents on the own site's nodes with the starter that its gateway would use.
 
 use std::io;
 use std::time::Duration;
@@ -36,8 +36,8 @@ pub(super) async fn check(sites: &Sites, own: &Site) -> Vec<Finding> {
     dialled.into_iter().flatten().chain(nodes).collect()
 }
 
-/// Connects to another site's gateway, if this machine can dial it. Without a route there, as on a node of a private
-/// network, there is no finding: only the own gateway's machine could tell.
+/// Connects to another site's gateway, if this machine can dial it. Without a route, as on a node of a private network,
+/// there is no finding: only a check from the own gateway's machine would be conclusive.
 async fn dial(site: &Site, gateway: &Gateway) -> Option<Finding> {
     let address = gateway.advertise.as_ref().filter(|_| gateway.ssh.is_none())?;
     let connected = timeout(DIAL, dial::dial(address)).await;
@@ -53,7 +53,7 @@ async fn dial(site: &Site, gateway: &Gateway) -> Option<Finding> {
     Some(Finding::new(&site.name, format!("gateway {}", gateway.name), result))
 }
 
-/// Asks the batch system of this machine whether it would grant nodes; makes no job.
+/// Asks the batch system of this machine whether it would grant nodes. Makes no job.
 async fn would_give(starter: &dyn AgentStarter, site: &str) -> Result<String, CheckError> {
     let ask =
         NodeAsk { ranks: 0, per_node: None, wait_s: AGENTS.as_secs() as u32, held: None, elsewhere: 0, beyond_home: 0 };
@@ -75,13 +75,13 @@ async fn would_give(starter: &dyn AgentStarter, site: &str) -> Result<String, Ch
     let answer = timeout(2 * AGENTS, answer).await;
     asked.release();
     let end = async { while !matches!(asked.news().await, AllocationNews::Ended(_)) {} };
-    // Anything not given back by then ends with this process.
+    // A job that is not given back by then ends with this process.
     let _ = timeout(Duration::from_secs(2), end).await;
     let (what, log, seconds) = ("no answer from the batch system", "its own log", 2 * AGENTS.as_secs());
     answer.unwrap_or(Err(CheckError::Silent { what, seconds, log })).map(|()| state)
 }
 
-/// Starts an agent on every node. It ends at once, because its order names no gateway.
+/// Starts an agent on every node. The agent ends at once, because its order names no gateway.
 async fn start_all(starter: &dyn AgentStarter, own: &Site) -> Vec<Finding> {
     let end = Instant::now() + AGENTS;
     let started = own.nodes.iter().enumerate().map(|(index, node)| async move {

@@ -1,5 +1,5 @@
-//! Checks of sites whose nodes come from a batch system: whether it would grant nodes, and, on request, a job that
-//! proves it.
+//! Checks of sites whose nodes come from a batch system: asks it whether it would grant nodes or, on request, proves it
+//! with a job.
 
 use std::time::Duration;
 
@@ -16,10 +16,10 @@ use crate::tailor::Typed;
 
 /// Time limit for a job's agent to start and reply, once the job has its node.
 const IN_JOB: Duration = Duration::from_secs(60);
-/// How much later than its own time limit a site's reply may arrive.
+/// Time after a site's time limit in which its reply may still arrive.
 const GRACE: Duration = Duration::from_secs(10);
 
-/// Asks all these sites at once.
+/// Checks all these sites at once. `job`: makes a job at each site, which may wait this long; `None`: only asks.
 pub(super) async fn check(
     sites: &Sites,
     home: &str,
@@ -36,7 +36,7 @@ pub(super) async fn check(
             async move {
                 let state = |text: &str| drop(sender.send((site.name.clone(), text.to_owned())));
                 match job {
-                    // No job is made at a site with PBS.
+                    // No job can be made at a site with PBS.
                     Some(wait) if !matches!(site.starter, Starter::Pbs(_)) => {
                         run_job(sites, home, &site.name, typed, wait, state).await
                     }
@@ -58,7 +58,7 @@ pub(super) async fn check(
     }
 }
 
-/// The results of all futures, in their order.
+/// The results of all futures, in order.
 pub(super) async fn all<F: Future>(futures: impl Iterator<Item = F>) -> Vec<F::Output> {
     let mut waiting: Vec<_> = futures.map(|future| (Box::pin(future), None)).collect();
     std::future::poll_fn(|context| {
@@ -75,7 +75,7 @@ pub(super) async fn all<F: Future>(futures: impl Iterator<Item = F>) -> Vec<F::O
     waiting.into_iter().filter_map(|(_, result)| result).collect()
 }
 
-/// Asks a site's batch system whether it would grant nodes; makes no job.
+/// Asks a site's batch system whether it would grant nodes. Makes no job.
 async fn would_give(sites: &Sites, home: &str, site: &str) -> Result<String, CheckError> {
     let mut connection = Connection::new(sites, home).await?;
     connection.ask(site, ask(0, AGENTS)).await?;
@@ -85,7 +85,7 @@ async fn would_give(sites: &Sites, home: &str, site: &str) -> Result<String, Che
     granted.map(|_| state)
 }
 
-/// Makes a job for one rank, starts an agent in it, checks provider and program there, and gives the job back.
+/// Makes a job for one rank, checks provider and program there with an agent, and gives the job back.
 async fn run_job(
     sites: &Sites,
     home: &str,
@@ -128,7 +128,7 @@ fn names(nodes: &[AllocatedNode]) -> String {
     nodes.iter().map(|node| node.name.as_str()).collect::<Vec<_>>().join(", ")
 }
 
-/// The roster of a job without ranks on these nodes. The launcher's site must be in it.
+/// The roster of a job without ranks on these nodes. It contains the launcher's site, as every roster must.
 fn roster(home: &str, site: &str, nodes: &[AllocatedNode]) -> Result<Roster, types::roster::RosterError> {
     let named = nodes.iter().map(|node| NodeRoster { name: node.name.clone(), ranks: 0 }).collect();
     let own = (home != site).then(|| SiteRoster { name: home.to_owned(), nodes: Vec::new() });
@@ -140,7 +140,7 @@ fn ask(ranks: u32, wait: Duration) -> NodeAsk {
     NodeAsk { ranks, per_node: None, wait_s, held: None, elsewhere: 0, beyond_home: 0 }
 }
 
-/// Waits for a site's nodes and returns them. `state` is called with each state of the queue.
+/// Waits for a site's nodes and returns them. Calls `state` with each state of the queue.
 async fn granted(
     connection: &mut Connection,
     site: &str,
@@ -165,13 +165,13 @@ async fn granted(
     answer.unwrap_or(Err(CheckError::Silent { what, seconds: limit.as_secs(), log }))
 }
 
-/// The command that sets an option that Slurm requires of every job.
+/// The command that sets the missing option, if Slurm refused the job because it requires that option.
 pub(super) fn nodes_advice(site: &str, reason: &str) -> String {
     if !reason.contains("salloc") {
         return String::new();
     }
     let reason = reason.to_lowercase();
-    // salloc's command line is in backquotes; its reply follows.
+    // The reason has salloc's command line in backquotes, followed by Slurm's reply.
     let answer = reason.rsplit('`').next().unwrap_or_default();
     let key = [
         ("qos", "qos=NAME"),
@@ -179,7 +179,7 @@ pub(super) fn nodes_advice(site: &str, reason: &str) -> String {
         ("account", "account=NAME"),
         ("time limit", "time=TIME"),
     ];
-    // Slurm's "account or account/partition combination" is about accounts.
+    // Slurm's "account or account/partition combination" also names a partition, but it is about accounts.
     let key = match answer.contains("invalid account") {
         true => Some("account=NAME"),
         false => key.into_iter().find(|(word, _)| answer.contains(word)).map(|(_, setting)| setting),

@@ -1,4 +1,4 @@
-//! Checks of every node by an agent: whether it starts, reaches its gateway, loads the provider and finds the program.
+//! Checks of every node by an agent: it starts, reaches its gateway, loads the provider and finds the program.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::launcher::{SessionError, Sites};
 use crate::message::{Down, Program, Up};
 use crate::tailor::Typed;
 
-/// Starts an agent on every node in a job without ranks, and asks it for provider and program.
+/// Starts an agent on every node in a job without ranks. The agent checks provider and program.
 pub(super) async fn check(sites: &Sites, home: &str, linked: &[String], typed: &Typed) -> Vec<Finding> {
     let reached = sites.file.sites.iter().filter(|site| linked.contains(&site.name));
     let rostered = reached.map(|site| SiteRoster {
@@ -27,7 +27,7 @@ pub(super) async fn check(sites: &Sites, home: &str, linked: &[String], typed: &
     ask_in(Connection::new(sites, home).await, sites, home, &roster, typed, AGENTS).await
 }
 
-/// Opens a job over this connection, and asks an agent on each of its nodes for provider and program. Every node gets a
+/// Opens a job over this connection. An agent on each of its nodes checks provider and program. Every node gets a
 /// finding.
 pub(super) async fn ask_in(
     connection: Result<Connection, SessionError>,
@@ -90,7 +90,7 @@ async fn ask(
     }
     session.flush();
     session.close();
-    // The gateways end what is left. Waiting for them keeps the next job from meeting this one.
+    // The gateways end the remaining agents. Waiting for them keeps the next job from meeting this one.
     let closing = async {
         let mut left = roster.sites().len();
         while left > 0 {

@@ -1,9 +1,10 @@
-//! One side of a coupling, outside its processes: a helper that holds the site's key, so that no rank does.
+//! One side of a coupling, run by a helper beside the side's processes. The helper holds the site's key, so that no
+//! rank does.
 //!
-//! The side's first process starts it and talks to it in lines of JSON ([`types::coupling`]). The helper posts its
-//! side at the coupling's site. When both sides are there, the one with the lower number opens a job for them, of which
-//! all their processes are ranks and which has no agents, and offers it to the other. The coupling lasts as long as
-//! both helpers do; each ends with its process.
+//! The side's first process starts the helper and exchanges lines of JSON with it ([`types::coupling`]). The helper
+//! posts its side at the coupling's site. When both sides are there, the one with the lower number opens a job without
+//! agents, in which all processes of both sides are ranks, and offers it to the other side. The coupling lasts as long
+//! as both helpers do; each helper ends with its process.
 
 pub mod side;
 
@@ -29,21 +30,21 @@ use crate::launcher::own_gateways::OwnGateways;
 use crate::launcher::session::{Connection, Incoming, Session};
 use crate::launcher::{SessionError, Sites};
 
-/// How long the other side may be gone from a board that knew it, as when its gateway is restarted.
+/// Time for which the other side may be missing from a board that knew it, for example while its gateway is restarted.
 const ABSENT: Duration = Duration::from_secs(4);
-/// How long it may be missing from a board that has just been restarted: until several of its messages would have come.
+/// Time for which it may be missing from a board that has just been restarted: long enough for several of its messages.
 const UNKNOWN: Duration = Duration::from_secs(12);
 /// Time limit for opening the job at all sites, on a machine that is not overloaded.
 const OPEN: Duration = Duration::from_secs(10);
-/// Time limit for gateways to close it.
+/// Time limit for gateways to close the job.
 const CLOSE: Duration = Duration::from_secs(2);
-/// How long a lost gateway is dialled again.
+/// Time for which a lost gateway is dialled again.
 const RETURN: Duration = Duration::from_secs(8);
 const AGAIN: Duration = Duration::from_millis(200);
-/// The longest line of the process in bytes.
+/// The longest line from the process, in bytes.
 const LONGEST: usize = 64 << 20;
 
-/// What to couple.
+/// A request to join a coupling.
 #[derive(Clone, Debug)]
 pub struct Request {
     pub sites: Sites,
@@ -52,7 +53,7 @@ pub struct Request {
     pub coupling: Coupling,
 }
 
-/// Why there is no coupling, or no longer one.
+/// Reasons why a coupling fails or ends.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum CouplingError {
@@ -62,7 +63,7 @@ pub enum CouplingError {
     Refused(String),
     #[error("the other side, {home}: {source}")]
     Other { home: String, source: SideError },
-    /// A trusted site has posted a side in another's name.
+    /// A trusted site has posted a side in the name of another site.
     #[error(
         "site {home} has posted the other side of {coupling}, which says that it is of site {said}: ask the \
          administrators of site {home}, or take another name"
@@ -82,10 +83,10 @@ pub enum CouplingError {
     Input(String),
 }
 
-/// Couples until one side ends it. `say` passes lines to the process.
+/// Runs the coupling until one side ends it. `say` passes lines to the process.
 ///
 /// # Errors
-/// Why the coupling ended, unless the process ended it.
+/// The reason why the coupling ended, unless the process ended it.
 pub async fn run<R: AsyncBufRead + Unpin>(
     request: Request,
     input: R,
@@ -144,36 +145,36 @@ async fn next<R: AsyncBufRead + Unpin>(input: &mut Lines<R>) -> Result<Option<To
     }
 }
 
-/// This side at the coupling's site.
+/// This side at the board of the coupling's site.
 struct Board<'a> {
     request: &'a Request,
-    /// `None`: the connection is lost and dialled again.
+    /// `None`: the connection is lost and is being dialled again.
     client: Option<Client>,
     side: u64,
     about: About,
 }
 
-/// What is known of the other side.
+/// The state of the pair of sides.
 #[derive(Default)]
 struct Pair {
     other: Option<(u64, About)>,
-    /// The other side's number and the job, once it exists.
+    /// The other side's number, once both sides are in a job.
     coupled: Option<u64>,
     opened: Option<Opened>,
-    /// Since when the other side of a job is not posted.
+    /// Time since which the other side of a job has not been posted.
     absent: Option<Instant>,
-    /// This side had to post itself again, and no board has named the other side since.
+    /// True if this side had to post itself again and no board has named the other side since.
     unknown: bool,
-    /// Who the other side is at each gateway at which this one is posted, and when that was last heard.
+    /// For each gateway at which this side is posted: the other side there, and the time of that report.
     boards: HashMap<String, (Option<u64>, Instant)>,
 }
 
 impl Pair {
-    /// A gateway says who is posted there.
+    /// A gateway reports the other side that is posted there.
     fn seen(&mut self, board: String, other: Option<u64>) {
         let now = Instant::now();
         self.boards.insert(board, (other, now));
-        // A gateway that is lost says nothing more.
+        // A lost gateway sends no more reports, so its last one expires.
         self.boards.retain(|_, (_, heard)| now - *heard < Duration::from_secs(SILENCE_S));
         let there = |coupled| self.boards.values().any(|(other, _)| *other == Some(coupled));
         match self.coupled {
@@ -182,7 +183,7 @@ impl Pair {
         }
     }
 
-    /// When the other side counts as gone, unless a board names it.
+    /// Time at which the other side counts as gone, unless a board names it before.
     fn gone(&self) -> Option<Instant> {
         Some(self.absent? + if self.unknown { UNKNOWN } else { ABSENT })
     }
@@ -278,21 +279,21 @@ impl Board<'_> {
         }
     }
 
-    /// The other side is posted, perhaps anew.
+    /// The other side is posted, perhaps not for the first time.
     async fn meets(
         &mut self,
         Posted { side, home, about }: Posted,
         pair: &mut Pair,
         say: &mut impl FnMut(Said) -> Result<(), CouplingError>,
     ) -> Result<(), CouplingError> {
-        // Another one has taken its place.
+        // A third side has replaced the other one.
         if pair.coupled.is_some_and(|before| before != side) {
             let other = pair.other.as_ref().map(|(_, about)| about.summary()).unwrap_or_default();
             return Err(CouplingError::Left { other, reason: "another has taken its place".into() });
         }
         let about = read_other(home, &about, &self.request.coupling)?;
         if let Some(reason) = &about.ended {
-            // Before there is a job, it does not concern this side.
+            // Without a job, the other side's end does not concern this one.
             if pair.coupled.is_some() || pair.opened.is_some() {
                 return Err(CouplingError::Left { other: about.summary(), reason: printable(reason) });
             }
@@ -336,18 +337,18 @@ impl Board<'_> {
         self.send(CouplingMessage::Post { coupling, side, about }).await
     }
 
-    /// A message to the gateway; if the connection is lost, it is posted again on the next.
+    /// Sends a message to the gateway. If the connection is lost, this side is posted again on the next one.
     async fn send(&mut self, message: CouplingMessage) -> Result<(), CouplingError> {
         let Some(client) = &mut self.client else { return Ok(()) };
         match client.send_control(NOBODY, message).await {
             Ok(()) => Ok(()),
             Err(ClientError::Wire { source, .. }) => Err(CouplingError::Refused(source.to_string())),
-            // Its reading half says so too.
+            // The connection's receiving half reports the loss too.
             Err(_) => Ok(()),
         }
     }
 
-    /// Dials a gateway again, and posts this side there.
+    /// Dials a gateway again and posts this side there.
     async fn return_to(&mut self, error: ClientError) -> Result<(), CouplingError> {
         let Request { sites, home, .. } = self.request;
         self.client = None;
@@ -368,7 +369,7 @@ impl Board<'_> {
         }
     }
 
-    /// Tells the other side why, and goes.
+    /// Posts the reason for leaving, and leaves.
     async fn leave(&mut self) {
         let (coupling, side) = (self.request.coupling.clone(), self.side);
         let all = async {
@@ -380,7 +381,7 @@ impl Board<'_> {
             }
             Ok::<(), CouplingError>(())
         };
-        // If it takes longer, the gateway notices that the connection has ended.
+        // If it takes longer, the gateway notices the end of the connection.
         let _ = timeout(CLOSE, all).await;
     }
 }
@@ -420,7 +421,7 @@ async fn until(deadline: Option<Instant>) {
     }
 }
 
-/// Opens the job for both sides.
+/// Opens the job of both sides.
 async fn open(request: &Request, roster: &Roster, to: u64) -> Result<(Opened, Offer), CouplingError> {
     let connection = Connection::new(&request.sites, &request.home).await?;
     let session = connection.open(roster, Part::LeadWithoutAgents).await?;
@@ -479,7 +480,7 @@ impl Opened {
         Ok(())
     }
 
-    /// The coupling ends when none of the home's gateways reaches a site.
+    /// Fails when no gateway of the own site reaches one of the sites.
     fn check_reached(&self, reason: String) -> Result<(), CouplingError> {
         match self.gateways.unreached() {
             Some(site) => Err(CouplingError::Site { site: site.to_owned(), reason }),
@@ -487,7 +488,7 @@ impl Opened {
         }
     }
 
-    /// A process is lost: gateways look after those of a job without agents.
+    /// Fails because a process is lost. In a job without agents, the gateways watch the processes.
     fn member_lost(&self, member: Identity, reason: String) -> Result<(), CouplingError> {
         let Some(site) = self.roster.site(member.site).map(|site| &site.name) else { return Ok(()) };
         let SlotKind::Rank(rank, _) = member.slot.kind() else { return Ok(()) };
@@ -497,10 +498,10 @@ impl Opened {
     }
 }
 
-/// Reads what the other side has posted. `home`: the site that posted it, as the board's gateway knows.
+/// Reads the other side's post. `home`: the site that posted it, according to the board's gateway.
 ///
 /// # Errors
-/// It cannot be read, or claims to be of another site.
+/// The post cannot be read, or it claims to be from another site.
 fn read_other(home: String, about: &str, coupling: &Coupling) -> Result<About, CouplingError> {
     let about = About::read(about).map_err(|source| CouplingError::Other { home: home.clone(), source })?;
     if about.home != home {

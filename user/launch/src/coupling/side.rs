@@ -1,4 +1,4 @@
-//! What the two sides of a coupling tell each other before they have a job, and the job that results.
+//! The messages of the two sides of a coupling before they have a job, and the job that results.
 
 use std::net::SocketAddr;
 
@@ -9,39 +9,39 @@ use types::roster::RosterError;
 use types::{JobId, NodeRoster, Roster, SiteRoster};
 use wire::Secret;
 
-/// Raised when sides can no longer understand each other.
+/// Version of these messages; incremented when sides no longer understand each other.
 pub const PROTOCOL: u32 = 1;
 
-/// What a side posts.
+/// The post of a side.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct About {
     pub protocol: u32,
-    /// Of the program, for messages.
+    /// Version of the program, for messages.
     pub version: String,
-    /// The site whose key it holds.
+    /// The site whose key the helper holds.
     pub home: String,
-    /// Sites and nodes of its processes, each pair once.
+    /// Sites and nodes of the processes, each pair once.
     nodes: Vec<(String, String)>,
-    /// For each process, the number of its node and where it listens.
+    /// For each process, the index of its node and the address at which it listens.
     processes: Vec<(u32, SocketAddr)>,
-    /// The job that it has opened.
+    /// The job that this side has opened.
     pub offer: Option<Offer>,
-    /// Why it has ended the coupling.
+    /// The reason why this side has ended the coupling.
     pub ended: Option<String>,
 }
 
-/// A job for the two.
+/// A job for both sides.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Offer {
-    /// The side that it is for.
+    /// The side that gets the offer.
     pub to: u64,
     pub job: JobId,
     pub secret: Secret,
-    /// Bytes that a process may initially have in flight.
+    /// Bytes that a process may have in flight initially.
     pub window: u32,
 }
 
-/// Why two sides cannot be coupled.
+/// Reasons why two sides cannot be coupled.
 #[derive(Debug, Error)]
 pub enum SideError {
     #[error("cannot be read: {0}")]
@@ -81,16 +81,16 @@ impl About {
     }
 
     pub(crate) fn text(&self) -> String {
-        // Numbers and strings always have a text.
+        // This never fails: numbers and strings always have a text.
         serde_json::to_string(self).unwrap_or_default()
     }
 
-    /// What the other side has posted.
+    /// Reads the other side's post.
     ///
     /// # Errors
-    /// It is another version's, or nonsense.
+    /// The post is from another version, or malformed.
     pub(crate) fn read(text: &str) -> Result<About, SideError> {
-        // First what every version says.
+        // The fields that every version has come first.
         #[derive(Deserialize)]
         struct Version {
             protocol: u32,
@@ -113,7 +113,7 @@ impl About {
         self.processes.iter().map(|(_, address)| *address).collect()
     }
 
-    /// How many processes it has, and where, for messages.
+    /// The number of processes and their sites, for messages.
     pub(crate) fn summary(&self) -> String {
         let mut sites: Vec<&str> = self.nodes.iter().map(|(site, _)| site.as_str()).collect();
         sites.dedup();
@@ -121,10 +121,10 @@ impl About {
     }
 }
 
-/// The roster of a coupling's job, and the ranks that each side's processes have in it. Both sides find the same, if
-/// the one with the lower number is first.
+/// The roster of a coupling's job, and the ranks of each side's processes in it. Both sides compute the same, provided
+/// that the side with the lower number comes first.
 pub(crate) fn matched(first: &About, second: &About) -> Result<(Roster, [Vec<u32>; 2]), SideError> {
-    // Sites in the order in which they are named; the opener's own, even if none of its processes is there.
+    // Sites in the order in which they are named; the opener's own comes first, even if none of its processes is there.
     let mut sites: Vec<(&str, Vec<(&str, u32)>)> = vec![(&first.home, Vec::new())];
     let mut places: [Vec<(usize, usize, u32)>; 2] = [Vec::new(), Vec::new()];
     for (side, about) in [first, second].into_iter().enumerate() {
@@ -183,7 +183,7 @@ mod tests {
         assert_eq!(ranks, [vec![0, 3, 1], vec![4, 2, 5]]);
         assert_eq!(About::read(&air.text()).unwrap(), air);
         assert_eq!(air.summary(), "3 processes at b, a");
-        // A helper whose processes are all elsewhere.
+        // A helper all of whose processes are at other sites.
         let away = About::new("c", &processes(&[("b", "m1")]));
         assert_eq!(matched(&away, &ocean).unwrap().0.to_string(), "c:;b:m1*1;a:n1*2,n2*1");
     }

@@ -1,4 +1,4 @@
-//! The far end: an agent that connects streams to the targets its site allows.
+//! The far end: an agent that connects streams to the targets that its site allows.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -25,7 +25,7 @@ const DIAL: Duration = Duration::from_secs(10);
 /// A stream's number, and the outcome of dialling its target.
 type Dialled = (u32, Result<TcpStream, String>);
 
-/// Connects streams until the job is over.
+/// Connects streams to their targets until the job is over.
 ///
 /// # Errors
 /// As [`crate::agent::run`].
@@ -65,7 +65,7 @@ pub(crate) async fn work(
     Ok(())
 }
 
-/// The machine's name: a site with several gateways has several machines from which targets are dialled.
+/// The machine's name, for messages: a site with several gateways dials targets from several machines.
 fn here() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
@@ -123,7 +123,7 @@ impl Far {
         }
     }
 
-    /// Why a target is not allowed; `None`: it is.
+    /// The reason for refusing a target; `None` if it is allowed.
     fn refusal(&self, target: &Target) -> Option<String> {
         (!self.allowed.allows(target)).then(|| {
             format!(

@@ -1,4 +1,4 @@
-//! The near end: a launcher that accepts connections and makes the far end connect each of them to the target.
+//! The near end: a launcher that accepts connections and lets the far end connect each of them to the target.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -23,7 +23,7 @@ use crate::signals::{self, Signals};
 
 /// Time limit for opening a forward, on a machine that is not overloaded.
 const OPEN: Duration = Duration::from_secs(10);
-/// Time limit for gateways to close it.
+/// Time limit for gateways to close the forward.
 const CLOSE: Duration = Duration::from_secs(2);
 
 /// The port to reach.
@@ -37,15 +37,15 @@ pub struct Request {
     pub target: Target,
 }
 
-/// What to connect to the target.
+/// The connections to carry to the target.
 pub enum Near {
     /// Every connection to this listener.
     Listener(TcpListener),
-    /// One byte stream, given by its two halves; the forward ends with it.
+    /// One byte stream, given by its two halves. The forward ends with it.
     Stream(Box<dyn AsyncRead + Unpin + Send>, Box<dyn AsyncWrite + Unpin + Send>),
 }
 
-/// Why a forward could not be opened, or ended.
+/// Reasons why a forward could not be opened, or why it ended.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ForwardError {
@@ -63,8 +63,8 @@ pub enum ForwardError {
     Interrupted(i32),
 }
 
-/// Forwards until it is interrupted or the one stream has ended. `ready` is called once, when the target's site is
-/// connected and allows the target; `note` gets the problems of single connections.
+/// Runs a forward until it is interrupted or its one stream has ended. `ready` is called once, when the target's site
+/// is connected and allows the target. `note` gets the problems of single connections.
 ///
 /// # Errors
 /// [`ForwardError`].
@@ -96,8 +96,8 @@ pub async fn run(
     result
 }
 
-/// The roster of a forward: no node at home, and one node, the gateway's machine, at the target's site. Also returns
-/// the far end's identity.
+/// The roster of a forward: one node at the target's site, the gateway's machine, and no node at home. Also returns the
+/// far end's identity.
 fn roster(home: &str, site: &str) -> Result<(Roster, Identity), RosterError> {
     let far = SiteRoster { name: site.to_owned(), nodes: vec![NodeRoster { name: FORWARDER.to_owned(), ranks: 0 }] };
     let mut sites = vec![far];
@@ -160,7 +160,7 @@ impl<N: FnMut(String)> Open<N> {
         Ok(())
     }
 
-    /// Waits until all sites have opened the job and the far end has confirmed that the target is allowed.
+    /// Waits until all sites have opened the job and the far end has confirmed the target.
     async fn prepare(&mut self) -> Result<(), ForwardError> {
         let (mut opened, mut least) = (BTreeSet::new(), u32::MAX);
         let mut relays = false;
@@ -180,7 +180,7 @@ impl<N: FnMut(String)> Open<N> {
             if opened.len() == self.roster.sites().len() && !relays {
                 relays = true;
                 self.session.open_relays(&self.roster, least);
-                // The post keeps the message until the far end is connected.
+                // The post keeps this message until the far end is connected.
                 self.send(Piece::Check { target: self.target.clone() })?;
             }
         }
@@ -194,7 +194,7 @@ impl<N: FnMut(String)> Open<N> {
         Ok(self.session.send(self.far, &Down::Forward(piece))?)
     }
 
-    /// Handles a report about the job; returns what the far end sent.
+    /// Handles a report about the job. Returns the piece that the far end sent, if there is one.
     fn incoming(&mut self, incoming: Incoming) -> Result<Option<Piece>, ForwardError> {
         match incoming {
             Incoming::Up(from, Up::Forward(piece)) if from == self.far => return Ok(Some(piece)),
@@ -226,7 +226,7 @@ impl<N: FnMut(String)> Open<N> {
         Ok(None)
     }
 
-    /// The forward ends when none of the home's gateways reaches the target's site. No third site takes part.
+    /// Fails when no gateway of the own site reaches the target's site. No third site takes part.
     fn check_reached(&self, reason: String) -> Result<(), ForwardError> {
         match self.gateways.unreached() {
             Some(site) => Err(ForwardError::Site { site: site.to_owned(), reason }),
@@ -234,7 +234,7 @@ impl<N: FnMut(String)> Open<N> {
         }
     }
 
-    /// Handles what the far end sent. `listening`: a connection that fails does not end the forward.
+    /// Handles a piece from the far end. `listening`: true if a failed connection does not end the forward.
     fn piece(&mut self, piece: Piece, listening: bool) -> Result<(), ForwardError> {
         match piece {
             Piece::Opened { stream } => self.streams.opened(stream),
@@ -273,7 +273,7 @@ impl<N: FnMut(String)> Open<N> {
 
 async fn accept(listener: Option<&TcpListener>) -> io::Result<TcpStream> {
     match listener {
-        // Typically out of descriptors: the forward goes on, and retries after a pause.
+        // Usually the process is out of descriptors. The forward goes on, and retries after a pause.
         Some(listener) => match listener.accept().await {
             Ok((tcp, _)) => Ok(tcp),
             Err(error) => {

@@ -1,5 +1,5 @@
-//! The streams of one end: for each, a task that reads the socket, one that writes it, and the windows of both
-//! directions.
+//! The streams of one end. Each has a task that reads the socket, a task that writes it, and a window for each
+//! direction.
 
 use std::collections::HashMap;
 use std::io;
@@ -18,7 +18,7 @@ use super::{Piece, WINDOW};
 
 /// Most bytes in one piece.
 const CHUNK: usize = 16 << 10;
-/// Most events queued until the end has room for more pieces.
+/// Most events queued while the end has no room for pieces.
 const EVENTS: usize = 16;
 
 /// The other end violated a stream's protocol.
@@ -29,7 +29,7 @@ pub(crate) struct Misuse {
     problem: &'static str,
 }
 
-/// What happened at a socket.
+/// An event at a socket.
 #[derive(Debug)]
 pub(super) struct Event {
     stream: u32,
@@ -66,7 +66,7 @@ struct Stream {
     write: mpsc::UnboundedSender<Write>,
     read_all: bool,
     wrote_all: bool,
-    /// For resetting the connection, so that its peer does not mistake a broken stream for a complete one.
+    /// Used to reset the connection, so that its peer does not mistake a broken stream for a complete one.
     socket: Option<OwnedFd>,
     tasks: [JoinHandle<()>; 2],
 }
@@ -98,13 +98,13 @@ impl Streams {
         self.open.contains_key(&stream)
     }
 
-    /// Adds a connection. `connected`: whether the other end is connected, so that reading may begin; else
+    /// Adds a connection. `connected`: true if the other end is connected, so reading may begin; otherwise
     /// [`Streams::opened`] begins it.
     ///
     /// # Errors
     /// The system has no descriptor left.
     pub(super) fn add_tcp(&mut self, stream: u32, tcp: TcpStream, connected: bool) -> io::Result<()> {
-        // Short requests and keystrokes are sent at once; without this they only take longer.
+        // Sends short requests and keystrokes at once. Without this option they are only slower.
         let _ = tcp.set_nodelay(true);
         let socket = tcp.as_fd().try_clone_to_owned()?;
         let (read, write) = tcp.into_split();
@@ -112,7 +112,7 @@ impl Streams {
         Ok(())
     }
 
-    /// Adds any two halves of a byte stream, like [`Streams::add_tcp`].
+    /// Adds the two halves of any byte stream, like [`Streams::add_tcp`].
     pub(super) fn add(
         &mut self,
         stream: u32,
@@ -122,7 +122,7 @@ impl Streams {
         connected: bool,
     ) {
         let credit = Arc::new(Semaphore::new(if connected { WINDOW as usize } else { 0 }));
-        // The window bounds it.
+        // The window bounds this channel.
         let (sender, orders) = mpsc::unbounded_channel();
         let tasks = [
             tokio::spawn(reading(stream, read, credit.clone(), self.sink.clone())),
@@ -133,7 +133,7 @@ impl Streams {
         self.open.insert(stream, new);
     }
 
-    /// The other end has connected.
+    /// The other end has connected, so reading may begin.
     pub(super) fn opened(&mut self, stream: u32) {
         if let Some(found) = self.open.get(&stream)
             && found.in_flight == 0
@@ -143,7 +143,7 @@ impl Streams {
         }
     }
 
-    /// Ends a stream whose other end is gone and resets its connection here. Returns whether it existed.
+    /// Ends a stream whose other end is gone, and resets its connection here. Returns true if the stream existed.
     pub(super) fn reset(&mut self, stream: u32) -> bool {
         let Some(found) = self.open.remove(&stream) else { return false };
         if let Some(socket) = &found.socket {
@@ -152,7 +152,7 @@ impl Streams {
         true
     }
 
-    /// Handles what the other end sent on a stream. Pieces for streams that have ended here are ignored.
+    /// Handles a piece that the other end sent on a stream. Ignores pieces of streams that have ended here.
     ///
     /// # Errors
     /// The other end violated the protocol.
@@ -195,7 +195,7 @@ impl Streams {
         }
     }
 
-    /// Handles an event; returns what to send to the other end.
+    /// Handles an event. Returns the piece for the other end, if there is one.
     pub(super) fn piece(&mut self, Event { stream, kind }: Event) -> Option<Piece> {
         let found = self.open.get_mut(&stream)?;
         let piece = match kind {
@@ -290,7 +290,7 @@ mod tests {
 
     use super::*;
 
-    /// One end with stream 1, and the other side of its socket.
+    /// One end with stream 1, and the peer of its socket.
     fn end(connected: bool) -> (Streams, tokio::io::DuplexStream) {
         let (inner, outer) = duplex(1 << 20);
         let (read, write) = tokio::io::split(inner);

@@ -1,4 +1,4 @@
-//! Before a job: asks batch systems for nodes, where sites have them from batch jobs.
+//! Asks batch systems for nodes before a job starts.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use super::session::{Connection, SessionError};
 use crate::held::as_nodes;
 use crate::spread::{Wish, counts, spread};
 
-/// How long after a site's limit its own message about the limit may arrive.
+/// Time after a site's limit in which its own message about the limit may still arrive.
 const GRACE: Duration = Duration::from_secs(10);
 
 /// A request for nodes of one site.
@@ -25,8 +25,8 @@ pub(super) struct Ask {
     ask: NodeAsk,
 }
 
-/// The requests that this wish needs. `held`: the batch job at the user's own site `home`, whose nodes `file` already
-/// has.
+/// The requests for nodes that this wish needs. `held`: the batch job at the user's own site `home`; `file` already
+/// contains its nodes.
 pub(super) fn asks(
     file: &SitesFile,
     home: &str,
@@ -60,7 +60,7 @@ pub(super) fn asks(
         .collect())
 }
 
-/// The nodes that the user has named of a site with a node service (see [`crate::hosts`]).
+/// The nodes that the user has named at a site with a node service (see [`crate::hosts`]).
 fn named(site: &Site) -> Option<HeldAllocation> {
     site.starter.node_service()?;
     let nodes = site.nodes.iter().filter(|node| node.name != FORWARDER);
@@ -69,7 +69,8 @@ fn named(site: &Site) -> Option<HeldAllocation> {
     (!nodes.is_empty()).then(|| HeldAllocation { id: HeldAllocation::NODE_SERVICE.to_owned(), nodes })
 }
 
-/// Refuses a job that some gateway's memory cannot hold, even alone, before any site queues or starts anything.
+/// Refuses a job that does not fit into some gateway's memory, even if it is the only job there. Called before any site
+/// queues or starts anything.
 pub(super) fn check_memory(file: &SitesFile, home: &str, counts: &[u32]) -> Result<(), Failure> {
     let total: u64 = counts.iter().map(|ranks| u64::from(*ranks)).sum();
     for (site, ranks) in file.sites.iter().zip(counts).filter(|(site, ranks)| **ranks > 0 || site.name == home) {
@@ -90,9 +91,9 @@ pub(super) fn check_memory(file: &SitesFile, home: &str, counts: &[u32]) -> Resu
     Ok(())
 }
 
-/// Sends the requests and waits until every site has granted its nodes. Returns the roster with them.
+/// Sends the requests and waits until every site has granted its nodes. Returns the roster with these nodes.
 ///
-/// If it is dropped early, the nodes are given back when the connection closes.
+/// If the future is dropped early, the nodes are given back when the connection closes.
 pub(super) async fn allocate(
     connection: &mut Connection,
     asks: Vec<Ask>,
@@ -101,7 +102,7 @@ pub(super) async fn allocate(
     wish: &Wish,
     teller: &Teller,
 ) -> Result<Roster, Failure> {
-    // The requests have settled how many ranks each site gets.
+    // The requests have fixed the number of ranks at each site.
     let counts = counts(file, wish).map_err(|e| Failure::new(e.to_string()))?;
     let per_site = file.sites.iter().zip(counts).filter(|(_, ranks)| *ranks > 0);
     let per_site = per_site.map(|(site, ranks)| (site.name.clone(), ranks)).collect();
@@ -148,7 +149,7 @@ pub(super) async fn allocate(
 }
 
 fn take(file: &mut SitesFile, site: &str, nodes: &[AllocatedNode]) {
-    // Of a batch job that the user has, those are known that take part.
+    // For a batch job of the user, the file already has the nodes that take part.
     for entry in file.sites.iter_mut().filter(|entry| entry.name == site && entry.nodes.is_empty()) {
         entry.nodes = as_nodes(nodes);
     }

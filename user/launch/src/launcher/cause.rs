@@ -1,10 +1,10 @@
-//! Why a job fails: which of several failures caused the others.
+//! The cause of a job's failure among several failures.
 
 use super::outcome::Failure;
 use crate::message::{End, MpiState};
 use crate::processes::signal_name;
 
-/// How likely a failure is the cause of the others. The most likely one is reported.
+/// Likelihood that a failure is the cause of the others. The likeliest one is reported.
 pub(super) type Weight = u8;
 pub(super) const EFFECT: Weight = 1;
 const EXIT_CODE: Weight = 2;
@@ -13,8 +13,8 @@ const UNFINALISED: Weight = 3;
 pub(super) const SIGNAL: Weight = 4;
 pub(super) const LOST: Weight = 5;
 
-/// Exit code when a running job loses something it needs (a gateway, a site, an agent, memory). The program is not at
-/// fault, and the job may be run again. `EX_TEMPFAIL` of sysexits.h.
+/// Exit code when a running job loses something that it needs (a gateway, a site, an agent, memory). The program is not
+/// at fault, and the job may be run again. `EX_TEMPFAIL` of sysexits.h.
 pub(super) const LOST_CODE: i32 = 75;
 
 /// The exit code of MPICH and Intel MPI for `MPI_ERR_OTHER`, which ranks get when a peer is gone: the low byte of their
@@ -28,15 +28,15 @@ pub(super) struct Cause {
 }
 
 impl Cause {
-    /// Adds a failure and its exit code. The one with the greatest weight counts; among equals the first.
+    /// Adds a failure and its exit code. The one with the greatest weight counts; among equals, the first.
     pub(super) fn add(&mut self, weight: Weight, failure: Failure, code: i32) {
         if self.known.as_ref().is_none_or(|(other, _, _)| *other < weight) {
             self.known = Some((weight, failure, code));
         }
     }
 
-    /// Adds what a rank's provider lacks. The program may go on nevertheless; if a rank fails, this is the reason. The
-    /// first counts.
+    /// Adds something that a rank's provider lacks. The program may still go on; if a rank fails, this is the reported
+    /// reason. The first one counts.
     pub(super) fn add_trouble(&mut self, failure: Failure) {
         self.trouble.get_or_insert(failure);
     }
@@ -51,7 +51,7 @@ impl Cause {
     }
 }
 
-/// What the end of a rank means for the job: weight, reason and exit code. `None` if it is no failure.
+/// Weight, reason and exit code of a rank's end; `None` if it is no failure.
 pub(super) fn of_end(end: End, state: MpiState, uses_mpi: bool) -> Option<(Weight, String, i32)> {
     let (weight, reason) = match (end, state) {
         (End::Signal(signal), _) => (SIGNAL, format!("killed by signal {signal} ({})", signal_name(signal))),

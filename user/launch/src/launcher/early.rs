@@ -1,5 +1,5 @@
-//! Nodes that are granted before those of other sites: they are held, and paid for, while nothing runs on them. Tells
-//! the user so.
+//! Reports nodes that one site has granted while others still wait. They are held and charged while nothing runs on
+//! them.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ impl Early {
         Early { held: Vec::new(), next: None, pause: FIRST }
     }
 
-    /// A site has its nodes; `waiting`: the sites that still wait. Returns what to tell the user.
+    /// Records that a site has its nodes. `waiting`: the sites that still wait. Returns notes for the user.
     pub(super) fn granted(&mut self, site: &str, nodes: usize, waiting: &[&str], now: Instant) -> Vec<String> {
         if waiting.is_empty() {
             let all = self.held.iter().map(|(site, nodes, since)| {
@@ -41,7 +41,7 @@ impl Early {
         self.next
     }
 
-    /// The text of that reminder.
+    /// The text of the reminder, one line for each site that has its nodes.
     pub(super) fn remind(&mut self, waiting: &[&str], now: Instant) -> Vec<String> {
         self.pause *= 2;
         self.next = Some(now + self.pause);

@@ -1,4 +1,4 @@
-//! Standard input for the ranks. It is read as fast as the ranks read it, and no faster.
+//! Standard input for the ranks. It is read only as fast as the ranks take it.
 
 use std::io::Read;
 
@@ -9,7 +9,7 @@ const CHUNK: usize = 32 << 10;
 /// Most bytes in flight to a rank or waiting at its agent.
 const WINDOW: u64 = 256 << 10;
 
-/// The thread that reads. Nothing waits for it, since a terminal may stay silent forever.
+/// The reading thread. Nothing waits for it, because a terminal may stay silent forever.
 pub(super) enum Source {
     Unread(Box<dyn Read + Send>),
     Reading(mpsc::Receiver<Vec<u8>>),
@@ -21,12 +21,12 @@ impl Source {
         input.map_or(Source::Ended, Source::Unread)
     }
 
-    /// The next bytes; empty at the end. An input that cannot be read is at its end. Cancel-safe.
+    /// The next bytes; empty at the end. A read error counts as the end. Cancel-safe.
     pub(super) async fn next(&mut self) -> Vec<u8> {
         if let Source::Unread(_) = self
             && let Source::Unread(input) = std::mem::replace(self, Source::Ended)
         {
-            // Only one chunk is read ahead: what is not read stays for other processes that share this input.
+            // Only one chunk is read ahead, so the rest stays for other processes that share this input.
             let (sender, receiver) = mpsc::channel(1);
             let work = move || read(input, &sender);
             if let Err(error) = std::thread::Builder::new().name("input".into()).spawn(work) {
@@ -61,7 +61,7 @@ fn read(mut input: impl Read, sender: &mpsc::Sender<Vec<u8>>) {
     }
 }
 
-/// How much of the input each rank has taken.
+/// The amount of input that each rank has taken.
 #[derive(Debug, Default)]
 pub(super) struct Flow {
     /// Ranks that still take input, each with the bytes taken so far.
@@ -75,20 +75,20 @@ impl Flow {
         Flow { taken: ranks.map(|rank| (rank, 0)).collect(), sent: 0, ended: false }
     }
 
-    /// Whether the next bytes may be read.
+    /// True if the next bytes may be read.
     pub(super) fn has_room(&self) -> bool {
         let slowest = self.taken.iter().map(|(_, taken)| *taken).min();
         !self.ended && slowest.is_some_and(|taken| self.sent.saturating_sub(taken) + CHUNK as u64 <= WINDOW)
     }
 
-    /// Counts bytes that are sent; returns the ranks to send them to.
+    /// Counts sent bytes; returns the ranks to send them to.
     pub(super) fn send(&mut self, bytes: usize) -> impl Iterator<Item = u32> {
         self.sent += bytes as u64;
         self.ended |= bytes == 0;
         self.taken.iter().map(|(rank, _)| *rank)
     }
 
-    /// A rank has taken bytes; `None`: it takes no more.
+    /// Counts bytes that a rank has taken. `None`: it takes no more.
     pub(super) fn taken(&mut self, rank: u32, bytes: Option<u32>) {
         match bytes {
             None => self.taken.retain(|(other, _)| *other != rank),

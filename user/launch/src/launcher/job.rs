@@ -1,8 +1,9 @@
-//! A job from the launcher's side, as a state machine: messages, signals and times go in, actions come out.
+//! A job on the launcher's side, as a state machine: its inputs are messages, signals and times, its outputs are
+//! actions.
 //!
-//! Opening (all sites admit the job, all agents connect) → preparing (all nodes can run the program) → running →
-//! closing. The first failure leads through *settling* (a moment in which a cause may still arrive after its effect)
-//! and *killing* to closing. Every phase has a deadline, running only if the user set one.
+//! Opening (all sites admit the job, all agents connect) → preparing (all nodes check the program) → running → closing.
+//! After the first failure come *settling* (a short wait, because a cause may arrive after its effect), *killing* and
+//! closing. Every phase has a deadline; running has one only if the user set it.
 
 mod gateways;
 
@@ -31,35 +32,36 @@ use crate::signals;
 const OPEN: Duration = Duration::from_millis(4500);
 /// Time limit until the next agent has connected, or has checked the program, on a machine that is not overloaded.
 const PREPARE: Duration = Duration::from_secs(15);
-/// The same for an agent of a site whose leading gateway was lost: by then it had been started, or it never is.
+/// Time limit for an agent to connect after its site has lost the leading gateway. An agent that was not started before
+/// the loss is never started.
 const LEADERLESS: Duration = Duration::from_secs(5);
-/// How long after its effect a cause may arrive: short if the known failure may well be the cause, longer if it
+/// Time limit for a cause to arrive after its effect: short if the known failure may well be the cause, longer if it
 /// probably is not.
 const SETTLE: Duration = Duration::from_millis(250);
 const SETTLE_EFFECT: Duration = Duration::from_millis(1000);
-/// How long after an own gateway's silence other sites' losses may be its effect.
+/// Time after a silence of an own gateway in which a loss at another site counts as its effect.
 const AFTERMATH: Duration = Duration::from_secs(10);
-/// How long agents have to end their ranks (one second until SIGKILL, and the rest).
+/// Time limit for agents to end their ranks, including the second before SIGKILL.
 const KILL: Duration = Duration::from_millis(2500);
-/// How long gateways have to confirm that nothing is left.
+/// Time limit for gateways to confirm that nothing of the job is left.
 const CLOSE: Duration = Duration::from_millis(1500);
-/// `run`'s exit code when ranks have reached their time limit: that of coreutils' `timeout`.
+/// `run`'s exit code when ranks have reached their time limit, as in coreutils' `timeout`.
 const TIMEOUT_CODE: i32 = 124;
 
-/// What the caller must do.
+/// An order of the state machine to its caller.
 #[derive(Debug)]
 pub(super) enum Action {
-    /// Send this to an agent.
+    /// Send this message to an agent.
     Send(Identity, Down),
     /// Pass on a rank's output.
     Output { agent: Identity, rank: u32, stream: Stream, bytes: Vec<u8> },
-    /// Show what the job is doing.
+    /// Show the job's current activity.
     Progress(Option<String>),
     /// Show a note to the user.
     Note(String),
     /// Ask the other gateways of all sites to relay frames of this job too, with this window.
     OpenRelays { roster: Roster, window: u32 },
-    /// Tell the gateways that this process will stop.
+    /// Announce to the gateways that this process will stop.
     Stop,
     /// Close the job at the gateways.
     Close,
@@ -72,7 +74,7 @@ enum Phase {
     Running,
     Settling,
     Killing,
-    /// All ranks ended well; output is still being passed on.
+    /// All ranks ended well; their output is still being passed on.
     Draining,
     Closing,
     Over,
@@ -101,19 +103,19 @@ struct Node {
 #[derive(Debug, Default)]
 struct SiteState {
     window: Option<u32>,
-    /// `Some(None)`: the site will never report.
+    /// `None`: the site has not reported yet. `Some(None)`: it never will.
     closed: Option<Option<Traffic>>,
     /// Bytes counted by the gateways that do not lead the job.
     relayed: Traffic,
     leaderless: Option<Leaderless>,
 }
 
-/// A site's leading gateway was lost.
+/// The state of a site whose leading gateway was lost.
 #[derive(Debug)]
 struct Leaderless {
     since: Instant,
     reason: String,
-    /// When it is looked whether all its agents are there.
+    /// Time of the next check that all agents of the site are connected.
     look: Instant,
 }
 
@@ -122,11 +124,11 @@ pub(super) struct Job {
     roster: Roster,
     /// The user's own site.
     home: String,
-    /// One for each site of the roster.
+    /// The programs, one for each site of the roster.
     programs: Vec<Program>,
     phase: Phase,
     deadline: Option<Instant>,
-    /// How long ranks may run.
+    /// Time limit of the ranks.
     timeout: Option<Duration>,
     /// Start and patience of the current wait, while opening and preparing.
     wait: (Instant, Patience),
@@ -136,18 +138,18 @@ pub(super) struct Job {
     uses_mpi: bool,
     mpi: Option<Family>,
     fences: Fences<SiteId>,
-    /// The number of the latest named fence. Such numbers become communicators' numbers; they count down because Open
+    /// The number of the latest named fence. Such numbers become communicators' numbers. They count down because Open
     /// MPI's own count up.
     numbers: u32,
     cause: Cause,
     signal: i32,
     signals: u32,
     gateways: OwnGateways,
-    /// When an own gateway was heard again after a silence, and what is said of that.
+    /// Time at which an own gateway ended a silence, and the reason for messages.
     silent: Option<(Instant, String)>,
-    /// A gateway was lost before all sites had opened the job, so no rank was started.
+    /// The loss of a gateway before all sites had opened the job. No rank was started.
     unopened: Option<Failure>,
-    /// Own gateways that were ordered to close the job and have not confirmed that nothing is left of it.
+    /// Own gateways that have the order to close the job and have not confirmed that nothing of it is left.
     unclosed: BTreeSet<usize>,
     actions: VecDeque<Action>,
     input: Flow,
@@ -224,7 +226,7 @@ impl Job {
         self.roster.sites().iter().map(|site| site.name.as_str()).collect::<Vec<_>>().join(", ")
     }
 
-    /// The request to open it has been sent.
+    /// The request to open the job has been sent.
     pub(super) fn opened(&mut self, now: Instant) {
         self.wait_for(OPEN, now);
     }
@@ -238,7 +240,7 @@ impl Job {
         matches!(self.phase, Phase::Opening | Phase::Preparing)
     }
 
-    /// A site or an agent has done what all are waited for.
+    /// A site or an agent has completed the step that all must complete. Extends the deadline.
     fn progress(&mut self, now: Instant) {
         if self.is_starting() {
             let (begun, patience) = &mut self.wait;
@@ -247,19 +249,19 @@ impl Job {
         }
     }
 
-    /// Seconds waited so far, for messages.
+    /// Seconds of the current wait so far, for messages.
     fn waited(&self, now: Instant) -> u64 {
         (now - self.wait.0).as_secs()
     }
 
-    /// Something that the running job needs is lost, or something that it needs to start is missing.
+    /// Ends the job: something that it needs is lost or missing.
     fn lost(&mut self, failure: Failure, now: Instant) {
         let failure = self.blamed(failure, now);
         self.fail_now(LOST, failure, self.lost_code(), now);
     }
 
-    /// A loss elsewhere, with the own gateway's silence before it: what other sites have given up meanwhile is its
-    /// effect, and where there is another gateway it would have none.
+    /// Names the cause of a loss at another site. If the only own gateway was silent shortly before, other sites gave
+    /// up the job because of that silence, so the failure belongs to the user's own site.
     fn blamed(&self, failure: Failure, now: Instant) -> Failure {
         match &self.silent {
             Some((since, reason))
@@ -273,12 +275,12 @@ impl Job {
         }
     }
 
-    /// The exit code for a loss; before ranks run, it is that of a job that cannot be started.
+    /// The exit code for a loss: 1 until ranks run, then [`LOST_CODE`].
     fn lost_code(&self) -> i32 {
         if self.phase < Phase::Running { 1 } else { LOST_CODE }
     }
 
-    /// The launcher's own connection is lost, or the user has ended the job.
+    /// Reports that the launcher's own connection is lost, or that the user has ended the job.
     pub(super) fn broken(&mut self, failure: Failure, code: Option<i32>) {
         if code.is_none() {
             self.note_unopened(&failure);
@@ -304,7 +306,7 @@ impl Job {
                     self.deadline = Some(self.deadline.map_or(settled, |deadline| deadline.min(settled)));
                 }
             }
-            // Failures while the job is being ended are our own doing.
+            // Failures while the job is being ended are caused by ending it.
             Phase::Killing | Phase::Draining | Phase::Closing | Phase::Over => {}
         }
     }
@@ -337,7 +339,7 @@ impl Job {
         }
     }
 
-    /// `everything`: whether all output has been passed on.
+    /// `everything`: true if all output has been passed on.
     pub(super) fn heard(&mut self, everything: bool) {
         if self.phase == Phase::Draining && everything && self.actions.is_empty() {
             self.close(Instant::now());
@@ -352,7 +354,7 @@ impl Job {
         self.actions.push_back(Action::Close);
     }
 
-    /// The user interrupts the job.
+    /// The user interrupts the job. A second interruption sends SIGKILL to the ranks.
     pub(super) fn interrupted(&mut self, signal: i32, now: Instant) {
         self.signals += 1;
         let failure = Failure::new(format!("interrupted by {}", signal_name(signal)));
@@ -368,20 +370,20 @@ impl Job {
         self.deadline = Some(self.deadline.map_or(soon, |deadline| deadline.min(soon)));
     }
 
-    /// A signal for the ranks.
+    /// Passes a signal on to the ranks.
     pub(super) fn signalled(&mut self, signal: i32) {
         if self.phase == Phase::Running {
             self.tell_agents(&Down::Signal { signal });
         }
     }
 
-    /// The user stops the job (Ctrl-Z): the ranks first, and then this process.
+    /// The user stops the job (Ctrl-Z): first the ranks stop, then this process.
     pub(super) fn stopped(&mut self) {
         self.signalled(signals::STOP);
         self.actions.push_back(Action::Stop);
     }
 
-    /// Output cannot be passed on any more, as when it goes to `head`.
+    /// Output can no longer be passed on, for example because `head` has closed the pipe.
     pub(super) fn output_failed(&mut self, error: &io::Error, now: Instant) {
         let code = if error.kind() == io::ErrorKind::BrokenPipe { 141 } else { 1 };
         if self.phase == Phase::Draining {
@@ -391,7 +393,7 @@ impl Job {
         self.fail_now(LOST, Failure::new(format!("cannot write output: {error}")), code, now);
     }
 
-    /// A deadline has passed. `slowness`: of this machine.
+    /// A deadline has passed. `slowness`: this machine's.
     pub(super) fn deadline_over(&mut self, now: Instant, slowness: Slowness) {
         if self.is_starting() {
             self.look_for_agents(now, slowness);
@@ -455,7 +457,7 @@ impl Job {
         }
     }
 
-    /// Most bytes in flight between two members: the smallest window that a site grants.
+    /// Most bytes in flight between two members: the smallest window of all sites.
     fn window(&self) -> u32 {
         self.sites.iter().filter_map(|site| site.window).min().unwrap_or(0)
     }
@@ -523,7 +525,7 @@ impl Job {
                 }
             }
             Up::Trouble { rank, reason } => {
-                // Ranks that lack something while they are being ended are our own doing.
+                // While ranks are being ended, they lack things because of that.
                 if matches!(self.phase, Phase::Running | Phase::Settling) {
                     let failure = self.at_rank(rank, reason);
                     self.cause.add_trouble(failure);
@@ -547,7 +549,7 @@ impl Job {
             Up::Aborted { rank, code, message } => {
                 let message = if message.is_empty() { String::new() } else { format!(": {message}") };
                 let failure = self.at_rank(rank, format!("called MPI_Abort with code {code}{message}"));
-                // An aborted job has not succeeded, whatever code it was given.
+                // An aborted job has not succeeded, even if its code is 0.
                 let code = if code & 0xff == 0 { 1 } else { code & 0xff };
                 self.fail_now(if code == MPI_ERROR { EFFECT } else { ABORT }, failure, code, now);
             }
@@ -562,12 +564,12 @@ impl Job {
                 self.nodes[at].state = NodeState::Ended;
                 self.check_ended(now);
             }
-            // Agents that run ranks forward no ports; other pieces are ignored.
+            // Agents that run ranks forward no ports, so this message is ignored.
             Up::Forward(_) => {}
         }
     }
 
-    /// All ranks of a site that are in the fence's group have entered it.
+    /// All ranks of a site that belong to the fence's group have entered it.
     fn fence_in(&mut self, at: usize, fence: Fence, data: &[u8], now: Instant) {
         let sites = fence.group.sites(&self.roster);
         let arrived = match fence.group.is_valid(self.roster.size()) {
@@ -618,12 +620,12 @@ impl Job {
         self.actions.push_back(Action::Progress(None));
     }
 
-    /// Whether the next bytes of standard input may be sent.
+    /// True if the next bytes of standard input may be sent.
     pub(super) fn takes_input(&self) -> bool {
         self.phase == Phase::Running && self.input.has_room()
     }
 
-    /// The next bytes of standard input; empty at its end.
+    /// Sends the next bytes of standard input; empty at its end.
     pub(super) fn input(&mut self, bytes: Vec<u8>) {
         let ranks: Vec<u32> = self.input.send(bytes.len()).collect();
         let reached = self.nodes.iter().filter(|node| ranks.iter().any(|rank| node.ranks.contains(rank)));

@@ -1,5 +1,5 @@
-//! The launcher: opens a job at all its sites, has the agents check and then start the ranks, passes on their output,
-//! and ends everything when the job is done or something is lost.
+//! The launcher opens a job at all its sites, lets the agents check and then start the ranks, and passes on their
+//! output. It ends everything when the job is done or something is lost.
 
 mod allocate;
 mod cause;
@@ -36,14 +36,14 @@ use crate::signals::{self, Signals, stand_still};
 use crate::spread::{Wish, spread};
 use crate::tailor::Typed;
 
-/// How long to wait for a blocked terminal after a failed job.
+/// Time limit for a blocked terminal to take the remaining output after a failed job.
 const LAST_WORDS: Duration = Duration::from_millis(500);
-/// How long gateways have to confirm that they know that this process will stop.
+/// Time limit for gateways to confirm the announced stop of this process.
 const KNOWN: Duration = Duration::from_secs(1);
-/// How long giving nodes back may take when the job does not start.
+/// Time limit for giving nodes back when the job does not start.
 const GIVE_BACK: Duration = Duration::from_secs(4);
 
-/// What the user can do when a site is lost.
+/// Advice for the user when a site is lost.
 const LOOK: &str = "`landbridge sites check` shows what works again";
 
 /// A job to run.
@@ -53,20 +53,20 @@ pub struct Request {
     /// The user's own site.
     pub home: String,
     pub wish: Wish,
-    /// The batch job at the own site inside which this was typed. `sites` already has its nodes.
+    /// The batch job at the own site in which the command was typed. `sites` already contains its nodes.
     pub held: Option<HeldAllocation>,
-    /// How long to wait for nodes of batch jobs.
+    /// Time limit of the wait for nodes of batch jobs.
     pub wait: Duration,
-    /// How long ranks may run.
+    /// Time limit of the ranks.
     pub timeout: Option<Duration>,
     pub typed: Typed,
 }
 
-/// Runs a job from its opening to its end. It returns no error: the summary has what went wrong.
+/// Runs a job from its opening to its end. Returns no error: the summary contains the failure.
 ///
 /// SIGINT, SIGTERM and SIGHUP of this process end the job; a second one ends it at once. [`signals::PASSED`] go to the
-/// ranks. Ctrl-Z stops them, and then this process, until that is continued. `input` is read on its own
-/// thread for the ranks that [`Program::input`] names; that thread may outlive the job.
+/// ranks. Ctrl-Z stops first the ranks and then this process, until it is continued. A separate thread reads `input`
+/// for the ranks that [`Program::input`] names; it may outlive the job.
 pub async fn run(request: Request, input: Option<Box<dyn Read + Send>>, observer: impl Observer) -> Summary {
     let began = StdInstant::now();
     let mut source = Source::new(input);
@@ -94,7 +94,7 @@ pub async fn run(request: Request, input: Option<Box<dyn Read + Send>>, observer
             job.summary(began.elapsed().as_secs_f64())
         }
     };
-    // Without a failure the observer has handled everything already.
+    // Without a failure the observer has already handled everything.
     teller.finish(LAST_WORDS).await;
     summary
 }
@@ -123,13 +123,13 @@ async fn attempt(
     job
 }
 
-/// Whether the site of a failure, or the user's own, has gateways besides the one that was lost.
+/// True if the site of a failure, or else the user's own, has more than one gateway.
 fn has_other_gateways(request: &Request, failure: &Failure) -> bool {
     let name = failure.site.as_ref().unwrap_or(&request.home);
     request.sites.file.site(name).is_some_and(|(_, site)| site.gateways.len() > 1)
 }
 
-/// What each site of the roster runs.
+/// The program of each site of the roster.
 fn programs(request: &Request, roster: &Roster) -> Vec<Program> {
     let Request { sites, home, typed, .. } = request;
     roster.sites().iter().map(|site| typed.from_home(home, &sites.file, &site.name)).collect()
@@ -142,7 +142,7 @@ async fn open(request: &Request, connection: Option<Connection>, roster: &Roster
     }
 }
 
-/// Places all ranks, after asking for nodes where that is needed. Nodes are held as long as the connection lives.
+/// Places all ranks; first asks for nodes at the sites that need it. Nodes are held as long as the connection lives.
 async fn place(
     request: &Request,
     teller: &Teller,
@@ -190,13 +190,13 @@ async fn drive(
         let reason = format!("{}. {LOOK}", without_site(home, &error));
         Some((Failure::at_site(home, reason), None))
     };
-    // Not before: until there is a job, these signals do what they do to any program.
+    // Only now: without a job, these signals keep their usual effect on a program.
     let mut others = match Others::catch() {
         Ok(others) => others,
         Err(error) => return Some((Failure::new(format!("cannot catch signals: {error}")), None)),
     };
     job.opened(Instant::now());
-    // Until when gateways may take to confirm that they know that this process will stop.
+    // Time limit for gateways to confirm the announced stop of this process.
     let mut stopping = None;
     loop {
         for action in job.actions() {
@@ -251,7 +251,7 @@ async fn drive(
             job.signalled(signals::CONTINUE);
             continue;
         }
-        // A loss that is about to be confirmed may be the cause of what is known already.
+        // A loss that is about to be confirmed may be the cause of the known failure.
         let deadline = job.deadline().max(session.suspects_until().filter(|_| job.is_settling()));
         tokio::select! {
             biased;
@@ -276,13 +276,13 @@ async fn drive(
     }
 }
 
-/// The error's text without the site, which the failure already names.
+/// The error's text without the site, because the failure names it.
 fn without_site(site: &str, error: &SessionError) -> String {
     let text = error.to_string();
     text.strip_prefix(&format!("site {site}: ")).map_or(text.clone(), str::to_owned)
 }
 
-/// How slow this machine is.
+/// The slowness of this machine.
 fn slowness() -> Slowness {
     slowness_since(CoreTime::default())
 }
@@ -294,7 +294,7 @@ async fn until(deadline: Option<Instant>) {
     }
 }
 
-/// The signals that do not end a job.
+/// The signals that do not end a job: passed to the ranks, stopping and continuing.
 struct Others {
     passed: Signals,
     stop: Signals,

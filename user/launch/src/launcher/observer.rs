@@ -1,4 +1,4 @@
-//! The observer of a job: gets the ranks' output, progress and notes. It may block, so it runs on its own thread.
+//! The observer of a job receives the ranks' output, progress and notes. It may block, so it runs on its own thread.
 
 use std::io;
 use std::sync::mpsc as std_mpsc;
@@ -10,9 +10,9 @@ use types::{Identity, Roster};
 
 use crate::message::Stream;
 
-/// Gets what happens in a job.
+/// Receives the events of a job.
 pub trait Observer: Send + 'static {
-    /// Which ranks run where. Called once, before any output.
+    /// Receives the places of all ranks. Called once, before any output.
     fn placed(&mut self, roster: &Roster) {
         let _ = roster;
     }
@@ -23,13 +23,13 @@ pub trait Observer: Send + 'static {
     /// The output cannot be passed on; the job then ends.
     fn output(&mut self, rank: u32, stream: Stream, bytes: &[u8]) -> io::Result<()>;
 
-    /// What the job is doing now, such as `starting 4 ranks`; `None` while ranks run.
+    /// The job's current activity, such as `starting 4 ranks`; `None` while ranks run.
     fn progress(&mut self, doing: Option<&str>);
 
     /// A line for the user.
     fn note(&mut self, text: &str);
 
-    /// Called after each tenth of a second without any of the above.
+    /// Called after each tenth of a second without any of these calls.
     fn tick(&mut self) {}
 }
 
@@ -106,7 +106,7 @@ impl Teller {
         self.tell(Telling::Note(text));
     }
 
-    /// Waits until the observer has handled everything, at most for a while; a blocked observer is left behind.
+    /// Waits until the observer has handled everything, but not longer than `limit`. A blocked observer is left behind.
     pub(super) async fn finish(&mut self, limit: Duration) {
         self.progress(None);
         self.sender = None;

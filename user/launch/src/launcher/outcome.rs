@@ -4,13 +4,13 @@ use std::fmt;
 
 use serde::Serialize;
 
-/// What went wrong, and where.
+/// An error and its place.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Failure {
     pub site: Option<String>,
     pub node: Option<String>,
     pub rank: Option<u32>,
-    /// For the user; does not repeat the place.
+    /// The reason for the user, without the place.
     pub reason: String,
 }
 
@@ -20,7 +20,7 @@ impl Failure {
         Failure { reason: reason.into(), ..Failure::default() }
     }
 
-    /// A failure at a site. A reason that names the site first, as gateways' do, does not name it twice.
+    /// A failure at a site. If the reason begins with the site, as gateways' reasons do, that part is removed.
     pub fn at_site(site: &str, reason: impl Into<String>) -> Failure {
         let mut reason = reason.into();
         if let Some(rest) = reason.strip_prefix("site ").and_then(|rest| rest.strip_prefix(site)?.strip_prefix(": ")) {
@@ -59,14 +59,14 @@ pub struct SiteSummary {
     pub bytes_received: Option<u64>,
 }
 
-/// A finished job; its JSON form is what `landbridge run --json` prints.
+/// The result of a job. Its JSON form is the output of `landbridge run --json`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Summary {
-    /// Whether every rank ended with exit code 0.
+    /// True if every rank ended with exit code 0.
     pub ok: bool,
-    /// What `run` exits with.
+    /// The exit code of `run`.
     pub exit_code: i32,
-    /// From opening the job to its end, in seconds.
+    /// Time from opening the job to its end, in seconds.
     pub seconds: f64,
     pub ranks: u32,
     /// The MPI that was recognised or named.
@@ -75,18 +75,18 @@ pub struct Summary {
     pub sites: Vec<SiteSummary>,
     /// Bytes of frames that crossed trunks.
     pub bytes_relayed: u64,
-    /// What went wrong first.
+    /// The failure that is reported as the cause.
     pub failure: Option<Failure>,
 }
 
 impl Summary {
-    /// Whether a signal to `run` ended the job.
+    /// True if a signal to `run` ended the job.
     pub fn is_interrupted(&self) -> bool {
         let placeless = |failure: &Failure| failure.site.is_none() && failure.rank.is_none();
         self.exit_code > 128 && self.failure.as_ref().is_some_and(placeless)
     }
 
-    /// The summary when the job could not be started.
+    /// The summary of a job that could not be started.
     pub(super) fn without_job(failure: Failure, exit_code: i32, seconds: f64) -> Summary {
         Summary {
             ok: false,

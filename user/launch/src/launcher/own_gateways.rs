@@ -1,8 +1,8 @@
-//! The gateways of the user's own site that serve a job, and the sites that each of them has lost.
+//! The gateways of the user's own site that serve a job, and the sites that each one has lost.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// See the module docs. Gateways are numbered from 0, which leads the job and is connected from the start.
+/// See the module docs. Gateways are numbered from 0. Number 0 leads the job and is connected from the start.
 #[derive(Debug)]
 pub(crate) struct OwnGateways {
     home: String,
@@ -12,7 +12,7 @@ pub(crate) struct OwnGateways {
 }
 
 impl OwnGateways {
-    /// The gateways of site `home`, before any but the first is connected.
+    /// The gateways of site `home`; so far, only the first one is connected.
     pub(crate) fn new(home: &str) -> OwnGateways {
         OwnGateways { home: home.to_owned(), connected: BTreeSet::from([0]), lost: BTreeMap::new() }
     }
@@ -22,7 +22,8 @@ impl OwnGateways {
         self.connected.len()
     }
 
-    /// A gateway is connected, maybe again. It may have been restarted, so it counts as reaching every site.
+    /// A gateway is connected, perhaps not for the first time. It may have been restarted, so it counts as reaching
+    /// every site.
     pub(crate) fn connected(&mut self, gateway: usize) {
         self.connected.insert(gateway);
         let sites: Vec<String> = self.lost.keys().cloned().collect();
@@ -34,8 +35,8 @@ impl OwnGateways {
         self.connected.remove(&gateway);
     }
 
-    /// A gateway reports that site `seen_from` has lost `site`. If `seen_from` is another site, our own gateways offer
-    /// no way around the loss.
+    /// A gateway reports that site `seen_from` has lost `site`. If `seen_from` is not our own site, none of our
+    /// gateways offers a way around the loss.
     pub(crate) fn lost(&mut self, gateway: usize, seen_from: &str, site: &str) {
         let own = seen_from == self.home;
         let gateways = if own { BTreeSet::from([gateway]) } else { self.connected.clone() };

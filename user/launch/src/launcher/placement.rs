@@ -1,4 +1,4 @@
-//! Where a job's ranks would run, and which programs, for `run --dry-run`. Contacts no site.
+//! The planned places and programs of a job's ranks, for `run --dry-run`. Contacts no site.
 
 use serde::Serialize;
 use types::SitesFile;
@@ -15,11 +15,11 @@ pub struct SitePlacement {
     pub ranks: Vec<u32>,
     /// The nodes that have ranks. `None`: a batch system chooses them when the job runs.
     pub nodes: Option<Vec<NodePlacement>>,
-    /// The program of its first rank there, and its arguments.
+    /// The program of the site's first rank, with its arguments.
     pub command: Vec<String>,
     /// The working directory of that program.
     pub directory: String,
-    /// All programs that have ranks there.
+    /// All programs that have ranks at the site.
     pub parts: Vec<PartPlacement>,
 }
 
@@ -42,11 +42,12 @@ pub struct NodePlacement {
 /// Places every rank; sites without ranks are left out.
 ///
 /// # Errors
-/// The numbers do not fit, or a gateway's memory cannot hold the job: what `run` reports before it contacts any site.
+/// The numbers do not fit, or a gateway's memory cannot hold the job. `run` reports the same errors before it contacts
+/// any site.
 pub fn place(file: &SitesFile, wish: &Wish, typed: &Typed) -> Result<Vec<SitePlacement>, Failure> {
     let wrong = |error: crate::spread::SpreadError| Failure::new(error.to_string());
     let counts = counts(file, wish).map_err(wrong)?;
-    // A home without ranks relays nothing that needs memory for ranks of its own.
+    // A home without ranks is not checked: it relays nothing that needs memory for ranks of its own.
     check_memory(file, "", &counts)?;
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let size = counts.iter().sum();

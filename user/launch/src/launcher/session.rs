@@ -20,32 +20,32 @@ use super::suspects::Suspects;
 use crate::message::Up;
 use member::{Post, PostError};
 
-/// Why a job could not be opened, or its connection was lost.
+/// Reasons why a job could not be opened, or why its connection was lost.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum SessionError {
-    /// The sites file has no such site.
+    /// The sites file does not have this site.
     #[error("unknown site `{site}`: the sites file has {known}")]
     UnknownSite {
         /// The name.
         site: String,
-        /// The names there are.
+        /// The names of the sites that it has.
         known: String,
     },
     /// The sites file names no key for the user's own site.
     #[error("site {0} has no `key` in the sites file: jobs are opened at one's own site (--from), whose key is here")]
     NoKey(String),
-    /// The key.
+    /// The key cannot be used.
     #[error(transparent)]
     Key(#[from] KeyError),
-    /// The gateway.
+    /// A gateway cannot be used, or its connection was lost.
     #[error("site {site}: gateway {gateway}: {source}")]
     Gateway {
         /// The site.
         site: String,
         /// The gateway's name.
         gateway: String,
-        /// What went wrong.
+        /// The error.
         source: ClientError,
     },
     /// The gateway closed the connection.
@@ -57,12 +57,12 @@ pub enum SessionError {
     /// The system gives no random numbers.
     #[error("no random numbers: {0}")]
     Random(String),
-    /// The roster does not have the user's own site.
+    /// The roster does not contain the user's own site.
     #[error("site {0} is not in the job's roster")]
     NotInRoster(String),
 }
 
-/// How long one gateway of the own site may be silent before the next one is dialled too.
+/// Time for one gateway of the own site to answer before the next one is dialled as well.
 const HEAD_START: Duration = Duration::from_secs(2);
 
 /// A sites file and its folder: paths of keys are relative to it.
@@ -72,7 +72,7 @@ pub struct Sites {
     pub file: SitesFile,
     /// The file's folder.
     pub folder: PathBuf,
-    /// The secret that users prove to the gateway of the only site, if that site's key is in no file.
+    /// The secret for the gateways of the only site, if that site's key is in no file.
     pub secret: Option<Secret>,
 }
 
@@ -82,7 +82,7 @@ impl Sites {
         site.key.as_ref().map(|key| self.folder.join(Path::new(key)))
     }
 
-    /// A site by its name.
+    /// Returns the site with this name.
     ///
     /// # Errors
     /// [`SessionError::UnknownSite`].
@@ -91,7 +91,8 @@ impl Sites {
         self.file.site(name).map(|(_, site)| site).ok_or_else(unknown)
     }
 
-    /// The secret that users of a site prove to its gateways. Checks that the key is the one of the sites file.
+    /// The secret with which users of a site authenticate to its gateways. Checks the key against the fingerprint in
+    /// the sites file.
     ///
     /// # Errors
     /// [`SessionError::NoKey`], [`SessionError::Key`].
@@ -108,16 +109,16 @@ impl Sites {
         Ok(key.client_secret())
     }
 
-    /// Connects to a gateway of the user's own site: the first that replies, in their order but for those that are
-    /// silent. Also returns its name.
+    /// Connects to the first gateway of the user's own site that answers, and returns its name too. Dials them in their
+    /// order; the next one after a failure or 2 s without an answer.
     ///
     /// # Errors
-    /// The error of the last gateway that failed.
+    /// The error of the gateway that failed last.
     pub async fn connect(&self, site: &Site) -> Result<(Client, String), SessionError> {
         self.reach(site).await.map(|(client, name, _)| (client, name))
     }
 
-    /// The same; also returns the names of the gateways that have not answered by then.
+    /// Like [`Sites::connect`]; also returns the names of the dialled gateways that have not answered by then.
     async fn reach(&self, site: &Site) -> Result<(Client, String, Vec<String>), SessionError> {
         let role = Role::Client { secret: self.client_secret(site)? };
         let mut silent = Vec::new();
@@ -155,14 +156,14 @@ pub(crate) struct Connection {
     gateway: client::Gateway,
     /// The site's other gateways.
     others: Vec<client::Gateway>,
-    /// Names of those that did not answer, although they were dialled earlier.
+    /// Names of the gateways that were dialled earlier and have not answered.
     silent: Vec<String>,
     /// Names of the sites that have several gateways.
     several: BTreeSet<String>,
     role: Role,
     receiver: Receiver,
     sender: Sender,
-    /// Sites that were asked for nodes and have not refused.
+    /// Sites that have been asked for nodes and have not refused.
     asked: Vec<String>,
 }
 
@@ -212,7 +213,7 @@ impl Connection {
         }
     }
 
-    /// Gives the requested nodes back, and waits for the confirmation for at most `limit`.
+    /// Gives the requested nodes back. Waits for the confirmation, but not longer than `limit`.
     pub(crate) async fn give_back(mut self, limit: Duration) {
         let all = async {
             self.control(JobMessage::close(self.job)).await?;
@@ -221,11 +222,11 @@ impl Connection {
             }
             Ok::<(), SessionError>(())
         };
-        // If it takes longer, or fails, the gateway gives them back without us.
+        // On a timeout or a failure, the gateway gives them back by itself.
         let _ = timeout(limit, all).await;
     }
 
-    /// Opens a job with this roster; gateways lead it as `part` says.
+    /// Opens a job with this roster. `part`: the part of the gateways in it.
     pub(crate) async fn open(mut self, roster: &Roster, part: Part) -> Result<Session, SessionError> {
         let place = roster.sites().iter().position(|site| site.name == self.home);
         let place = place.ok_or_else(|| SessionError::NotInRoster(self.home.clone()))?;
@@ -274,45 +275,45 @@ pub(crate) struct Session {
     secret: Secret,
     home: String,
     gateway: String,
-    /// The site's other gateways, until they are used.
+    /// The site's other gateways, until they are dialled.
     others: Vec<client::Gateway>,
-    /// Names of those that were dialled before [`Session::gateway`] and have not answered, and that the user does not
-    /// know of.
+    /// Names of the gateways that were dialled before [`Session::gateway`] and have not answered. The user has not been
+    /// notified of them yet.
     silent: Vec<String>,
     /// Names of the sites that have several gateways.
     several: BTreeSet<String>,
     roster: Roster,
     role: Role,
-    /// Of the gateways that lead the job.
+    /// The part of the gateways that lead the job.
     part: Part,
-    /// Names of the other gateways in use, from number 1.
+    /// Names of the other gateways in use; the first one has number 1.
     named: Vec<String>,
     post: Post,
     connections: Connections,
     /// Zero of the post's clock.
     since: Instant,
     suspects: Suspects,
-    /// Gateways that have not confirmed that they know that this process will stop.
+    /// Gateways that have not confirmed the announced stop of this process.
     unaware: BTreeSet<usize>,
-    /// Whether all sites have opened the job and the other gateways were asked to relay.
+    /// True once all sites have opened the job and the other gateways have been asked to relay.
     relayed: bool,
-    /// Whether gateways were ordered to close the job: they close their connections when they have.
+    /// True once the gateways have the order to close the job. They close their connections afterwards.
     closing: bool,
 }
 
-/// The gateway at which the job was first opened, and which leads it at the user's own site.
+/// The gateway that first opened the job; it leads the job at the user's own site.
 const LEAD: Route = Route(0);
 
 /// An event of the session.
 #[derive(Debug)]
 pub(crate) enum Incoming {
-    /// A message about the job, from the gateway with this number; 0 leads the job.
+    /// A message about the job from the gateway with this number. Number 0 leads the job.
     Job(usize, JobMessage),
-    /// The gateway with this number is connected, maybe again.
+    /// The gateway with this number is connected, perhaps not for the first time.
     GatewayOpen(usize),
-    /// The gateway with this number is lost, for this reason; others are connected.
+    /// The gateway with this number is lost, for this reason. Others are still connected.
     GatewayLost(usize, String),
-    /// An own gateway was silent, as the text says, and is not any more. Other sites may have given it up meanwhile.
+    /// An own gateway has ended a silence, which the text describes. Other sites may have given it up meanwhile.
     GatewayBack(String),
     /// A note for the user.
     Note(String),
@@ -326,17 +327,17 @@ impl Session {
         Ok(self.post.send(to, message)?)
     }
 
-    /// Notes output that is queued here, so that its agent stops sending more.
+    /// Counts output of an agent as queued here, so that the agent stops sending more.
     pub(crate) fn hold(&mut self, agent: Identity, bytes: u64) {
         self.post.hold(agent, bytes);
     }
 
-    /// Notes that queued output has been handled.
+    /// Counts queued output of an agent as handled.
     pub(crate) fn release(&mut self, agent: Identity, bytes: u64) {
         self.post.release(agent, bytes);
     }
 
-    /// Whether more may be produced for an agent; messages that must not wait are sent in any case.
+    /// True if more messages may be queued for an agent. Urgent messages are sent in any case.
     pub(crate) fn has_room(&self, agent: Identity) -> bool {
         self.post.has_room(agent)
     }
@@ -348,13 +349,13 @@ impl Session {
         }
     }
 
-    /// Asks the other gateways of all sites to relay frames of the job too.
+    /// Asks the other gateways of all sites to relay the job's frames too.
     pub(crate) fn open_relays(&mut self, roster: &Roster, window: u32) {
         let open = open_message(self.job, &self.secret, roster, &self.home, self.part.relay(window));
         let lead = usize::from(LEAD.0);
         self.relayed = true;
         self.connections.control(lead, open.clone());
-        // If the lead is restarted, it is one more gateway that relays.
+        // After a restart, the lead is only one more relaying gateway.
         self.connections.reopen_with(lead, open.clone());
         for gateway in std::mem::take(&mut self.others) {
             self.named.push(gateway.name.clone());
@@ -362,25 +363,25 @@ impl Session {
         }
     }
 
-    /// Tells the gateways that this process will stop, or that it runs again.
+    /// Announces to the gateways that this process will stop, or that it runs again.
     pub(crate) fn stop(&mut self, stopped: bool) {
         self.unaware = self.connections.open().collect();
         let message = JobMessage::Stopped { job: self.job, stopped };
         self.unaware.iter().for_each(|gateway| self.connections.control(*gateway, message.clone()));
     }
 
-    /// Whether all gateways know that this process will stop.
+    /// True if all gateways have confirmed the announced stop.
     pub(crate) fn is_stop_known(&self) -> bool {
         self.unaware.is_empty()
     }
 
-    /// What the user should know of own gateways that have not answered.
+    /// Notes for the user about own gateways that have not answered.
     pub(crate) fn notes(&mut self) -> Vec<String> {
         let note = |name| format!("site {}: gateway {name} did not answer in time; the job ran without it", self.home);
         self.silent.drain(..).map(note).collect()
     }
 
-    /// Orders the gateways to close the job; returns the numbers of those that will confirm it.
+    /// Orders the gateways to close the job. Returns the numbers of the gateways that will confirm it.
     pub(crate) fn close(&mut self) -> Vec<usize> {
         self.closing = true;
         let open: Vec<usize> = self.connections.open().collect();
@@ -388,8 +389,8 @@ impl Session {
         open
     }
 
-    /// Closes the job everywhere, and waits for the confirmation for at most `limit`. If it takes longer, the gateways
-    /// close it without us.
+    /// Closes the job everywhere. Waits for the confirmations, but not longer than `limit`; after that, the gateways
+    /// close it by themselves.
     pub(crate) async fn end(mut self, limit: Duration) {
         let mut closing = self.close();
         let closed = async {
@@ -408,7 +409,7 @@ impl Session {
         let _ = timeout(limit, closed).await;
     }
 
-    /// What members of the job prove that they belong to it.
+    /// The number and the secret with which members prove that they belong to the job.
     pub(crate) fn credentials(&self) -> (JobId, Secret) {
         (self.job, self.secret.clone())
     }
@@ -488,7 +489,7 @@ impl Session {
         let unreadable = |source| self.lost(ClientError::Wire { address: address(), source });
         match Control::decode(&payload).map_err(unreadable)? {
             Control::Job(message) => Ok(self.job_message(gateway, message)),
-            // Reports about the wait for nodes, which have been granted by now.
+            // Reports about the wait for nodes. They are late: the nodes have been granted.
             Control::Allocation(_) => Ok(Vec::new()),
             other => {
                 tracing::warn!(gateway = address(), ?other, "not a message about the job");
@@ -499,10 +500,10 @@ impl Session {
 }
 
 impl Session {
-    /// A message about the job, unless it must be examined first.
+    /// Turns a message about the job into events, unless it reports a loss that must be verified first.
     fn job_message(&mut self, gateway: usize, message: JobMessage) -> Vec<Incoming> {
         match message {
-            // All sites take part already. A gateway that was lost is back and cannot relay.
+            // All sites already take part. A lost gateway has come back and cannot relay.
             JobMessage::Refused { site, reason, .. } if self.relayed => {
                 let gateway = self.name_of(gateway);
                 vec![Incoming::Note(format!("site {site}: gateway {gateway} is not used: {reason}"))]
@@ -522,7 +523,7 @@ impl Session {
         }
     }
 
-    /// The agent of which a message reports the loss, if another gateway may still reach it.
+    /// Returns the agent that a message reports as lost, if another gateway may still reach it.
     fn suspect(&self, message: &JobMessage) -> Option<Identity> {
         let agent = match message {
             JobMessage::AgentLost { site, node, .. } => {
@@ -539,14 +540,14 @@ impl Session {
         reached.then_some(agent)
     }
 
-    /// Asks the agents that gateways believe to be lost; returns the reports that are confirmed.
+    /// Asks the agents that gateways report as lost. Returns the confirmed reports.
     fn look_at_suspects(&mut self) -> Vec<Incoming> {
         let (ask, confirmed) = self.suspects.due(Instant::now(), super::slowness);
         ask.into_iter().for_each(|agent| self.post.ask(agent));
         confirmed.into_iter().map(|(gateway, report)| Incoming::Job(gateway, report)).collect()
     }
 
-    /// Until when a report about an agent may be confirmed.
+    /// Latest time at which a pending report about an agent is confirmed.
     pub(crate) fn suspects_until(&self) -> Option<Instant> {
         self.suspects.until()
     }

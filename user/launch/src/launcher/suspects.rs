@@ -1,8 +1,8 @@
-//! Agents that a gateway reports as lost while others may still reach them.
+//! Agents that one gateway reports as lost although another may still reach them.
 //!
-//! A gateway whose own cable was pulled sees every agent fall silent, and reports that when the cable is back. So the
-//! launcher asks the agent itself, end to end, through every gateway there is. An answer ends the suspicion. All
-//! gateways confirm the loss when they cannot deliver to the agent, and so does a time limit without an answer.
+//! A gateway whose own cable was pulled sees every agent fall silent, and reports that once the cable is back. So the
+//! launcher asks the agent itself, end to end, through every gateway. An answer ends the suspicion. The loss is
+//! confirmed if no gateway can deliver the question, or if the agent does not answer in time.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -11,9 +11,9 @@ use tokio::time::Instant;
 use types::{Identity, Slowness};
 use wire::control::JobMessage;
 
-/// How long an agent has to answer, on a machine that is not overloaded.
+/// Time limit for an agent's answer, on a machine that is not overloaded.
 const ANSWER: Duration = Duration::from_millis(1500);
-/// Interval at which it is asked again: a gateway may drop a question.
+/// Interval between questions to an agent, because a gateway may drop one.
 const AGAIN: Duration = Duration::from_millis(200);
 
 /// See the module docs.
@@ -33,7 +33,7 @@ struct Suspect {
 }
 
 impl Suspects {
-    /// An agent is reported as lost. It is to be asked at once.
+    /// Adds an agent that is reported as lost. It must be asked at once.
     pub(super) fn add(&mut self, agent: Identity, report: (usize, JobMessage), now: Instant) {
         if !self.0.iter().any(|suspect| suspect.agent == agent) {
             let (until, ask_at, undelivered) = (now + ANSWER, now, BTreeSet::new());
@@ -41,13 +41,13 @@ impl Suspects {
         }
     }
 
-    /// An agent has answered. Returns the report that was wrong.
+    /// An agent has answered. Returns the report, which was wrong.
     pub(super) fn answered(&mut self, agent: Identity) -> Option<JobMessage> {
         let at = self.0.iter().position(|suspect| suspect.agent == agent)?;
         Some(self.0.swap_remove(at).report.1)
     }
 
-    /// A gateway could not deliver a frame to an agent. Returns the report if none of the `open` gateways can.
+    /// A gateway could not deliver a frame to an agent. Returns the report if no gateway of `open` could.
     pub(super) fn undelivered(
         &mut self,
         agent: Identity,
@@ -61,18 +61,18 @@ impl Suspects {
         none.then(|| self.0.swap_remove(at).report)
     }
 
-    /// When [`Suspects::due`] must be called next.
+    /// Time of the next call of [`Suspects::due`].
     pub(super) fn next(&self) -> Option<Instant> {
         self.0.iter().map(|suspect| suspect.until.min(suspect.ask_at)).min()
     }
 
-    /// When the last of the reports is confirmed, unless its agent answers.
+    /// Time at which the last of the reports is confirmed, unless its agent answers.
     pub(super) fn until(&self) -> Option<Instant> {
         self.0.iter().map(|suspect| suspect.until).max()
     }
 
-    /// The agents to ask now, and the reports that are confirmed by silence. `slowness`: of this machine, called when a
-    /// time limit is reached.
+    /// Returns the agents to ask now and the reports that silence has confirmed. `slowness`: returns this machine's
+    /// slowness; called when a time limit is reached.
     pub(super) fn due(
         &mut self,
         now: Instant,

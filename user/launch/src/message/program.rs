@@ -1,4 +1,4 @@
-//! The program that an agent runs.
+//! The program of a site's ranks, as an agent runs it.
 
 use std::ops::Range;
 
@@ -6,18 +6,19 @@ use serde::{Deserialize, Serialize};
 
 use super::{InputTo, MpiChoice};
 
-/// What the ranks of a site run.
+/// The programs of a site's ranks, and their environment.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Program {
-    /// In the order of their first ranks. A job has one part unless several programs were typed, separated by `:`.
+    /// The commands, in the order of their first ranks. There is one, unless several programs were typed, separated by
+    /// `:`.
     pub parts: Vec<Part>,
     /// The user's environment.
     pub environment: Vec<(Vec<u8>, Vec<u8>)>,
-    /// Environment modules to load first.
+    /// Environment modules that are loaded first.
     pub modules: Vec<String>,
     pub mpi: MpiChoice,
     pub input: InputTo,
-    /// Ranks' output is passed on as it comes, and not in whole lines.
+    /// True if ranks' output is passed on as it comes, instead of in whole lines.
     pub raw: bool,
 }
 
@@ -25,32 +26,32 @@ pub struct Program {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Part {
     pub first: u32,
-    /// The program (looked up in `PATH` unless it has a slash) and its arguments, as raw bytes. Empty: there is none,
-    /// and the agent only reports whether it could run one. Arguments that [`Otherwise::arguments`] names have `~/` for
-    /// the user's home on the node.
+    /// The program (looked up in `PATH` unless it has a slash) and its arguments, as raw bytes. Empty: there is no
+    /// program, and the agent only reports whether it could run one. Arguments that [`Otherwise::arguments`] lists have
+    /// `~/` in place of the user's home on the node.
     pub command: Vec<Vec<u8>>,
-    /// The directory to run in, as raw bytes. `~/` at its beginning, or at the program's, is the user's home on the
-    /// node.
+    /// The working directory, as raw bytes. `~/` at its beginning, or at the program's, stands for the user's home on
+    /// the node.
     pub directory: Vec<u8>,
     /// Variables that override the user's environment and the modules.
     pub settings: Vec<(Vec<u8>, Vec<u8>)>,
     pub otherwise: Otherwise,
 }
 
-/// What to do on a node where the program or its directory is not at its path.
+/// Alternatives on a node where the program or its directory is not at its path.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Otherwise {
-    /// The path of the program where it was typed; used if it exists on the node.
+    /// The path at which the program was typed; used if only this path exists on the node.
     pub program: Option<Vec<u8>>,
-    /// The directory where it was typed; used if it exists on the node.
+    /// The directory as it was typed; used if only this path exists on the node.
     pub directory: Option<Vec<u8>>,
-    /// Arguments that have a path below the user's home: their index in the command, and how they were typed. The typed
+    /// Arguments that contain a path below the user's home: their index in the command, and their typed form. The typed
     /// path is used if only that exists on the node.
     #[serde(default)]
     pub arguments: Vec<(u32, Vec<u8>)>,
-    /// For the user: how to tell Landbridge where the program is at this site.
+    /// Advice for the user: where to set the program's path at this site.
     pub program_advice: String,
-    /// For the user: how to choose the directory at this site.
+    /// Advice for the user: where to set the directory at this site.
     pub directory_advice: String,
 }
 
@@ -61,7 +62,7 @@ impl Program {
         self.parts.iter().zip(ends).map(|(part, end)| part.first..end).collect()
     }
 
-    /// The number of the part that a rank belongs to, which MPI calls `MPI_APPNUM`.
+    /// The number of the part that a rank belongs to; MPI calls it `MPI_APPNUM`.
     pub fn part_of(&self, rank: u32) -> u32 {
         self.parts.iter().skip(1).filter(|part| part.first <= rank).count() as u32
     }

@@ -1,4 +1,4 @@
-//! Which shared libraries an ELF file needs, and where the dynamic linker would find them.
+//! The shared libraries that an ELF file needs, and the places where the dynamic linker would find them.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -7,16 +7,16 @@ use goblin::elf::Elf;
 
 use crate::environment::Environment;
 
-/// Most files looked at for one program.
+/// Most files examined for one program.
 const MAX_FILES: usize = 500;
 
 /// A library that some file of a program needs.
 pub(super) struct Needed {
     /// Its name in the ELF file, such as `libmpi.so.12`.
     pub name: String,
-    /// Where it is, if it was found.
+    /// The library's path, if it was found.
     pub file: Option<PathBuf>,
-    /// Whether it is only in the `lib` folder beside the program's own folder, where the dynamic linker does not look.
+    /// True if it is only in the `lib` folder beside the program's own folder, where the dynamic linker does not look.
     pub beside: bool,
 }
 
@@ -45,8 +45,8 @@ pub(super) fn needed(program: &Path, environment: &Environment) -> Option<Vec<Ne
     elf.then_some(found)
 }
 
-/// The names that a file needs, and the folders it lists: its RPATH is searched before `LD_LIBRARY_PATH`, its RUNPATH
-/// after it, and an RPATH beside a RUNPATH is ignored; see ld.so(8).
+/// The names that a file needs, and the folders that it lists. Its RPATH is searched before `LD_LIBRARY_PATH`, its
+/// RUNPATH after it; an RPATH beside a RUNPATH is ignored; see ld.so(8).
 struct Direct {
     names: Vec<String>,
     before: Vec<PathBuf>,

@@ -1,4 +1,4 @@
-//! The MPI libraries that programs of this environment could load, and which libfabric each uses.
+//! The MPI libraries that programs of this environment could load, and the libfabric of each.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use super::recognise::family_of_file;
 use crate::environment::Environment;
 use crate::message::Family;
 
-/// Most libraries that are looked at.
+/// Most libraries that are examined.
 const MOST: usize = 40;
 /// Every libfabric contains this variable's name, so a library that contains it has a libfabric inside.
 const MARK: &[u8] = b"FI_PROVIDER_PATH";
@@ -16,11 +16,11 @@ const MARK: &[u8] = b"FI_PROVIDER_PATH";
 /// An MPI library.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Installed {
-    /// Its file, without symbolic links.
+    /// The library's file, with symbolic links resolved.
     pub file: PathBuf,
     /// Which MPI it is.
     pub family: Family,
-    /// How it reaches a network.
+    /// The libfabric through which it reaches a network.
     pub libfabric: Libfabric,
 }
 
@@ -29,11 +29,11 @@ pub struct Installed {
 pub enum Libfabric {
     /// The dynamic linker loads this file.
     Loaded(PathBuf),
-    /// The dynamic linker would look for this name and not find it.
+    /// The dynamic linker would look for this name, but not find it.
     Missing(String),
-    /// It is linked into the MPI library, or into a library that comes with it.
+    /// It is linked into the MPI library itself.
     Inside,
-    /// There is none that can be seen. Open MPI and Intel MPI may load one later, as a plugin.
+    /// None was found. Open MPI and Intel MPI may load one later, as a plugin.
     Unseen,
 }
 
@@ -51,7 +51,7 @@ fn inspect(file: PathBuf, environment: &Environment) -> Option<Installed> {
     let family = family_of_file(&file)?;
     let needed = elf::needed(&file, environment).unwrap_or_default();
     let has_mark = |file: &Path| std::fs::read(file).is_ok_and(|bytes| memchr::memmem::find(&bytes, MARK).is_some());
-    // A wheel's copy has another name, such as libfabric-1f2e3d4c.so.1.
+    // The copy in a Python wheel has another name, such as libfabric-1f2e3d4c.so.1.
     let own = needed.iter().find(|library| library.name.starts_with("libfabric"));
     let libfabric = match own {
         Some(library) => match &library.file {

@@ -1,4 +1,4 @@
-//! Intel MPI: its root directory, its libraries, shared memory inside a node and OFI between nodes.
+//! Intel MPI: its root directory, its libraries, shared memory within a node and OFI between nodes.
 
 use std::path::{Path, PathBuf};
 
@@ -25,7 +25,7 @@ pub(super) fn settings(environment: &mut Environment, library: Option<&Path>, cr
         for folder in folders.iter().rev() {
             environment.prepend("LD_LIBRARY_PATH", folder.as_os_str());
         }
-        // A provider that the user chose for comparison is among Intel's own.
+        // If the user chose another provider for comparison, it is one of Intel's own.
         if !is_ours(environment) {
             let has_providers = |folder: &PathBuf| folder.join("libtcp-fi.so").is_file();
             let own = folders.iter().flat_map(|folder| [folder.join("prov"), folder.clone()]).find(has_providers);
@@ -41,8 +41,8 @@ pub(super) fn settings(environment: &mut Environment, library: Option<&Path>, cr
     }
     if crosses {
         insist(environment, "I_MPI_OFI_PROVIDER", "landbridge", &mut notes);
-        // oneCCL would connect its ranks by TCP connections of its own, which do not reach another site. Over MPI it
-        // needs none; it takes its key-value store from MPI only if its data goes through MPI too.
+        // oneCCL would open TCP connections of its own between its ranks, which do not reach another site. Over MPI it
+        // needs none. It takes its key-value store from MPI only if its data uses MPI too.
         environment.set_default("CCL_ATL_TRANSPORT", "mpi");
         environment.set_default("CCL_KVS_MODE", "mpi");
     } else {
@@ -51,19 +51,19 @@ pub(super) fn settings(environment: &mut Environment, library: Option<&Path>, cr
     }
     environment.set_default("LANDBRIDGE_INJECT", "16KiB");
     do_not_confirm_sends(environment);
-    // Hydra is not there to pin ranks, and several jobs or sites may share a machine.
+    // No Hydra pins the ranks, and several jobs or sites may share a machine.
     environment.set_default("I_MPI_PIN", "0");
     notes
 }
 
-/// Makes ranks of one node put their shared files into this folder, which is removed however they end.
+/// Makes ranks of one node put their shared files into this folder, which is removed however the ranks end.
 pub fn share_memory_in(environment: &mut Environment, folder: &Path) {
     environment.set_default("I_MPI_SHM_FILE_PREFIX_4K", folder);
 }
 
-/// Makes ranks that share cores yield, in Intel MPI's own shared memory too. Its mpiexec would have passed on the
-/// number of the node's cores; without it, ranks must be told to yield. A few polls between two yields cost no time
-/// then, and 64 ranks start in 3.7 s rather than 4.4.
+/// Makes ranks that share cores yield, in Intel MPI's own shared memory too. Intel's mpiexec would have passed on the
+/// number of the node's cores; without it, ranks yield only if these variables are set. A few polls between two yields
+/// then cost no time, and 64 ranks start in 3.7 s instead of 4.4 s.
 pub(super) fn share_cores(environment: &mut Environment) {
     environment.set_default("I_MPI_WAIT_MODE", "1");
     environment.set_default("I_MPI_SPIN_COUNT", "20");

@@ -1,7 +1,7 @@
-//! The library that ranks of a job of several sites preload, which hands collective operations to the provider.
+//! The layer: a library that ranks of a job of several sites preload. It hands collective operations to the provider.
 //!
-//! If some ranks of a communicator used it and others did not, they would wait for each other forever. So each node
-//! reports what its MPI library allows, and the launcher tells all nodes what every one of them can do.
+//! If only some ranks of a communicator used it, the ranks would wait for each other forever. So each node reports the
+//! coverage that its MPI library allows, and the launcher sends all nodes the coverage that every node allows.
 
 use std::path::{Path, PathBuf};
 
@@ -11,18 +11,19 @@ use serde::{Deserialize, Serialize};
 use super::{Library, MpiError};
 use crate::environment::Environment;
 
-/// How to run collective operations: `native`, `exact` (reductions are the MPI library's own) or `auto`.
+/// Chooses the collective operations of the layer: `native` (none), `exact` (reductions stay with the MPI library) or
+/// `auto`.
 pub const VARIABLE: &str = "LANDBRIDGE_COLLECTIVES";
-/// The algorithm by which a broadcast's tree of sites is built, instead of the best trees.
+/// Names the algorithm that builds a broadcast's tree of sites, instead of the best trees.
 pub const TREES_VARIABLE: &str = "LANDBRIDGE_TREES";
-/// File names of the layers, which are beside the provider.
+/// File names of the layers, which are in the folder of the provider.
 pub const LAYER_FILE: &str = "liblandbridge-layer.so";
 pub const LARGE_LAYER_FILE: &str = "liblandbridge-layer-large.so";
-/// Tells a rank's provider which layer has to be loaded.
+/// Names the layer that must be loaded, for a rank's provider.
 const LOADED: &str = "LANDBRIDGE_LAYER";
 const PRELOAD: &str = "LD_PRELOAD";
 
-/// What the layer defines: a library that lacks one of these cannot be covered.
+/// The symbols that the layer defines. A library that lacks one of these cannot be covered.
 const COVERED: &[&str] = &[
     "PMPI_Bcast",
     "PMPI_Barrier",
@@ -40,7 +41,7 @@ const COVERED: &[&str] = &[
     "PMPI_Comm_disconnect",
     "PMPI_Finalize",
 ];
-/// What the layer for large counts defines besides.
+/// The symbols that the layer for large counts defines in addition.
 const COVERED_LARGE: &[&str] = &[
     "PMPI_Bcast_c",
     "PMPI_Reduce_c",
@@ -55,15 +56,15 @@ const COVERED_LARGE: &[&str] = &[
     "PMPI_Alltoallv_c",
 ];
 
-/// Which collective operations are ours, from least to most.
+/// The collective operations of the layer, from fewest to most.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Coverage {
     /// None: the MPI library runs all of them.
     #[default]
     Native,
-    /// Those with counts as `int`.
+    /// Those that have counts of type `int`.
     Plain,
-    /// Those with large counts (MPI-4's names that end in `_c`) as well.
+    /// Those that have large counts (MPI-4's names that end in `_c`) as well.
     Large,
 }
 
@@ -77,7 +78,7 @@ impl Coverage {
     }
 }
 
-/// What ranks with this MPI library can use. `crosses`: whether the job has ranks at several sites.
+/// The coverage that ranks with this MPI library can use. `crosses`: true if the job has ranks at several sites.
 ///
 /// # Errors
 /// [`MpiError::Collectives`], [`MpiError::Trees`], [`MpiError::NoLayer`], [`MpiError::LayerPath`].
@@ -102,7 +103,7 @@ pub fn coverage(
         if !layer.is_file() {
             return Err(MpiError::NoLayer(layer));
         }
-        // The linker splits its list at both.
+        // The dynamic linker splits the list at both characters.
         if layer.to_string_lossy().contains([' ', ':']) {
             return Err(MpiError::LayerPath(layer));
         }
@@ -110,7 +111,7 @@ pub fn coverage(
     Ok(coverage)
 }
 
-/// What a library file defines.
+/// The coverage that the symbols of a library file allow.
 fn of_library(file: &Path) -> Coverage {
     let Ok(bytes) = std::fs::read(file) else { return Coverage::Native };
     let Ok(elf) = Elf::parse(&bytes) else { return Coverage::Native };
@@ -125,8 +126,8 @@ fn of_library(file: &Path) -> Coverage {
     }
 }
 
-/// Makes ranks preload the layer. What the user preloads comes first: a profiling tool's `MPI_Bcast` is then the
-/// program's, and the `PMPI_Bcast` that it calls is the layer's.
+/// Makes ranks preload the layer. The user's own preloads come first: the program then calls a profiling tool's
+/// `MPI_Bcast`, and the tool calls the layer's `PMPI_Bcast`.
 pub fn preload(coverage: Coverage, environment: &mut Environment, provider: &Path) {
     let Some(name) = coverage.file() else { return };
     let mut list = environment.get(PRELOAD).unwrap_or_default().to_owned();
@@ -139,7 +140,7 @@ pub fn preload(coverage: Coverage, environment: &mut Environment, provider: &Pat
 }
 
 fn beside(provider: &Path, name: &str) -> PathBuf {
-    // A link would not tell where the files of its release are.
+    // The layer is beside the real file: a link may be in another folder.
     let provider = std::fs::canonicalize(provider).unwrap_or_else(|_| provider.to_owned());
     provider.with_file_name(name)
 }

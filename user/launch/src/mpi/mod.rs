@@ -1,5 +1,5 @@
-//! MPI libraries: which one a program uses, and how to make each of them use our provider. A program may also use
-//! libfabric without any MPI.
+//! MPI libraries: recognising the one that a program uses, and making each of them use our provider. A program may also
+//! use libfabric without an MPI.
 
 mod elf;
 mod installed;
@@ -23,7 +23,7 @@ pub use recognise::recognise;
 use crate::environment::Environment;
 use crate::message::{Family, MpiChoice};
 
-/// Why a program's MPI cannot be set up. The messages say what to do.
+/// Reasons why a program's MPI cannot be set up. The messages include advice.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum MpiError {
@@ -34,7 +34,7 @@ pub enum MpiError {
     Unsure {
         /// The program.
         program: String,
-        /// What was examined and found.
+        /// The examined files and the finding.
         problem: String,
     },
     /// The program loads another MPI than the user named.
@@ -52,16 +52,16 @@ pub enum MpiError {
     /// An Open MPI that cannot be started.
     #[error("{} is Open MPI before 4.1, which cannot start under Landbridge: use 4.1 or 5", .0.display())]
     TooOld(PathBuf),
-    /// `LANDBRIDGE_COLLECTIVES` has another value than it may have.
+    /// `LANDBRIDGE_COLLECTIVES` has an unknown value.
     #[error("LANDBRIDGE_COLLECTIVES={0}: give `auto`, `exact` or `native`")]
     Collectives(String),
     /// `LANDBRIDGE_TREES` names no algorithm.
     #[error("LANDBRIDGE_TREES: {0}")]
     Trees(#[from] plan::UnknownAlgorithm),
-    /// The library to preload is missing.
+    /// The layer to preload is missing.
     #[error("{} is not there: install it beside {PROVIDER_FILE}, with which it comes, or run with --collectives native", .0.display())]
     NoLayer(PathBuf),
-    /// The dynamic linker could not be told to preload it.
+    /// The dynamic linker cannot preload the layer.
     #[error("{} cannot be preloaded, because its path has a space or a colon: install Landbridge elsewhere, or run with --collectives native", .0.display())]
     LayerPath(PathBuf),
     /// The provider is missing.
@@ -74,15 +74,16 @@ pub enum MpiError {
 pub struct Library {
     /// Which MPI it is.
     pub family: Family,
-    /// Its file, if it was found.
+    /// The library's file, if it was found.
     pub file: Option<PathBuf>,
-    /// Whether its folder must be added to LD_LIBRARY_PATH for the dynamic linker to find it.
+    /// True if its folder must be added to LD_LIBRARY_PATH for the dynamic linker to find it.
     pub beside: bool,
-    /// Whether the program itself is linked to it, so that no other MPI can take its place.
+    /// True if the program itself is linked to it, so no other MPI can replace it.
     pub linked: bool,
 }
 
-/// Determines a program's MPI: the user's choice, or by examining the program. `None`: no MPI was recognised.
+/// The MPI of a program: the one that the user named, or else the one recognised in the program. `None`: no MPI was
+/// recognised.
 ///
 /// # Errors
 /// [`MpiError::Unsure`], [`MpiError::TooOld`].
@@ -91,10 +92,10 @@ pub fn library(choice: MpiChoice, program: &Path, environment: &Environment) -> 
     let library = match choice {
         MpiChoice::Auto => seen?,
         MpiChoice::Libfabric => None,
-        // The file is still needed: it shows where the library's other parts are.
+        // The program is examined anyway: the file shows where the library's other parts are.
         MpiChoice::Named(family) => {
             match seen {
-                // The ranks would start and not find each other.
+                // The ranks would start, but not find each other.
                 Ok(Some(Library { family: found, file: Some(file), linked: true, .. })) if found != family => {
                     return Err(MpiError::Other { wish: family, program: program.display().to_string(), found, file });
                 }
@@ -109,8 +110,8 @@ pub fn library(choice: MpiChoice, program: &Path, environment: &Environment) -> 
     Ok(library)
 }
 
-/// Sets what `library` needs in order to use the provider at `provider`. Returns notes for the user about settings of
-/// theirs that had to change. `crosses`: whether the job has ranks at several sites.
+/// Sets the variables with which `library` uses the provider at `provider`. Returns notes about changed settings of the
+/// user. `crosses`: true if the job has ranks at several sites.
 pub fn settings(library: &Library, environment: &mut Environment, provider: &Path, crosses: bool) -> Vec<String> {
     let mut notes = provider::settings(environment, provider, crosses);
     if let Some(folder) = library.file.as_deref().filter(|_| library.beside).and_then(Path::parent) {
@@ -124,7 +125,7 @@ pub fn settings(library: &Library, environment: &mut Environment, provider: &Pat
     notes
 }
 
-/// Whether a program in which no MPI was recognised uses libfabric itself: the user says so, or it is linked to
+/// True if a program without a recognised MPI uses libfabric itself: the user chose that, or the program is linked to
 /// libfabric.
 pub fn uses_libfabric(choice: MpiChoice, program: &Path, environment: &Environment) -> bool {
     match choice {
@@ -135,12 +136,12 @@ pub fn uses_libfabric(choice: MpiChoice, program: &Path, environment: &Environme
     }
 }
 
-/// Makes a program without an MPI use the provider at `provider`. Returns notes as [`settings`] does.
+/// Makes a program without an MPI use the provider at `provider`. Returns notes like [`settings`].
 pub fn libfabric_settings(environment: &mut Environment, provider: &Path, crosses: bool) -> Vec<String> {
     provider::settings(environment, provider, crosses)
 }
 
-/// Sets what `family` needs on a node with more ranks than cores.
+/// Sets the variables that `family` needs on a node with more ranks than cores.
 pub fn share_cores(family: Family, environment: &mut Environment) {
     match family {
         Family::Intel => intel::share_cores(environment),
@@ -148,22 +149,22 @@ pub fn share_cores(family: Family, environment: &mut Environment) {
     }
 }
 
-/// With more ranks per core than this, Open MPI's waiting ranks must poll less often.
+/// Most ranks per core before Open MPI's waiting ranks must poll less often.
 const CROWDED: u32 = 4;
-/// How late their timers may then be.
+/// Timer slack with more ranks per core.
 const SLACK: Duration = Duration::from_millis(1);
 
-/// How late the timers of ranks may be when `crowd` of them share a core. `None`: the system's default.
+/// The timer slack of ranks when `crowd` of them share a core. `None`: the system's default.
 ///
 /// While Open MPI's ranks wait for each other in `MPI_Init` and `MPI_Finalize`, each polls 10,000 times a second
-/// (`OMPI_LAZY_WAIT_FOR_COMPLETION`: one poll, then `usleep(100)`), and no provider is loaded yet that could sleep
-/// longer. With 64 of them on two cores, Linux 6.18 hardly ever runs processes that sleep less often, such as the
-/// launcher that they wait for: starts took 3 to 51 s. With a thousand polls a second, no start took more than 4 s.
+/// (`OMPI_LAZY_WAIT_FOR_COMPLETION`: one poll, then `usleep(100)`). No provider is loaded yet that could sleep longer.
+/// With 64 of them on two cores, Linux 6.18 hardly ever runs processes that sleep less often, such as the launcher that
+/// they wait for: starts took 3 to 51 s. With a thousand polls a second, no start took more than 4 s.
 pub fn timer_slack(family: Family, crowd: u32) -> Option<Duration> {
     (family == Family::OpenMpi && crowd > CROWDED).then_some(SLACK)
 }
 
-/// What ranks of `family` wait for in the MPI library's own shared memory when other ranks run on their node, as a
+/// The operations of `family` that wait in the MPI library's own shared memory when other ranks run on the node, as a
 /// value of the provider's `LANDBRIDGE_MPI_SHM`.
 pub fn own_memory(family: Family, environment: &Environment) -> Option<&'static str> {
     match family {
@@ -175,7 +176,7 @@ pub fn own_memory(family: Family, environment: &Environment) -> Option<&'static 
     }
 }
 
-/// Sets a variable to the only value that works; adds a note if the user had set another.
+/// Sets a variable to the only value that works. Adds a note if this replaces another value of the user.
 fn insist(environment: &mut Environment, name: &str, value: &str, notes: &mut Vec<String>) {
     if let Some(old) = environment.get(name).filter(|old| *old != value) {
         notes.push(format!("{name}={} cannot work across sites; using {name}={value}", old.display()));
@@ -183,8 +184,8 @@ fn insist(environment: &mut Environment, name: &str, value: &str, notes: &mut Ve
     environment.set(name, value);
 }
 
-/// MPICH and its derivatives open their endpoints for confirmed delivery, because their one-sided operations need it.
-/// Each send would then cost a confirmation that it does not need.
+/// Switches off the confirmation of sends. MPICH and its derivatives open their endpoints for confirmed delivery,
+/// because their one-sided operations need it; every send would then cost a confirmation that it does not need.
 fn do_not_confirm_sends(environment: &mut Environment) {
     environment.set_default("LANDBRIDGE_CONFIRM_SENDS", "no");
 }

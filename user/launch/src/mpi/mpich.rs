@@ -1,4 +1,4 @@
-//! MPICH: always its OFI netmod, whatever it was configured to prefer.
+//! MPICH: always uses its OFI netmod, even if it was configured to prefer another one.
 
 use std::path::{Path, PathBuf};
 
@@ -12,14 +12,14 @@ pub(super) fn settings(environment: &mut Environment) -> Vec<String> {
     notes
 }
 
-/// Whether messages inside a node go through MPICH's own shared memory: yes, unless the user has switched that off.
+/// True if messages within a node use MPICH's own shared memory; the user can switch that off.
 pub(super) fn has_own_memory(environment: &Environment) -> bool {
     let off = environment.get("MPIR_CVAR_NOLOCAL").and_then(|value| value.to_str()).unwrap_or_default();
     !["1", "yes", "true", "on"].iter().any(|word| off.eq_ignore_ascii_case(word))
 }
 
-/// The prefixes of the paths of the files through which ranks of one job share memory, from MPICH 4.2 on. MPICH names
-/// them after a hash (FNV-1a) of the job's key-value space, followed by the number of the node.
+/// The path prefixes of the files through which ranks of one job share memory, from MPICH 4.2 on. MPICH builds the
+/// names from a hash (FNV-1a) of the job's key-value space and the number of the node.
 pub fn shared_files(space: &str) -> Vec<PathBuf> {
     let hash = space.bytes().fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
     ["shm", "vci"].iter().map(|kind| Path::new("/dev/shm").join(format!("mpich_{kind}_{hash:x}_"))).collect()

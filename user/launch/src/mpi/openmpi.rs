@@ -1,4 +1,4 @@
-//! Open MPI: all traffic through its OFI components, and the libpmix that starts its ranks.
+//! Open MPI: it sends all traffic through its OFI components, and its ranks start with libpmix.
 
 use std::path::{Path, PathBuf};
 
@@ -15,7 +15,7 @@ pub(super) fn settings(environment: &mut Environment, library: Option<&Path>, cr
         environment.set_default("OPAL_PREFIX", prefix);
     }
     // Open MPI 4.1 looks for a PMIx server only under a launcher that it knows to have one; otherwise every rank would
-    // become a job of its own. It recognises IBM's launcher by this variable; the value does not matter.
+    // become a job of its own. It recognises IBM's launcher by this variable; its value does not matter.
     environment.set_default("JSM_JSRUN_PORT", "0");
     if crosses {
         insist(environment, "OMPI_MCA_pml", "cm", &mut notes);
@@ -25,7 +25,8 @@ pub(super) fn settings(environment: &mut Environment, library: Option<&Path>, cr
         environment.set_default("OMPI_MCA_mtl", "ofi");
     }
     if is_ours(environment) {
-        // Without UCX's hardware this component prints an error for every window before Open MPI takes another one.
+        // Without UCX's hardware, this component prints an error for every window before Open MPI takes another
+        // component.
         environment.set_default("OMPI_MCA_osc", "^ucx");
     }
     let provider = environment.get("FI_PROVIDER").unwrap_or_default().to_owned();
@@ -39,25 +40,26 @@ pub(super) fn settings(environment: &mut Environment, library: Option<&Path>, cr
     notes
 }
 
-/// For a program whose MPI is unknown. Without a PMIx server each rank of Open MPI would silently become a job of its
-/// own. Naming a component that does not exist makes `MPI_Init` fail instead, and Open MPI prints the name.
+/// Makes `MPI_Init` fail in a program whose MPI is unknown. Without a PMIx server, each rank of Open MPI would silently
+/// become a job of its own. The name of a component that does not exist prevents this, and Open MPI prints it.
 pub fn refuse_unnamed(environment: &mut Environment) {
     environment.set_default("OMPI_MCA_pml", "say_--mpi_openmpi");
 }
 
-/// Checks that ranks of this library can start by PMIx alone. Before 4.1 each would silently become a job of its own.
+/// Checks that ranks of this library can start with PMIx alone. Before 4.1, each would silently become a job of its
+/// own.
 ///
 /// # Errors
 /// [`MpiError::TooOld`].
 pub(super) fn check_age(library: &Path) -> Result<(), MpiError> {
-    // Libtool's version of 4.0 is 40.20, of 4.1 40.30, of 5.0 40.40. PyPI's file has none.
+    // Libtool's version of 4.0 is 40.20, of 4.1 40.30, of 5.0 40.40. PyPI's file has no such version.
     let real = std::fs::canonicalize(library).unwrap_or_else(|_| library.to_owned());
     let name = real.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     let number = name.split(".so.").nth(1).and_then(|version| version.split('.').nth(1)?.parse::<u32>().ok());
     if number.is_some_and(|number| number < 30) { Err(MpiError::TooOld(real)) } else { Ok(()) }
 }
 
-/// Makes ranks of one node put their shared files into this folder, which is removed however they end.
+/// Makes ranks of one node put their shared files into this folder, which is removed however the ranks end.
 pub fn share_memory_in(environment: &mut Environment, folder: &Path) {
     for name in [
         "OMPI_MCA_btl_sm_backing_directory",
@@ -70,16 +72,16 @@ pub fn share_memory_in(environment: &mut Environment, folder: &Path) {
     }
 }
 
-/// The root of an installation that was moved after it was built, as Python packages are, so that Open MPI does not
-/// know it.
+/// The root of an installation that was moved after it was built, as Python packages are. Open MPI does not know this
+/// root by itself.
 fn prefix(library: &Path) -> Option<PathBuf> {
     let prefix = library.parent()?.parent()?;
     let moved = prefix.join("share/openmpi").is_dir() && !prefix.starts_with("/usr");
     moved.then(|| prefix.to_owned())
 }
 
-/// The libpmix for an Open MPI. The first of: the file named by `LANDBRIDGE_PMIX` of the node, then of the user; the
-/// one that the library itself loads, or has beside it; the system's.
+/// The libpmix for an Open MPI, the first of: the file that the node's `LANDBRIDGE_PMIX` names; the file that the
+/// user's `LANDBRIDGE_PMIX` names; the libpmix that the library itself loads or has beside it; the system's.
 ///
 /// # Errors
 /// [`PmixError::Named`], [`PmixError::NotFound`].

@@ -1,4 +1,4 @@
-//! Where the libfabric provider is, and the settings that make libfabric load it.
+//! The place of the libfabric provider, and the settings with which libfabric loads it.
 
 use std::path::{Path, PathBuf};
 
@@ -10,8 +10,8 @@ use crate::environment::Environment;
 /// File name of the provider. libfabric loads files whose names end in `-fi.so`.
 pub const PROVIDER_FILE: &str = "liblandbridge-fi.so";
 
-/// Where the provider should be on this node: as `LANDBRIDGE_PROVIDER` of the node, then of the user, says; else beside
-/// this program; else in `../lib/landbridge` from there, where packages put it. The caller checks whether it exists.
+/// The expected path of the provider on this node: `LANDBRIDGE_PROVIDER` of the node, else that of the user, else
+/// beside this program, else `../lib/landbridge` from there, where packages put it. The caller checks that it exists.
 pub fn find_provider(environment: &Environment) -> PathBuf {
     const VARIABLE: &str = "LANDBRIDGE_PROVIDER";
     let named = std::env::var_os(VARIABLE).or_else(|| environment.get(VARIABLE).map(Into::into));
@@ -45,8 +45,8 @@ pub(super) fn settings(environment: &mut Environment, provider: &Path, crosses: 
     notes
 }
 
-/// If our provider will be used, passes the site's own network on to it. A libfabric named by the node's
-/// `LANDBRIDGE_LIBFABRIC` takes precedence over the site's.
+/// Passes the site's own network on to our provider, if that will be used. The node's `LANDBRIDGE_LIBFABRIC` takes
+/// precedence over the site's libfabric.
 pub fn use_fabric(fabric: Option<&Fabric>, environment: &mut Environment) {
     const LIBRARY: &str = "LANDBRIDGE_LIBFABRIC";
     let Some(fabric) = fabric.filter(|_| is_ours(environment)) else { return };
@@ -58,7 +58,7 @@ pub fn use_fabric(fabric: Option<&Fabric>, environment: &mut Environment) {
     environment.set("FI_PROVIDER", libfabric::offer::mpis_choice(&fabric.provider));
 }
 
-/// Whether our provider is the one that will be used.
+/// True if our provider will be used.
 pub(super) fn is_ours(environment: &Environment) -> bool {
     environment.get("FI_PROVIDER").is_some_and(|name| name == "landbridge")
 }

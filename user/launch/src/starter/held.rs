@@ -1,4 +1,4 @@
-//! An allocation that is the user's own: it is neither made nor given back.
+//! An allocation that is the user's own, so Landbridge neither makes it nor gives it back.
 
 use std::future::Future;
 use std::pin::Pin;

@@ -1,7 +1,8 @@
-//! Starters: how a gateway starts the agents of its site, one file for each kind of starter in the sites file.
+//! Starters: the ways in which a gateway starts the agents of its site, one file for each kind in the sites file.
 //!
-//! Every starter runs one program per node that passes its standard input on to the node's agent. That input is the
-//! agent's order and then its lifeline: it ends with the gateway, however the gateway ends, and the agent ends with it.
+//! Every starter runs one program per node, which passes its standard input on to the node's agent. The input is first
+//! the agent's order and then its lifeline: it ends with the gateway, however the gateway ends, and the agent ends with
+//! it.
 
 mod choices;
 mod held;
@@ -40,12 +41,12 @@ pub fn beside() -> Box<dyn AgentStarter> {
 
 type Started = Result<Box<dyn AgentHandle>, StartError>;
 
-/// The line that gives an agent its order.
+/// The line that carries an agent's order.
 fn order_line(order: AgentOrder) -> Result<Vec<u8>, StartError> {
     Order(order).line().map_err(|e| StartError(e.to_string()))
 }
 
-/// The command of an agent on a node: `landbridge` as set in the sites file, else this very program.
+/// The command that starts an agent on a node: `landbridge` from the sites file, else this very program.
 fn agent_words(landbridge: Option<&str>) -> Result<Vec<String>, StartError> {
     let own = || {
         let path = std::env::current_exe()

@@ -1,6 +1,6 @@
 //! `pbs`: agents over ssh, on the nodes of the PBS job in which `run` is typed.
 //!
-//! `pbsdsh` is not used: it does not pass standard input on, so agents would have no lifeline.
+//! `pbsdsh` is not used, because it does not pass standard input on: agents would have no lifeline.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! The program beside the gateway that represents one agent: the agent itself, or ssh, srun and the like.
+//! The program beside the gateway that stands for one agent: the agent itself, or a program such as ssh or srun.
 
 use std::fs::File;
 use std::future::Future;
@@ -19,43 +19,43 @@ use crate::processes::signal_name;
 
 /// Most bytes of a program's standard error that messages quote.
 const KEEP: u64 = 2048;
-/// Most bytes of it that are searched for a panic.
+/// Most bytes of its end that are searched for a panic.
 const SEARCH: u64 = 64 << 10;
-/// More of it is dropped, looking this often: the program may be a login that prints without end.
+/// Size at which it is emptied, and the interval of the check: the program may be a login that prints without end.
 const MOST: u64 = 1 << 20;
 const TRIM: Duration = Duration::from_secs(1);
-/// How long an agent may take to clean up before it is killed.
+/// Time limit for an agent to clean up before it is killed.
 const GRACE: Duration = Duration::from_secs(2);
-/// How long an agent on another machine has to notice the end of its standard input before its connection is cut.
+/// Time for an agent on another machine to notice the end of its standard input before its connection is cut.
 const HANGUP: Duration = Duration::from_millis(300);
 
-/// What an agent reads on its standard input, after its order, when it must end.
+/// The line, after the order on its standard input, that makes an agent end.
 const END: &[u8] = b"end\n";
 
-/// How to end a program.
+/// The way to end a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Manner {
-    /// It is the agent: by SIGTERM.
+    /// The program is the agent: SIGTERM.
     Child,
-    /// It carries standard input to the agent: by ending that input. A signal would only cut the connection.
+    /// The program carries standard input to the agent: end this input. A signal would only cut the connection.
     Remote,
 }
 
-/// Explains an exit code and the last words of standard error, if it knows better than "exit status 1: words".
+/// Explains an exit code and the end of standard error; `None` for the text "exit status 1: …".
 type Explain = Box<dyn Fn(i32, &str) -> Option<String> + Send>;
 
 /// A started agent.
 pub(super) struct AgentProcess {
     child: Child,
     manner: Manner,
-    /// Open while the agent must run.
+    /// Open as long as the agent must run.
     stdin: Option<ChildStdin>,
-    /// Its standard error: a file without a path, because the agent may outlive this process, and a program such as
-    /// srun ends when it cannot pass on the agent's output.
+    /// The program's standard error: a file without a path, because the agent may outlive this process, and a program
+    /// such as srun ends when it cannot pass on the agent's output.
     words: File,
-    /// What must still be written to its standard input.
+    /// The bytes that must still be written to standard input.
     order: Option<Vec<u8>>,
-    /// Whether to close standard input after that.
+    /// True if standard input is closed after that.
     last: bool,
     next: Option<(Instant, Signal)>,
     explain: Explain,
@@ -66,7 +66,7 @@ impl AgentProcess {
     pub(super) fn start(mut command: Command, order: Vec<u8>, manner: Manner) -> Result<AgentProcess, StartError> {
         let no_file = |e: std::io::Error| StartError(format!("cannot keep the output of agents: {e}"));
         let words = memfd_create("landbridge-agent", MemfdFlags::CLOEXEC).map_err(|e| no_file(e.into()))?;
-        // Appending, so that it can be emptied while the program writes.
+        // Appending, so that the file can be emptied while the program writes.
         fcntl_setfl(&words, OFlags::APPEND).map_err(|e| no_file(e.into()))?;
         let words = File::from(words);
         let theirs = words.try_clone().map_err(no_file)?;
@@ -80,7 +80,7 @@ impl AgentProcess {
         Ok(AgentProcess { child, manner, stdin, words, order: Some(order), last: false, next: None, explain })
     }
 
-    /// The same, with a function that explains its exit codes.
+    /// Adds a function that explains exit codes.
     pub(super) fn explained(mut self, explain: impl Fn(i32, &str) -> Option<String> + Send + 'static) -> AgentProcess {
         self.explain = Box::new(explain);
         self
@@ -107,8 +107,8 @@ impl AgentHandle for AgentProcess {
     }
 
     fn let_go(&mut self) {
-        // An agent on this machine sees by itself that its job is over. A program that carries input elsewhere may pass
-        // other signals on.
+        // An agent on this machine notices by itself that its job is over. A program that carries input elsewhere may
+        // pass other signals on.
         if self.manner == Manner::Remote && self.next.is_none() {
             self.stdin = None;
             self.next = Some((Instant::now() + HANGUP, Signal::KILL));
@@ -125,8 +125,8 @@ impl AgentProcess {
 
     async fn ended(&mut self) -> String {
         loop {
-            // The order comes first: until the agent has it, nothing else happens. An order is one write, shorter than
-            // a pipe's capacity.
+            // The order comes first: without it, the agent does nothing. An order is one write, shorter than a pipe's
+            // capacity.
             if let (Some(stdin), Some(order)) = (self.stdin.as_mut(), self.order.take())
                 && (stdin.write_all(&order).await.is_err() || self.last)
             {
@@ -164,27 +164,27 @@ impl AgentProcess {
     }
 }
 
-/// Empties the file if the program has written more than anybody will read.
+/// Empties the file if the program has written more than is ever read.
 fn trim(file: &File) {
     if file.metadata().is_ok_and(|found| found.len() > MOST) {
         let _ = file.set_len(0);
     }
 }
 
-/// The end of the file, at most [`KEEP`] bytes.
+/// The useful end of the file, at most [`KEEP`] bytes.
 pub(crate) fn last_words(file: &File) -> String {
     let length = file.metadata().map_or(0, |found| found.len());
     let begin = length.saturating_sub(SEARCH);
     let mut bytes = vec![0; (length - begin) as usize];
-    // The program may still be writing; what is there is used.
+    // The program may still be writing; later bytes are not read.
     match file.read_exact_at(&mut bytes, begin) {
         Ok(()) => telling(&bytes),
         Err(_) => String::new(),
     }
 }
 
-/// The end of what a program has written, at most [`KEEP`] bytes. Of a panic it is the beginning, which has the reason,
-/// and not the backtrace.
+/// The end of a program's output, at most [`KEEP`] bytes. For a panic, the beginning of its message, which has the
+/// reason, instead of the backtrace.
 fn telling(written: &[u8]) -> String {
     let text = String::from_utf8_lossy(written);
     let keep = KEEP as usize;
@@ -198,7 +198,7 @@ fn telling(written: &[u8]) -> String {
     String::from_utf8_lossy(&reason.as_bytes()[..reason.len().min(keep)]).into_owned()
 }
 
-/// Waits until the next signal is due, and returns it.
+/// Waits until the next signal is due and returns it.
 async fn due(next: Option<(Instant, Signal)>) -> Signal {
     match next {
         Some((deadline, signal)) => {

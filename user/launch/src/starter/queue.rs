@@ -1,4 +1,4 @@
-//! Slurm's report on a job in its queue, and whether the job can ever start.
+//! Slurm's report on a job in its queue, and reasons why the job can never start.
 
 use types::untrusted::printable;
 
@@ -19,7 +19,7 @@ impl Queued {
         Queued { state: printable(state), reason: printable(reason) }
     }
 
-    /// Describes it in a sentence about job `id`.
+    /// Describes the report in a sentence about job `id`.
     pub(super) fn describe(&self, id: &str) -> String {
         let Queued { state, reason } = self;
         match (state.is_empty(), reason.is_empty()) {
@@ -29,8 +29,8 @@ impl Queued {
         }
     }
 
-    /// Why it never starts unless somebody changes the job or Slurm's configuration. Reasons that pass by themselves,
-    /// such as a partition that is down or a limit that other jobs use up, do not count.
+    /// The reason why the job never starts, unless somebody changes the job or Slurm's configuration. Reasons that pass
+    /// by themselves do not count, such as a partition that is down or a limit that other jobs use up.
     pub(super) fn never_starts(&self) -> Option<&'static str> {
         if self.state != "PENDING" {
             return None;

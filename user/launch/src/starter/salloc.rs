@@ -1,9 +1,9 @@
-//! A requested Slurm job: salloc's child process, from the queue to the end of the job.
+//! A requested Slurm job: the child process salloc, from the queue to the end of the job.
 //!
-//! salloc keeps the job while the program that it was given runs (`SCRIPT` in [`super::slurm`]), which reads standard
-//! input and ends on request. While the job waits in the queue, a signal removes it (see [`crate::leash`]). A gateway
-//! that dies leaves salloc and that program behind: the job is given back when its last agent has ended, by them or by
-//! an agent's keeper ([`give_back`]). If salloc itself is killed, the gateway cancels the job by its number.
+//! salloc keeps the job as long as its own child program runs (`SCRIPT` in [`super::slurm`]); this program reads
+//! standard input and ends on request. While the job waits in the queue, a signal removes it (see [`crate::leash`]). A
+//! gateway that dies leaves salloc and that program behind. They, or an agent's keeper ([`give_back`]), then give the
+//! job back when its last agent has ended. If salloc itself is killed, the gateway cancels the job by its number.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -24,19 +24,19 @@ use super::slurm::{ALLOCATION, slurm_command};
 use crate::capture::{MOST_OUTPUT, capture};
 use crate::held::{Problem, with_slots};
 
-/// How often to ask Slurm why a job waits.
+/// Interval between questions to Slurm about the reason for waiting.
 const LOOK: Duration = Duration::from_secs(5);
-/// Time limits for Slurm to reply, and to cancel.
+/// Time limits for an answer from Slurm and for a cancellation.
 const ANSWER: Duration = Duration::from_secs(5);
 const CANCEL: Duration = Duration::from_secs(2);
-/// Most bytes of salloc's messages that are kept.
+/// Most bytes kept of salloc's messages.
 const KEEP: usize = 64 << 10;
 
-/// Ends the program inside the job.
+/// The word that ends the program inside the job.
 const END: &[u8] = b"end\n";
 
-/// Called by the keeper of an agent at its end: gives back the job around it, if the job was made for it and nothing
-/// else is left to do so because the gateway that started the agent is gone.
+/// Gives back the job around this process, if the job was made for its agent and nothing else would do so, because the
+/// gateway that started the agent is gone. An agent's keeper calls this at its end.
 pub(crate) async fn give_back() {
     let variable = |name| std::env::var(name).ok();
     let (Some(name), Some(id)) = (variable(ALLOCATION), variable("SLURM_JOB_ID")) else { return };
@@ -44,7 +44,7 @@ pub(crate) async fn give_back() {
     let mut polled = [PollFd::new(&stdin, PollFlags::empty())];
     let gone = poll(&mut polled, Some(&Timespec::default())).is_ok() && polled[0].revents().contains(PollFlags::HUP);
     if gone {
-        // The name protects the user's own jobs.
+        // The name protects the user's own jobs from being cancelled.
         let mut cancel = slurm_command("scancel");
         let status = cancel.args(["--quiet", &format!("--name={name}"), &id]).kill_on_drop(true).status();
         let _ = timeout(CANCEL, status).await;
@@ -59,21 +59,21 @@ pub(super) struct Salloc {
     stderr: Option<ChildStderr>,
     output: String,
     words: String,
-    /// Its command line, for messages.
+    /// The command line of salloc, for messages.
     line: String,
     id: Option<String>,
     granted: bool,
     ended: Option<String>,
-    /// What the user could ask for, once Slurm has refused.
+    /// The names that the user may request, once Slurm has refused.
     choices: String,
     state: String,
     look: Instant,
-    /// Whether the last look showed a reason for which the job never starts.
+    /// True if the last look showed a reason for which the job never starts.
     doomed: bool,
 }
 
 impl Salloc {
-    /// Takes over a salloc whose standard files are pipes.
+    /// Takes over a salloc with pipes as its standard files.
     pub(super) fn new(mut child: Child, line: String) -> Salloc {
         let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
         let (output, words, state) = (String::new(), String::new(), String::new());
@@ -99,7 +99,7 @@ impl Salloc {
     async fn next(&mut self) -> AllocationNews {
         loop {
             if let Some(reason) = &self.ended {
-                // Cancelling a job that is over is not an error, and the only safe step after salloc was killed.
+                // Cancelling a job that is over is not an error, and it is the only safe step after salloc was killed.
                 let reason = reason.clone();
                 if let Some(id) = self.id.take() {
                     let mut cancel = slurm_command("scancel");
@@ -123,7 +123,7 @@ impl Salloc {
                     }
                 }
                 status = self.child.wait() => {
-                    // Its last messages may still be in the pipe.
+                    // salloc's last messages may still be in the pipe.
                     while let Ok(bytes) = timeout(CANCEL / 10, read_some(&mut self.stderr)).await {
                         self.hear(&bytes);
                         if self.stderr.is_none() {
@@ -140,7 +140,7 @@ impl Salloc {
                     let queued = self.queued().await;
                     let state = queued.describe(self.id.as_deref().unwrap_or_default());
                     if let Some(why) = queued.never_starts() {
-                        // Just after a start or a change of its configuration, Slurm's verdict may be wrong, so a
+                        // Just after a start of Slurm or a change of its configuration, its verdict may be wrong, so a
                         // single one does not count.
                         if self.doomed {
                             self.ended = Some(format!("{state}, and never starts as it is: {why}; the job was cancelled"));
@@ -158,7 +158,7 @@ impl Salloc {
         }
     }
 
-    /// Reads salloc's messages: the first that has a job number gives the number of the job.
+    /// Collects salloc's messages. The first one with a job number gives the number of the job.
     fn hear(&mut self, bytes: &[u8]) {
         if self.words.len() < KEEP {
             self.words.push_str(&String::from_utf8_lossy(bytes));
@@ -168,7 +168,8 @@ impl Salloc {
         }
     }
 
-    /// The output of the script inside the job, once it is complete: the job and its tasks, its nodes, an empty line.
+    /// Parses the output of the script inside the job once it is complete: the job and its tasks, its nodes, an empty
+    /// line.
     fn grant(&mut self) -> Option<AllocationNews> {
         let text = self.output.strip_suffix("\n\n").filter(|_| !self.granted)?;
         self.granted = true;
@@ -185,7 +186,7 @@ impl Salloc {
         }
     }
 
-    /// squeue's report on the job.
+    /// The report of squeue on the job.
     async fn queued(&self) -> Queued {
         let id = self.id.as_deref().unwrap_or_default();
         let mut squeue = slurm_command("squeue");
@@ -194,7 +195,7 @@ impl Salloc {
         answer.map_or_else(Queued::default, |output| Queued::read(&output.text()))
     }
 
-    /// The partition of a job in the queue.
+    /// The partition of a queued job.
     pub(super) async fn partition(&self) -> Option<String> {
         let id = self.id.as_deref()?;
         let mut squeue = slurm_command("squeue");
@@ -229,7 +230,7 @@ impl AllocationHandle for Salloc {
         if let Some(stdin) = self.stdin.take().and_then(|stdin| stdin.into_owned_fd().ok()) {
             let _ = rustix::io::write(stdin, END);
         }
-        // A job in the queue does not read its input.
+        // A job in the queue does not read its input, so it gets a signal.
         if !self.granted
             && let Some(pid) = self.child.id().and_then(|id| Pid::from_raw(id as i32))
         {
@@ -240,14 +241,14 @@ impl AllocationHandle for Salloc {
 
 impl Drop for Salloc {
     fn drop(&mut self) {
-        // Dropping kills salloc, so only this ends the job.
+        // Dropping kills salloc, which then does not end the job.
         if let Some(id) = self.id.take() {
             let _ = slurm_command("scancel").args(["--quiet", &id]).spawn();
         }
     }
 }
 
-/// Reads what is available. At its end, `pipe` becomes `None`.
+/// Reads the available bytes. At its end, `pipe` becomes `None`.
 async fn read_some(pipe: &mut Option<impl AsyncRead + Unpin>) -> Vec<u8> {
     let mut buffer = [0; 1024];
     let count = match pipe {
@@ -260,7 +261,8 @@ async fn read_some(pipe: &mut Option<impl AsyncRead + Unpin>) -> Vec<u8> {
     buffer[..count].to_vec()
 }
 
-/// The job's number in a message such as `salloc: Pending job allocation 12`. Other lines may be a site's own words.
+/// The job's number in a message such as `salloc: Pending job allocation 12`. Other lines may be the site's own
+/// messages.
 fn job_number(line: &str) -> Option<String> {
     let rest = ["Pending", "Granted"]
         .iter()

@@ -1,4 +1,4 @@
-//! `slurm`: agents as steps of a Slurm job, one per node. The job is the user's own, or made by `salloc`.
+//! `slurm`: agents as steps of a Slurm job, one per node. The job belongs to the user, or `salloc` made it.
 
 use std::process::Stdio;
 
@@ -14,9 +14,9 @@ use super::trial::Trial;
 use super::{Started, agent_words, order_line};
 use crate::leash::HOLD;
 
-/// The script that salloc runs beside the gateway: it prints job, tasks and nodes, then keeps the job. The job belongs
-/// to the gateway until the gateway sends `end`. If the gateway dies without sending it, the job is kept while agents
-/// run in it, because other gateways may continue.
+/// The script that salloc runs beside the gateway: it prints the job, its tasks and its nodes, then keeps the job until
+/// the gateway sends `end`. If the gateway dies without sending it, the job is kept as long as agents run in it,
+/// because other gateways may continue.
 const SCRIPT: &str = r#"trap '' TERM HUP
 kill -USR1 "$LANDBRIDGE_HOLDER"
 echo "$SLURM_JOB_ID $SLURM_TASKS_PER_NODE" && scontrol show hostnames "$SLURM_JOB_NODELIST" && echo || exit
@@ -27,21 +27,21 @@ while :; do
     squeue --noheader --format=%T --jobs "$SLURM_JOB_ID" | grep -qx RUNNING || exit
     sleep 0.5
 done"#;
-/// The variable that gives a keeper the name of the job in which it runs, if the job was made for it.
+/// The variable with the name of the job around a keeper, if the job was made for its agent.
 pub(crate) const ALLOCATION: &str = "LANDBRIDGE_ALLOCATION";
 
-/// The subcommand that has a node's service start an agent. Its arguments are node and port.
+/// The subcommand that asks a node's service to start an agent. Its arguments are the node and the port.
 const NODE_CALL: [&str; 2] = ["slurm", "call"];
 
 const NO_SERVICE: &str = "its gateway's sites file has no `node_service` in [site.starter], the port of the service that \
                           starts movers without a job";
 
-/// A name that no job of the user's own has.
+/// The name of a job made for Landbridge; no job of the user's own has it.
 fn job_name(job: impl std::fmt::Display) -> String {
     format!("landbridge-{job}")
 }
 
-/// The options by which srun starts a step in a job: `12`, or `12+1` for component 1 of heterogeneous job 12.
+/// The options with which srun starts a step in a job: `12`, or `12+1` for component 1 of heterogeneous job 12.
 fn job_words(id: &str) -> Vec<String> {
     match id.split_once('+') {
         Some((job, component)) => vec![format!("--jobid={job}"), format!("--het-group={component}")],
@@ -76,13 +76,13 @@ impl SlurmStarter {
 }
 
 impl SlurmStarter {
-    /// Starts an agent on a node of no job, by the node's service. The program beside the gateway is a caller of it.
+    /// Starts an agent through a node's service, without a job. The program beside the gateway calls the service.
     fn by_service(&self, order: AgentOrder) -> Started {
         let port = self.slurm.node_service.ok_or_else(|| StartError(NO_SERVICE.into()))?;
         let words = agent_words(None)?;
         let mut command = slurm_command(&words[0]);
         command.args(NODE_CALL).arg(&order.node).arg(port.to_string());
-        // Files do not move faster over a fabric, whose library the node would not load for a user without a job.
+        // A fabric does not move files faster, and the node would not load its library for a user without a job.
         let order = AgentOrder { fabric: None, ..order };
         Ok(Box::new(AgentProcess::start(command, order_line(order)?, Manner::Remote)?))
     }
@@ -95,11 +95,11 @@ impl AgentStarter for SlurmStarter {
             return self.by_service(order);
         }
         let mut command = slurm_command("srun");
-        // One task that may use all that the job has on the node, besides the user's own steps.
+        // One task that may use all resources of the job on the node, in parallel to the user's own steps.
         command.args(["--nodes=1", "--ntasks=1", "--overlap", "--cpu-bind=none", "--mem=0", "--mpi=none", "--quiet"]);
         command.args(job_words(&id)).arg(format!("--nodelist={}", order.node));
         command.env(ALLOCATION, job_name(order.job));
-        // The gateway's working directory may not exist there; ranks get the user's.
+        // The gateway's working directory may not exist there. Ranks get the user's directory.
         command.args(["--chdir=/", "--"]).args(agent_words(self.slurm.landbridge.as_deref())?);
         Ok(Box::new(AgentProcess::start(command, order_line(order)?, Manner::Remote).map_err(unavailable)?))
     }
@@ -121,7 +121,7 @@ impl AgentStarter for SlurmStarter {
     }
 }
 
-/// Starts salloc with these words, through a program that keeps the job.
+/// Starts salloc with these words under [`HOLD`]: until its job has begun, it ends with this gateway.
 fn start_salloc(words: &[String]) -> Result<Salloc, StartError> {
     let mut command = slurm_command(
         std::env::current_exe().map_err(|e| StartError(format!("cannot find the landbridge command itself: {e}")))?,
@@ -133,7 +133,7 @@ fn start_salloc(words: &[String]) -> Result<Salloc, StartError> {
     Ok(Salloc::new(child, words.join(" ")))
 }
 
-/// A Slurm command, without the variables of a job in which the gateway itself may have been started.
+/// A Slurm command, without the variables of a job in which the gateway itself may run.
 pub(super) fn slurm_command(program: impl AsRef<std::ffi::OsStr>) -> Command {
     let mut command = Command::new(program);
     for (name, _) in std::env::vars_os() {

@@ -1,7 +1,7 @@
-//! `ssh`: agents started by a login on every node, with the user's own ssh and its configuration.
+//! `ssh`: agents started with a login on every node, using the user's own ssh and its configuration.
 //!
-//! Never asks a question, because nobody sits at a gateway. A lost connection ends both sides within seconds: ssh here
-//! by its keep-alive, the agent there by the end of its standard input or of its connection to the gateway.
+//! It never asks a question, because nobody sits at a gateway. A lost connection ends both sides within seconds: ssh
+//! here with its keep-alive, the agent there with the end of its standard input or of its connection to the gateway.
 
 use std::path::Path;
 
@@ -13,9 +13,9 @@ use types::sites::Ssh;
 use super::process::{AgentProcess, Manner};
 use super::{Started, agent_words, order_line};
 
-/// ssh's exit code when ssh itself failed, rather than the command it ran.
+/// ssh's exit code when ssh itself failed, not the command that it ran.
 const OWN_FAILURE: i32 = 255;
-/// Exit codes of shells that do not find a command, or may not run it.
+/// Exit codes of shells that do not find a command or must not run it.
 const NOT_FOUND: i32 = 127;
 const NOT_EXECUTABLE: i32 = 126;
 
@@ -50,13 +50,13 @@ impl SshStarter {
         SshStarter { words, landbridge: ssh.landbridge.clone() }
     }
 
-    /// The program and its arguments. The node comes after `--`, so that no name can be taken for an option.
+    /// The program and its arguments. The node comes after `--`, so that its name is never taken for an option.
     fn command(&self, node: &str, command: &str) -> Vec<String> {
         let rest = ["--".to_owned(), node.to_owned(), command.to_owned()];
         self.words.iter().cloned().chain(rest).collect()
     }
 
-    /// Explains an exit code to the user, and says what to do.
+    /// Explains an exit code to the user, with advice.
     fn explain(&self, node: &str, landbridge: &str, code: i32, words: &str) -> Option<String> {
         let by_hand = shell::line(&self.command(node, "true"));
         let message = if words.is_empty() { "without a message".to_owned() } else { format!("saying: {words}") };

@@ -1,5 +1,5 @@
-//! `template`: agents started by any command of the site that runs another command on a node, such as `rsh` or a batch
-//! system's.
+//! `template`: agents started with any command of the site that runs another command on a node, such as `rsh` or a
+//! batch system's own.
 
 use gateway_hooks::{AgentOrder, AgentStarter, StartError};
 use tokio::process::Command;

@@ -1,4 +1,4 @@
-//! A trial instead of an allocation: would the batch system grant nodes?
+//! A trial in place of an allocation: asks whether the batch system would grant nodes.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -14,22 +14,22 @@ use super::salloc::Salloc;
 const LIMIT: Duration = Duration::from_secs(8);
 
 pub(super) struct Trial {
-    /// A job that is held in the queue, and so never starts, for asking Slurm.
+    /// A job for asking Slurm. It is held in the queue, so it never starts.
     salloc: Option<Salloc>,
     answered: bool,
     news: VecDeque<AllocationNews>,
 }
 
 impl Trial {
-    /// A trial by a job that `salloc --hold` puts into the queue. It is cancelled when the trial is released.
+    /// A trial with a job that `salloc --hold` puts into the queue. It is cancelled when the trial is released.
     ///
-    /// It asks as a run's own job does, not by `sbatch --test-only`, because a site may treat batch and interactive
-    /// jobs differently.
+    /// It uses the same request as a run's own job, not `sbatch --test-only`, because a site may treat batch and
+    /// interactive jobs differently.
     pub(super) fn held(salloc: Salloc) -> Trial {
         Trial { salloc: Some(salloc), answered: false, news: VecDeque::new() }
     }
 
-    /// A trial whose answer is known already.
+    /// A trial whose answer is already known.
     pub(super) fn known(answer: &str) -> Trial {
         Trial { salloc: None, answered: true, news: granted(answer.to_owned()) }
     }
@@ -39,7 +39,7 @@ impl Trial {
             if let Some(news) = self.news.pop_front() {
                 return news;
             }
-            // Without a job there is nothing to wait for: the end comes with the release.
+            // Without a job, only the release ends the trial.
             let Some(salloc) = &mut self.salloc else { return std::future::pending().await };
             let next = match self.answered {
                 true => salloc.news().await,
@@ -49,7 +49,7 @@ impl Trial {
             };
             match next {
                 AllocationNews::Ended(_) => return next,
-                // Slurm refuses at once or not at all, so a job in the queue is the answer.
+                // Slurm refuses at once or not at all, so a job in the queue means that Slurm accepts it.
                 AllocationNews::Waiting(_) | AllocationNews::Granted { .. } if !self.answered => {
                     self.answered = true;
                     let partition = salloc.partition().await;

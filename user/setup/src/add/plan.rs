@@ -1,4 +1,4 @@
-//! A site's entry in the sites file, derived from what the user wants and what the machine has.
+//! A site's entry in the sites file, derived from the user's wish and the survey of the machine.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -16,23 +16,23 @@ use crate::message::Survey;
 use crate::place::Place;
 use crate::release::Release;
 
-/// The user's wish, with everything checked that can be checked here.
+/// The user's wish, checked as far as this machine can.
 #[derive(Debug)]
 pub(super) struct Checked {
-    /// Where the site's machine is.
+    /// The site's machine.
     pub place: Place,
     /// The folder for the copies there.
     pub folder: Option<String>,
     /// The nodes that the user named.
     pub nodes: Option<Vec<String>>,
-    /// What to copy, if not this release.
+    /// The release to copy, if not this one.
     pub programs: Option<Release>,
 }
 
-/// Checks a wish before any machine is asked for anything.
+/// Checks a wish before contacting any machine.
 ///
 /// # Errors
-/// Everything that is wrong with the wish, one problem a line.
+/// All problems of the wish, one a line.
 pub(super) fn check(wish: &Wish, known: Option<&Site>) -> Result<Checked, SetupError> {
     let mut problems = Vec::new();
     let mut note = |error: SetupError| problems.push(error.to_string());
@@ -85,7 +85,7 @@ fn check_name(name: &str) -> Result<(), SetupError> {
     )))
 }
 
-/// Where the site's machine is: where the user says, else where the sites file says, else this machine.
+/// The site's machine: the one that the user names, else the one in the sites file, else this machine.
 fn place(wish: &Wish, known: Option<&Site>) -> Result<Place, SetupError> {
     let name = &wish.name;
     let wanted: Option<Place> = wish.place.as_deref().map(str::parse).transpose()?;
@@ -111,7 +111,7 @@ fn place(wish: &Wish, known: Option<&Site>) -> Result<Place, SetupError> {
     }
 }
 
-/// Makes the site's entry. What the user does not give now stays as in the sites file.
+/// Makes the site's entry. Settings that the user does not give now stay as in the sites file.
 pub(super) async fn entry(
     wish: &Wish,
     place: &Place,
@@ -197,7 +197,7 @@ fn with_port(flag: &str, text: &str, port: u16) -> Result<String, SetupError> {
     }
 }
 
-/// Why the address at which others dial a machine is unknown.
+/// Reasons for not knowing the address at which others dial a machine.
 #[derive(Debug, Error)]
 pub(super) enum NoHost {
     #[error("it is this machine, whose name outside is not known here")]
@@ -210,12 +210,13 @@ pub(super) enum NoHost {
     Unnamed,
 }
 
-/// The host that ssh dials, which others can probably dial too; or why it is unknown.
+/// The host that ssh dials, which others can probably dial too; or the reason why it is unknown.
 async fn default_host(place: &Place) -> Result<String, NoHost> {
     login(place).await.map(|login| login.host().to_owned())
 }
 
-/// Where ssh logs in, in terms that do not depend on the user's ssh configuration; or why it is unknown.
+/// The login that ssh uses, in terms that do not depend on the user's ssh configuration; or the reason why it is
+/// unknown.
 pub(super) async fn login(place: &Place) -> Result<Login, NoHost> {
     if *place == Place::Here {
         return Err(NoHost::Here);
@@ -239,7 +240,7 @@ pub(super) async fn login(place: &Place) -> Result<Login, NoHost> {
     Ok(Login { target, port })
 }
 
-/// The entry in words, for a user who is waiting.
+/// The entry described in text, for a user who is waiting.
 pub(super) fn describe(entry: &Entry, survey: &Survey) -> String {
     let dialled = entry.advertise.as_deref().map_or("it dials out".to_owned(), |text| format!("others dial {text}"));
     let nodes = match entry.nodes.as_slice() {
@@ -251,7 +252,7 @@ pub(super) fn describe(entry: &Entry, survey: &Survey) -> String {
     format!("gateway at {}, {dialled}; {nodes}", entry.inside)
 }
 
-/// What the machine has, for the table of findings.
+/// The survey described in text, for the table of findings.
 pub(super) fn describe_machine(survey: &Survey) -> String {
     let scheduler = match (&survey.slurm, survey.pbs) {
         (Some(nodes), _) => format!("Slurm with {} nodes", nodes.len()),

@@ -6,7 +6,7 @@ use super::Prepared;
 use crate::message::{Reply, Request};
 
 impl Prepared {
-    /// Takes the last step; returns whether everything in it that the user asked for works.
+    /// Takes the last step; returns true if every requested part of it works.
     pub(super) async fn settle(&mut self, findings: &mut Vec<Finding>) -> bool {
         let (site, keep) = (self.wish.name.clone(), self.wish.keep);
         match self.company.ask(&site, &Request::Settle { site: site.clone(), keep }).await {

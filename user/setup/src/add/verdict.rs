@@ -1,11 +1,11 @@
-//! What an attempt's findings mean for a new site: whether it stays, and what else to try before it is undone.
+//! Conclusions from an attempt's findings about a new site: whether it stays, and the next remedy before it is undone.
 
 use launch::check::Finding;
 
 use super::Wish;
 use crate::book::Entry;
 
-/// Whether a site works.
+/// Result of judging a site.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     /// Everything about it works.
@@ -27,7 +27,7 @@ pub(super) enum Remedy {
     ThroughTheirSsh,
 }
 
-/// Whether gateways may log in.
+/// Possible logins of gateways.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Logins {
     /// Gateways of the other sites may log in at the new site.
@@ -47,7 +47,8 @@ pub(super) fn verdict(site: &str, findings: &[Finding]) -> Verdict {
     }
 }
 
-/// What to try next after an attempt to add a new site failed. `tried`: what was tried besides the entry as planned.
+/// Chooses the next remedy after a failed attempt to add a new site. `tried`: the remedies tried after the entry as
+/// planned.
 pub(super) fn remedy(
     wish: &Wish,
     entry: &Entry,
@@ -81,7 +82,7 @@ pub(super) fn cut_off<'a>(site: &str, findings: &'a [Finding]) -> Vec<&'a str> {
         .collect()
 }
 
-/// Whether the finding says that another site's gateway could not dial this site's.
+/// True if the finding reports that another site's gateway could not dial this site's.
 fn is_undialled(site: &str, finding: &Finding) -> bool {
     !finding.ok && finding.site == site && finding.part.starts_with("trunk from ")
 }
@@ -138,7 +139,7 @@ mod tests {
         assert_eq!(next(&Entry { advertise: None, ..entry.clone() }, &findings, &[]), None);
         let named = Wish { advertise: Some("h".into()), ..wish.clone() };
         assert_eq!(remedy(&named, &entry, HERE, &findings, &[]), None);
-        // ssh comes last, and only where gateways may log in.
+        // ssh comes last, and only if gateways may log in.
         let through =
             |entry: &Entry, findings: &[Finding], tried: &[Remedy]| remedy(&wish, entry, HERE, findings, tried);
         assert_eq!(through(&entry, &findings, &[]), Some(Remedy::DialOut));

@@ -1,4 +1,4 @@
-//! Running a command with a time limit, to read its output.
+//! Runs a command with a time limit, to read its output.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use types::untrusted::visible;
 
 const LIMIT: Duration = Duration::from_secs(5);
 
-/// What a command prints on both outputs, or `None` if it is missing, fails or exceeds the time limit.
+/// The command's output on both streams, or `None` if the command is missing, fails or exceeds the time limit.
 pub(super) async fn output(words: &[&str]) -> Option<String> {
     let (program, arguments) = words.split_first()?;
     let mut command = Command::new(program);

@@ -72,7 +72,7 @@ fn hard_limit(limits: &str, name: &str) -> Option<u64> {
     line.split_whitespace().nth(1)?.parse().ok()
 }
 
-/// Why this user cannot create user namespaces, if one of the kernel's settings forbids it.
+/// The kernel setting that forbids this user to create user namespaces, if one does.
 fn namespaces(read: impl Fn(&str) -> Option<String>) -> Option<&'static str> {
     let is = |name: &str, value: &str| read(name).is_some_and(|text| text.trim() == value);
     if is("user/max_user_namespaces", "0") {

@@ -11,9 +11,9 @@ use types::untrusted::visible;
 use super::{Question, Report};
 use crate::here::folders::Folders;
 
-/// How much of one log is kept, in bytes.
+/// Number of bytes kept of one log.
 const TAIL_BYTES: u64 = 32 << 10;
-/// How many logs of one kind are kept, newest first.
+/// Number of logs kept of one kind, newest first.
 const MOST: usize = 5;
 
 pub(super) fn examine(question: &Question, folders: &Folders, report: &mut Report) {
@@ -43,9 +43,9 @@ fn newest(paths: impl Iterator<Item = PathBuf>) -> Vec<PathBuf> {
     dated.into_iter().map(|(_, path)| path).take(MOST).collect()
 }
 
-/// The last lines of a file. What acts on a terminal is escaped: the report is for people to read.
+/// The last lines of a file. Terminal control characters are escaped: the report is for people to read.
 fn tail(path: &Path) -> std::io::Result<String> {
-    // A pipe that nobody writes to would be waited for.
+    // Opening a pipe without a writer would block.
     let mut file = OpenOptions::new().read(true).custom_flags(OFlags::NONBLOCK.bits().cast_signed()).open(path)?;
     let about = file.metadata()?;
     if !about.is_file() {

@@ -16,7 +16,7 @@ use crate::here::{folders, nothing};
 use crate::remedy::remedy;
 use crate::status::status;
 
-/// How long all sites together may take to answer over ssh.
+/// Time limit for all sites together to answer over ssh.
 const LIMIT: Duration = Duration::from_secs(60);
 
 pub(super) async fn examine(question: &Question, report: &mut Report) {
@@ -51,7 +51,7 @@ pub(super) async fn examine(question: &Question, report: &mut Report) {
     gateways(question, sites, report).await;
 }
 
-/// Everything that `landbridge sites check` tries, from the site that this machine belongs to.
+/// Runs all checks of `landbridge sites check`, from the site that this machine belongs to.
 async fn from_site(question: &Question, sites: &Sites, home: &str, report: &mut Report) {
     for finding in check(sites, home, &nothing()).await {
         let part = format!("{}: {}", finding.site, finding.part);
@@ -67,8 +67,8 @@ async fn from_site(question: &Question, sites: &Sites, home: &str, report: &mut 
     }
 }
 
-/// The gateways of the sites whose machine this is, or that ssh reaches without a prompt. A site's own machine tries
-/// the others by its trunks, and need not be able to log in there.
+/// Examines the gateways of sites whose machine this is, or that ssh reaches without a prompt. A site's own machine
+/// tries the others over its trunks, and need not be able to log in there.
 async fn gateways(question: &Question, sites: &Sites, report: &mut Report) {
     let known = |name: &str| {
         let site = sites.file.sites.iter().find(|site| site.name == name);
@@ -104,7 +104,7 @@ async fn gateways(question: &Question, sites: &Sites, report: &mut Report) {
     }
 }
 
-/// The ssh that reaches the sites, and whether it shares connections.
+/// Examines the ssh that reaches the sites, and whether it shares connections.
 async fn ssh(report: &mut Report, logins: &[Login]) {
     let Some(version) = output(&["ssh", "-V"]).await else {
         if logins.is_empty() {

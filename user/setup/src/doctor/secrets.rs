@@ -1,4 +1,4 @@
-//! Keeping secrets out of a text that is attached to a report.
+//! Keeps secrets out of a text that is attached to a report.
 
 /// Words in a setting's name that mark its value as a secret.
 const SECRET: &[&str] = &[
@@ -13,7 +13,7 @@ const SECRET: &[&str] = &[
     "authorization",
     "cookie",
 ];
-/// Words of HTTP after which a secret follows.
+/// Words of HTTP that precede a secret.
 const SCHEMES: &[&str] = &["basic", "negotiate", "digest"];
 /// Options of well-known commands whose value is `USER:PASSWORD`.
 const LOGINS: &[&str] = &["-u", "--user", "--proxy-user"];
@@ -21,7 +21,7 @@ const LOGINS: &[&str] = &["-u", "--user", "--proxy-user"];
 const TICKET: &str = "lb1/";
 const LEFT_OUT: &str = "[removed]";
 
-/// Whether the name of this setting marks its value as a secret.
+/// True if the name of this setting marks its value as a secret.
 pub(super) fn is_secret(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
     SECRET.iter().any(|word| name.contains(word))
@@ -46,7 +46,7 @@ pub(super) fn without(text: &str) -> String {
     kept
 }
 
-/// What the next word of a line may be.
+/// The expected kind of a line's next word.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Next {
     Any,
@@ -54,17 +54,17 @@ enum Next {
     Sign,
     /// The value of a secret.
     Value,
-    /// `USER:PASSWORD`, or something else.
+    /// Possibly `USER:PASSWORD`.
     Login,
 }
 
-/// Whether a word says how a secret that follows is encoded: `Bearer` anywhere, others only after `Authorization:`.
+/// True if a word names the encoding of a secret that follows: `Bearer` anywhere, others only after `Authorization:`.
 fn is_scheme(word: &str, next: Next) -> bool {
     word.eq_ignore_ascii_case("bearer")
         || next == Next::Value && SCHEMES.iter().any(|scheme| word.eq_ignore_ascii_case(scheme))
 }
 
-/// An address with a password in it, such as `https://me:secret@host/`, without both.
+/// An address that contains a password, such as `https://me:secret@host/`, without the user and the password.
 fn without_user(word: &str) -> Option<String> {
     let (scheme, rest) = word.split_once("://")?;
     let host = &rest[..rest.find('/').unwrap_or(rest.len())];

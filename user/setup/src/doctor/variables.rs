@@ -44,7 +44,7 @@ fn line((name, value): &(std::ffi::OsString, std::ffi::OsString)) -> String {
     format!("{name}={value}")
 }
 
-/// What `run` would say about settings that it must replace, for any MPI library that a program may use.
+/// The messages that `run` would print about settings that it must replace, for any MPI library that a program may use.
 fn conflicts(question: &Question) -> Vec<String> {
     let mut all: Vec<String> = Vec::new();
     for family in [Family::Mpich, Family::Intel, Family::OpenMpi] {

@@ -1,8 +1,8 @@
-//! The keys with which gateways of other sites log in here, where trunks go through ssh.
+//! The keys with which gateways of other sites log in here, if trunks go through ssh.
 //!
 //! Each site has one key for all its trunks, beside its sites file. The site that others log in to has one line for
-//! each of them in `~/.ssh/authorized_keys`. A line allows a connection to the gateway and nothing else: no shell, no
-//! command, no other address.
+//! each of them in `~/.ssh/authorized_keys`. A line allows only a connection to the gateway: no shell, no command, no
+//! other address.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -13,7 +13,7 @@ use launch::capture::capture_blocking;
 use super::error::HereError;
 use super::folders::{self, Folders};
 
-/// The public half of the key with which a site's gateways log in at other sites. The key is made if it does not exist.
+/// The public half of the key with which a site's gateways log in at other sites. Makes the key if it does not exist.
 pub(super) fn trunk_key(folders: &Folders, site: &str) -> Result<String, HereError> {
     let [private, public] = folders.trunk_key(site);
     if !private.exists() || !public.exists() {
@@ -35,8 +35,8 @@ pub(super) fn trunk_key(folders: &Folders, site: &str) -> Result<String, HereErr
     Ok(text.split_whitespace().take(2).collect::<Vec<_>>().join(" "))
 }
 
-/// Lets the gateways of site `of` log in here, to reach the gateway of `site` at `to`; without a key, stops letting
-/// them in. Returns whether that changed anything.
+/// Lets the gateways of site `of` log in here, to reach the gateway of `site` at `to`; without a key, revokes that.
+/// Returns true if that changed anything.
 pub(super) fn let_in(site: &str, of: &str, to: &str, key: Option<&str>) -> Result<bool, HereError> {
     let path = authorized_keys()?;
     let before = folders::read(&path)?.unwrap_or_default();
@@ -45,7 +45,7 @@ pub(super) fn let_in(site: &str, of: &str, to: &str, key: Option<&str>) -> Resul
     write(&path, &before, &after)
 }
 
-/// Stops letting any gateway log in here for `site`. Returns whether that changed anything.
+/// Revokes all logins of gateways here for `site`. Returns true if that changed anything.
 pub(super) fn let_nobody_in(site: &str) -> Result<bool, HereError> {
     let path = authorized_keys()?;
     let before = folders::read(&path)?.unwrap_or_default();
@@ -68,7 +68,7 @@ fn authorized_keys() -> Result<PathBuf, HereError> {
 }
 
 const MARK: &str = "landbridge-trunk:";
-/// How long making a key may take.
+/// Time limit for making a key.
 const LIMIT: Duration = Duration::from_secs(20);
 
 /// The comment that identifies a line of ours.
@@ -85,7 +85,7 @@ fn line(site: &str, of: &str, to: &str, key: &str) -> Result<String, HereError> 
     Ok(format!(r#"restrict,port-forwarding,permitopen="{to}",command="exit 1" {key} {}"#, mark(site, of)))
 }
 
-/// The text with this line in place of the one with the mark. All other lines stay as they are.
+/// Returns the text with `line` in place of the line that has the mark. All other lines stay as they are.
 fn with_line(text: &str, mark: &str, line: Option<&str>) -> String {
     let is_marked = |line: &str| line.trim_end().rsplit_once(' ').is_some_and(|(_, word)| word == mark);
     if let Some(line) = line

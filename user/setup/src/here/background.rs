@@ -22,17 +22,17 @@ use crate::here::error::HereError;
 use crate::here::folders::{self, Folders};
 use crate::message::{Reply, Standing};
 
-/// How long a gateway may take to listen, and to end.
+/// Time limits for a gateway to listen, and to end.
 const START: Duration = Duration::from_secs(10);
 const END: Duration = Duration::from_secs(6);
 const LOCK: Duration = Duration::from_secs(1);
 const POLL: Duration = Duration::from_millis(20);
-/// How long a gateway may take to say how it is. The limit of `Request::Status` is longer.
+/// Time limit for a gateway to answer a status request. The limit of `Request::Status` is longer.
 const ANSWER: Duration = Duration::from_secs(20);
-/// How much of a log is shown when a gateway does not start, in bytes.
+/// Number of bytes of a log shown when a gateway does not start.
 const TAIL: u64 = 1500;
 
-/// What a gateway writes about itself.
+/// The note that a gateway writes about itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Note {
     process: i32,
@@ -41,7 +41,7 @@ struct Note {
 }
 
 impl Note {
-    /// Whether the program it runs was removed or replaced. Such a gateway cannot start agents.
+    /// True if the program that it runs was removed or replaced. Such a gateway cannot start agents.
     fn program_is_gone(&self) -> bool {
         let program = std::fs::read_link(format!("/proc/{}/exe", self.process)).unwrap_or_default();
         program.to_string_lossy().ends_with(" (deleted)")
@@ -87,8 +87,8 @@ pub fn lock(file: &File) -> bool {
     true
 }
 
-/// Whether a site's gateway belongs on this machine: its key is in this account, and no gateway's note says that it
-/// runs on another machine, as happens where machines share a home directory.
+/// True if a site's gateway belongs on this machine: its key is in this account, and no gateway's note names another
+/// machine, as happens if machines share a home directory.
 pub(crate) fn lives_here(folders: &Folders, site: &str) -> bool {
     let text = std::fs::read_to_string(folders.state_file(site)).unwrap_or_default();
     let elsewhere = serde_json::from_str::<Note>(&text).is_ok_and(|note| note.host != host_name());
@@ -118,8 +118,8 @@ impl<'a> Background<'a> {
         serde_json::from_str(&text).ok()
     }
 
-    /// Makes the gateway run this release and follow the current sites file. Returns whether it was not running before,
-    /// and what was done.
+    /// Makes the gateway run this release and follow the current sites file. Returns whether the gateway had to be
+    /// started, and a description of the action.
     pub(crate) async fn renew(&self) -> Result<(bool, String), HereError> {
         let Some(note) = self.running() else {
             let pid = self.start().await?;
@@ -154,7 +154,7 @@ impl<'a> Background<'a> {
     }
 
     /// Makes the gateway follow the current sites file; restarts it only if it cannot take up the change while it runs.
-    /// Returns whether it was not running before, and what was done.
+    /// Returns whether the gateway had to be started, and a description of the action.
     pub(crate) async fn reload(&self) -> Result<(bool, String), HereError> {
         let Some(note) = self.running() else { return self.start_if_ended().await };
         self.same_host(&note)?;
@@ -174,13 +174,13 @@ impl<'a> Background<'a> {
         Ok((false, format!("restarted, process {pid} ({why})")))
     }
 
-    /// Starts the gateway unless it runs. Returns whether it was started, and what was done.
+    /// Starts the gateway unless it runs. Returns whether it was started, and a description of the action.
     pub(crate) async fn start_if_ended(&self) -> Result<(bool, String), HereError> {
         let runs = |note: &Note| (false, format!("runs, process {} on {}", note.process, note.host));
         if let Some(note) = self.running() {
             return Ok(runs(&note));
         }
-        // The sites file has the address of the machine it last ran on, so it must start there.
+        // The sites file has the address of the machine where it last ran, so it must start there.
         if let Some(note) = self.last_note() {
             self.same_host(&note)?;
         }
@@ -238,7 +238,7 @@ impl<'a> Background<'a> {
         if let Err(error) = self.same_host(&note) {
             return Standing { problem: Some(error.to_string()), ..standing };
         }
-        // On a busy machine its client is more patient than the one who asks here.
+        // On a busy machine, the connecting client waits longer than the user who asks here.
         match timeout(ANSWER, self.ask(false)).await {
             Ok(Ok(client::Standing { jobs, trunks, stale })) => Standing { jobs, trunks, unread: stale, ..standing },
             Ok(Err(error)) => Standing { problem: Some(error.to_string()), ..standing },
@@ -262,7 +262,7 @@ impl<'a> Background<'a> {
         Ok(Reply::Invited { ticket, secret })
     }
 
-    /// Asks the gateway for its status. `reload`: it reads the sites file again first.
+    /// Asks the gateway for its status. `reload`: reload the sites file first.
     async fn ask(&self, reload: bool) -> Result<client::Standing, HereError> {
         Ok(self.connect().await?.standing(reload).await?)
     }
@@ -296,7 +296,7 @@ impl<'a> Background<'a> {
             .map_err(|source| HereError::Start { program, source })?;
         let outcome = self.await_listening(&sites, &mut child, &log).await;
         if outcome.is_err() {
-            // It is our own child and has not been waited for, so the process number is still its own.
+            // It is a child process that has not been waited for, so no other process has its number.
             let _ = child.kill();
             let _ = child.wait();
         }
@@ -310,7 +310,7 @@ impl<'a> Background<'a> {
             if let Ok(Some(status)) = child.try_wait() {
                 return Err(HereError::Ended { status, log: tail(log) });
             }
-            // Only the process that holds the lock is ours: another program may answer on the port.
+            // Only the process that holds the lock is this gateway: another program may answer on the port.
             if self.running().is_some_and(|note| note.process == child.id() as i32) {
                 match sites.connect(site).await {
                     Ok(_) => return Ok(()),

@@ -19,13 +19,13 @@ use super::folders::Folders;
 use crate::frames::{Frame, Frames, PIECE, WINDOW, send};
 use crate::message::Carry;
 
-/// How long a job may take to end after the connection to its user is gone.
+/// Time limit for a job to end after the connection to its user is gone.
 const FAREWELL: Duration = Duration::from_secs(20);
 
-/// How long a command's output may pause after its end, if a process that it left behind holds it open.
+/// Longest pause in a command's output after its end, if a process that it left behind holds the output open.
 const QUIET: Duration = Duration::from_millis(500);
 
-/// Runs the command; its streams and its exit code go over the connection. The end of the connection ends the command.
+/// Runs the command; its streams and its exit code go over the connection. The command ends with the connection.
 ///
 /// # Errors
 /// The command cannot be started.
@@ -55,7 +55,7 @@ pub(crate) async fn carry_out(
                     Ok(Some(Frame::Input(bytes))) if bytes.is_empty() => data = None,
                     Ok(Some(Frame::Input(bytes))) if waiting.get() + bytes.len() <= WINDOW as usize => {
                         waiting.set(waiting.get() + bytes.len());
-                        // One that closed its input does not want more.
+                        // A command that closed its input takes no more.
                         let _ = data.as_ref().map(|data| data.send(bytes));
                     }
                     _ => {
@@ -85,11 +85,11 @@ pub(crate) async fn carry_out(
         if passing {
             passed.await;
         }
-        // If it cannot be sent, nobody waits for it.
+        // If sending fails, no receiver waits for the code.
         let _ = send(&mut *output.lock().await, &Frame::Ended(code)).await;
     };
     let rest = async {
-        // It may be in the middle of a frame.
+        // A frame may be partly sent.
         if feeding {
             fed.await;
         }
@@ -123,7 +123,7 @@ fn command(carry: &Carry) -> Result<Command, HereError> {
     Ok(command)
 }
 
-/// Writes the user's input to the command, and grants as much as the command has taken.
+/// Writes the user's input to the command, and grants as many bytes as the command has taken.
 async fn feed(
     stdin: Option<ChildStdin>,
     mut queue: mpsc::UnboundedReceiver<Vec<u8>>,
@@ -145,7 +145,7 @@ async fn feed(
     }
 }
 
-/// Sends what the command writes, until it closes the stream or has ended and nothing more comes.
+/// Sends the command's output, until the command closes the stream, or has ended and the output pauses.
 async fn pass(
     from: Option<impl AsyncRead + Unpin>,
     frame: fn(Vec<u8>) -> Frame,
@@ -184,7 +184,7 @@ async fn until(end: Option<Instant>) {
     }
 }
 
-/// The signals with which a user ends a job, and those that go to its ranks.
+/// The signals with which a user ends a job, and those that are passed on to its ranks.
 fn known(number: i32) -> Option<Signal> {
     match number {
         1 => Some(Signal::HUP),
@@ -204,8 +204,8 @@ fn code(status: ExitStatus) -> i32 {
     status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0))
 }
 
-/// Where the launcher runs: the directory in which the job was typed, below this home directory, or else this home
-/// directory. The agents find out whether the ranks' directory exists: `[site.run]` may name another.
+/// The launcher's directory: the one in which the job was typed, below this home directory, or else this home
+/// directory. The agents check whether the ranks' directory exists: `[site.run]` may name another.
 fn directory(carry: &Carry) -> PathBuf {
     let home = std::env::home_dir().unwrap_or_else(|| PathBuf::from("/"));
     let path = expand(&carry.directory, Some(home.as_os_str()));

@@ -1,4 +1,4 @@
-//! Why something failed on a site's machine.
+//! Errors on a site's machine.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use launch::launcher::SessionError;
 use thiserror::Error;
 use types::sites::SitesError;
 
-/// Why something failed on the machine where this runs. The message is shown where the user is.
+/// Reasons for a failure on the machine where this runs. The message is shown to the user, on the user's machine.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum HereError {
@@ -37,13 +37,13 @@ pub enum HereError {
     /// The key for trunks through ssh cannot be made.
     #[error("ssh-keygen: {0}: trunks through ssh need a key of their own")]
     Keygen(io::Error),
-    /// What another site sent is not a public key, or what it may reach is not an address.
+    /// The key that another site sent is not a public key, or the target is not an address.
     #[error("site {of}: `{key}` for `{to}` is no public key and address that could be let in")]
     NoPublicKey {
         of: String,
-        /// What should be a key.
+        /// The invalid key.
         key: String,
-        /// What should be an address.
+        /// The invalid address.
         to: String,
     },
     // To be solved by the user who typed the command.
@@ -54,7 +54,7 @@ pub enum HereError {
         /// The system's error.
         source: io::Error,
     },
-    /// Other programs use all the ports that were tried.
+    /// Other programs use all ports that were tried.
     #[error("no port from {first} to {last} is free: choose one with --port")]
     NoPort {
         /// The first port that was tried.
@@ -65,15 +65,15 @@ pub enum HereError {
     /// A gateway must be restarted but has open jobs.
     #[error("its gateway must be restarted ({why}), but {jobs} job(s) are open there: try again when they have ended")]
     RestartWithJobs {
-        /// Why it must be restarted.
+        /// The reason.
         why: String,
-        /// How many jobs are open.
+        /// Number of open jobs.
         jobs: u32,
     },
     /// A gateway is not stopped because it has open jobs.
     #[error("{jobs} job(s) are open at its gateway: try again when they have ended, or use --force")]
     StopWithJobs {
-        /// How many jobs are open.
+        /// Number of open jobs.
         jobs: u32,
     },
     /// The gateway runs on another machine that shares this home directory.
@@ -97,7 +97,7 @@ pub enum HereError {
     /// The gateway ended right after it was started.
     #[error("its gateway ended at once ({status}): {log}")]
     Ended {
-        /// How it ended.
+        /// The exit status.
         status: ExitStatus,
         /// The end of its log.
         log: String,
@@ -105,7 +105,7 @@ pub enum HereError {
     /// The gateway was started but does not listen.
     #[error("its gateway does not listen after {seconds} s: {log}")]
     Deaf {
-        /// How long it had, in seconds.
+        /// The time limit, in seconds.
         seconds: u64,
         /// The end of its log.
         log: String,
@@ -169,7 +169,7 @@ pub enum HereError {
     /// A file's content did not arrive as it was sent.
     #[error("{path} did not arrive whole: did it change while it was sent? Push it again", path = .0.display())]
     NotWhole(PathBuf),
-    /// A request arrived in a way in which no release sends it.
+    /// A request arrived in an order in which no release sends it.
     #[error("a job is the last request")]
     OutOfTurn,
 }
@@ -187,7 +187,7 @@ impl From<ClientError> for HereError {
 }
 
 impl HereError {
-    /// For `map_err`: names the file or folder that was worked on.
+    /// For `map_err`: names the affected file or folder.
     pub(crate) fn file(path: &Path) -> impl Fn(io::Error) -> HereError + '_ {
         move |source| HereError::File { path: path.to_owned(), source }
     }

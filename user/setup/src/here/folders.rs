@@ -1,4 +1,4 @@
-//! Where a user's account keeps Landbridge's files, and writing them so that no file is ever half written.
+//! The files of Landbridge in a user's account, and atomic writes, so that no file is ever half written.
 
 use std::fs::File;
 use std::io::{Error, ErrorKind, Read, Write};
@@ -21,11 +21,11 @@ pub struct Folders {
 }
 
 const SITES_FILE: &str = "sites.toml";
-/// Most bytes of a file that is read whole. A site of 10,000 named nodes has fewer than one million.
+/// Largest size of a file that is read whole, in bytes. A sites file with 10,000 named nodes has less than one million.
 const MOST_TEXT: u64 = 16 << 20;
 
 impl Folders {
-    /// The folders of the user who runs this, as the XDG base directory specification places them.
+    /// The folders of the current user, by the XDG base directory specification.
     ///
     /// # Errors
     /// There is no home directory.
@@ -89,7 +89,7 @@ impl Folders {
         read_sites(&self.sites_file())
     }
 
-    /// Replaces the sites file, or removes it. The previous one is kept beside it: a user may have edited it here.
+    /// Replaces the sites file, or removes it. Keeps the previous one beside it: a user may have edited it here.
     pub(crate) fn write_sites(&self, text: Option<&str>) -> Result<(), HereError> {
         let before = self.read_sites()?;
         if let Some(before) = before.as_deref().filter(|before| Some(*before) != text) {
@@ -130,7 +130,7 @@ pub(crate) fn read(path: &Path) -> Result<Option<String>, HereError> {
 /// Reads a sites file, or returns `None` if it does not exist.
 ///
 /// # Errors
-/// It cannot be read; or everybody can write to it: it says which programs run as this user.
+/// The file cannot be read; or everybody can write to it, although it decides which programs run as this user.
 pub fn read_sites(path: &Path) -> Result<Option<String>, HereError> {
     let text = File::open(path).and_then(|file| {
         let about = file.metadata()?;
@@ -156,7 +156,7 @@ fn if_there(text: std::io::Result<String>) -> std::io::Result<Option<String>> {
 /// Replaces a file atomically: a reader sees the old text or the new, even after a crash.
 pub(crate) fn write(path: &Path, text: &str) -> Result<(), HereError> {
     let written = || -> std::io::Result<()> {
-        // A symbolic link stays one: users keep such files in repositories of their own.
+        // A symbolic link is kept: users keep such files in repositories of their own.
         let named = Named::resolve_or_make(path, Mode::from_raw_mode(0o700))?;
         let process = std::process::id().to_string();
         let mut fresh = Fresh::make(&named.folder, &[b".", &named.name[..], b".", process.as_bytes()].concat())?;
@@ -170,13 +170,13 @@ pub(crate) fn write(path: &Path, text: &str) -> Result<(), HereError> {
 /// Makes a folder that only this user can access, unless it exists.
 ///
 /// # Errors
-/// The system's, or others can write to it.
+/// The system's error, or others can write to the folder.
 pub(crate) fn make(folder: &Path) -> Result<(), HereError> {
     Folder::make_private(folder).map_err(HereError::file(folder))?;
     Ok(())
 }
 
-/// Removes every release below `base`, and `base` if nothing else is in it. A folder without our command stays.
+/// Removes every release below `base`, and `base` if it is then empty. A folder without our command stays.
 pub(crate) fn remove_releases(base: &Path) -> Result<(), HereError> {
     let Ok(entries) = std::fs::read_dir(base) else { return Ok(()) };
     for entry in entries.flatten() {
@@ -188,11 +188,11 @@ pub(crate) fn remove_releases(base: &Path) -> Result<(), HereError> {
     Ok(())
 }
 
-/// Removes the releases beside this program's own that no gateway uses, except the newest: another machine of this
-/// account may be about to use that one. `in_use`: the folders of those in use, the own one last.
+/// Removes unused releases for this kind of machine beside this program's own, except the newest: another machine of
+/// this account may be about to use that one. `in_use`: the folders of the releases in use, this program's own last.
 pub(crate) fn remove_old_releases(in_use: &[PathBuf]) -> Result<(), HereError> {
     let Some((own, base)) = in_use.last().and_then(|own| Some((own, own.parent()?))) else { return Ok(()) };
-    // A folder of programs that is not below a folder of releases has no others beside it.
+    // A folder of programs that is not below a folder of releases has no other releases beside it.
     let name = own.file_name().unwrap_or_default().to_string_lossy();
     if !is_release_name(&name) {
         return Ok(());
@@ -209,7 +209,7 @@ pub(crate) fn remove_old_releases(in_use: &[PathBuf]) -> Result<(), HereError> {
     old.iter().try_for_each(|(_, path)| std::fs::remove_dir_all(path).map_err(HereError::file(path)))
 }
 
-/// Whether a folder is named as releases are: `VERSION-SUM`.
+/// True if a folder's name has the form of a release's: `VERSION-SUM`.
 fn is_release_name(name: &str) -> bool {
     let is_version = |text: &str| text.split('.').count() == 3 && text.starts_with(|c: char| c.is_ascii_digit());
     name.rsplit_once('-').is_some_and(|(version, sum)| {
@@ -217,7 +217,7 @@ fn is_release_name(name: &str) -> bool {
     })
 }
 
-/// The kind of machine that a release is for, as its ELF header has it.
+/// The kind of machine that a release is for, from its ELF header.
 fn machine_of(release: &Path) -> Option<[u8; 20]> {
     let mut header = [0; 20];
     File::open(release.join(COMMAND_FILE)).ok()?.read_exact(&mut header).ok().map(|()| header)

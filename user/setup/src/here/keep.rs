@@ -1,8 +1,8 @@
-//! Automatic restarts: the machine itself starts the gateway again, after a reboot or when it has died.
+//! Automatic restarts: the machine itself starts the gateway again, after a reboot or a crash.
 //!
 //! A timer of the user's systemd does this if that systemd runs without a login (lingering), else a line in the user's
-//! crontab. Either runs a small script every few minutes, which sets the environment that the gateway needs and does
-//! what `sites start` does.
+//! crontab. Either runs a small script every few minutes. The script sets the environment that the gateway needs and
+//! acts as `sites start` does.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -17,13 +17,13 @@ use super::folders::{self, Folders};
 /// Variables that the gateway and its children need, if they are set.
 const ENVIRONMENT: [&str; 6] =
     ["PATH", "LD_LIBRARY_PATH", "XDG_CONFIG_HOME", "XDG_STATE_HOME", "SLURM_CONF", "LANDBRIDGE_PROVIDER"];
-/// How often the script runs, in minutes.
+/// Interval between runs of the script, in minutes.
 const MINUTES: u32 = 2;
 
-/// How long systemd and cron may take to answer.
+/// Time limit for systemd and cron to answer.
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// What runs the script.
+/// The program that runs the script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Manner {
     Systemd,
@@ -42,10 +42,10 @@ impl<'a> Keeping<'a> {
         Keeping { folders, site }
     }
 
-    /// Makes the machine restart the gateway from now on. Returns how, for the user.
+    /// Makes the machine restart the gateway from now on. Returns the mechanism, for the user.
     ///
     /// # Errors
-    /// The machine offers neither way, or refuses the one that it offers.
+    /// The machine offers neither mechanism, or refuses it.
     pub(crate) fn install(&self) -> Result<String, HereError> {
         let program = std::env::current_exe().map_err(HereError::Command)?;
         let mut script =
@@ -79,7 +79,7 @@ impl<'a> Keeping<'a> {
         kept
     }
 
-    /// How the gateway could be restarted automatically, if it is not yet. Changes nothing.
+    /// The mechanism that could restart the gateway automatically, if none is installed. Changes nothing.
     pub(crate) fn offer(&self) -> Option<&'static str> {
         if self.script().is_file() {
             return None;
@@ -172,12 +172,12 @@ pub(crate) fn release_of(script: &str) -> Option<PathBuf> {
     Path::new(&program).parent().map(Path::to_owned)
 }
 
-/// A path for a crontab, where a percent sign would end the command.
+/// A path for a crontab, in which a percent sign would end the command.
 fn escaped(path: &Path) -> String {
     path.display().to_string().replace('%', "\\%")
 }
 
-/// The way that this machine offers, if any.
+/// The mechanism that this machine offers, if any.
 fn manner() -> Option<Manner> {
     if lingers() && systemctl(&["show-environment"]).is_ok() {
         return Some(Manner::Systemd);
@@ -185,7 +185,7 @@ fn manner() -> Option<Manner> {
     crontab().map(|_| Manner::Cron)
 }
 
-/// Whether the user's systemd keeps running when nobody is logged in.
+/// True if the user's systemd keeps running when nobody is logged in.
 fn lingers() -> bool {
     let user = rustix::process::getuid().as_raw().to_string();
     let shown = run(Command::new("loginctl").args(["show-user", "--value", "--property=Linger", &user]), None);
@@ -203,13 +203,13 @@ fn systemctl(words: &[&str]) -> Result<(), HereError> {
     }
 }
 
-/// The user's crontab. `None`: the user is not allowed one here.
+/// The user's crontab. `None`: the user may have none here.
 fn crontab() -> Option<String> {
     let shown = run(Command::new("crontab").arg("-l"), None)?;
     if shown.status.success() {
         return Some(shown.text());
     }
-    // Every cron reports an empty crontab as an error with these words; a forbidden one has other words.
+    // Every cron reports an empty crontab as an error with this text; the error for a forbidden one has another text.
     shown.stderr.text().contains("no crontab").then(String::new)
 }
 

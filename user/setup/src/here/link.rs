@@ -1,4 +1,4 @@
-//! The `landbridge` that a user types: a symbolic link in `~/.local/bin` to the copy of this release.
+//! The `landbridge` command that a user types: a symbolic link in `~/.local/bin` to the copy of this release.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -9,8 +9,8 @@ use crate::release::COMMAND_FILE;
 /// The link's folder, below the home directory.
 const PLACE: &str = ".local/bin";
 
-/// Makes the link point to this release. Returns what the user should know, if anything is new. A file that is not ours
-/// stays.
+/// Makes the link point to this release. Returns a note for the user if the link is new or belongs to another
+/// installation, which stays.
 ///
 /// # Errors
 /// The link cannot be made.
@@ -57,7 +57,7 @@ pub(crate) fn remove(base: &Path) -> Result<(), HereError> {
     }
 }
 
-/// Whether `target` is the command of a release below `base`.
+/// True if `target` is the command of a release below `base`.
 fn is_below(target: &Path, base: &Path) -> bool {
     target.file_name().is_some_and(|name| name == COMMAND_FILE) && target.parent().and_then(Path::parent) == Some(base)
 }

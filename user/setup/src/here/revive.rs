@@ -1,4 +1,4 @@
-//! A background gateway that has ended is started again by a command that needs it, if this account may start it.
+//! Restarts of an ended background gateway by a command that needs it, if this account may start it.
 
 use std::path::Path;
 use std::time::Duration;
@@ -9,12 +9,13 @@ use super::folders::Folders;
 use crate::Progress;
 use crate::remedy::same;
 
-/// How long its trunks may take to come up after that.
+/// Time limit for its trunks to come up after that.
 const TRUNKS: Duration = Duration::from_secs(12);
 
-/// Starts the gateway of a site of this account if it ran in the background and has ended. Returns whether it did.
+/// Starts the gateway of a site of this account if it ran in the background and has ended. Returns true if it was
+/// started.
 ///
-/// It does not if the gateway runs, or this account must not start it because it belongs to another sites file or
+/// It is not started if it runs, or if this account must not start it because it belongs to another sites file or
 /// another machine, or is started by hand.
 ///
 /// # Errors

@@ -1,4 +1,4 @@
-//! Receiving what a user pushes here: files arrive piece by piece, and appear atomically or not at all.
+//! Receives files that a user pushes here: they arrive piece by piece, and appear atomically or not at all.
 
 use std::fs::Permissions;
 use std::io::{self, ErrorKind, Write};
@@ -19,16 +19,16 @@ use crate::message::{Item, ItemKind, Reply};
 use crate::parcel::place as place_of;
 use crate::sums::Sums;
 
-/// How long the next piece may take to arrive.
+/// Time limit for the next piece to arrive.
 const PIECE: Duration = Duration::from_secs(120);
 const PIECE_LEN: usize = 64 << 10;
 const SUM_LEN: usize = 32;
 /// The suffix of a file's name while the file arrives.
 const PART: &[u8] = b".landbridge-part";
-/// Folders that are missing on the way are made with this mode, less what the user's mask takes.
+/// Mode of missing folders that are made for a path, before the user's umask.
 const FOLDER: Mode = Mode::from_raw_mode(0o777);
 
-/// Offered files that already exist here with the same length, by their sums.
+/// Answers an offer: finds the offered files that already exist here with the same length, and returns their sums.
 ///
 /// # Errors
 /// There is no home directory.
@@ -46,8 +46,8 @@ pub(crate) fn offer(items: &[Item]) -> Result<Reply, HereError> {
     Ok(Reply::Has { sums: items.iter().map(sum).collect() })
 }
 
-/// Makes the items. The content and the sum of each file come from `input`. After a failure the rest is read and
-/// dropped, so that the next request is understood.
+/// Makes the items. The content and the sum of each file come from `input`. After a failure, the remaining content is
+/// read and discarded, so that the next request is understood.
 ///
 /// # Errors
 /// The connection is lost or silent, so no further request can be understood.
@@ -94,8 +94,8 @@ async fn read(input: &mut (impl AsyncRead + Unpin), piece: &mut [u8]) -> Result<
     }
 }
 
-/// Makes an item without content, and begins a file. Nothing is opened or changed by a path twice: others may write to
-/// the folders around it.
+/// Makes an item without content, or begins a file. No path is resolved twice: others may write to the folders around
+/// it.
 fn begin(item: &Item, path: &Path, home: &Path) -> Result<Option<Arriving>, HereError> {
     let wrong = HereError::file(path);
     match &item.kind {
@@ -142,23 +142,23 @@ fn leads_to(named: &Named, target: &Path) -> bool {
     found.is_ok_and(|found| found.as_bytes() == target.as_os_str().as_bytes())
 }
 
-/// Gives a file or folder this mode, unless it has it. A link stands for its target if this user has made it.
+/// Gives a file or folder this mode, unless it has it. A link stands for its target if this user made the link.
 fn set_mode(path: &Path, mode: u32) -> io::Result<()> {
     let named = Named::resolve(path)?;
-    // It may be one that nobody may open.
+    // The file may have permissions that let nobody open it.
     let opened = match named.open(OFlags::PATH, Mode::empty()) {
         Err(Errno::NOENT) => return Ok(()),
         opened => opened?,
     };
     let found = rustix::fs::fstat(&opened)?;
     if kind_of(&found) != FileType::Symlink && found.st_mode & 0o7777 != mode {
-        // By a path to the descriptor: this kind of descriptor cannot be changed itself.
+        // Uses a path to the descriptor: this kind of descriptor cannot be changed itself.
         rustix::fs::chmod(through(&opened, b""), Mode::from_raw_mode(mode))?;
     }
     Ok(())
 }
 
-/// A file that is not complete yet. If it is never completed, it leaves nothing behind.
+/// A file that is not complete yet. If it is dropped incomplete, it leaves nothing behind.
 struct Arriving {
     path: PathBuf,
     name: Vec<u8>,

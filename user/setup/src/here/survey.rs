@@ -1,4 +1,4 @@
-//! Surveying a site's machine: schedulers, file systems, MPI libraries, a free port, the address that nodes reach.
+//! Surveys a site's machine: schedulers, file systems, MPI libraries, a free port, the address that nodes reach.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs, UdpSocket};
@@ -18,13 +18,13 @@ use types::id::is_link_local;
 /// The first port to try for a gateway, unless the user names one.
 const FIRST_PORT: u16 = 7700;
 const PORTS: u16 = 100;
-/// How long Slurm may take to answer.
+/// Time limit for Slurm to answer.
 const ANSWER: Duration = Duration::from_secs(10);
-/// Addresses that belong to nobody (RFC 5737, RFC 3849): the route to them is the route out.
+/// Documentation addresses that are assigned to no host (RFC 5737, RFC 3849): the route to them is the default route.
 const OUTSIDE: [IpAddr; 2] =
     [IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)), IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1))];
 
-/// Finds out what this machine offers a site.
+/// Surveys this machine.
 ///
 /// # Errors
 /// The requested port is taken, or no port is free.
@@ -49,7 +49,7 @@ pub(crate) fn survey(folders: &Folders, site: &str, named: &[String], port: Opti
     })
 }
 
-/// The local address from which a packet to `there` would leave, if others could dial it. Nothing is sent.
+/// The local address that a packet to `there` would leave from, if others could dial it. Sends nothing.
 fn way_to(there: SocketAddr) -> Option<IpAddr> {
     let any = match there {
         SocketAddr::V4(_) => IpAddr::from(Ipv4Addr::UNSPECIFIED),
@@ -66,7 +66,7 @@ fn way_to_name(node: &str) -> Option<IpAddr> {
 }
 
 fn free_port(folders: &Folders, site: &str, wanted: Option<u16>) -> Result<u16, HereError> {
-    // The site's own gateway may hold the port already, and is to keep it.
+    // The site's own gateway may hold the port already, and keeps it.
     let own = super::read(folders).ok().and_then(|sites| {
         let listen = sites.site(site).ok()?.gateways.first()?.listen.clone();
         listen.rsplit_once(':')?.1.parse::<u16>().ok()
@@ -85,17 +85,17 @@ fn free_port(folders: &Folders, site: &str, wanted: Option<u16>) -> Result<u16, 
     }
 }
 
-/// Whether a listener on every address of both families can have a port.
+/// Succeeds if a listener on every address of both families can bind the port.
 fn is_free(port: u16) -> io::Result<()> {
     TcpListener::bind((Ipv4Addr::UNSPECIFIED, port))?;
     match TcpListener::bind((Ipv6Addr::UNSPECIFIED, port)) {
         Err(error) if matches!(error.kind(), io::ErrorKind::AddrInUse | io::ErrorKind::PermissionDenied) => Err(error),
-        // A machine without IPv6.
+        // On a machine without IPv6.
         _ => Ok(()),
     }
 }
 
-/// The nodes that Slurm knows, or `None` if Slurm is missing or does not answer.
+/// The nodes that Slurm lists, or `None` if Slurm is missing or does not answer.
 fn slurm() -> Option<Vec<String>> {
     let program = find("sinfo")?;
     let mut command = Command::new(program);

@@ -1,4 +1,4 @@
-//! The connection after a command was carried over it: this end of the command's streams.
+//! The connection after a command took it over: this end of the command's streams.
 
 use std::io::ErrorKind;
 
@@ -15,17 +15,17 @@ use crate::message::Request;
 
 /// The exit code if the connection is lost while the command runs: "lost something it needs".
 const LOST: i32 = 75;
-/// The exit code if nobody reads the output any more, as after SIGPIPE.
+/// The exit code if the output's reader is gone, as after SIGPIPE.
 const UNREAD: i32 = 128 + 13;
 
-/// Begins to read standard input, in pieces of at most this many bytes. The channel closes at its end.
+/// Starts to read standard input, in pieces of at most this many bytes. The channel closes at the end of the input.
 pub type Input = Box<dyn FnOnce(usize) -> mpsc::Receiver<Vec<u8>> + Send>;
 
-/// What a carried command is connected to on this machine.
+/// The streams and signals of a carried command on this machine.
 pub struct Streams<O, E> {
     pub output: O,
     pub errors: E,
-    /// `None`: the command reads an empty one.
+    /// `None`: the command gets an empty input.
     pub input: Option<Input>,
     /// Numbers of the signals that the user sends.
     pub signals: mpsc::Receiver<i32>,
@@ -33,11 +33,11 @@ pub struct Streams<O, E> {
 
 impl Machine {
     /// Hands the connection to the command that the request starts; returns its exit code, or 75 with a line on
-    /// standard error if the connection breaks. After `PATIENCE` signals that end a job the connection is given up,
+    /// standard error if the connection breaks. After `PATIENCE` signals that end a job, the connection is closed,
     /// which ends the command too.
     ///
     /// # Errors
-    /// The connection breaks before the command has it, or this process's own output cannot be written.
+    /// The connection breaks before the request is sent, or this process's own output cannot be written.
     pub async fn become_job<O, E>(mut self, request: &Request, streams: Streams<O, E>) -> Result<i32, SetupError>
     where
         O: AsyncWrite + Unpin,
@@ -71,7 +71,7 @@ impl Machine {
                         break LOST;
                     }
                 },
-                // ssh's own words: the command's arrive in frames.
+                // Standard error of ssh itself: the command's arrives in frames.
                 words = heard.recv(), if heard_open => match words {
                     Some(words) => pass(&mut errors, shown(&words).as_bytes()).await,
                     None => {
@@ -85,7 +85,7 @@ impl Machine {
                         source = None;
                     }
                     credit = credit.saturating_sub(piece.len());
-                    // If the connection is lost, the next frame says so.
+                    // If the connection is lost, reading the next frame fails.
                     let _ = send(&mut self.input, &Frame::Input(piece)).await;
                     Ok(())
                 }
@@ -94,14 +94,14 @@ impl Machine {
                     if sent >= PATIENCE {
                         break 128 + signal;
                     }
-                    // The command may be over already; its exit code comes next.
+                    // The command may have ended already; its exit code comes next.
                     let _ = send(&mut self.input, &Frame::Signal(signal)).await;
                     Ok(())
                 }
             };
             match written {
                 Ok(()) => {}
-                // The other end now reads the end of its input and ends the command.
+                // The other end then reads the end of its input and ends the command.
                 Err(error) if error.kind() == ErrorKind::BrokenPipe => break UNREAD,
                 Err(error) => {
                     return Err(SetupError::Request(format!("output: {error}; the job at site {} ends", self.site)));
@@ -109,7 +109,7 @@ impl Machine {
             }
         };
         drop(self.input);
-        // A master connection that ssh leaves behind is the user's; ssh itself ends now, or when it is dropped.
+        // If ssh leaves a master connection, it belongs to the user; ssh itself ends now, or when it is dropped.
         let _ = timeout(STEP, self.child.wait()).await;
         Ok(code)
     }
@@ -128,7 +128,7 @@ async fn pass(to: &mut (impl AsyncWrite + Unpin), bytes: &[u8]) -> std::io::Resu
     to.flush().await
 }
 
-/// What ssh or the login node wrote, line by line.
+/// The text that ssh or the login node wrote, line by line, fit for a terminal.
 fn shown(words: &[u8]) -> String {
     let text = String::from_utf8_lossy(words);
     text.lines().map(|line| printable(line.trim_end_matches('\r')) + "\n").collect()

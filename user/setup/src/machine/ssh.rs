@@ -1,4 +1,4 @@
-//! The user's own ssh: how it is run, and what its refusals mean.
+//! Runs the user's own ssh, and interprets its refusals.
 
 use launch::capture::Tail;
 use tokio::process::Command;
@@ -20,7 +20,7 @@ const OPTIONS: &[&str] = &[
 
 /// The command that runs `line` in a shell at a place. `asking`: ssh may ask for passwords and about host keys.
 ///
-/// Ctrl-C at the terminal is for us to interpret. ssh ignores SIGINT if SIGINT is ignored when ssh starts.
+/// This program handles Ctrl-C at the terminal. ssh ignores SIGINT if SIGINT is ignored when ssh starts.
 pub(crate) fn command(place: &Place, line: &str, asking: bool) -> Command {
     let mut command = Command::new("/bin/sh");
     match place {
@@ -46,12 +46,12 @@ pub(crate) fn reading_script(mark: &str, length: usize) -> String {
     )
 }
 
-/// Why a machine could not be reached.
+/// The reason why a machine could not be reached.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Refusal {
     /// The error from ssh or from the machine.
     pub problem: String,
-    /// ssh wants an answer that a user could give.
+    /// ssh requests an answer that a user could give.
     pub asks: bool,
 }
 
@@ -60,8 +60,8 @@ impl Refusal {
         Refusal { problem: problem.into(), asks: false }
     }
 
-    /// Interprets how ssh ended: `problem` is what the other end reported, `words` is what ssh wrote, `printed` is what
-    /// the login wrote to standard output.
+    /// Interprets the end of ssh. `problem`: the error that the other end reported. `words`: the standard error of ssh.
+    /// `printed`: the login's standard output.
     pub(super) fn judge(problem: String, code: Option<i32>, words: &Tail, printed: &Tail) -> Refusal {
         // Greetings come before the error. A refusal by the login itself may come on either stream.
         let said = [words.last_lines(), printed.last_lines()];
@@ -82,7 +82,7 @@ impl Refusal {
         Refusal { problem, asks }
     }
 
-    /// The problem, and what the user can do about it.
+    /// The problem and its remedy for the user.
     pub(super) fn advice(&self, place: &Place) -> String {
         let words = shell::line(&place.arguments()).replace("-- ", "");
         let advice = if self.problem.contains("Host key verification failed") {

@@ -91,7 +91,7 @@ fn refusals_of_ssh_are_understood() {
     let refused = judge(255, "ssh: connect to host host port 2222: Connection refused\n");
     assert!(!refused.asks && refused.advice(&place).contains("Connection refused"));
     assert!(judge(127, "").problem.contains("install an ssh client"));
-    // What the login itself says comes on standard output.
+    // The login's own messages come on standard output.
     let printed =
         |text: &str| ssh::Refusal::judge(String::new(), Some(1), &Tail::default(), &tail(text)).advice(&place);
     assert!(printed("This account is currently not available.\n").contains("currently not available"));
@@ -100,7 +100,7 @@ fn refusals_of_ssh_are_understood() {
     assert!(judge(1, expired).advice(&place).contains("change it"));
 }
 
-/// A release whose command does this with each request.
+/// A release whose command runs `words` with each request.
 fn answering(words: &str) -> (Release, tempfile::TempDir) {
     release(&format!("#!/bin/sh\ncase $1 in --version) echo v; exit;; esac\nread -r request\n{words}\n"))
 }
@@ -153,7 +153,7 @@ async fn a_reply_is_found_among_what_others_print() {
 #[tokio::test]
 async fn a_job_is_over_when_ssh_is_although_its_standard_error_stays_open() {
     let home = tempfile::tempdir().unwrap();
-    // As the process that keeps a shared connection does before OpenSSH 8.5.
+    // Behaves as the process that keeps a shared connection did before OpenSSH 8.5.
     let (release, _files) = answering(r"sleep 60 >/dev/null & printf 'o\0\0\0\4out\nx\0\0\0\4\0\0\0\7'; exit 7");
     let machine = reach(&home.path().join("x").display().to_string(), &release).await.unwrap();
     let (mut out, mut errors) = (Vec::new(), Vec::new());

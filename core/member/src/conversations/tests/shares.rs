@@ -2,20 +2,20 @@
 
 use super::*;
 
-/// How many storms the ordinary test run replays; `SHARE_STORMS` names another number.
+/// Number of storms in an ordinary test run; `SHARE_STORMS` names another number.
 const STORMS: u64 = 200;
 
-/// A share that was begun: its root, its receivers, and how many frames it has.
+/// A share that was begun: its root, its receivers, and its number of frames.
 struct Begun {
     root: usize,
     to: Vec<usize>,
     frames: u64,
-    /// Receivers that do not expect it yet, and when they will.
+    /// Receivers that do not expect it yet, with the times at which they will.
     late: Vec<(usize, u64)>,
 }
 
 impl Begun {
-    /// Some receivers get to know of a share when some or all of it is in flight.
+    /// Some receivers learn of a share when part or all of it is in flight.
     fn expect(&mut self, world: &mut World, now: u64) {
         let root = world.members[self.root].0;
         let mut expects = |receiver: usize| world.members[receiver].1.expect_shares(root, root);
@@ -47,7 +47,7 @@ fn begin(world: &mut World, number: u64) -> Begun {
     let (sites, members) = (world.gateways.len(), world.members.len());
     let root = world.random.below(members as u64) as usize;
     let mut to: Vec<usize> = (0..members).filter(|member| member % sites != root % sites).collect();
-    // One receiver a site at least.
+    // At least one receiver per site.
     let all = world.random.below(2) == 0;
     to.retain(|member| all || *member < sites);
     let frames = 1 + world.random.below(60);
@@ -57,7 +57,7 @@ fn begin(world: &mut World, number: u64) -> Begun {
     let keys: Vec<(Identity, Identity)> =
         to.iter().map(|member| (world.members[*member].0, world.members[*member].0)).collect();
     let now = world.now;
-    // Numbers of its own, so that storms of a seed stay what they were.
+    // A generator of its own, which leaves the world's sequence of random numbers unchanged.
     let mut random = Random(number << 32 | now);
     let late = to.iter().map(|receiver| (*receiver, now + random.below(2) * random.below(400))).collect();
     let mut begun = Begun { root, to, frames, late };
@@ -66,8 +66,8 @@ fn begin(world: &mut World, number: u64) -> Begun {
     begun
 }
 
-/// Runs a storm; returns whether everything arrived, and was known to have arrived, before patience ran out, and how
-/// many frames were for several receivers.
+/// Runs a storm. Returns true if everything arrived and was acknowledged before patience ran out, and the number of
+/// frames for several receivers.
 fn storm(seed: u64, rules: Rules) -> (bool, u64) {
     let mut world = World::new(seed, rules, 3 + (seed % 3) as usize);
     let sites = world.gateways.len();
@@ -126,7 +126,7 @@ fn storm(seed: u64, rules: Rules) -> (bool, u64) {
     }
 }
 
-/// Everything came once, in the order in which its root sent it.
+/// Checks that everything came once, in the order in which its root sent it.
 fn check(world: &World, seed: u64, singles: &BTreeMap<(usize, usize), u64>, shares: &[Begun]) {
     for (pair, came) in &world.came {
         let single: Vec<u64> = came.iter().copied().filter(|number| number & SHARED == 0).collect();
@@ -156,9 +156,9 @@ fn shares_arrive_once_and_in_order() {
     assert!(many > storms() * 100, "only {many} frames were for several receivers");
 }
 
-/// Among members that know of each other: where a connection breaks with the very first frame of a peer, only that
-/// peer's second of silence finds out. The last storm has a copy refused at a gateway that has no trunk to the root's
-/// site, which reaches the receiver's by another gateway.
+/// Among members that know each other: if a connection breaks with the very first frame of a peer, only that peer's
+/// second of silence finds out. In the last storm, a copy is refused at a gateway without a trunk to the root's site;
+/// that site reaches the receiver's through another gateway.
 #[test]
 fn notices_alone_are_enough_for_shares() {
     for seed in (0..storms()).chain([1184]) {
@@ -175,9 +175,9 @@ fn time_alone_is_enough_for_shares() {
     }
 }
 
-/// What each rule is for when no time limit helps: how many storms stall without it. Of 1,000: without reports about
-/// copies 368, without retransmission after a passage 39, of what went through a receiver's site 4, after the loss of a
-/// gateway 2, and none without the others, which only make it quicker.
+/// Number of storms that stall without each rule when no time limit helps. Of 1,000: without reports about copies 368,
+/// without retransmission after a passage 39, without retransmission of copies through a receiver's site 4, without
+/// retransmission after the loss of a gateway 2, and none without the others, which only save time.
 #[test]
 #[ignore = "minutes in a debug build; run with --release -- --ignored --nocapture"]
 #[allow(clippy::print_stderr, reason = "the figures are what a person runs it for")]
@@ -199,7 +199,8 @@ fn without_a_rule_shares_stall() {
     }
 }
 
-/// A share along a chain of four sites whose second gateway freezes: where all of it is, in milliseconds.
+/// Sends a share along a chain of four sites, and freezes a node for five seconds. Returns the time at which each
+/// receiver has all of it, in milliseconds.
 fn frozen(gateways: usize, frames: u64, node: Node) -> Vec<Option<u64>> {
     let shape = Shape {
         gateways: vec![gateways; 4],
@@ -234,16 +235,16 @@ fn frozen(gateways: usize, frames: u64, node: Node) -> Vec<Option<u64>> {
 
 #[test]
 fn others_do_not_wait_for_a_site_that_stands_still() {
-    // More than windows hold, and so little that all was sent when it froze.
+    // More frames than windows hold, and few enough to be all sent before the node freezes.
     for frames in [5000, 30] {
         let ends = frozen(1, frames, Node::Gateway(1, 0));
         let [one, two, three] = ends[..] else { panic!() };
         assert!(one.is_some_and(|end| end >= 5000), "{frames}: {ends:?}");
         assert!(two.max(three).is_some_and(|end| end < 1500), "{frames}: {ends:?}");
-        // The receiver alone stands still.
+        // Only the receiver stands still.
         let ends = frozen(1, frames, Node::Member(1));
         assert!(ends[1].max(ends[2]).is_some_and(|end| end < 1500), "{frames}: {ends:?}");
-        // Everybody can be reached by the other gateways.
+        // The other gateways reach every receiver.
         for gateway in 0..2 {
             let ends = frozen(2, frames, Node::Gateway(1, gateway));
             assert!(ends.iter().all(|end| end.is_some_and(|end| end < 1500)), "{frames}: {ends:?}");

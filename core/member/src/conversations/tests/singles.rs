@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Runs a storm; returns whether everything arrived, and was known to have arrived, before patience ran out.
+/// Runs a storm. Returns true if everything arrived and was acknowledged before patience ran out.
 fn storm(seed: u64, rules: Rules) -> bool {
     let mut world = World::new(seed, rules, 2);
     let (breaks, quiet) = (world.random.below(30), 3000);
@@ -36,7 +36,7 @@ fn storm(seed: u64, rules: Rules) -> bool {
             assert!(world.members.iter().all(|(_, talk)| talk.budget().in_flight() == 0), "seed {seed}");
             return true;
         }
-        // A sender whose receiver acknowledges late may only settle when it sends a request.
+        // A sender whose receiver acknowledges late may only settle after a request.
         let odd = !seed.is_multiple_of(2) && world.now > quiet + 2000;
         if odd && sent.iter().all(arrived) && !rules.ask_when_silent {
             return true;
@@ -75,7 +75,7 @@ fn time_alone_is_enough() {
     }
 }
 
-/// Gateways' delays differ, and a small window makes senders ask again and again: what is late is not lost.
+/// Gateways' delays differ, and a small window makes senders ask again and again: late frames must not count as lost.
 #[test]
 fn what_is_late_is_not_sent_again() {
     for seed in 0..200 {

@@ -48,7 +48,7 @@ inside_tls!(
     a_goodbye_lets_everything_arrive_first
 );
 
-/// An attacker between two ranks: where to dial it, and everything it has seen.
+/// An attacker between two ranks: the address to dial, and everything that it has seen.
 struct Relay {
     address: SocketAddr,
     seen: std::thread::JoinHandle<Vec<u8>>,
@@ -74,7 +74,7 @@ impl Relay {
     }
 }
 
-/// Carries bytes between two connections until one closes or `over` is set. Returns what passed in plaintext.
+/// Carries bytes between two connections until one closes or `over` is set. Returns the bytes that passed in plaintext.
 fn carry(mut sockets: [TcpStream; 2], opens: bool, over: &AtomicBool) -> Vec<u8> {
     let key = tls::Ephemeral::new().unwrap();
     let mut sessions = opens.then(|| [key.accept().unwrap(), key.dial().unwrap()]);
@@ -115,7 +115,7 @@ fn carry(mut sockets: [TcpStream; 2], opens: bool, over: &AtomicBool) -> Vec<u8>
     seen
 }
 
-/// What becomes of A's message to B through a relay, and what the relay has seen.
+/// The fate of A's message to B through a relay, and everything that the relay has seen.
 fn by_way_of(mut pair: Pair, opens: bool) -> (Result<Vec<u8>, String>, Vec<u8>) {
     let relay = Relay::to(pair.b.address().socket, opens);
     let socket = relay.address;
@@ -150,7 +150,7 @@ fn whoever_ends_tls_between_two_ranks_gets_no_proof_and_no_byte() {
     let (outcome, seen) = by_way_of(ranks(Arc::default(), Arc::default()), true);
     let reason = outcome.unwrap_err();
     assert!(reason.contains("it does not know our secret"), "{reason}");
-    // It sees a hello and the acceptor's answer, which covers only the key that the relay has presented.
+    // The relay sees a hello and the acceptor's answer, which covers only the key that the relay has presented.
     assert!(contains(&seen, b"LBRIDGE") && !contains(&seen, b"Beside the point."));
 }
 

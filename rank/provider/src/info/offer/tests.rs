@@ -95,7 +95,7 @@ fn registration_modes_of_old_and_new_applications() {
 
 #[test]
 fn what_belongs_to_a_domain_is_none_of_its_sides() {
-    // fi_getinfo(3): FI_LOCAL_COMM and FI_REMOTE_COMM are a domain's; asking for them on a side does no harm.
+    // fi_getinfo(3): FI_LOCAL_COMM and FI_REMOTE_COMM belong to a domain; asking for them on a side does no harm.
     assert_eq!((TX_CAPS & ALWAYS, RX_CAPS & ALWAYS), (0, 0));
     let hints = Hints { tx_caps: FI_MSG | ALWAYS, rx_caps: FI_MSG | ALWAYS, ..mpich() };
     assert!(negotiate(version(2, 5), Some(&hints), false).is_ok());
@@ -118,7 +118,7 @@ fn automatic_progress_and_text_are_given_to_those_who_ask() {
     let all = negotiate(version(2, 5), None, false).unwrap();
     assert_eq!((all.control_progress, all.data_progress), (FI_PROGRESS_MANUAL, FI_PROGRESS_MANUAL));
     assert_eq!(all.addr_format, Format::Ipv4);
-    // ADIOS2's SST asks for control only.
+    // ADIOS2's SST asks for automatic control progress only.
     let control = Hints { control_progress: FI_PROGRESS_AUTO, ..mpich() };
     let control = Hints { data_progress: 0, ..control };
     let offer = negotiate(version(1, 5), Some(&control), false).unwrap();

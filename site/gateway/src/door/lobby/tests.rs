@@ -50,7 +50,7 @@ fn who_has_most_makes_room_and_others_stay() {
     assert_eq!(len(&lobby), [0, 0, 5]);
     let gone: Vec<bool> = loris.iter().map(goes).collect();
     assert_eq!(gone, [[true; 17].as_slice(), &[false; 3]].concat(), "the oldest first");
-    // However short it has waited.
+    // A newcomer from another address replaces even a connection that has just entered.
     let another = enter("10.0.0.3", 17);
     assert!(!friends.iter().chain([&another]).any(goes) && goes(&loris[17]));
     drop((friends, another));
@@ -87,7 +87,7 @@ fn who_proves_a_secret_takes_a_place_from_one_who_proves_nothing_at_the_same_add
     let honest: Vec<Place> = (0..14).map(|_| proven(&lobby, JOB, start).unwrap()).collect();
     assert_eq!(len(&lobby), [0, 14, 2]);
     assert!(strangers[..14].iter().all(goes) && !strangers[14..].iter().chain(&honest).any(goes));
-    // And no stranger takes one back, however old it is.
+    // No stranger takes one back, regardless of the age of the proven connection.
     let later = start + seconds(60);
     let more: Vec<Option<Place>> = (0..20).map(|_| unproven(&lobby, "10.9.9.9", later)).collect();
     assert!(more.iter().any(Option::is_some) && !honest.iter().any(goes));
@@ -109,9 +109,9 @@ fn an_arrival_always_gets_in_and_the_oldest_of_the_address_with_most_goes() {
     let silent: Vec<Place> = (0..20).map(|_| lobby.enter(ip("10.0.0.1"), start)).collect();
     assert_eq!(len(&lobby), [4, 0, 0]);
     assert!(silent[..17].iter().all(goes) && !silent[17..].iter().chain([&friend]).any(goes));
-    // What one of them proves now comes too late.
+    // The replaced connection proves its secret too late.
     assert!(!silent[0].proved(JOB, start) && len(&lobby) == [4, 0, 0]);
-    // Silence takes no place from those who have sent something.
+    // Silent newcomers take no place from connections that have sent something.
     let proven = proven(&lobby, JOB, start).unwrap();
     let unproven = unproven(&lobby, "10.0.0.1", start).unwrap();
     let _more: Vec<Place> = (0..20).map(|_| lobby.enter(ip("10.0.0.1"), start + seconds(9))).collect();

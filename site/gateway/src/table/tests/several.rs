@@ -59,12 +59,12 @@ fn a_gateway_that_does_not_lead_is_one_more_way() {
     };
     from_trunk(&mut table, second, open).unwrap();
     assert!(matches!(table.route(Origin::Member, &frame), Route::Trunk(trunk) if trunk == first));
-    // Until it reports that they are: then it is used as before.
+    // Until it reports that they are. Then it is used as before.
     from_trunk(&mut table, second, JobMessage::Here { job: JOB, whole: false }).unwrap();
     assert!(matches!(table.route(Origin::Member, &frame), Route::Trunk(trunk) if trunk == first));
     from_trunk(&mut table, second, JobMessage::Here { job: JOB, whole: true }).unwrap();
     assert!(matches!(table.route(Origin::Member, &frame), Route::Trunk(trunk) if trunk == second));
-    // When the last rank has connected here, all gateways are told.
+    // When the last rank has connected here, all gateways are notified.
     table.take_effects();
     table.join(JOB, rank(1, 3), 3).unwrap();
     let here = |trunk| Effect::ToTrunk(trunk, Control::Job(JobMessage::Here { job: JOB, whole: true }));
@@ -165,7 +165,7 @@ fn at_home_every_gateway_of_the_other_sites_is_asked_now_or_when_it_can_be_reach
     assert_eq!(asks(&table.take_effects()), [second]);
     table.trunk_up(first);
     assert_eq!(asks(&table.take_effects()), [first]);
-    // A restarted gateway is asked again; after a mere break it is not.
+    // A restarted gateway is asked again. After a mere break it is not.
     table.trunk_away(second, "cut");
     table.trunk_up(second);
     assert_eq!(asks(&table.take_effects()), []);
@@ -195,7 +195,8 @@ fn a_late_answer_to_an_earlier_end_leaves_no_job_open_elsewhere() {
     table.job_from_launcher(JOB, &JobMessage::close(JOB)).unwrap();
     [first, second].into_iter().for_each(|trunk| from_trunk(&mut table, trunk, closed()).unwrap());
     assert!(table.jobs.is_empty());
-    // Their messages are answered now, because they may not have heard of the end; and this is answered again.
+    // Messages from those gateways are answered now, because they may not have heard of the end. They will answer that
+    // in turn.
     for trunk in [first, second] {
         from_trunk(&mut table, trunk, JobMessage::Here { job: JOB, whole: true }).unwrap();
         assert!(table.take_effects().contains(&close(trunk)));
@@ -228,7 +229,7 @@ fn a_job_that_nobody_uses_or_wants_is_not_kept() {
     };
     [first, second].into_iter().for_each(|trunk| from_trunk(&mut table, trunk, open()).unwrap());
     let epoch = timer(&table.take_effects());
-    // Both gateways that asked for it are asked, as long as nobody is connected.
+    // Both gateways that asked for the job are asked, as long as nobody is connected.
     table.timer(JOB, epoch, Timer::Wanted);
     let effects = table.take_effects();
     assert!(effects.contains(&wanted(first)) && effects.contains(&wanted(second)), "{effects:?}");
@@ -240,7 +241,7 @@ fn a_job_that_nobody_uses_or_wants_is_not_kept() {
     table.leave(JOB, rank(1, 2).slot, &2, Leave::Goodbye);
     table.timer(JOB, epoch, Timer::Wanted);
     assert!(table.take_effects().contains(&wanted(first)));
-    // One of them has ended it, unheard; then the other.
+    // One of them has ended the job, unnoticed here; then the other.
     from_trunk(&mut table, second, JobMessage::left(JOB)).unwrap();
     assert!(table.jobs.contains_key(&JOB));
     table.take_effects();
@@ -266,7 +267,7 @@ fn only_a_job_that_was_asked_for_here_is_said_to_be_wanted() {
     assert_eq!(asked(&mut table), []);
     table.job_from_launcher(JOB, &JobMessage::close(JOB)).unwrap();
     assert_eq!(asked(&mut table), [], "it is already ending");
-    // Nothing is learnt from jobs that other gateways have open here.
+    // A job without the asking site, or one that started elsewhere, is answered in the same way.
     let mut table = self::table();
     let roster: Roster = "b:n1*2;c:n1*1".parse().unwrap();
     table.open(JOB, secret(), roster, "b", Part::Lead, LAUNCHER).unwrap();
@@ -299,7 +300,7 @@ fn a_gateway_that_hears_neither_launcher_nor_agents_leaves_the_job_to_its_siblin
         [first, second]
             .into_iter()
             .for_each(|trunk| from_trunk(&mut table, trunk, JobMessage::Here { job: JOB, whole: false }).unwrap());
-        // Its cable is pulled: it hears nobody.
+        // The gateway's cable is pulled: it hears nobody.
         table.take_effects();
         table.leave(JOB, Slot::LAUNCHER, &LAUNCHER, Leave::Silent("no sign of life".into()));
         let effects = table.take_effects();
@@ -365,7 +366,7 @@ fn a_lead_that_was_given_up_has_no_say_and_relays_again() {
     assert!(matches!(&told(&table.take_effects())[..], [JobMessage::LeadLost { .. }]));
     table.trunk_up(first);
     table.take_effects();
-    // It had closed the job meanwhile, by itself.
+    // That gateway had closed the job meanwhile, by itself.
     let closed = JobMessage::Closed { job: JOB, site: "a".into(), traffic: Traffic::default(), led: true };
     from_trunk(&mut table, first, closed).unwrap();
     let effects = table.take_effects();
@@ -373,7 +374,7 @@ fn a_lead_that_was_given_up_has_no_say_and_relays_again() {
         !told(&effects).iter().any(|message| matches!(message, JobMessage::Closed { led: true, .. })),
         "{effects:?}"
     );
-    // Or it says that it has left the job, and is asked to relay.
+    // Or it reports that it has left the job, and is asked to relay.
     from_trunk(&mut table, first, JobMessage::left(JOB)).unwrap();
     let effects = table.take_effects();
     let relays = |effect: &Effect<u32>| match effect {
@@ -405,7 +406,7 @@ fn an_agent_that_only_a_relay_has_lost_is_reported_too() {
 
 #[test]
 fn a_gateway_that_does_not_reach_a_node_drops_its_ranks_and_is_the_last_choice() {
-    // Here: it is the one that does not reach the node.
+    // At this end: this gateway does not reach the node.
     let (mut table, first, second) = second();
     table.siblings = true;
     let roster: Roster = "a:n1*2;b:n1*2,n2*1".parse().unwrap();
@@ -438,14 +439,14 @@ fn a_gateway_that_does_not_reach_a_node_drops_its_ranks_and_is_the_last_choice()
         "they have dialled again"
     );
 
-    // There: what went over the partner's trunk may be lost, and the other is used from now on.
+    // At the other end: frames sent over the partner's trunk may be lost, and the other trunk is used from now on.
     let there = frame(rank(1, 2), rank(0, 0));
     [first, second].into_iter().for_each(|trunk| from_trunk(&mut table, trunk, here(true)).unwrap());
     assert!(matches!(table.route(Origin::Member, &there), Route::Trunk(trunk) if trunk == second));
     from_trunk(&mut table, second, here(false)).unwrap();
     assert!(table.take_effects().contains(&Effect::Passage(5, SiteId(0), Passage::Broken)));
     assert!(matches!(table.route(Origin::Member, &there), Route::Trunk(trunk) if trunk == first));
-    // That another gateway of the site asks for the job says nothing about the ranks there.
+    // A request for the job by another gateway of the site proves nothing about the ranks there.
     from_trunk(&mut table, first, open).unwrap();
     assert!(matches!(table.route(Origin::Member, &there), Route::Trunk(trunk) if trunk == first));
     from_trunk(&mut table, second, here(true)).unwrap();

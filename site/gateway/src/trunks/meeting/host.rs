@@ -28,8 +28,8 @@ pub(crate) struct Host {
     meetings: RefCell<Meetings<TcpStream>>,
     /// For each talk, the means to end it.
     cuts: RefCell<HashMap<JobId, Rc<Notify>>>,
-    /// When the gateway at the end of the first trunk last had the one at the end of the second notified that it can
-    /// come.
+    /// Last time at which the gateway at the end of the first trunk had the gateway at the end of the second notified
+    /// that it can come.
     notified: RefCell<HashMap<(TrunkId, TrunkId), Instant>>,
 }
 
@@ -47,12 +47,13 @@ impl Host {
 }
 
 impl Host {
-    /// The secret of a seat that is free.
+    /// The secret of a free seat.
     pub(crate) fn secret(&self, number: JobId, site: &str, gateway: &str) -> Option<Secret> {
         self.meetings.borrow().secret(number, site, gateway).ok()
     }
 
-    /// Whether `from` may have `to` notified now. Without this limit a gateway could fill another's trunk with notices.
+    /// Returns true if `from` may have `to` notified now. Without this limit a gateway could fill another's trunk with
+    /// notices.
     fn may_notify(&self, from: TrunkId, to: TrunkId, now: Instant) -> bool {
         let before = self.notified.borrow().get(&(from, to)).copied();
         let may = before.is_none_or(|before| now.saturating_duration_since(before) >= AGAIN);
@@ -76,7 +77,7 @@ impl Gateway {
         }
     }
 
-    /// A gateway that was called in vain, or not yet, is reachable now: notifies the gateway that asks to meet it.
+    /// Handles the notice that a gateway can be called now: notifies the gateway that asks to meet it.
     pub(super) fn host_news(&self, from: TrunkId, site: &str, gateway: &str) {
         let guests = self.guests();
         let find = |is_it: &dyn Fn(&Guest) -> bool| guests.iter().find(|guest| guest.hidden && is_it(guest));
@@ -106,7 +107,7 @@ impl Gateway {
         let now = Instant::now();
         let calls = self.trunks.host.meetings.borrow_mut().ask(asker, wish, &guests, bytes.map(Secret::new), now)?;
         self.beside(async move |gateway| {
-            // Whether the two meet or not, the meeting expires then.
+            // The meeting expires after this time, even if the two have met.
             let _ = gateway.patiently(HANDSHAKE_TIMEOUT, std::future::pending::<()>()).await;
             let left = gateway.trunks.host.meetings.borrow_mut().expire(calls.number);
             if let Some((stream, reason)) = left {
@@ -136,7 +137,7 @@ impl Gateway {
     }
 }
 
-/// Admits a connection for a meeting, after its hello. The caller limits its time. Returns both connections when this
+/// Admits a connection for a meeting, after its hello. The caller sets the time limit. Returns both connections if this
 /// is the second.
 pub(crate) async fn admit(
     gateway: &Gateway,
@@ -147,7 +148,7 @@ pub(crate) async fn admit(
     let secret = gateway.trunks.host.meetings.borrow().secret(hello.job, &hello.site, &hello.gateway);
     let admitted = match secret {
         Ok(secret) => match accepting.challenge(&mut stream, &secret, "not the secret of this seat", &[]).await {
-            // No await between here and the end of the block: nobody can take the seat meanwhile.
+            // No await between here and the end of the block, so nobody can take the seat meanwhile.
             Ok(()) => {
                 let arrived =
                     gateway.trunks.host.meetings.borrow_mut().arrive(hello.job, &hello.site, &hello.gateway, stream);
@@ -182,7 +183,7 @@ pub(crate) async fn serve(gateway: &Gateway, met: Met<TcpStream>) {
     let welcome = Handshake::Welcome(Welcome { max_payload: 0, window: 0, run: 0 });
     let mut welcomed = Ok(());
     for stream in &mut streams {
-        // A socket that nothing was written to before takes these few bytes at once.
+        // A socket without earlier writes takes these few bytes at once.
         welcomed = match welcomed.and_then(|()| Ok(trunk::prepare(stream)?)) {
             Ok(()) => handshake::write(stream, &welcome).await,
             failed => failed,
@@ -200,7 +201,7 @@ pub(crate) async fn serve(gateway: &Gateway, met: Met<TcpStream>) {
     gateway.trunks.host.meetings.borrow_mut().over(number);
 }
 
-/// Best effort: the peer may be gone.
+/// Refuses a connection. Best effort: the peer may be gone.
 async fn send_away(mut stream: TcpStream, refusal: Refusal) {
     if handshake::write(&mut stream, &Handshake::Refuse(refusal)).await.is_ok() {
         let _ = stream.shutdown().await;

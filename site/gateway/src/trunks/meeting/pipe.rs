@@ -17,14 +17,14 @@ use crate::path::outlet::{LINGER, Outlet};
 
 /// Bytes read at once.
 const PIECE: usize = 64 << 10;
-/// Above this many queued bytes we stop reading from the sender.
+/// Number of queued bytes above which the gateway stops reading from the sender.
 const BACKED_UP: usize = 16 << 10;
 /// Most memory that a pair can make the gateway hold: both directions, each with the spare room of a queue's chunk.
 pub(crate) const MOST_HELD: u64 = 2 * (BACKED_UP + 2 * PIECE) as u64;
 
-/// Carries bytes until one side closes, and then for a moment what the other still sends. Returns the number of bytes.
-/// Only the kernel's buffers, and at most [`MOST_HELD`] bytes here, lie between the two, so a slow reader stops the
-/// writer.
+/// Carries bytes until one side closes, and then for a moment the bytes that the other still sends. Returns the number
+/// of bytes. Only the kernel's buffers, and at most [`MOST_HELD`] bytes here, lie between the two, so a slow reader
+/// stops the writer.
 pub(crate) async fn carry(gateway: &Gateway, streams: [TcpStream; 2]) -> u64 {
     let [(mut read_one, write_one), (mut read_two, write_two)] = streams.map(TcpStream::into_split);
     let outlets = [write_one, write_two].map(|write| Outlet::new(write, Arc::clone(&gateway.counters), BACKED_UP));

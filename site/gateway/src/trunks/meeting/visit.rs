@@ -75,12 +75,12 @@ impl Gateway {
         self.trunks.in_use().into_iter().filter(lets).collect()
     }
 
-    /// Whether there is a place where the two ends of a trunk may meet now.
+    /// Returns true if there is a place where the two ends of a trunk may meet now.
     pub(crate) fn may_meet(&self, trunk: &Trunk) -> bool {
         self.places(trunk).iter().any(|place| place.is_up())
     }
 
-    /// Why a trunk whose ends cannot be dialled is not up, before an attempt has ended.
+    /// The problem to report for a trunk whose ends cannot be dialled, before an attempt has ended.
     pub(crate) fn unmet(&self, trunk: &Trunk) -> String {
         let places = self.places(trunk);
         let names = places.iter().map(|place| match place.is_up() {
@@ -98,8 +98,8 @@ impl Gateway {
         }
     }
 
-    /// A trunk came up. If others may meet at its end, trunks of this gateway that ask for meetings ask now; for those
-    /// that do not, the place is asked to notify the gateways that do.
+    /// Handles a trunk that came up. If others may meet at its end, this gateway's trunks that ask for meetings ask
+    /// now. For its trunks that do not, it has the place notify the gateways that do.
     pub(crate) fn place_reached(&self, place: &Trunk) {
         if !place.lets_meet {
             return;
@@ -113,7 +113,8 @@ impl Gateway {
         }
     }
 
-    /// Updates what is reported of all trunks that wait to be met: it may have changed.
+    /// Makes all trunks that ask for meetings ask now, and updates the reported problem of those that wait to be
+    /// called.
     pub(crate) fn expect_meetings(&self) {
         let trunks: Vec<_> = self.trunks.in_use().into_iter().filter(|trunk| trunk.hidden && !trunk.is_up()).collect();
         for trunk in trunks {
@@ -166,7 +167,7 @@ impl Gateway {
     }
 }
 
-/// Meets the other end of a trunk at the first place that lets them, and makes a link of it.
+/// Meets the other end of a trunk at the first place that lets them, and makes a link there.
 pub(crate) async fn meet(gateway: &Gateway, trunk: &Trunk, index: usize) -> Result<Dialled, LinkError> {
     let places = gateway.places(trunk);
     if places.is_empty() {
@@ -211,7 +212,7 @@ async fn ask(gateway: &Gateway, trunk: &Trunk, link: u16, place: &Trunk) -> Resu
     }
 }
 
-/// Why a called gateway did not meet the gateway that asked.
+/// Reasons why a called gateway did not meet the gateway that asked.
 #[derive(Debug, Error)]
 enum VisitError {
     #[error(transparent)]
@@ -250,7 +251,7 @@ async fn come(gateway: &Rc<Gateway>, trunk: &Rc<Trunk>, link: u16, place: &Rc<Tr
     }
 }
 
-/// Takes a seat; returns once the other guest is there.
+/// Takes a seat at a meeting; returns once the other guest is there.
 async fn take(gateway: &Gateway, seat: Seat, link: u16, place: &Trunk) -> Result<(TcpStream, SocketAddr), LinkError> {
     let address = place.address.as_deref().unwrap_or_default();
     let mut tcp = trunk::connect(gateway, address).await?;
@@ -267,7 +268,7 @@ async fn take(gateway: &Gateway, seat: Seat, link: u16, place: &Trunk) -> Result
         link,
         nonce: [0; 32],
     };
-    // Longer than the place waits for the other guest, so that its report arrives.
+    // Longer than the place's wait for the other guest, so that the place's report arrives.
     let limit = HANDSHAKE_TIMEOUT + DIAL_TIMEOUT;
     match gateway.patiently(limit, initiate(&mut tcp, hello, &seat.secret, &[])).await {
         Ok(welcome) => welcome?,

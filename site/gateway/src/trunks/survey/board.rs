@@ -1,10 +1,10 @@
-//! What one gateway knows of all trunks between the sites of the sites file: its own figures and what other gateways
+//! One gateway's figures of all trunks between the sites in the sites file: its own, and those that other gateways
 //! report. No I/O, no clock: the time is passed in, as milliseconds on the gateway's clock.
 //!
-//! A gateway speaks for its own trunks. It sends each other gateway the figures of what it sends itself. Gateways of
-//! one site have no trunk between them, so it also sends them what it has heard from their siblings about the trunks
-//! between those and itself. All other rows are violations, and figures outside [`RATES`] and [`ROUND_TRIPS`] are
-//! ignored.
+//! A gateway reports only on its own trunks. It sends each other gateway the figures for the direction in which it
+//! sends itself. Gateways of one site have no trunk between them, so it also forwards to each of them the figures that
+//! the siblings of that gateway sent for their trunks to this gateway. All other rows are violations, and figures
+//! outside [`RATES`] and [`ROUND_TRIPS`] are ignored.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::RangeInclusive;
@@ -18,12 +18,12 @@ use wire::control::links::{GatewayName, LinkRow, MAX_ROWS, RateRow};
 use crate::table::error::Violation;
 use crate::trunks::survey::estimate::STALE;
 
-/// Figures that are believed: bytes per second and microseconds.
+/// Ranges of figures that are believed, in bytes per second and in microseconds.
 const RATES: RangeInclusive<u64> = 1_000..=1_000_000_000_000;
 const ROUND_TRIPS: RangeInclusive<u64> = 1..=60_000_000;
-/// Ages are cut off here.
+/// Limit at which ages are cut off.
 const OLDEST_MS: u64 = 365 * 24 * 3600 * 1000;
-/// A figure that has not changed is sent again when it has been measured again this much later.
+/// Time after which an unchanged figure is sent again if it has been measured again.
 const AGAIN_MS: i64 = 10_000;
 
 /// A gateway: its site's position in the sites file, and its own within the site.
@@ -36,11 +36,11 @@ pub(crate) struct Row {
     pub rate: Option<RowRate>,
 }
 
-/// A rate, and when and how it was measured.
+/// A rate, with the time and the way of its measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RowRate {
     pub bytes_s: u64,
-    /// On this gateway's clock; negative if that was before its start.
+    /// Time on this gateway's clock; negative if that was before its start.
     pub at_ms: i64,
     pub active: bool,
 }
@@ -58,7 +58,7 @@ impl Pair {
         self.rate.map(|rate| u64::try_from(now_ms - rate.at_ms).unwrap_or(0))
     }
 
-    /// Whether the rate is unknown or too old to rely on.
+    /// Returns true if the rate is unknown or too old to rely on.
     pub(crate) fn is_stale(&self, now_ms: i64) -> bool {
         self.age_ms(now_ms).is_none_or(|age| u128::from(age) >= STALE.as_millis())
     }
@@ -71,12 +71,12 @@ impl Pair {
     }
 }
 
-/// What another gateway was sent, and has sent.
+/// The exchange with another gateway.
 #[derive(Debug, Default)]
 struct Peer {
-    /// The last message that it sent.
+    /// Version of the last message from it.
     version: u64,
-    /// The rows that it was sent.
+    /// The rows that were sent to it.
     told: HashMap<(Place, Place), Row>,
 }
 
@@ -96,7 +96,7 @@ impl Board {
         Board { own, sites, rows: BTreeMap::new(), peers: HashMap::new(), version: 0 }
     }
 
-    /// The sites file has changed: what is known of sites that remain is kept.
+    /// Adopts a changed sites file. Rows of sites that remain are kept.
     pub(crate) fn adopt(&mut self, sites: Vec<(String, Vec<String>)>) {
         if sites == self.sites {
             return;
@@ -130,19 +130,19 @@ impl Board {
         GatewayName { site: site.clone(), gateway: gateways[usize::from(place.1)].clone() }
     }
 
-    /// Notes this gateway's own figures for what it sends to another.
+    /// Notes this gateway's own figures for the direction to another.
     pub(crate) fn measured(&mut self, to: &GatewayName, row: Row) {
         if let (Some(from), Some(to)) = (self.place(&self.own), self.place(to)) {
             self.rows.insert((from, to), row);
         }
     }
 
-    /// Another gateway was restarted: it knows nothing, and counts from the beginning.
+    /// Notes that another gateway was restarted: it knows nothing, and counts from the beginning.
     pub(crate) fn restarted(&mut self, peer: &GatewayName) {
         self.peers.remove(peer);
     }
 
-    /// What this gateway should send another now, if anything.
+    /// The message that this gateway should send another now, if there is any news.
     pub(crate) fn news(&mut self, peer: &GatewayName, now_ms: i64) -> Option<LinksMessage> {
         let (own, there) = (self.place(&self.own)?, self.place(peer)?);
         let known = self.peers.entry(peer.clone()).or_default();
@@ -162,10 +162,10 @@ impl Board {
         Some(LinksMessage::Figures { version: self.version, rows: rows.collect() })
     }
 
-    /// Takes what another gateway sends.
+    /// Takes a message from another gateway.
     ///
     /// # Errors
-    /// It speaks for trunks that are not its own, or sends too many rows.
+    /// It reports on trunks that are not its own, or sends too many rows.
     pub(crate) fn take(
         &mut self,
         peer: &GatewayName,
@@ -202,9 +202,9 @@ impl Board {
         Ok(())
     }
 
-    /// The figures of the path from one site to another. Each gateway of the sending site counts once: with its trunk
-    /// to the gateway of the same number, which members' frames take, or, where that one is unknown, with the fastest
-    /// of its trunks there. The rates are added; the shortest round trip counts.
+    /// The figures of the path from one site to another. Each gateway of the sending site counts once: by its trunk to
+    /// the gateway of the same number, which members' frames take, or, if the rate of that trunk is unknown, by the
+    /// fastest of its trunks there. The rates are added; the shortest round trip counts.
     pub(crate) fn pair(&self, from: &str, to: &str) -> Pair {
         let position = |name: &str| self.sites.iter().position(|(site, _)| site == name);
         let (Some(from), Some(to)) = (position(from), position(to)) else { return Pair::default() };
@@ -232,7 +232,7 @@ impl Board {
         pair
     }
 
-    /// The ordered pairs of sites of which something is known.
+    /// The ordered pairs of sites that have figures.
     pub(crate) fn pairs(&self) -> impl Iterator<Item = (&str, &str, Pair)> {
         let names = || self.sites.iter().map(|(site, _)| site.as_str());
         let all = names().flat_map(move |from| names().map(move |to| (from, to, self.pair(from, to))));
@@ -252,7 +252,7 @@ impl Board {
 }
 
 impl Row {
-    /// Whether a gateway that was sent `told` should learn of this.
+    /// Returns true if this row should be sent to a gateway that has an earlier one.
     fn is_news(&self, told: &Row) -> bool {
         let figures = |row: &Row| Pair { round_trip: row.round_trip, rate: row.rate }.figures();
         let again = self.rate.zip(told.rate).is_some_and(|(now, told)| now.at_ms - told.at_ms >= AGAIN_MS);

@@ -1,54 +1,54 @@
-//! What a trunk carries and how long its round trip is, estimated from the traffic that passes anyway. No I/O, no
-//! clock.
+//! Estimates of a trunk's rate and round trip, from the traffic that passes anyway. No I/O, no clock.
 //!
-//! The kernel samples the rate at which a connection delivers (`tcp_info::Delivery`). A sample that was limited by the
-//! application says nothing about the path and is discarded, and so is one that an idle connection still shows. The
-//! links of a trunk share the path, so a trunk's sample is the sum over its links at one moment. Where two looks are
-//! further apart, it is at most what all links carried, or what one of them showed.
+//! The kernel samples the rate at which a connection delivers (`tcp_info::Delivery`). A sample that the application
+//! limited does not describe the path and is discarded. So is an old sample that an idle connection still shows. The
+//! links of a trunk share the path, so a trunk's sample is the sum over its links at one moment. If two looks are
+//! further apart, the sum is limited to the rate that all links carried, or to the highest sample of one link if that
+//! is higher.
 //!
 //! TCP starts slowly: samples are taken together in *busy periods*, and the best of the last seconds counts (as in BBR,
-//! whose bandwidth filter is a maximum too). A short period may raise the estimate; only one that was long enough for
-//! TCP to leave slow start may lower it, or be the first.
+//! whose bandwidth filter is a maximum too). A short period may raise the estimate. Only a period that was long enough
+//! for TCP to leave slow start may lower it, or be the first.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use tcp_info::Delivery;
 
-/// How often a trunk is looked at while it carries something.
+/// Interval at which a trunk is looked at while it carries something.
 pub(crate) const TICK: Duration = Duration::from_millis(100);
-/// A rate that was measured longer ago is stale: it is measured again when a job needs it.
+/// Age at which a rate is stale: it is measured again when a job needs it.
 pub(crate) const STALE: Duration = Duration::from_secs(300);
 
-/// Samples of several links that are taken further apart than this, as on a machine that is busy, are not of one
-/// moment: the links may have taken turns, and each shows the whole path.
+/// Samples of several links that are taken further apart than this, as on a busy machine, are not of one moment: the
+/// links may have taken turns, and each shows the whole path.
 const MOMENT: Duration = Duration::from_millis(150);
 /// A busy period ends after this long without a sample.
 const GAP: Duration = Duration::from_millis(350);
 /// Samples of a busy period that count: those of the last two seconds.
 const SAMPLES: usize = 20;
-/// Consecutive samples that are averaged, because a single one is of about one round trip.
+/// Consecutive samples that are averaged, because a single one covers about one round trip.
 const TOGETHER: usize = 3;
-/// Slow start is over after this many round trips: TCP doubles what is in flight in each, from 10 segments on.
+/// Number of round trips after which slow start is over: TCP doubles the bytes in flight in each, from 10 segments on.
 const SLOW_START: u32 = 10;
-/// Taken for the round trip while it is unknown.
+/// Round trip to assume while it is unknown.
 const USUAL: Duration = Duration::from_millis(100);
-/// Where the kernel cannot see the path, buffers of other processes fill first.
+/// Least settling time where the kernel cannot see the path: buffers of other processes fill first.
 const BLIND: Duration = Duration::from_secs(1);
-/// Bytes that a busy period must have carried: to raise the estimate; and to lower it, or to be the first one. A first
-/// estimate out of slow start misleads: a link that looks slow is not used, and so keeps its figure.
+/// Bytes that a busy period must have carried to raise the estimate; it needs [`LOWERS`] to lower it, or to be the
+/// first. A first estimate out of slow start misleads: a link that looks slow is not used, and so keeps its figure.
 const RAISES: u64 = 512 << 10;
 const LOWERS: u64 = 1 << 20;
-/// A lower sample within this part of the estimate confirms it.
+/// A lower sample confirms the estimate if it is at least this part of it.
 const CONFIRMS: f64 = 0.85;
-/// The shortest of this many pings counts.
+/// Number of the last pings; the shortest counts.
 const PINGS: usize = 3;
 
 /// One link at one moment.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Look {
-    /// Bytes that the peer's kernel has acknowledged, and the last sample of delivery. `None`: our kernel does not see
-    /// the path, or is too old.
+    /// Bytes that the peer's kernel has acknowledged, and the last sample of delivery. `None`: this machine's kernel
+    /// does not see the path, or is too old.
     pub kernel: Option<(u64, Option<Delivery>)>,
     /// The kernel's shortest round trip, if it sees the path.
     pub shortest: Option<Duration>,
@@ -57,7 +57,7 @@ pub(crate) struct Look {
     pub queued: u64,
 }
 
-/// What a link carried between two looks.
+/// The bytes that a link carried between two looks.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Carried {
     pub bytes: u64,
@@ -66,7 +66,7 @@ pub(crate) struct Carried {
 }
 
 impl Look {
-    /// What was carried since `before`, in `passed`.
+    /// The bytes carried since `before`, in `passed`.
     pub(crate) fn since(&self, before: &Look, passed: Duration) -> Carried {
         let seconds = passed.as_secs_f64().max(1e-6);
         if let (Some((acknowledged, delivery)), Some((earlier, old))) = (self.kernel, before.kernel) {
@@ -81,20 +81,20 @@ impl Look {
         }
         let left = |look: &Look| look.sent.saturating_sub(look.queued);
         let bytes = left(self).saturating_sub(left(before));
-        // Something was queued at both looks, so the connection took all that it could.
+        // Bytes were queued at both looks, so the connection took all that it could.
         let limited = self.queued > 0 && before.queued > 0 && bytes > 0;
         Carried { bytes, limit: limited.then_some(bytes as f64 / seconds) }
     }
 }
 
-/// A rate, and when and how it was measured.
+/// A rate, with the time and the way of its measurement.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Rate {
     /// Bytes per second.
     pub bytes_s: f64,
-    /// When, on the gateway's clock.
+    /// Time on the gateway's clock.
     pub at: Duration,
-    /// By a transfer for this purpose.
+    /// True if a transfer for this purpose measured it.
     pub active: bool,
 }
 
@@ -135,12 +135,13 @@ impl Estimate {
         self.round_trip
     }
 
-    /// Whether the rate is unknown or too old to rely on.
+    /// Returns true if the rate is unknown or too old to rely on.
     pub(crate) fn is_stale(&self, now: Duration) -> bool {
         self.rate.is_none_or(|rate| now.saturating_sub(rate.at) >= STALE)
     }
 
-    /// Takes what each link of the trunk carried in the last `passed`. `blind`: the kernel does not see the path.
+    /// Takes the bytes that each link of the trunk carried in the last `passed`. `blind`: the kernel does not see the
+    /// path.
     pub(crate) fn carried(&mut self, links: &[Carried], passed: Duration, now: Duration, blind: bool) {
         if links.iter().all(|link| link.limit.is_none()) {
             self.period.take_if(|period| now.saturating_sub(period.last) > GAP);
@@ -193,8 +194,9 @@ impl Estimate {
         self.round_trip = self.pings.iter().min().copied();
     }
 
-    /// Takes the kernel's shortest round trip while the trunk is busy, when pings would wait in queues. It covers
-    /// minutes, so it counts only while nothing else is known, and where it is shorter than at the last look, `before`.
+    /// Takes the kernel's shortest round trip while the trunk is busy, when pings would wait in queues. The kernel's
+    /// minimum covers minutes, so it counts only while no other is known, or if it is shorter than at the last look,
+    /// `before`.
     pub(crate) fn shortest(&mut self, now: Option<Duration>, before: Option<Duration>) {
         let Some(shortest) = now else { return };
         let is_new = before.is_some_and(|before| shortest < before);
@@ -203,7 +205,7 @@ impl Estimate {
         }
     }
 
-    /// An estimate for the same trunk that knows no rate.
+    /// An estimate for the same trunk, without a rate.
     pub(crate) fn afresh(&self) -> Estimate {
         Estimate { round_trip: self.round_trip, ..Estimate::default() }
     }
@@ -290,7 +292,7 @@ mod tests {
         let mut path = Path::new(50);
         path.stream(400.0, 30);
         for _ in 0..20 {
-            // Short messages after pauses: the window, not the path, is what limits them.
+            // Short messages after pauses: the window limits them, not the path.
             (0..10).for_each(|_| path.tick(1.0, true, 0));
             path.stream(2.0, 2);
         }

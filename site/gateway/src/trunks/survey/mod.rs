@@ -1,7 +1,7 @@
-//! What this gateway knows of the network between sites: it watches its own trunks, measures those of which a job needs
-//! to know more, tells the other gateways, and gives the members of each job the table of their sites.
+//! A gateway's survey of the network between sites: it watches its own trunks, measures those whose rate a job needs,
+//! reports to the other gateways, and gives the members of each job the table of their sites.
 //!
-//! [`estimate`] makes a trunk's figures, [`board`] keeps those of all trunks, [`turn`] says when to measure.
+//! [`estimate`] makes a trunk's figures, [`board`] keeps those of all trunks, [`turn`] decides when to measure.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -34,27 +34,27 @@ mod board;
 mod estimate;
 mod turn;
 
-/// Ticks between two rounds of telling others: members and gateways are told at most once a second.
+/// Ticks between two rounds of reports: members and gateways get one at most once a second.
 const TELL: u64 = 10;
-/// A trunk that was sent no more than this in a tick is idle: heartbeats and control messages.
+/// Most bytes that an idle trunk is sent in a tick, for heartbeats and control messages.
 const LITTLE: u64 = 4 << 10;
-/// A trunk is looked at for this long after it was last busy: the kernel's queue drains.
+/// Time for which a trunk is still looked at after it was last busy: the kernel's queue drains.
 const AFTER: Duration = Duration::from_millis(300);
-/// An idle trunk is pinged this often, and this long after it was busy. A busy machine answers some pings late, so the
-/// shortest of several counts.
+/// Interval between pings of an idle trunk; [`PING_AFTER`] is the time from its last traffic to the first. A busy
+/// machine answers some pings late, so the shortest of several counts.
 const PING_EVERY: Duration = Duration::from_secs(5);
 const PING_AFTER: Duration = Duration::from_millis(500);
 const PING: Duration = Duration::from_secs(2);
 const PINGS: usize = 3;
-/// How long no rank may have sent or received anything by this gateway before it measures.
+/// Time for which no rank may have sent or received anything by this gateway before it measures.
 const QUIET: Duration = Duration::from_secs(2);
-/// Other gateways' transfers to this one arrive while their frames are no older than this.
+/// While the last frame of another gateway's transfer to this one is younger than this, the transfer is in progress.
 const RECEIVING: Duration = Duration::from_millis(300);
 /// Limits of a measurement: TCP needs about a second, or bytes beyond slow start.
 const EXTENT: Extent = Extent { bytes: 64 << 20, lasts: Duration::from_secs(1) };
 /// Rates that other gateways believe.
 const RATES: (f64, f64) = (1e3, 1e12);
-/// Most pairs in a view, which must fit a message.
+/// Most pairs in a view, so that it fits a message.
 const SHOWN: usize = 3000;
 
 /// See the module docs.
@@ -64,13 +64,13 @@ pub(crate) struct Survey {
     trunks: RefCell<HashMap<TrunkId, Watched>>,
     /// The table that members of each job have or get.
     tables: RefCell<HashMap<JobId, LinkTable>>,
-    /// Until when a user wants stale pairs measured.
+    /// End of the time in which a user wants stale pairs measured.
     wanted: Cell<Option<Instant>>,
-    /// Bytes of ranks' frames, and when they last changed.
+    /// Bytes of ranks' frames, and the time of their last change.
     traffic: Cell<(u64, Option<Instant>)>,
     /// The last turn that was taken.
     taken: Cell<Option<u64>>,
-    /// When a frame of another gateway's transfer last arrived.
+    /// Arrival of the last frame of another gateway's transfer.
     receiving: Cell<Option<Instant>>,
 }
 
@@ -78,16 +78,16 @@ pub(crate) struct Survey {
 #[derive(Debug)]
 struct Watched {
     estimate: Estimate,
-    /// By index of the link: when that link came up, and the last look at it.
+    /// By index of the link: the time when that link came up, and the last look at it.
     looks: HashMap<usize, (Instant, Look)>,
     looked: Instant,
     sent: u64,
-    /// When more than a little was last sent.
+    /// Last time when more than [`LITTLE`] was sent.
     busy: Option<Instant>,
     pinged: Option<Instant>,
-    /// While a transfer for this purpose is in progress: what the kernel's samples say of it.
+    /// While a transfer for this purpose is in progress: the estimate from the kernel's samples of it.
     measuring: Option<Estimate>,
-    /// When the last transfer ended; what it left in queues says nothing new.
+    /// End of the last transfer. Frames that it left in queues show nothing new.
     measured: Option<Instant>,
 }
 
@@ -107,17 +107,17 @@ impl Survey {
         }
     }
 
-    /// The sites file has changed.
+    /// Adopts a changed sites file.
     pub(crate) fn adopt(&self, file: &SitesFile) {
         self.board.borrow_mut().adopt(names(file));
     }
 
-    /// The other gateway's process is a new one.
+    /// Notes that the other gateway's process is a new one.
     pub(crate) fn restarted(&self, trunk: &Trunk) {
         self.board.borrow_mut().restarted(&name(trunk));
     }
 
-    /// A frame of another gateway's transfer has arrived.
+    /// Notes the arrival of a frame of another gateway's transfer.
     pub(crate) fn receives(&self, now: Instant) {
         self.receiving.set(Some(now));
     }
@@ -171,13 +171,13 @@ impl Gateway {
         i64::try_from(self.clock(now).as_millis()).unwrap_or(i64::MAX)
     }
 
-    /// Notes what a trunk has carried, and pings it when it is idle.
+    /// Notes the bytes that a trunk has carried, and pings it when it is idle.
     fn look_at(&self, trunk: &Rc<Trunk>, now: Instant) {
         let links = trunk.up_links();
         if links.is_empty() {
             return self.trunks.survey.with(trunk.id, now, |watched| watched.pinged = None);
         }
-        // The kernel's figures would be those of the way to ssh, or to the gateway where the two have met.
+        // The kernel's figures would describe the path to ssh, or to the gateway where the two have met.
         let blind = trunk.through_ssh || trunk.hidden;
         let sent = links.iter().map(|link| link.sent.get()).sum::<u64>();
         let pings = self.trunks.survey.with(trunk.id, now, |watched| {
@@ -225,7 +225,7 @@ impl Gateway {
         }
     }
 
-    /// Notes whether ranks use this gateway.
+    /// Notes the time if ranks use this gateway.
     fn note_traffic(&self, now: Instant) {
         let total = self.rank_traffic();
         if self.trunks.survey.traffic.get().0 != total {
@@ -238,8 +238,8 @@ impl Gateway {
         table.jobs.values().fold(0, |sum, job| sum.wrapping_add(job.traffic.sent).wrapping_add(job.traffic.received))
     }
 
-    /// Measures a trunk if it is this gateway's turn, nothing recent is known, somebody needs to know, and no rank uses
-    /// the gateway.
+    /// Measures a trunk if it is this gateway's turn, the trunk's rate is stale, a job or a user needs it, and no rank
+    /// uses the gateway.
     fn take_turn(&self, now: Instant) {
         let survey = &self.trunks.survey;
         let wanted = survey.wanted.get().is_some_and(|until| now < until);
@@ -272,7 +272,7 @@ impl Gateway {
         Some((turn, GatewayName { site: there.name.clone(), gateway: there.gateways[partner].name.clone() }))
     }
 
-    /// Whether a job is open here that has ranks at both sites.
+    /// Returns true if a job with ranks at both sites is open here.
     fn is_in_a_job(&self, site: &str) -> bool {
         self.table().jobs.values().any(|job| {
             let has_ranks = |name: &str| job.roster.sites().iter().any(|one| one.name == name && one.size() > 0);
@@ -292,7 +292,7 @@ impl Gateway {
         let now = Instant::now();
         survey.with(trunk.id, now, |watched| {
             watched.measured = Some(now);
-            // After a loss the frames behind it arrive late and all at once. The kernel counts what was delivered.
+            // After a loss, the frames behind it arrive late and all at once. The kernel counts the delivered bytes.
             let sampled = watched.measuring.take().and_then(|estimate| estimate.rate());
             match &found {
                 Ok((bytes, lasted)) => {
@@ -304,7 +304,7 @@ impl Gateway {
         });
     }
 
-    /// Tells the other gateways what has changed.
+    /// Sends the other gateways the figures that have changed.
     fn tell_gateways(&self, now: Instant) {
         let (survey, now_ms) = (&self.trunks.survey, self.clock_ms(now));
         for trunk in self.trunks.in_use() {
@@ -328,8 +328,8 @@ impl Gateway {
         }
     }
 
-    /// Sends each job's ranks the table of its sites if it has changed. A rank that has not read the last one is left
-    /// alone until it has.
+    /// Sends each job's ranks the table of its sites if it has changed. A rank that has not read the last one gets no
+    /// other until it has.
     fn tell_members(&self) {
         let mut told: Vec<(Rc<Member>, LinkTable)> = Vec::new();
         {
@@ -354,7 +354,7 @@ impl Gateway {
         told.iter().for_each(|(rank, table)| rank.send_links(self, table));
     }
 
-    /// Sends a rank that was admitted what its job's ranks know.
+    /// Sends a newly admitted rank the table that its job's ranks have.
     pub(crate) fn tell_links(&self, rank: &Member) {
         let known = self.trunks.survey.tables.borrow().get(&rank.job.get()).cloned();
         if let Some(table) = known.filter(|table| table.version() > 0 && is_rank(rank.identity.get().slot)) {
@@ -365,7 +365,7 @@ impl Gateway {
     /// Handles a message about links from a trunk.
     ///
     /// # Errors
-    /// No gateway that follows the protocol can have sent it: close the link.
+    /// No gateway that follows the protocol sends it: close the link.
     pub(crate) fn links_from_trunk(&self, trunk: TrunkId, message: LinksMessage) -> Result<(), Violation> {
         let trunk = self.trunks.get(trunk);
         match message {
@@ -408,7 +408,7 @@ impl Gateway {
         self.trunks.survey.wanted.set(Some(before.map_or(until, |before| before.max(until))));
     }
 
-    /// What is known of each pair of sites, for users.
+    /// The figures of each pair of sites, for users.
     pub(crate) fn pair_views(&self) -> Vec<PairView> {
         let now_ms = self.clock_ms(Instant::now());
         let board = self.trunks.survey.board.borrow();

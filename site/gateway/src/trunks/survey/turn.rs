@@ -1,11 +1,11 @@
-//! Whose turn it is to measure. Every gateway computes the same turns from the sites file and the time of day, without
-//! a message: in each slot the sites are matched in pairs ([`types::links::rounds`]), and in each half of a slot one
-//! site of a pair sends to the other. So while clocks differ by less than [`SPARE_MS`], no gateway is in two transfers
-//! at once; where they differ by more, figures are too low until the next measurement.
+//! The turns to measure. Every gateway computes the same turns from the sites file and the time of day, without a
+//! message: in each slot the sites are matched in pairs ([`types::links::rounds`]), and in each half of a slot one site
+//! of a pair sends to the other. So while clocks differ by less than [`SPARE_MS`], no gateway is in two transfers at
+//! once. If they differ by more, figures are too low until the next measurement.
 
 use types::links::rounds;
 
-/// Length of a slot, and how late in its half a transfer may still begin. A transfer lasts 2 s at most.
+/// Length of a slot. A transfer lasts 2 s at most, so it must begin within [`SPARE_MS`] of its half.
 const SLOT_MS: u64 = 5000;
 const HALF_MS: u64 = SLOT_MS / 2;
 const SPARE_MS: u64 = 400;
@@ -15,9 +15,9 @@ const SPARE_MS: u64 = 400;
 pub(crate) struct Turn {
     /// The receiving site, by its position in the sites file.
     pub to: usize,
-    /// Tells this turn from others.
+    /// Distinguishes this turn from others.
     pub number: u64,
-    /// How often all pairs had their turn before.
+    /// Number of times that all pairs had their turn before.
     pub cycle: u64,
 }
 
@@ -33,14 +33,15 @@ pub(crate) fn turn(sites: usize, own: usize, clock_ms: u64) -> Option<Turn> {
     (sender == own && late <= SPARE_MS).then_some(Turn { to, number: slot * 2 + half, cycle })
 }
 
-/// The gateway of the receiving site to which gateway `own` of `senders` sends in this cycle: the one of its number.
-/// Where the other site has fewer, gateways take turns, so that none there receives from two at once.
+/// The gateway of the receiving site to which gateway `own` of `senders` sends in this cycle: the one of the same
+/// number. If the receiving site has fewer gateways, the senders take turns, so that no gateway there receives from two
+/// at once.
 pub(crate) fn partner(own: usize, senders: usize, receivers: usize, cycle: u64) -> Option<usize> {
     let blocks = senders.div_ceil(receivers.max(1)).max(1) as u64;
     (receivers > 0 && (own / receivers) as u64 == cycle % blocks).then(|| own % receivers)
 }
 
-/// Seconds until each pair of this many sites had its turn, gateways that take turns included.
+/// Seconds until each pair of this many sites had its turn, including the turns among gateways.
 pub(crate) fn all_within_s(sites: usize, most_gateways: usize) -> u64 {
     let slots = (rounds(sites).len() * most_gateways.max(1)) as u64;
     (slots + 1) * SLOT_MS / 1000

@@ -1,5 +1,5 @@
-//! Control messages of a trunk: which link they take, their memory, and what happens to a gateway that acknowledges
-//! none.
+//! Control messages of a trunk: the choice of their link, their memory, and the end of links to a gateway that
+//! acknowledges none.
 
 use channel::ChannelError;
 use types::JobId;
@@ -11,15 +11,15 @@ use crate::trunks::control::ControlError;
 use crate::trunks::trunk::Trunk;
 
 impl Trunk {
-    /// Sends a message, now or as soon as a link is up. A gateway that acknowledges none loses its links when too many
-    /// are queued.
+    /// Sends a message, now or as soon as a link is up. If too many messages are queued because the other gateway
+    /// acknowledges none, its links are cut.
     pub(crate) fn send_control(&self, gateway: &Gateway, message: impl Into<Control>) {
         let pushed = self.control.borrow_mut().push(&message.into());
         self.flush_control(gateway);
         let Err(error) = pushed else { return };
         let links = self.up_links();
         if !links.is_empty() && links.iter().all(|link| link.is_cut()) {
-            // It was told when they were.
+            // The links have already been cut.
             return;
         }
         log!(error, &self.site, site = self.site, gateway = self.gateway, %error, "control message not sent");
@@ -51,7 +51,7 @@ impl Trunk {
         }
     }
 
-    /// Takes a message that arrived and returns those that are now next in order.
+    /// Takes a message that arrived and returns the messages that are now next in order.
     ///
     /// # Errors
     /// The peer broke the rules.
@@ -66,7 +66,7 @@ impl Trunk {
         Ok(ready)
     }
 
-    /// The other gateway has all messages before `ack`.
+    /// Notes that the other gateway has all messages before `ack`.
     ///
     /// # Errors
     /// The peer broke the rules.

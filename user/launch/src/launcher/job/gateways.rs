@@ -1,4 +1,4 @@
-//! How a job reacts to gateways' messages and to their loss. Part of [`Job`].
+//! A job's reactions to messages and losses of gateways. Part of [`Job`].
 
 use std::ops::Range;
 
@@ -11,12 +11,12 @@ use crate::launcher::LOOK;
 use crate::launcher::outcome::Failure;
 
 impl Job {
-    /// These gateways have been sent the order to close the job.
+    /// Records the gateways that have been ordered to close the job.
     pub(crate) fn closing_at(&mut self, gateways: &[usize]) {
         self.unclosed = gateways.iter().copied().filter(|gateway| *gateway > 0).collect();
     }
 
-    /// An own gateway is lost while others are connected.
+    /// Handles the loss of an own gateway while others are connected.
     pub(super) fn gateway_lost(&mut self, gateway: usize, reason: &str, now: Instant) {
         self.gateways.disconnected(gateway);
         if self.phase == Phase::Closing {
@@ -38,7 +38,8 @@ impl Job {
         self.check_reached(reason, now);
     }
 
-    /// A gateway is lost. Before all sites have opened the job, another gateway may do what this one did not.
+    /// Handles the loss of a gateway that the job needs. If not all sites have opened the job yet, it may be opened
+    /// again through another gateway.
     pub(super) fn gateway_is_lost(&mut self, failure: Failure, now: Instant) {
         self.note_unopened(&failure);
         self.lost(failure, now);
@@ -50,12 +51,12 @@ impl Job {
         }
     }
 
-    /// Why the job was not opened, if a gateway was lost meanwhile and nothing else ended the job.
+    /// The reason why the job was not opened, if a gateway was lost meanwhile and no signal ended the job.
     pub(in crate::launcher) fn unopened(&self) -> Option<&Failure> {
         self.unopened.as_ref().filter(|_| self.signals == 0)
     }
 
-    /// A site that no own gateway reaches is lost.
+    /// Reports a site as lost if no own gateway reaches it.
     fn check_reached(&mut self, reason: &str, now: Instant) {
         let Some(name) = self.gateways.unreached().map(str::to_owned) else { return };
         let Some(at) = self.site_index(&name) else { return };
@@ -153,8 +154,8 @@ impl Job {
         }
     }
 
-    /// While agents are started, the node whose agent is awaited at a site without a leading gateway, and where that
-    /// site is in the roster: of several, what is to be looked at first.
+    /// While the job starts, the site without a leading gateway that must be checked next: a node whose agent is still
+    /// awaited, the site's index in the roster, and its state.
     pub(super) fn leaderless(&self) -> Option<(&Node, usize, &Leaderless)> {
         if !self.is_starting() || self.sites.iter().all(|site| site.leaderless.is_none()) {
             return None;
@@ -167,7 +168,7 @@ impl Job {
         found.min_by_key(|(_, _, leaderless)| leaderless.look)
     }
 
-    /// Whether an agent is late of a site without a leading gateway. `slowness`: of this machine.
+    /// Checks that agents at sites without a leading gateway have connected in time. `slowness`: this machine's.
     pub(super) fn look_for_agents(&mut self, now: Instant, slowness: Slowness) {
         let Some((node, at, leaderless)) = self.leaderless().filter(|(_, _, leaderless)| leaderless.look <= now) else {
             return;

@@ -5,7 +5,7 @@ use wire::control::JobMessage;
 
 const JOB: JobId = JobId(1);
 
-/// A job of two sites with one node and two ranks each, and the messages of its gateways and agents.
+/// A job of two sites, each with one node and two ranks, and the messages of its gateways and agents.
 struct Play {
     job: Job,
     now: Instant,

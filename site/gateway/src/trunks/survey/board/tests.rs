@@ -23,7 +23,7 @@ fn row(milliseconds: u64, bytes_s: u64, at_ms: i64) -> Row {
 struct Net {
     boards: BTreeMap<GatewayName, Board>,
     now_ms: i64,
-    /// When, to whom, from whom, what.
+    /// Messages in flight: time of arrival, receiver, sender, message.
     flying: Vec<(i64, GatewayName, GatewayName, LinksMessage)>,
     messages: usize,
     rows: usize,
@@ -68,7 +68,7 @@ impl Net {
         self.boards.get_mut(from).unwrap().measured(to, row);
     }
 
-    /// What every gateway knows of a pair; all know the same, but for ages.
+    /// The figures of a pair, which are the same on all boards except for ages.
     fn pair(&self, from: &str, to: &str) -> Pair {
         let mut known: Vec<Pair> = self.boards.values().map(|board| board.pair(from, to)).collect();
         let first = known.pop().unwrap();
@@ -97,11 +97,11 @@ fn every_gateway_learns_all_pairs_and_changes_only_are_sent() {
         }
     }
     net.run(5);
-    // Each gateway with the one of its number: a/gw1 to b/gw1 (numbers 0 and 2), a/gw2 to b/gw2 (1 and 3).
+    // Each gateway with the one of the same number: a/gw1 to b/gw1 (numbers 0 and 2), a/gw2 to b/gw2 (1 and 3).
     let pair = net.pair("a", "b");
     assert_eq!(pair.rate.map(|rate| rate.bytes_s), Some((2 + 1) * 1_000_000 + (5 + 3 + 1) * 1_000_000));
     assert_eq!(pair.round_trip, Some(Duration::from_millis(10)), "the shortest");
-    // Without a partner: a/gw1 and a/gw2 both by c's only gateway.
+    // Without a partner: a/gw1 and a/gw2 both use c's only gateway.
     assert_eq!(net.pair("a", "c").rate.map(|rate| rate.bytes_s), Some((4 + 1) * 1_000_000 + (5 + 4 + 1) * 1_000_000));
     assert_eq!(net.pair("c", "a").rate.map(|rate| rate.bytes_s), Some((20 + 1) * 1_000_000));
     assert_eq!(net.pair("a", "a"), Pair::default());
@@ -121,7 +121,7 @@ fn every_gateway_learns_all_pairs_and_changes_only_are_sent() {
     assert_eq!(net.rows, rows, "less than 15 % is not sent");
     net.measured(&from, &to, changed(1.2));
     net.run(3);
-    // To the three gateways of other sites, of which a/gw2, the trunk's other end, passes it on to b/gw2's sibling.
+    // To the three gateways of other sites. Of these, a/gw2, the trunk's other end, forwards it to b/gw2's sibling.
     assert_eq!(net.rows, rows + 3 + 1);
     assert_eq!(net.pair("b", "a").rate.map(|rate| rate.bytes_s), Some(11_000_000 + changed(1.2).rate.unwrap().bytes_s));
     net.run(30);
@@ -179,7 +179,8 @@ fn a_site_speaks_for_its_own_trunks_only() {
         take(&mut board, from, to).unwrap();
         assert_eq!(board.pair(&from.site, &to.site).rate.map(|rate| rate.bytes_s), Some(5_000_000), "{from:?} {to:?}");
     }
-    // Of another gateway of its site, of another site, of this gateway, and of a sibling's trunk to somebody else.
+    // Rows of another gateway of its site, of another site, of this gateway, and of a sibling's trunk to another
+    // gateway.
     for (from, to) in [(&b2, &a1), (&c, &b1), (&c, &a1), (&a1, &b1), (&a1, &c), (&a2, &c), (&a2, &b2)] {
         let mut board = fresh();
         let error = take(&mut board, from, to).unwrap_err().to_string();
@@ -199,7 +200,7 @@ fn figures_that_cannot_be_right_are_ignored_and_bounded() {
         board.take(&b, at as u64 + 1, vec![stated(&b, &a, rtt_us, bytes_s)], 0).unwrap();
         assert_eq!(board.pair("b", "a"), Pair::default(), "{rtt_us} µs, {bytes_s} B/s");
     }
-    // Sites files may differ: a site that is not in ours is nothing to us.
+    // Sites files may differ: figures of sites that are not in this gateway's file are ignored.
     board.take(&b, 10, vec![stated(&b, &x, 1000, 5_000_000), stated(&b, &b, 1000, 5_000_000)], 0).unwrap();
     assert_eq!(board.rows.len(), 0);
     let mut old = stated(&b, &a, 1000, 5_000_000);
@@ -221,7 +222,7 @@ fn a_job_gets_the_table_of_its_sites_in_its_order() {
     let table = board.table(["c", "a"].into_iter());
     assert_eq!(table.get(a, c), LinkFigures { round_trip: Some(0.03), rate: Some(3e6) });
     assert_eq!((table.get(c, a), table.sites()), (LinkFigures::default(), 2));
-    // Sites that are added or removed take nothing of the others along.
+    // Adding or removing sites leaves the figures of the others unchanged.
     board.adopt(sites(&[("b", 1), ("a", 1), ("c", 1), ("d", 1)]));
     assert_eq!(board.table(["c", "a"].into_iter()), table);
     board.adopt(sites(&[("a", 1), ("b", 1)]));
