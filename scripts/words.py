@@ -1,6 +1,9 @@
 #!/usr/bin/env python3
-"""Style of the words in the source: lines end at 120 characters, and phrases that CONTRIBUTING.md bans stay out of
-comments, docstrings and messages. Prints one line per fault; exit code 1 if any. Markdown is checked by pages.py."""
+"""Style of the words in the source: lines end at 120 characters, phrases that CONTRIBUTING.md bans stay out of
+comments, docstrings and messages, and patterns that make sentences hard to read stay rare in comments, pages and
+commits. Prints one line per fault; exit code 1 if any. pages.py checks the lines of Markdown.
+
+words.py --list: prints every occurrence of these patterns instead."""
 
 import io
 import re
@@ -11,6 +14,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 LONGEST = 120
+FILES = ("*.rs", "*.py", "*.pyi", "*.c", "*.h", "*.md", "*.sh", "scripts/*", ".ci/*")
 
 # Phrase -> what to write. Only phrases that are wrong wherever they occur in the source.
 BANNED = {
@@ -22,6 +26,23 @@ BANNED = {
     r"inside TLS": "with TLS",
 }
 PHRASE = re.compile(r"\b(" + "|".join(BANNED) + r")\b", re.IGNORECASE)
+
+# Patterns of sentences that a reader has to solve: the noun is not named, or the verb is vague.
+OPENING = re.compile(r"(What|How|Whether|Where|Who|Whose|Whom|Whoever|Whatever|Why)\b")
+UNNAMED = re.compile(r"\bwhat(ever)?\b", re.IGNORECASE)
+VAGUE = re.compile(r"\b(tell|tells|told|telling|say|says|said|saying)\b", re.IGNORECASE)
+# The most that is accepted: percent of Rust's doc comments that begin so; occurrences in 1,000 words. Lower a limit when
+# its rate has fallen. In November 2026 quinn and rustls had 4.9 and 3.1 % of openings; 0.26 and 0.76 of `what`; 0.09 and
+# 0.34 of told, says, said.
+LIMITS = {
+    "Rust": {"openings": 1.0, "what": 0.3, "told": 0.2},
+    "Markdown": {"what": 3.0, "told": 0.8},
+    "Python, C and shell": {"what": 12.0, "told": 4.0},
+}
+PATTERNS = {"what": UNNAMED, "told": VAGUE}
+ADVICE = {"openings": "name the noun first", "what": "name the noun", "told": "reports, sends, prints, answers"}
+# Subjects of the last commits may have as many of these patterns.
+COMMITS, MOST_IN_COMMITS = 10, 1
 
 RUST_OR_C = re.compile(r'//[^\n]*|/\*.*?\*/|b?r(#*)".*?"\1|b?"(?:\\.|[^"\\])*"|\'(?:\\.|[^\'\\\n])\'', re.DOTALL)
 
@@ -61,21 +82,92 @@ def faults(path, text):
             yield number, f"{len(line)} characters, at most {LONGEST}"
 
 
+def prose(path, text):
+    """(kind, line number, line, whether a doc comment begins there) of each line that explains something."""
+    if path.suffix == ".md":
+        text = re.sub(r"^```.*?^```", lambda found: "\n" * found.group().count("\n"), text, flags=re.DOTALL | re.MULTILINE)
+        yield from (("Markdown", number, line, False) for number, line in enumerate(text.split("\n"), 1))
+    elif path.suffix == ".rs":
+        before = None
+        for number, line in enumerate(text.split("\n"), 1):
+            found = re.match(r"\s*(//[/!]?) ?(.*)", line)
+            marker = found and found[1]
+            if found:
+                yield "Rust", number, found[2], marker != "//" and marker != before
+            before = marker
+    elif path.suffix in (".py", ".pyi", ".c", ".h"):
+        for number, piece, is_comment in pieces(path, text):
+            if is_comment:
+                yield from (("Python, C and shell", at, line, False) for at, line in enumerate(piece.split("\n"), number))
+    else:
+        for number, line in enumerate(text.split("\n"), 1):
+            if line.lstrip().startswith("# "):
+                yield "Python, C and shell", number, line, False
+
+
+class Rates:
+    """Occurrences of the patterns in all that explains something, by kind of file."""
+
+    def __init__(self):
+        self.found = {kind: {name: [] for name in limits} for kind, limits in LIMITS.items()}
+        self.words = dict.fromkeys(LIMITS, 0)
+        self.doc_comments = 0
+
+    def read(self, name, path, text):
+        for kind, number, line, begins in prose(path, text):
+            self.words[kind] += len(line.split())
+            place = f"{name}:{number}: {line.strip()}"
+            for pattern, expression in PATTERNS.items():
+                self.found[kind][pattern] += [place] * len(expression.findall(line))
+            if kind == "Rust" and begins:
+                self.doc_comments += 1
+                self.found[kind]["openings"] += [place] if OPENING.match(line) else []
+
+    def faults(self):
+        for kind, limits in LIMITS.items():
+            for pattern, most in limits.items():
+                count = len(self.found[kind][pattern])
+                if pattern == "openings":
+                    rate, of = 100 * count / max(self.doc_comments, 1), "% of doc comments begin with What, How, Whether…"
+                else:
+                    rate, of = 1000 * count / max(self.words[kind], 1), f"`{pattern}` in 1,000 words"
+                if rate > most:
+                    yield f"{kind}: {rate:.2f} {of}, at most {most}: {ADVICE[pattern]} (words.py --list)"
+
+    def occurrences(self):
+        return [place for patterns in self.found.values() for places in patterns.values() for place in places]
+
+
+def faults_of_commits():
+    listing = subprocess.run(["git", "log", f"-{COMMITS}", "--format=%h %s"], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    found = [line for line in listing.stdout.splitlines() if UNNAMED.search(line) or VAGUE.search(line)]
+    if len(found) > MOST_IN_COMMITS:
+        yield f"of the last {COMMITS} commits, {len(found)} name no noun: {'; '.join(found)}"
+
+
 def main():
     listing = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "*.rs", "*.py", "*.c", "*.h"],
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", *FILES],
         cwd=ROOT, stdout=subprocess.PIPE, check=True, text=True,
     ).stdout  # fmt: skip
-    count = 0
+    rates, found = Rates(), []
     for name in sorted(set(listing.split())):
         path = ROOT / name
-        if name in ("scripts/words.py", "tests/test_checks.py") or not path.is_file():
+        if name in ("scripts/words.py", "tests/test_checks.py") or not path.is_file() or path.is_symlink():
             continue
-        for number, what in faults(path, path.read_text()):
-            print(f"words: {name}:{number}: {what}", file=sys.stderr)
-            count += 1
-    print(f"words: {count} faults")
-    return 1 if count else 0
+        text = path.read_text()
+        if path.suffix in (".rs", ".py", ".c", ".h"):
+            found += [f"{name}:{number}: {problem}" for number, problem in faults(path, text)]
+        if name != "CHANGELOG.md":
+            rates.read(name, path, text)
+    if sys.argv[1:] == ["--list"]:
+        print("\n".join(rates.occurrences()))
+        return 0
+    found += [*rates.faults(), *faults_of_commits()]
+    for line in found:
+        print(f"words: {line}", file=sys.stderr)
+    print(f"words: {len(found)} faults")
+    return 1 if found else 0
 
 
 if __name__ == "__main__":

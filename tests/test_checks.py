@@ -103,3 +103,21 @@ def test_a_foreign_source_a_banned_package_and_a_double_are_named():
 )
 def test_banned_phrases_and_long_lines_are_found(name, text, found):
     assert [number for number, _ in words.faults(Path(name), text)] == found
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "kind", "openings", "unnamed", "vague"),
+    [
+        ("a.rs", "/// What it sends.\n/// What else.\nfn f() {}\n// It says so.\n", "Rust", 1, 2, 1),
+        ("a.rs", "//! How it works.\n\n/// The receiver.\nstruct Whatever;\n", "Rust", 1, 0, 0),
+        ("a.md", "What it told.\n```\nwhat it says\n```\n", "Markdown", 0, 1, 1),
+        ("a.py", '"""Sends what is queued."""\nwhat = "what it says"  # what?\n', "Python, C and shell", 0, 2, 0),
+        ("check", "#!/bin/bash\n# Says what it does.\necho what\n", "Python, C and shell", 0, 1, 1),
+    ],
+)
+def test_sentences_without_a_noun_are_counted(name, text, kind, openings, unnamed, vague):
+    rates = words.Rates()
+    rates.read(name, Path(name), text)
+    found = {pattern: len(places) for pattern, places in rates.found[kind].items()}
+    assert (found.get("openings", 0), found["what"], found["told"]) == (openings, unnamed, vague)
+    assert any(line.startswith(kind) for line in rates.faults()), "these few words are above any limit"
