@@ -36,7 +36,7 @@ VAGUE = re.compile(r"\b(tell|tells|told|telling|say|says|said|saying)\b", re.IGN
 # 0.34 of told, says, said.
 LIMITS = {
     "Rust": {"openings": 1.0, "what": 0.3, "told": 0.2},
-    "Markdown": {"what": 3.0, "told": 0.8},
+    "Markdown": {"what": 1.5, "told": 0.3},
     "Python, C and shell": {"what": 12.0, "told": 4.0},
 }
 PATTERNS = {"what": UNNAMED, "told": VAGUE}
