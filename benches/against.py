@@ -1,5 +1,4 @@
-"""One build against another: every figure of a part with both builds, in turns, and how much worse or better the new
-one is.
+"""One build against another: every figure of a part with both builds, in turns, and the ratio of new to old.
 
 A part takes part with a function `cases(arguments)` that returns a list of `Case`."""
 
@@ -33,22 +32,22 @@ from machine import (
 # For these units more is better; for all others less.
 MORE = {"Mbit/s", "messages/s", "of alone"}
 WORSE = 1.03
-# A build that failed this often in a case is not tried again: a hang takes minutes each time.
+# A build that has failed in a case this often is not tried again, because a hang takes minutes each time.
 MOST_FAILURES = 2
 
 
 @dataclass(frozen=True)
 class Case:
-    """What one turn measures. `once(build, problems)` returns {figure: (value, unit)}, and adds to the problems
-    whatever gave no figure."""
+    """One measurement. `once(build, problems)` runs one turn and returns {figure: (value, unit)}. It adds an entry to
+    the problems for each figure that it could not measure."""
 
     name: str
     once: Callable[[Build, list], dict]
 
 
 def builds(folder):
-    """The new build, which is this checkout's, and the old one, in `folder`. This checkout's own folder as `folder`
-    shows the machine's noise."""
+    """The new build, which is this checkout's, and the old one, in `folder`. To see the machine's noise, pass this
+    checkout's own folder."""
     old = Build("old", Path(folder).resolve())
     if re.search(r"\s", str(old.root)):
         raise Missing(f"{old.root}: a lab cannot start gateways from a path with white space: give it another name")
@@ -59,7 +58,7 @@ def builds(folder):
 
 
 def measure(part, module, arguments, both):
-    """The result of one part. It is written after each case, so that an interrupted run keeps what it measured."""
+    """The result of one part. It is written after each case, so that an interrupted run keeps its measurements."""
     known = module.cases(arguments)
     cases = [case for case in known if re.search(arguments.cases or "", case.name)]
     if not cases:
@@ -139,13 +138,13 @@ def _rows(name, turns, problems):
 
 
 def _worse(unit, new, old):
-    """How many times worse the new figure is: over 1 is worse, in whichever direction the unit points."""
+    """The ratio by which the new figure is worse: above 1 is worse, whether the unit is better high or low."""
     return old / new if unit in MORE else new / old
 
 
 def check(both):
-    """Checks that in a lab a rank's provider and the gateways belong to the build: none may be measured under
-    another's name."""
+    """Checks that a rank's provider and the gateways in a lab belong to the build, so that no other build is measured
+    under its name."""
     for build in both:
         commands = [
             {

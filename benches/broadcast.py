@@ -1,7 +1,7 @@
 """Broadcast trees through simulated networks: figures 7a (members) and 7b (message size) of Lee and Han, "A Two-Phase
 Scheduling Algorithm for Efficient Collective Communications of MPICH-G2", in five regimes, and long messages.
 
-`testing/simulation/examples/broadcast.rs` simulates; here are the regimes, the statistics and the drawing."""
+`testing/simulation/examples/broadcast.rs` simulates; this module has the regimes, the statistics and the drawing."""
 
 import math
 import random
@@ -16,7 +16,7 @@ from report import columns, size_name
 PROGRAM = RELEASE / "examples" / "broadcast"
 TPS, OURS, SINGLE = "tps_fef", "ours", "ours_single"
 RIVALS = ["flat", "binomial", "hlot_rec", "ecef_size", "fef_size", "ttcc"]
-# Whose time is compared with that of every curve.
+# Curves whose times are compared with those of all curves.
 COMPARED = [TPS, OURS]
 NAMES = {
     "flat": "flat (MagPIe)",
@@ -44,7 +44,7 @@ class Regime:
     tps: str
 
     def curves(self):
-        """ALGORITHM:MODE of all that is drawn."""
+        """ALGORITHM:MODE of each curve that is drawn."""
         return [f"{name}:{self.rivals}" for name in RIVALS] + [f"{TPS}:{self.tps}", *CHOSEN]
 
 
@@ -59,7 +59,7 @@ REGIMES = [
 PACKETS = [f"{name}:packet" for name in [*RIVALS, TPS]] + CHOSEN
 MEMBERS, SIZES = [10, 20, 30, 40, 50, 60], [1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10]
 QUICK_MEMBERS, QUICK_SIZES = [10, 30, 60], [1 << 10, 16 << 10, 256 << 10]
-# Members of figure 7b, and message size of figure 7a.
+# Members in figure 7b, and message size in figure 7a.
 AT_MEMBERS, AT_SIZE = 30, 64 << 10
 LONG_SIZE, LONG_MEMBERS, LONG_WINDOW = 16 << 20, 12, 4 << 20
 RESAMPLES = 2000
@@ -103,8 +103,8 @@ def _build():
 
 
 def _simulate(result, what, seeds, cells, curves, *options):
-    """The program's lines by (members, bytes, curve, seed). A seed that cannot be simulated is a problem, and
-    missing."""
+    """The program's lines by (members, bytes, curve, seed). A seed that cannot be simulated is reported as a problem,
+    and is missing."""
     lines = {}
     for seed in range(1, seeds + 1):
         print(f"broadcast: {what}, seed {seed} of {seeds}", file=sys.stderr, flush=True)

@@ -1,9 +1,9 @@
 """Collective operations over sites whose links differ, against the same MPI's own: after Lee and Han's two-phase
 scheduling for MPICH-G2.
 
-Times from the moment at which all ranks begin until the last has returned, and what crosses trunks, for 2, 3, 4 and 8
-sites of 4 ranks. `landbridge run --collectives native` is the alternative, in the same lab. Each round has a lab for
-each number of sites and each MPI; jobs follow each other in it.
+Measures the time from the moment at which all ranks begin until the last has returned, and the bytes that cross trunks,
+for 2, 3, 4 and 8 sites of 4 ranks. The alternative, in the same lab, is `landbridge run --collectives native`. Each
+round has a lab for each number of sites and each MPI, and runs its jobs one after the other in it.
 """
 
 import itertools
@@ -27,16 +27,16 @@ from report import columns, size_name, summary
 
 NODES, RANKS = 2, 4
 SITES = [2, 3, 4, 8]
-# Cards of nodes; gateways' are twice as fast, so that a gateway that relays is not the only bottleneck.
+# Gateways' cards are twice as fast as nodes', so that a gateway that relays is not the only bottleneck.
 LAB = ["--nodes", NODES, "--nic-rate", "200mbit", "--gateway-nic-rate", "400mbit", "--wan-rate", "1gbit"]
 # One-way delays and rates between two sites, chosen by a seed.
 DELAYS_MS, RATES_MBIT = [2, 5, 10, 20], [40, 80, 120, 200]
 SEED = 18
-# Gateways have connected before the WAN is shaped. BBR believes a round trip that was shorter for 10 s, and sends less.
+# Gateways connect before the WAN is shaped. BBR keeps a shorter round trip for 10 s, and sends less meanwhile.
 SETTLE_S = 11
 WAYS = ["native", "auto"]
-# The first job sleeps until each gateway has had its turn to measure each trunk, which it does while no rank uses it:
-# 5 s for each round in which sites are paired, one of which may have begun.
+# The first job sleeps until each gateway has measured each trunk, which it does while no rank uses the trunk: 5 s for
+# each round of pairs of sites, plus one that may have begun.
 TURN_S = 5
 SIZES = {
     "bcast": [8, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20],
@@ -48,16 +48,16 @@ SIZES = {
     "scatter": [8, 4 << 10, 64 << 10],
     "alltoall": [8, 4 << 10, 64 << 10],
 }
-# Spent on each size; on others 2. TCP's windows grow during the first long broadcasts.
+# Seconds for each size; 2 for other operations. TCP's windows grow during the first long broadcasts.
 SECONDS = {"bcast": 4}
-# From here on a broadcast must cross each trunk at most once.
+# Sizes at which a broadcast must cross each trunk at most once.
 COUNTED = [64 << 10, 1 << 20, 8 << 20]
-# How often each size is counted, in turns of the program's least number.
+# Repetitions of each counted size, in turns of the program's minimum number.
 COUNTED_TURNS = 2
 
 
 def links(sites):
-    """What the WAN between each two sites is set to: `a b delay=5ms rate=40mbit`."""
+    """The settings of the WAN between each two sites: `a b delay=5ms rate=40mbit`."""
     chosen = random.Random(SEED)
     for one, other in itertools.combinations("abcdefgh"[:sites], 2):
         delay, rate = chosen.choice(DELAYS_MS), chosen.choice(RATES_MBIT)
@@ -65,7 +65,7 @@ def links(sites):
 
 
 def quiet_s(sites):
-    """How long ranks sleep before they start."""
+    """Seconds that ranks sleep before they start."""
     return TURN_S * (sites + sites % 2)
 
 
@@ -87,19 +87,20 @@ def measure(arguments):
 
 
 def run_words(sites, mpi, way, words):
-    """`landbridge run` of these words, the last of which are the program's, on all sites."""
+    """The command of `landbridge run` on all sites. `words` end with the program and its arguments."""
     places = [word for site in "abcdefgh"[:sites] for word in ("--site", f"{site}={RANKS}")]
     return [LANDBRIDGE, "run", *places, "--ranks-per-node", RANKS // NODES, "--mpi", mpi, "--collectives", way, *words]
 
 
 def shaped(links, words):
-    """A shell that shapes the WAN as `links` say, lets connections get used to it, and becomes the words."""
+    """A shell that sets the WAN's `links`, lets connections adapt to them, and then executes the words."""
     shape = " && ".join(f"'{LANDBRIDGE}' lab wan {link} > /dev/null" for link in links)
     return ["sh", "-c", f"{shape} && sleep {SETTLE_S} && exec {' '.join(shlex.quote(str(word)) for word in words)}"]
 
 
 def _jobs(sites, mpi, arguments):
-    """The jobs of a lab: a name (what, way, size if bytes are counted) and words each."""
+    """The jobs of a lab: name, words and time limit of each. A name is (operation, way), or ("crossings", way, size) if
+    bytes are counted."""
     start = lambda way, *words: run_words(sites, mpi, way, ["--", program("collectives", mpi), *words])  # noqa: E731
     operations = only(arguments, SIZES)
     for operation in operations:
@@ -110,14 +111,14 @@ def _jobs(sites, mpi, arguments):
     if "bcast" not in operations:
         return
     for way, size in itertools.product(WAYS, [8, *([1 << 20] if arguments.quick else COUNTED)]):
-        # With no time to spend, each size takes the same number of turns.
+        # With 0 seconds, each size takes the same number of turns.
         words = start(way, "bcast", 0, 0, 0, *[size] * COUNTED_TURNS)
         yield ("crossings", way, size), [PROGRAMS / "counted", *words], 120
 
 
 def _lab(sites, mpi, jobs, problems):
-    """What the jobs print, by their names, in one lab whose gateways have measured their trunks. A job that failed is
-    missing, and is added to the problems."""
+    """The output of the jobs, by name, in one lab whose gateways have measured their trunks. A failed job is missing,
+    and is added to the problems."""
     measuring = run_words(sites, mpi, "auto", ["--", program("collectives", mpi), "bcast", quiet_s(sites), 0, 0, 8])
     commands = [{"name": "measuring", "words": shaped(links(sites), measuring), "environment": libraries(mpi)}]
     for name, words, limit in jobs:
@@ -148,7 +149,7 @@ def _times(sites, mpi, turns):
 
 
 def _crossings(sites, mpi, turns):
-    """How often a broadcast's bytes cross trunks, in all and out of the root's site, in multiples of its size."""
+    """Bytes of a broadcast that cross trunks, in all and out of the root's site, in multiples of its size."""
     for size in COUNTED:
         whole = lambda turn, size=size: all(("crossings", way, each) in turn for way in WAYS for each in (8, size))  # noqa: E731
         if turn := next(filter(whole, turns), None):
@@ -159,7 +160,7 @@ def _crossings(sites, mpi, turns):
 
 
 def _per_turn(nothing, it, size):
-    """Bytes of one turn beyond what a job of as many tiny messages sends: of all sites, and of the root's."""
+    """Bytes of one turn, less those of a job with the same number of tiny messages: of all sites, and of the root's."""
     turns = sum(sample["turns"] for sample in it)
     each = {site: (sent - nothing[0]["sent"][site]) / turns for site, sent in it[0]["sent"].items()}
     return round(sum(each.values()) / size, 4), round(each["a"] / size, 4)
@@ -202,7 +203,7 @@ def table(result):
 
 
 def plot(pyplot, result):
-    """Ratios of broadcasts by size: one panel per MPI."""
+    """Ratios of broadcasts by size: one panel for each MPI."""
     rows = [row for row in result["rows"] if row["operation"] == "bcast"]
     names = list(dict.fromkeys(row["mpi"] for row in rows))
     if not names:

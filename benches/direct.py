@@ -1,13 +1,13 @@
-"""What landbridge is compared with: an MPI's own launcher and libfabric's tcp, over a lab whose nodes reach each other
-by routes (`--route-directly`)."""
+"""The rival of landbridge: an MPI's own launcher and libfabric's tcp, over a lab whose nodes reach each other by routes
+(`--route-directly`)."""
 
 from machine import LANDBRIDGE, PROGRAMS, VENV, libraries
 
 
 def direct(mpi, hosts, each=1, landbridge=LANDBRIDGE):
-    """The first words that start a program with `each` ranks on every host, and their environment.
+    """The first words of a command that starts a program with `each` ranks on every host, and their environment.
 
-    `hosts` maps addresses to names of the lab's hosts, `landbridge` is the command that made the lab.
+    `hosts` maps addresses to names of the lab's hosts; `landbridge` is the command that made the lab.
     """
     home, launcher = VENV[mpi], str(PROGRAMS / "lab-launcher")
     listed = ",".join(f"{address}:{each}" for address in hosts)

@@ -5,7 +5,7 @@ JSON.
                         {"name", "words", "environment", "limit", "may_fail"}
 
 Writes {"samples": {name: [object…]}, "failures": {name: text}} to the file that PLAN names.
-A command that failed is not tried again.
+A failed command is not tried again.
 """
 
 import json

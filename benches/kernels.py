@@ -26,8 +26,8 @@ from report import columns, summary
 
 KERNELS = ROOT / "examples" / "kernels"
 NODES = 8
-# The paper's 16 nodes with 1 Gbit/s cards behind a 10 Gbit/s WAN become 8 nodes with 50 Mbit/s behind 250 Mbit/s here:
-# what two cores can emulate.
+# The paper has 16 nodes with 1 Gbit/s cards behind a 10 Gbit/s WAN. Two cores can emulate 8 nodes with 50 Mbit/s behind
+# 250 Mbit/s.
 LAB = ["--nodes", NODES, "--nic-rate", "50mbit", "--wan-rate", "250mbit"]
 DELAYS = ["0", "1ms", "5ms", "10ms"]
 TRUNKS = [1, 2, 4, 8]
@@ -35,7 +35,7 @@ DIRECT = "direct"
 
 
 def programs(arguments):
-    """Command line of each program, the name of the figure it prints, and whether more is better."""
+    """Command line of each program, the name of the figure it prints, and true if more is better."""
     python, quick = VENV["mpich"] / "bin" / "python", arguments.quick
     alltoall = [python, PROGRAMS / "alltoall.py", 64 << 10, 2 if quick else 4]
     known = {
@@ -132,7 +132,7 @@ def _once(delay, way, arguments, problems, build=OURS):
 
 
 def _direct():
-    """How MPICH's own launcher starts a program with one rank on each node, all on one network."""
+    """The command by which MPICH's own launcher starts a program with one rank on each node, all on one network."""
     sites = ((1, "a"), (2, "b"))
     hosts = {f"10.{site}.0.{node}": f"{name}-n{node}" for site, name in sites for node in range(1, NODES + 1)}
     return direct("mpich", hosts)

@@ -39,7 +39,7 @@ def measure(arguments):
 
 
 def _rows(lines, rounds):
-    """Ratios are of medians, and their spread that of the ratios of each round's medians."""
+    """Rows with ratios of medians. A ratio's spread is that of the ratios of each round's medians."""
     rows = []
     seconds = {(line["way"], line["bytes"]): line["seconds"] for line in lines}
     for (way, size), times in seconds.items():

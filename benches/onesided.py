@@ -21,7 +21,7 @@ def measure(arguments):
     counts = [500, 20] if arguments.quick else [2000, 50]
     result = {"machine": describe(), "rounds": rounds, "rows": [], "problems": []}
     for mpi in [arguments.mpi] if arguments.mpi else [mpi for mpi in VENV if VENV[mpi].exists()]:
-        # Each of Open MPI's accumulates takes several round trips, whether or not it is flushed.
+        # Each accumulate of Open MPI takes several round trips, even without a flush.
         words = [program("onesided", mpi), counts[0] // (10 if mpi == "openmpi" else 1), counts[1]]
         start, environment = direct(mpi, HOSTS)
         commands = [

@@ -30,7 +30,7 @@ from report import columns, size_name, summary
 SIZES = [0, 1, 4, 16, 64, 256, 1024, 4096, 16384, 65536, 262144, 1048576, 4194304]
 QUICK_SIZES = [0, 64, 1024, 16384, 65536, 1048576, 4194304]
 RIVAL = "tcp"
-# For --against: the lab with two ranks, whose network slows nothing down.
+# The lab with two ranks for --against; its network slows nothing down.
 LAB = ["--sites", "2", "--nodes", "2", "--delay", "0", "--wan-rate", "0", "--nic-rate", "0"]
 PLACES = {
     "inside a node": ["--site", "a=2", "--ranks-per-node", 2],
@@ -71,7 +71,7 @@ def launch(mpi, provider, words, extra=(), limit=180.0, build=OURS):
 
 
 def chosen(mpi, provider):
-    """The provider that MPI really took, in its own words: a fallback must not be measured under another's name."""
+    """The provider that MPI has chosen, as MPI prints it, so that a fallback is not measured under another's name."""
     debug = {
         "intel": {"I_MPI_DEBUG": "5"},
         "mpich": {"MPIR_CVAR_DEBUG_SUMMARY": "1"},
@@ -119,8 +119,8 @@ def _words(mpi, kind, sizes, seconds):
 
 
 def cases(arguments):
-    """For --against: with the MPI's own launcher as in `measure`, and with `landbridge run` inside a node, between
-    nodes and across sites."""
+    """The cases for --against: with the MPI's own launcher as in `measure`, and with `landbridge run` inside a node,
+    between nodes and across sites."""
     sizes, seconds = _sizes_and_seconds(arguments)
 
     def figures(lines, kind):

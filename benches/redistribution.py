@@ -1,7 +1,7 @@
 """Arrays that change layouts: among the ranks of one job, between two programs on one node, and between two sites.
 
 After Hunold, Rauber and Rünger, "Design and Evaluation of a Parallel Data Redistribution Component for TGrid": time
-against size, inside against between sites. Their bound between subnets was a third of the line rate."""
+against size, inside a site and between sites. Their limit between subnets was a third of the line rate."""
 
 import json
 import sys
@@ -30,7 +30,7 @@ ONE_NODE = ["--sites", "1", "--nodes", "1", "--delay", "0", "--wan-rate", "0", "
 RATE = 200e6 / 8
 RATES = ["--wan-rate", "1gbit", "--nic-rate", "1gbit", "--gateway-nic-rate", "200mbit"]
 TWO_SITES = ["--sites", "2", "--nodes", "1", "--delay", "5ms", *RATES]
-# Labs of two sites: options, and what the gateways' cards carry together, in bytes per second.
+# Labs of two sites: options, and the joint rate of the gateways' cards in bytes per second.
 APART = {
     "one gateway": ([*TWO_SITES, "--gateways", "1"], RATE),
     "two gateways": ([*TWO_SITES, "--gateways", "2"], 2 * RATE),
@@ -87,7 +87,7 @@ def _couple(*words):
 
 
 def _together(rounds, problems):
-    """Four and four processes on one node; the base is copying into and out of a shared file."""
+    """Four and four processes on one node, against copying into and out of a shared file."""
     commands = [{"name": "file", "words": _couple("-", 4, 4096, "file", 12), "limit": 60}]
     for kind in KINDS:
         commands.append({"name": kind, "words": _couple(LANDBRIDGE, 4, 4096, kind, 16), "limit": 60})
@@ -104,7 +104,7 @@ def _together(rounds, problems):
 
 
 def _apart(name, options, rate, rounds, problems):
-    """Four and four processes at two sites; of what the gateways' cards carry."""
+    """Four and four processes at two sites: the rate relative to that of the gateways' cards."""
     n = 2048
     commands = [
         {"name": kind, "words": _couple(LANDBRIDGE, 4, n, kind, 8, "a-n1", "b-n1"), "limit": 120}

@@ -25,8 +25,8 @@ from machine import (
 )
 from report import columns, summary
 
-# Which path is compared with which. The first is the same program without gateways, so that its own cost cancels out;
-# MPI direct is what a user would have if the sites were one routed network.
+# The paths that each path is compared with. The first is the same program without gateways, which cancels out its own
+# cost; MPI direct is the setup of a user whose sites are one routed network.
 DIRECT = {"landbridge": ["landbridge direct", "MPI direct"], "socat": ["TCP direct"], "ssh -L": ["TCP direct"]}
 
 LABS = [
@@ -35,7 +35,7 @@ LABS = [
     {"name": "no delay, nothing shaped", "delay": "0", "nic": "0", "wan": "0", "quick": True},
     {"name": "5 ms, 0.1 % loss, WAN 1 Gbit/s", "delay": "5ms", "nic": "0", "wan": "1gbit", "loss": "0.1%"},
 ]
-MOST_LATENESS = 0.1  # of the delay, 99th percentile
+MOST_LATENESS = 0.1  # relative to the delay, 99th percentile
 ATTEMPTS = 3
 
 
@@ -100,7 +100,7 @@ def _seconds(time):
 
 
 def _lab(lab, plan, build=OURS):
-    """Starts labs until the emulator of one was on time; the figures of all others are discarded."""
+    """Starts labs until the emulator of one has been on time, and discards the figures of the others."""
     rejected = []
     for _ in range(ATTEMPTS):
         before = load()
@@ -166,14 +166,15 @@ def _attempt(lab, plan, build):
             ROOT / "benches" / "relay_inside.py",
             json.dumps(inside),
         ]
-        # Each measurement also warms up and starts processes; none has needed four times its nominal length.
+        # Each measurement also warms up and starts processes. This has always taken less than four times its nominal
+        # length.
         each = plan["latency_s"] + len(plan["streams"]) * plan["stream_s"]
         run(words, clean_environment(), limit=60 + 5 * plan["rounds"] * (each * 4 + 10))
         return json.loads(answer.read_text()), json.loads(report.read_text())
 
 
 def _figures(figures):
-    """Absolute figures, and comparisons with direct routing taken within each round."""
+    """Absolute figures, and comparisons with direct routing within each round."""
     latency, throughput = [], []
     for path, lines in figures["latency"].items():
         row = {
@@ -205,7 +206,7 @@ def _figures(figures):
 
 
 def _added_ratio(latency):
-    """Added latency per gateway, landbridge over a rival, each against its own program without gateways."""
+    """Added latency per gateway, as a ratio of landbridge to a rival, each against its own program without gateways."""
     added = {
         row["path"]: row["against"][DIRECT[row["path"]][0]]
         for row in latency
@@ -219,7 +220,8 @@ def _added_ratio(latency):
                 "of medians": (ours["added_us_per_gateway"]["median"], theirs["added_us_per_gateway"]["median"]),
                 "of minima": (ours["of_minima_us"], theirs["of_minima_us"]),
             }
-            # On a busy machine a difference of two medians can be negative; a ratio of such differences means nothing.
+            # On a busy machine a difference of two medians can be negative; then the ratio of such differences is
+            # meaningless.
             ratios[rival] = {name: round(a / b, 3) if min(a, b) > 0 else None for name, (a, b) in pairs.items()}
     return ratios
 

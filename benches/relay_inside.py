@@ -19,18 +19,19 @@ LATENCY_SIZE, STREAM_SIZE = 64, 262144
 
 
 class Lab:
-    """The surrounding lab: addresses, and programs started on its hosts. Everything started ends with this object."""
+    """The surrounding lab: its addresses, and programs started on its hosts, which end with this object."""
 
     def __init__(self, plan):
         self.plan = plan
-        # The command that made the lab, and the one that is measured in it.
+        # The command that made the lab, and the measured one.
         self.lab, self.landbridge = plan["lab"], plan["landbridge"]
         self.started = []
         sites = tomllib.loads(Path(os.environ["LANDBRIDGE_SITES"]).read_text())["site"]
         self.near, self.far = (site["node"][0]["address"] for site in sites)
         self.near_gateway = sites[0]["gateway"][0]["inside"].split(":")[0]
         self.wan = [site["gateway"][0]["advertise"].split(":")[0] for site in sites]
-        # `landbridge lab enter` and `landbridge run` need to know the lab; measured programs get nothing else of ours.
+        # `landbridge lab enter` and `landbridge run` need to know the lab. Measured programs get no other variable of
+        # ours.
         self.environment = clean_environment()
         self.environment.update({key: value for key, value in os.environ.items() if key.startswith("LANDBRIDGE_")})
 
@@ -63,7 +64,7 @@ class Lab:
         return "\n".join(texts)
 
     def end(self):
-        # `lab enter` forwards the signal, and the host kills what is left when `lab enter` is gone.
+        # `lab enter` forwards the signal. After `lab enter` has ended, the host kills the remaining processes.
         for child, log in self.started:
             child.send_signal(signal.SIGTERM)
         for child, log in self.started:
@@ -81,7 +82,7 @@ def start_server(lab):
 
 
 def start_socat(lab):
-    # Larger than socat's 8 KiB, which would cost it throughput.
+    # Larger than socat's default of 8 KiB, which would cost it throughput.
     block = "-b65536"
     lab.start("b-gw1", "socat", block, f"TCP-LISTEN:{SOCAT_B},fork,reuseaddr,nodelay", f"TCP:{lab.far}:{SERVE},nodelay")
     lab.wait_for(lab.wan[1], SOCAT_B)
@@ -92,7 +93,7 @@ def start_socat(lab):
 
 
 def start_ssh(lab):
-    """A private sshd on one gateway and a forwarding ssh on the other, with keys made for this lab only."""
+    """Starts a private sshd on one gateway and a forwarding ssh on the other, with keys made only for this lab."""
     folder = Path(lab.plan["folder"])
     for name in ("host", "user"):
         run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / name])
@@ -127,7 +128,7 @@ def start_ssh(lab):
 
 
 def tcp(address, port):
-    """How to measure over plain TCP to an address."""
+    """The commands that measure over plain TCP to an address."""
     def command(kind, seconds, streams):
         if kind == "latency":
             return [PROGRAMS / "stream", "latency", address, port, seconds, LATENCY_SIZE], {}
@@ -157,7 +158,7 @@ def landbridge(lab, *options):
 
 
 def start_rivals(lab):
-    """The alternatives to Landbridge, ready to be measured."""
+    """Starts the alternatives to Landbridge, ready to be measured."""
     start_server(lab)
     start_socat(lab)
     start_ssh(lab)
@@ -170,7 +171,7 @@ def start_rivals(lab):
 
 
 def start_joined(lab):
-    """One site that contains both nodes, so that its ranks connect directly over the routed network. Returns its
+    """Makes one site that contains both nodes, so that its ranks connect directly over the routed network. Returns its
     sites file."""
     folder, port = Path(lab.plan["folder"]), 7711
     out, _ = run([lab.landbridge, "key", "--json", folder / "joined.key"], lab.environment)

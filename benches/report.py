@@ -1,4 +1,4 @@
-"""Figures: how samples become one number with a spread, tables, JSON files, and plots where matplotlib is installed."""
+"""Figures: samples as one number with a spread, tables, JSON files, and plots if matplotlib is installed."""
 
 import json
 from statistics import median
@@ -44,7 +44,7 @@ def columns(rows):
 
 
 def plots(name, result, draw):
-    """Paths of the plots that `draw` makes of a result. Without matplotlib there are none, and a line says why."""
+    """Paths of the plots that `draw` makes of a result. Without matplotlib there are none, and a line reports this."""
     if draw is None:
         return []
     try:

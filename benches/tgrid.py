@@ -1,9 +1,9 @@
-"""The experiments of the paper of the redistribution component for TGrid: throughput per node against the size of the
-array and the number of processes, inside a site and between two, and where the time goes.
+"""The experiments of the paper on the redistribution component for TGrid: throughput per node against the size of the
+array and the number of processes, inside a site and between two, and the time of each phase.
 
 Hunold, Rauber and Rünger, "Design and Evaluation of a Parallel Data Redistribution Component for TGrid". They found a
-constant cost of the protocol, serialization that made fast networks as slow as slow ones, and between subnets at most a
-third of the line rate, because two gateways stored each message and forwarded it whole."""
+constant cost of the protocol; serialization that made fast networks as slow as slow ones; and, between subnets, at most
+a third of the line rate, because two gateways stored each message and forwarded it whole."""
 
 from statistics import median
 

@@ -1,8 +1,8 @@
-"""Trunking: what k gateways per site carry compared with one, after the relay with several front-ends by Takano and
-others; and which failures it survives.
+"""Trunking: the rate of k gateways per site against that of one, after the relay with several front-ends by Takano and
+others; and the failures that it survives.
 
-Many streams, one stream, a path with a large bandwidth-delay product, two jobs at once, a lost gateway. Each case in
-labs that take turns.
+Many streams, one stream, a path with a large bandwidth-delay product, two jobs at once, a lost gateway. The labs of a
+case take turns.
 """
 
 from statistics import mean
@@ -25,8 +25,8 @@ from machine import (
 )
 from report import columns, summary
 
-# The paper has 1 Gbit/s cards and a 10 Gbit/s WAN. This lab is made for a fifth of that; with many gateways two cores
-# cannot keep up and would be what is measured, so it also runs with a twentieth.
+# The paper has 1 Gbit/s cards and a 10 Gbit/s WAN; this lab has a fifth of that. With many gateways two cores cannot
+# keep up and would be the bottleneck, so the case also runs with a twentieth.
 MANY = [
     {
         "name": "4+4 ranks, cards 200 Mbit/s, WAN 1 Gbit/s",
@@ -47,7 +47,7 @@ MANY = [
 ]
 ONE = {"name": "1+1 ranks, cards of gateways 50 Mbit/s, of nodes unlimited", "trunks": [1, 2, 4]}
 DELAYS = ["0", "10ms"]
-# None: as many as the round trip requires.
+# None: the number that the round trip requires.
 LINKS = [1, None, 8]
 LOST_AT, LOST_FOR, BIN, AFTER_MS = 3.0, 9.0, 100, 3000
 
@@ -67,7 +67,7 @@ def measure(arguments):
 
 
 def _against(rounds, base):
-    """Figures of each alternative and its ratio to the base, within rounds."""
+    """Figures of each alternative, and its ratio to the base within each round."""
     for each in dict.fromkeys(each for samples in rounds for each in samples):
         pairs = [(samples[each], samples[base]) for samples in rounds if each in samples and base in samples]
         if pairs:
@@ -107,16 +107,16 @@ def cases(arguments):
 
     def fair(build, _):
         share = _fair_once(True, seconds, build) / _fair_once(False, seconds, build)
-        # More than half is not better.
+        # A share above a half is not better.
         return {"share of what is fair": (min(share / 0.5, 1.0), "of alone")}
 
     def lost(build, problems):
-        # `lab kill` leaves silence, which builds without a heartbeat for members do not survive: here the gateway dies
-        # and its host stays up.
+        # `lab kill` makes the host fall silent, which builds without a heartbeat for members do not survive. So here
+        # the gateway dies and its host stays up.
         gone = [LANDBRIDGE, "lab", "enter", "b-gw3", "--", "pkill", "-KILL", "-f", "landbridge gateway"]
         three, four = _lost_once(3, seconds, build, gone), _lost_once(4, seconds, build, gone)
         at, back = int(LOST_AT * 1000 / BIN), _back_ms(three, four)
-        # The time has two modes, depending on whether a tenth of a second suffices; what is carried meanwhile has one.
+        # The time has two modes, depending on whether a tenth of a second suffices; the rate in that time has one.
         after = mean(four["bins_mbit_s"][at:at + AFTER_MS // BIN])
         figures = {
             "rate of three": (three["mbit_s"], "Mbit/s"),
@@ -125,7 +125,7 @@ def cases(arguments):
         if back is None:
             problems.append(f"0.9 of what three gateways carry never came back: {four['bins_mbit_s']}")
         else:
-            # The end of the first tenth of a second that counts: never zero.
+            # The end of the first tenth of a second that counts, so never zero.
             figures["time until 0.9 of three is back"] = (back + BIN, "ms")
         return figures
 
@@ -267,8 +267,7 @@ def _fair(rounds, seconds, problems):
 
 
 def _crowd(rounds, seconds, problems):
-    """One pair streams; 63 others exist, and could. 250 Mbit/s, so that the path is the bottleneck and not the
-    cores."""
+    """One pair streams, and 63 others could. At 250 Mbit/s the path is the bottleneck and not the cores."""
     options = ["--nodes", 2, "--delay", "200ms", "--nic-rate", "0", "--wan-rate", "250mbit"]
     def once(pairs):
         return _alone_in_lab(options, run(pairs, 4 * seconds, "--ahead", 64, "--pairs", 1), limit=300)["mbit_s"]
@@ -293,7 +292,8 @@ def _lost_once(gateways, seconds, build=OURS, kill=(LANDBRIDGE, "lab", "kill", "
 
 
 def _back_ms(three, four):
-    """When 0.9 of three gateways' rate is reached again after one of four is lost; None: never."""
+    """Milliseconds from the loss of one of four gateways until 0.9 of three gateways' rate is reached again; None:
+    never."""
     bins, enough = four["bins_mbit_s"], 0.9 * three["mbit_s"]
     at = int(LOST_AT * 1000 / BIN)
     # An average over half a second from there, so that one full bin after an empty one does not count.
@@ -302,7 +302,7 @@ def _back_ms(three, four):
 
 
 def _lost(rounds, seconds, problems):
-    """One gateway of four is lost while all are busy: when three times one gateway's rate is reached again."""
+    """One gateway of four is lost while all are busy: the time until the rate of three is reached again."""
     for samples in in_turns("gateways", [3, 4], rounds, problems, lambda gateways: _lost_once(gateways, seconds)):
         if len(samples) < 2:
             continue

@@ -46,7 +46,7 @@ def measure(arguments):
             "environment": {**inside, **ALWAYS},
         },
     ]
-    # Messages that bypass us: the library still polls us while it waits for them.
+    # Messages that bypass the provider: the library still polls it while it waits for them.
     for mpi in ("mpich", "intel"):
         for name, environment in (("", {}), (", tcp", TCP)):
             commands.append({"name": f"pingpong, {mpi}'s own memory{name}", "words": ranks(2, 2, *pingpong, mpi=mpi),

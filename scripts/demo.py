@@ -19,7 +19,7 @@ import compare  # noqa: E402
 LANDBRIDGE = Path(*sys.argv[1:2] or [ROOT / "target" / "demo"]).resolve() / "landbridge"
 POISSON = ROOT / "examples" / "poisson" / "poisson"
 MPIEXEC = ROOT / ".venv" / "bin" / "mpiexec"
-# Not /tmp: every node of a lab has a /tmp of its own.
+# Not in /tmp: each node of a lab has its own /tmp.
 OUT = ROOT / "out" / "demo"
 
 SIZE = "M"
@@ -30,7 +30,7 @@ LONGEST_S = 120
 
 
 class Failure(Exception):
-    """What went wrong, in one line for the user."""
+    """An error, as one line for the user."""
 
 
 def run(what, command):
@@ -40,7 +40,7 @@ def run(what, command):
     try:
         code = process.wait(timeout=LONGEST_S)
     except subprocess.TimeoutExpired:
-        process.terminate()  # landbridge takes its lab down; then it goes itself
+        process.terminate()  # landbridge takes its lab down, then ends
         try:
             process.wait(timeout=10)
         except subprocess.TimeoutExpired:

@@ -19,7 +19,7 @@ LICENCES = {
 # Packages whose manifest names no licence: name -> (licence, where it is stated).
 STATED_ELSEWHERE = {}
 
-# name -> why not.
+# name -> reason
 BANNED = {
     "openssl": "rustls is our TLS; a second one doubles what must be kept patched",
     "openssl-sys": "rustls is our TLS; a second one doubles what must be kept patched",
@@ -30,7 +30,7 @@ BANNED = {
     "serde_yaml": "unmaintained; our files are TOML and JSON",
 }
 
-# Two versions that cannot be avoided yet: name -> which packages need the second.
+# Two versions that cannot be avoided yet: name -> the packages that need the second.
 DUPLICATES_ALLOWED = {
     "cpufeatures": "sha2 0.10 and proptest's chacha20 (tests only)",
     "embedded-io": "postcard's two optional interfaces; neither is compiled",
@@ -45,7 +45,7 @@ DUPLICATES_ALLOWED = {
 
 
 def licence_accepted(expression):
-    """Whether an SPDX expression can be satisfied with LICENCES. Understands OR, AND, parentheses and the old `/`."""
+    """Returns true if LICENCES satisfy an SPDX expression. Understands OR, AND, parentheses and the old `/`."""
     tokens = expression.replace("/", " OR ").replace("(", " ( ").replace(")", " ) ").split()
     position = 0
 

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""What `make dist` does: release builds that run on glibc 2.17 and later, checked, as a wheel and a tar.zst for each
-machine.
+"""Builds the releases of `make dist`: checked builds that run on glibc 2.17 and later, as a wheel and a tar.zst for
+each machine.
 
 Runs in .venv-dist (packaging/requirements.txt). Zig links, and knows which symbols each glibc has. ARCH names the
-machines; one whose Rust standard library is not installed is left out with a line that says how to get it, or is an
-error with STRICT=1."""
+machines. If the Rust standard library for a machine is not installed, the script skips the machine and prints a line on
+how to get it; with STRICT=1 this is an error."""
 
 import hashlib
 import io
@@ -24,9 +24,9 @@ import zstandard
 ROOT = Path(__file__).resolve().parent.parent
 DIST, STAGES = ROOT / "target" / "dist", ROOT / "target" / "dist-stage"
 GLIBC = (2, 17)
-# By machine: the platform of the wheel.
+# The platform tag of each machine's wheel.
 MACHINES = {"x86_64": "manylinux2014_x86_64", "aarch64": "manylinux2014_aarch64"}
-# What every Linux with a glibc has.
+# Libraries of every Linux system with a glibc.
 SYSTEM = {
     "libc.so.6",
     "libm.so.6",
@@ -36,7 +36,7 @@ SYSTEM = {
     "ld-linux-x86-64.so.2",
     "ld-linux-aarch64.so.1",
 }
-# What is installed, by the name of what Cargo builds.
+# Cargo's output files, and the paths at which they are installed.
 FILES = {
     "landbridge": "bin/landbridge",
     "liblandbridge_provider.so": "lib/landbridge/liblandbridge-fi.so",
@@ -44,10 +44,10 @@ FILES = {
     "liblandbridge_layer_large.so": "lib/landbridge/liblandbridge-layer-large.so",
     "liblandbridge.so": "lib/liblandbridge.so",
 }
-# Sources that programs are compiled with: folders, and where they are installed.
+# Sources that programs compile: their folders, and the paths at which they are installed.
 SOURCES = {"arrays/c/include": "include", "arrays/c/fortran": "share/landbridge/fortran"}
 
-# The compiled part of the Python package, which is in the wheel alone.
+# The compiled part of the Python package; only the wheel contains it.
 MODULE, MODULE_IN_WHEEL = "liblandbridge_python.so", "landbridge/_core.abi3.so"
 
 
@@ -60,7 +60,7 @@ def output(*words):
 
 
 def has_library(target):
-    """Whether this compiler has Rust's standard library for the target."""
+    """Returns true if this compiler has Rust's standard library for the target."""
     done = subprocess.run(
         ["rustc", "--print", "target-libdir", "--target", target],
         cwd=ROOT,
@@ -72,7 +72,7 @@ def has_library(target):
 
 
 def commit():
-    """The commit, marked if the sources differ from it; what the environment says without git."""
+    """The commit, marked if the sources differ from it. LANDBRIDGE_COMMIT overrides it; empty without git."""
     given = os.environ.get("LANDBRIDGE_COMMIT")
     if given or not (ROOT / ".git").exists():
         return given or ""
@@ -80,7 +80,7 @@ def commit():
 
 
 def build(machine):
-    """Builds command, libraries and Python module; gives the paths in the order of FILES, and the module's."""
+    """Builds command, libraries and Python module. Returns the paths in the order of FILES, and the module's path."""
     target = f"{machine}-unknown-linux-gnu"
     names = ("cli", "provider", "layer", "layer-large", "python", "c")
     packages = [word for name in names for word in ("-p", f"landbridge-{name}")]
@@ -102,8 +102,7 @@ def build(machine):
 
 
 def check_symbols(file):
-    """Refuses a file that needs more than glibc 2.17, or a library that not every system has, or that is not
-    stripped."""
+    """Refuses a file that is not stripped, or that needs more than glibc 2.17 or a library that some systems lack."""
     dynamic = output("objdump", "-T", str(file))
     needed = {tuple(map(int, version.split("."))) for version in re.findall(r"\bGLIBC_([0-9.]+)", dynamic)}
     if not needed:
@@ -120,7 +119,7 @@ def check_symbols(file):
 
 
 def stage(machine, files, share):
-    """Lays the files out as they are installed."""
+    """Copies the files into the layout in which they are installed."""
     folder = STAGES / machine
     shutil.rmtree(folder, ignore_errors=True)
     for source, place in zip(files, FILES.values()):
@@ -150,7 +149,7 @@ def stage(machine, files, share):
 
 
 def archive(folder, name, time):
-    """A tar.zst of the folder, the same bytes for the same files."""
+    """Makes a tar.zst of the folder; equal files give equal bytes."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.GNU_FORMAT) as tar:
         for path in sorted(folder.rglob("*")):

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """`make docs`: the Markdown pages as a site in target/docs, with a reference made from the code.
 
-Pages are gathered in target/docs-source at the same paths as in the repository, so links in them work in both. Two
-pages are made: what every command says to --help, and every error message of the source. mkdocs runs strictly: a
-broken link or anchor, or a page that docs/mkdocs.yml lists and nobody wrote, is an error."""
+The script gathers pages in target/docs-source at the same paths as in the repository, so links work in both. It makes
+two pages: the --help of every command, and every error message of the source. mkdocs runs strictly: a broken link or
+anchor is an error, and so is a page that docs/mkdocs.yml lists but that does not exist."""
 
 import html
 import re
@@ -19,12 +19,12 @@ LANDBRIDGE = ROOT / "target" / "release" / "landbridge"
 MKDOCS = Path(sys.executable).parent / "mkdocs"
 COMMAND = re.compile(r"^  ([a-z][a-z-]*)(?:\s{2,}|$)", re.MULTILINE)
 LIMIT_S = 60
-# Of help, as wide as a page shows it.
+# Width of help texts on a page.
 COLUMNS = 110
-# The theme would load this from elsewhere to search in a site that is opened as files.
+# For search in a site that is opened as files, the theme would load this from another server.
 ELSEWHERE = "https://unpkg.com/iframe-worker/shim"
 
-# Crates whose messages users see, and what they are about.
+# Crates whose messages users see, and their subjects.
 MESSAGES = {
     "setup": "adding and repairing sites",
     "client": "connecting to a gateway",
@@ -39,12 +39,12 @@ MESSAGES = {
 }
 # A link to a path, without an anchor and without a picture.
 LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(([^)#:\s]+)\)")
-# A derive's attribute with its text, which may go on in further lines and be in several pieces.
+# An `#[error(…)]` attribute with its text, which may span lines and consist of several literals.
 ERROR = re.compile(r'#\[error\(\s*((?:"(?:[^"\\]|\\.)*"\s*)+)', re.DOTALL)
 
 
 class Failure(Exception):
-    """What went wrong, as one line."""
+    """An error, as one line."""
 
 
 def tracked(*patterns):
@@ -68,7 +68,7 @@ def gather():
 
 
 def stays(page, link):
-    """A link, or only its text where it leads to a file of the repository that is no page."""
+    """A link, or only its text if it leads to a file of the repository that is no page."""
     there = page.parent / link[2]
     of_repository = ROOT / page.parent.relative_to(SOURCE) / link[2]
     return link[1] if of_repository.exists() and (of_repository.is_dir() or not there.exists()) else link[0]
@@ -89,7 +89,7 @@ def help_of(words):
 
 
 def wrapped(line):
-    """A long line of help as a terminal of this width shows it."""
+    """A long line of help, wrapped as in a terminal of this width."""
     indent = line[: len(line) - len(line.lstrip())]
     return (
         textwrap.fill(line, COLUMNS, subsequent_indent=indent, break_on_hyphens=False) if len(line) > COLUMNS else line
@@ -97,7 +97,7 @@ def wrapped(line):
 
 
 def commands(words=()):
-    """(words, help) of a command and of all below it."""
+    """(words, help) of a command and of all its subcommands."""
     text = help_of(words)
     yield words, text
     _, _, below = text.partition("\nCommands:\n")
@@ -125,7 +125,7 @@ def commands_page():
 
 
 def cell(text):
-    """A text as it is, in a cell of a table."""
+    """A text in a table's cell, with all markup escaped."""
     return re.sub(r"[|`{*_\[\\]", lambda sign: f"&#{ord(sign[0])};", html.escape(text))
 
 
@@ -141,7 +141,7 @@ def messages_page():
             for error in ERROR.findall((ROOT / path).read_text()):
                 text = "".join(re.findall(r'"((?:[^"\\]|\\.)*)"', error, re.DOTALL))
                 text = re.sub(r"\\\n\s*", "", text).replace('\\"', '"').replace("\\n", " ")
-                # Only words: `{0}` is what another error says.
+                # Skip texts without words: `{0}` is the text of another error.
                 if re.search(r"[a-z]{3}", re.sub(r"\{[^}]*\}", "", text)):
                     found.append((text, path))
         if not found:
@@ -155,7 +155,7 @@ def messages_page():
 
 
 def configuration():
-    """mkdocs' configuration: docs/mkdocs.yml, with pages that its navigation does not list at the end of the last
+    """mkdocs' configuration: docs/mkdocs.yml, with the pages that its navigation omits at the end of the last
     section."""
     text = (ROOT / "docs" / "mkdocs.yml").read_text().replace("../target/", "")
     pages = sorted(path.relative_to(SOURCE).as_posix() for path in SOURCE.rglob("*.md"))
@@ -166,7 +166,7 @@ def configuration():
 
 
 def make_self_contained():
-    """Whatever a page loads is in the site."""
+    """Makes the site load nothing from other servers."""
     site = ROOT / "target" / "docs"
     for page in site.rglob("*.html"):
         text = page.read_text()
@@ -182,7 +182,7 @@ def build():
         raise Failure(f"{LANDBRIDGE} is not there: run make")
     gather()
     made = commands_page(), messages_page()
-    # Not with --quiet: strictness counts warnings, and quiet ones are none.
+    # Without --quiet, which would hide warnings from --strict.
     done = subprocess.run(
         [MKDOCS, "build", "--strict", "--clean", "-f", configuration()],
         cwd=ROOT,

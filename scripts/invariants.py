@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The invariants of ARCHITECTURE.md that can be checked from the source. Prints one line per breach; exit code 1 if
+"""Checks the invariants of ARCHITECTURE.md that the source shows. Prints one line per breach; exit code 1 if there is
 any."""
 
 import json
@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def code_map():
-    """Crates and their rooms, from the top of ARCHITECTURE.md's tables down: each may use only those below it."""
+    """Crates and their rooms, in the order of ARCHITECTURE.md's tables: each crate may use only those below it."""
     section = (ROOT / "ARCHITECTURE.md").read_text().split("\n## Code map\n")[1].split("\n## ")[0]
     room, found = None, {}
     for line in section.splitlines():
@@ -37,13 +37,13 @@ def folder_of(crate):
 
 
 def crate_of(path):
-    """The crate that a file of the checkout is in, or None."""
+    """The crate that contains a file of the checkout, or None."""
     name = path.relative_to(ROOT).as_posix()
     return next((crate for crate in ORDER if name.startswith(f"{folder_of(crate)}/")), None)
 
 
-# These must not depend on the gateway although they are above it: a gateway reaches them through hooks, they reach it
-# through client.
+# These must not depend on the gateway although they are above it: a gateway reaches them through hooks, they reach a
+# gateway through client.
 WITHOUT_GATEWAY = ["launch", "setup"]
 
 # Crates that are computation only: no socket, no thread, no clock.
@@ -56,7 +56,7 @@ IMPURE = re.compile(
     r"|\b(Instant|SystemTime)\b|\btokio\b|\brustix::(net|event|thread|time)\b|\bthread::(sleep|spawn)\b"
 )
 
-# What must never be loaded into a rank, or into another process of a user's.
+# Packages that must never be loaded into a rank or another process of a user.
 IN_RANK = crates_in("rank", "arrays")
 NOT_IN_RANK = {
     "tokio",
@@ -69,19 +69,19 @@ NOT_IN_RANK = {
     "ctrlc",
 }
 
-# Where `unsafe` is allowed: whole crates, and single files that contain only system calls.
+# Places that may use `unsafe`: whole crates, and single files that contain only system calls.
 UNSAFE_CRATES = {*crates_in("rank", "arrays"), "pmix"} - {"endpoint"}
 UNSAFE_FILES = {"testing/lab/src/sys.rs", "stage/src/mover/lent.rs", "stage/src/sys.rs", "user/launch/src/agent/spawn.rs"}
 
-# Code that handles paths below folders that others can write: there a path means something else from one system call to
-# the next, so everything goes through the crate `folder`, or relative to a descriptor.
+# Code that handles paths below folders that others can write to. There, others can change a path's target between two
+# system calls, so all accesses go through the crate `folder`, or relative to a descriptor.
 BENEATH = ("stage/src/", "user/setup/src/here/", "user/cli/src/slurm_install.rs", "user/cli/src/slurm_service.rs", "user/cli/src/stage_control.rs", "site/node-service/src/record.rs", "core/folder/src/")
 BY_PATH = re.compile(
     r"\bstd::fs::(?!File::from\b|(File|Permissions|Metadata|FileType)\b(?!::))\w+|\b(File|OpenOptions)::(open|create|new)\b"
     r"|\brustix::fs::(open|stat|lstat|mkdir|rename|unlink|rmdir|link|symlink|readlink|chmod|access|statfs|statvfs)\("
     r"|\bCWD\b|\bthrough\(|\bDirBuilder\b|\bstd::os::unix::fs::(symlink|chown|lchown)\b|\.(canonicalize|exists|is_dir|is_file)\(\)"
 )
-# Lines of it that use a path all the same: what they contain, and why that is no way for others.
+# Exceptions, lines that use a path: their text, and the reason why others cannot exploit them.
 BY_PATH_ALLOWED = {
     ("core/folder/src/walk.rs", "CWD"): "the beginning of a path: the root, or the working directory",
     ("core/folder/src/removal.rs", "through("): "the descriptor itself, by its entry in /proc",
@@ -116,8 +116,8 @@ BY_PATH_ALLOWED = {
     ("user/cli/src/slurm_install.rs", "std::fs::read_to_string"): "shown to the administrator, and compared; not written to",
 }
 
-# The command line's output goes through user/cli/src/output.rs, which lets nothing act on a terminal. These files pass
-# on what ranks, forwarded connections and the other end of a conversation write.
+# The command line's output goes through user/cli/src/output.rs, which escapes characters that act on a terminal. These
+# files pass on the output of ranks, forwarded connections and the other end of a conversation.
 OUTPUT_FILE = "user/cli/src/output.rs"
 RAW_OUTPUT_FILES = {
     "user/cli/src/carried.rs", "user/cli/src/forward.rs", "user/cli/src/jobs.rs", "user/cli/src/sites_add.rs", "user/cli/src/stage.rs", "user/cli/src/terminal.rs",
@@ -125,18 +125,19 @@ RAW_OUTPUT_FILES = {
 LOG_FILE = "user/cli/src/log.rs"
 STREAM = r"\bio::std(out|err)\(\)(?!\.is_terminal\(\)|\)\.map_or)|\be?print(ln)?!"
 
-# Programs whose output is read: by launch::capture, which bounds it. One compresses a file of our own.
+# Crates that read the output of programs: they use launch::capture, which limits it. The exception compresses a file of
+# our own.
 CAPTURING = {"setup", "launch", "cli"}
 UNBOUNDED = r"\.(output|wait_with_output)\(\)"
 UNBOUNDED_FILES = {"user/setup/src/release.rs"}
-# An argument is made, and dropped, even where it is not wanted: what a drop does then happens without a holder.
+# These calls evaluate their argument even if they discard it; then its drop runs although no caller holds the value.
 EAGER = r"\.(?:then_some|unwrap_or|or|map_or|ok_or)\(\s*(?:Some\(|Ok\()?\s*(\w+)\s*(?:\(|\{|::)"
 DROPS = r"\bimpl(?:<[^>]*>)?\s+Drop\s+for\s+(\w+)"
 MOST_LINES = 700
 
 
 def without_comments_and_strings(text):
-    """The code alone, with its line structure, so that words in prose and messages do not count."""
+    """The code without prose and messages, with its line structure, so that words in them do not count."""
     pattern = re.compile(
         r'//[^\n]*|/\*.*?\*/|b?r(#*)".*?"\1|b?"(?:\\.|[^"\\])*"|\'(?:\\.|[^\'\\])\'', re.DOTALL
     )
@@ -169,7 +170,7 @@ def tracked(*patterns):
 
 
 def tree_names(crate):
-    """Names of all packages that a crate links, itself included (build and test dependencies left out)."""
+    """Names of all packages that a crate links, itself included, without build and test dependencies."""
     listing = subprocess.run(
         ["cargo", "tree", "--locked", "-p", f"landbridge-{crate}", "-e", "normal", "--prefix", "none", "-f", "{p}"],
         cwd=ROOT, stdout=subprocess.PIPE, check=True, text=True,
@@ -203,7 +204,7 @@ def dependency_direction():
 
 
 def by_path(name, code):
-    """Calls by a path where others can change what the path means."""
+    """Calls with a path that others can redirect."""
     allowed = [text for place, text in BY_PATH_ALLOWED if place == name]
     for number, line in enumerate(code.splitlines(), 1):
         found = BY_PATH.search(line)
@@ -212,12 +213,12 @@ def by_path(name, code):
 
 
 def eager_drops():
-    """Arguments with a drop of their own, made before it is known whether they are wanted."""
+    """Eagerly evaluated arguments whose type has a drop."""
     codes = {path: production(path) for path in tracked("*.rs")}
     crate = {path: crate_of(path) for path in codes}
     drop = {(crate[path], name) for path, code in codes.items() for name in re.findall(DROPS, code)}
     for path, code in codes.items():
-        # A type of the same name in this file, without a drop, is another.
+        # Another type of the same name in this file, without a drop, does not count.
         others = set(re.findall(r"\bstruct (\w+)", code)) - set(re.findall(DROPS, code))
         for found in re.finditer(EAGER, code):
             if (crate[path], found[1]) in drop and found[1] not in others:

@@ -1,9 +1,8 @@
 #!/usr/bin/env python3
-"""The licences of everything that is linked into the command and the provider, as one text: THIRD-PARTY.txt of a
-package.
+"""Writes THIRD-PARTY.txt of a package: the licences of all code that is linked into the command and the provider.
 
-licences.py TARGET FILE [NAME=PATH…]: TARGET is Rust's name of the machine; NAME=PATH adds the licence text of what a
-compiler links."""
+licences.py TARGET FILE [NAME=PATH…]: TARGET is Rust's name of the machine; NAME=PATH adds the licence text of a library
+that a compiler links."""
 
 import json
 import subprocess
@@ -21,7 +20,7 @@ the licence texts, each once, with the names of the programs that it belongs to.
 
 
 def linked(target):
-    """Packages that cargo links for this machine, as `name version`; those that only run at build time are left out."""
+    """Packages that cargo links for this machine, as `name version`, without those that only run at build time."""
     words = ["cargo", "tree", "--locked", "--target", target, "-e", "normal", "--prefix", "none", "-f", "{p}"]
     for package in PACKAGES:
         words += ["-p", package]
@@ -34,7 +33,7 @@ def linked(target):
 
 
 def texts(package):
-    """The licence texts that a package's sources hold."""
+    """The licence texts in a package's sources."""
     folder = Path(package["manifest_path"]).parent
     own = folder / package["license_file"] if package.get("license_file") else None
     files = {path for path in folder.iterdir() if path.is_file() and path.name.upper().startswith(NAMES)}
@@ -44,7 +43,7 @@ def texts(package):
 
 
 def compose(packages, extra, ours):
-    """The whole text. A package without a text of its own must allow one of ours."""
+    """The whole text. A package without a licence text must allow one of our licences."""
     lines, by_text = [HEAD], defaultdict(list)
     for package in sorted(packages, key=lambda package: package["name"]):
         label = f"{package['name']} {package['version']}"

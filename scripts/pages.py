@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""What a machine can check about the Markdown pages: links and anchors lead somewhere, lines end at 120 characters,
-and the messages that docs/troubleshooting.md explains are still in the source. Prints one line for each fault; exit
-code 1 if any. Needs no network."""
+"""Checks the Markdown pages: links and anchors resolve, lines end at 120 characters, and the messages that
+docs/troubleshooting.md explains still exist in the source. Prints one line for each fault; exit code 1 if there is any.
+Needs no network."""
 
 import re
 import subprocess
@@ -11,7 +11,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 LONGEST = 120
 TROUBLE = "docs/troubleshooting.md"
-# Of this section, messages come from MPI libraries.
+# The messages in this section come from MPI libraries.
 OTHERS = "## MPI's own messages"
 
 FENCE = re.compile(r"^\s*(```|~~~)")
@@ -32,7 +32,7 @@ def markdown_files():
 
 
 def prose(text):
-    """(number, line) outside fenced blocks; the fenced ones are not Markdown."""
+    """(number, line) outside fenced blocks, which are not Markdown."""
     fenced = False
     for number, line in enumerate(text.splitlines(), 1):
         if FENCE.match(line):
@@ -60,7 +60,7 @@ def anchors(text):
 
 def link_faults(path, text, texts):
     lines = dict(prose(text))
-    # A link's text may go on in the next line. Indented code is no Markdown either, unless it is a list in a list.
+    # A link's text may continue in the next line. Indented code is not Markdown either, unless it is a nested list.
     kept = [lines.get(number, "") for number in range(1, len(text.splitlines()) + 1)]
     kept = ["" if line.startswith("    ") and not line.lstrip().startswith("-") else line for line in kept]
     kept = CODE.sub(lambda code: "`" + "\n" * code[0].count("\n") + "`", "\n".join(kept))
@@ -79,14 +79,14 @@ def link_faults(path, text, texts):
 
 
 def length_faults(path, text):
-    """Tables and code cannot be wrapped, nor can a link that is longer than a line."""
+    """Lines that are too long. Tables, code and links longer than a line cannot be wrapped."""
     for number, line in prose(text):
         if len(line) > LONGEST and not line.startswith(("|", "    ")) and " " in line.strip()[:LONGEST]:
             yield f"{path}:{number}: {len(line)} characters, at most {LONGEST}"
 
 
 def source():
-    """All of the Rust source, string continuations joined, so that a message is one text."""
+    """All Rust source, with string continuations joined so that each message is one text."""
     listed = subprocess.run(["git", "ls-files", "-z", "*.rs"], cwd=ROOT, check=True, capture_output=True, text=True)
     text = "\n".join((ROOT / path).read_text() for path in listed.stdout.split("\0") if path and (ROOT / path).exists())
     return re.sub(r"\\\n\s*", "", text).replace('\\"', '"')

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""What `make release` does besides `make dist`: checks that this is a release, and makes the source archive and the
+"""The steps of `make release` besides `make dist`: checks that this is a release, and makes the source archive and the
 filled-in recipes.
 
-release.py check: the version, the changelog, the addresses, the tag and the commit fit together.
-release.py finish: landbridge-VERSION.tar.gz and recipes/ in target/dist, SHA256SUMS of everything.
+release.py check: the version, the changelog, the addresses, the tag and the commit are consistent.
+release.py finish: landbridge-VERSION.tar.gz and recipes/ in target/dist, SHA256SUMS of all files.
 """
 
 import gzip
@@ -35,7 +35,7 @@ def facts():
 
 
 def problems(version, addresses):
-    """One line for each reason why this is no release yet, each with what to do."""
+    """One line for each reason why this is no release yet, with the remedy."""
     for name, value in addresses.items():
         if ".example" in value:
             yield f"{name} = {value} in [workspace.metadata.release] of Cargo.toml is a placeholder: put the real address there and in SECURITY.md"
@@ -50,7 +50,7 @@ def problems(version, addresses):
 
 
 def source(version):
-    """The committed sources; git puts the commit into packaging/commit."""
+    """Archives the committed sources; git puts the commit into packaging/commit."""
     name = f"landbridge-{version}"
     tar = git("archive", "--format=tar", f"--prefix={name}/", "HEAD", binary=True)
     file = DIST / f"{name}.tar.gz"
@@ -59,7 +59,7 @@ def source(version):
 
 
 def finish(version, addresses):
-    """The source archive, the recipes for exactly these bytes, and checksums of everything."""
+    """Makes the source archive, the recipes for exactly these bytes, and checksums of all files."""
     sums = hashlib.sha256(source(version).read_bytes()).hexdigest()
     for name in RECIPES:
         text = (ROOT / name).read_text().replace("@HOMEPAGE@", addresses["homepage"]).replace("@SHA256@", sums)

@@ -1,8 +1,8 @@
-"""apart.py ARGUMENTS… becomes `python ARGUMENTS…` with a network, /tmp, /run and /dev/shm that nobody else has.
+"""apart.py ARGUMENTS… becomes `python ARGUMENTS…` with a private network, /tmp, /run and /dev/shm.
 
-Each worker of the whole-system tests is started like this. Two tests side by side never meet at a port, and what a test
-leaves behind is seen as its own. It works as root, and as an ordinary user where unprivileged user namespaces are
-allowed; elsewhere it fails and says what was refused.
+Each worker of the whole-system tests starts this way. Two tests side by side never use the same port, and a test's
+leftovers are seen as its own. It works as root, and as an ordinary user if unprivileged user namespaces are allowed;
+otherwise it fails and names the refused operation.
 """
 
 import ctypes
@@ -50,7 +50,7 @@ def unshare():
 
 
 def cover(target, kept):
-    """Mounts an empty tmpfs on `target` in which only what is kept below it remains visible."""
+    """Mounts an empty tmpfs on `target`, in which only those of its entries remain that contain a path of `kept`."""
     inside = [path for path in kept if path != target and path.is_relative_to(target) and path.exists()]
     below = sorted({target / path.relative_to(target).parts[0] for path in inside})
     opened = [(path, os.open(path, os.O_PATH)) for path in below]

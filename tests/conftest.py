@@ -1,4 +1,4 @@
-"""Fixtures of the whole-system tests. They run against what `make` built; nothing here builds."""
+"""Fixtures of the whole-system tests. They run the build of `make`; nothing here builds."""
 
 import hashlib
 import os
@@ -18,7 +18,7 @@ from harness import LANDBRIDGE, PROVIDER, ROOT, Workshop
 
 WORKSHOPS = ROOT / "target" / "tests"
 APART = [sys.executable, str(ROOT / "tests" / "apart.py")]
-# Labs mostly wait: for a deliberately slow network, for a process to end.
+# Labs mostly wait for a deliberately slow network, or for a process to end.
 WORKERS_PER_CORE = 2
 
 
@@ -45,7 +45,7 @@ class Mpi:
         return [self.mpiexec, *options]
 
     def built(self, program):
-        """A C program as it was compiled for this library. Intel MPI runs what was compiled for MPICH."""
+        """The path of a C program compiled for this library. Intel MPI runs programs compiled for MPICH."""
         path = Path(program)
         return path.with_name(path.name + "-openmpi") if self.name == "openmpi" else path
 
@@ -68,8 +68,8 @@ MPIS = [mpich, intel, openmpi]
 
 
 def pytest_configure(config):
-    # A shell without job control makes its background commands ignore SIGINT and SIGQUIT, and nohup SIGHUP; everything
-    # started here would inherit that.
+    # A shell without job control makes its background commands ignore SIGINT and SIGQUIT, and nohup makes them ignore
+    # SIGHUP; all programs started here would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGQUIT, signal.SIG_DFL)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
@@ -84,7 +84,7 @@ def pytest_configure(config):
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers():
-    """`-n auto`. Where workers cannot be isolated from each other, tests run one after the other."""
+    """Number of workers for `-n auto`. If workers cannot be isolated from each other, tests run one after the other."""
     if subprocess.run([*APART, "-c", ""], check=False).returncode != 0:
         return 0
     return WORKERS_PER_CORE * len(os.sched_getaffinity(0))
@@ -97,7 +97,7 @@ def pytest_xdist_setupnodes(specs):
 
 
 def leaves_its_mpi_out(item):
-    """Whether a test that needs one MPI library, whichever it is, has another one than this: its name decides."""
+    """For a test that needs any one MPI library: returns true if this is not the library that its name selects."""
     mpi = item.callspec.params["mpi"]
     same_test = item.nodeid.replace(mpi.__name__, "", 1)
     chosen = hashlib.sha256(same_test.encode()).digest()[0] % len(MPIS)
@@ -105,9 +105,9 @@ def leaves_its_mpi_out(item):
 
 
 def pytest_collection_modifyitems(config, items):
-    """Slow tests first, so that all workers end at about the same time; tests that run alone last.
+    """Runs slow tests first, so that all workers end at about the same time, and tests that run alone last.
 
-    The others are mixed: tests of one file often need the same resources, and would all want a core at once.
+    The others are mixed: tests of one file often need the same resources, and would all need a core at once.
     """
 
     def place(item):
@@ -131,7 +131,7 @@ def pytest_report_header():
 
 @pytest.fixture(scope="session", autouse=True)
 def built():
-    """The tests are about what was built: without it they fail, they do not skip."""
+    """The tests need a build: without it they fail, they do not skip."""
     for path in (LANDBRIDGE, PROVIDER):
         assert path.exists(), f"{path} is not there: run make"
 
@@ -186,7 +186,7 @@ def imb():
 
 @pytest.fixture(scope="session")
 def lab_isolates(tmp_path_factory):
-    """Whether labs here are network namespaces (otherwise they fall back to loopback and report that)."""
+    """True if labs here are network namespaces (otherwise they fall back to loopback and report that)."""
     workshop = Workshop(tmp_path_factory.mktemp("isolates"))
     inside = workshop.lab(["readlink", "/proc/self/ns/net"], sites=1, nodes=1).finish().check()
     workshop.close()

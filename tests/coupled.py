@@ -25,10 +25,10 @@ class Coupled:
         }
 
     def start(self, mpi, site, ranks, *words, limit=120):
-        """A program under its MPI library's own launcher."""
+        """Starts a program with its MPI library's own launcher."""
         words = [*mpi.launcher, "-n", ranks, mpi.python, *words]
         return self.workshop.start(words, environment=self.environment(mpi, site), limit=limit)
 
     def python(self, mpi, site, text, limit=60):
-        """One process without MPI."""
+        """Starts one process without MPI."""
         return self.workshop.start([mpi.python, "-c", text], environment=self.environment(mpi, site), limit=limit)

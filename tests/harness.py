@@ -26,19 +26,19 @@ POISSON = ROOT / "examples" / "poisson" / "poisson"
 KERNELS = ROOT / "examples" / "kernels"
 
 MARKER = "LANDBRIDGE_TEST_MARKER"
-# What a lab could leave outside its namespaces.
+# Places outside its namespaces where a lab could leave files.
 LITTERED = [Path("/tmp"), Path("/run"), Path("/dev/shm"), Path("/run/netns")]
-# Number of tests that share a core. A test's limits assume a core for itself; with others it takes that much longer.
+# Number of tests that share a core. A test's limits assume a core of its own; with others it takes that much longer.
 SHARE = max(1.0, int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", 1)) / len(os.sched_getaffinity(0)))
-# How often data that should cross a trunk once may do so. Where all cores are busy a connection may be lost, and what
-# it carried is sent again.
+# Limit of the data that crosses a trunk, relative to crossing once. If all cores are busy a connection may be lost, and
+# its data is sent again.
 ONCE = 1.03 if SHARE == 1 else 1.4
-# From the end of a command to the last process gone.
+# Seconds from the end of a command until its last process must have ended.
 GRACE_S = 5.0 * SHARE
 
 
 def litter():
-    """Names that a lab, a gateway or a rank may have left outside, as a set of texts."""
+    """Names of leftovers of a lab, a gateway or a rank outside its namespaces, as a set of texts."""
     # Not from /sys, which shows the devices of the namespace in which it was mounted.
     found = {f"network device {name}" for _, name in socket.if_nameindex()}
     for folder in LITTERED:
@@ -58,7 +58,7 @@ class Process:
     words: list
 
     def peak_bytes(self):
-        """Most memory it ever had resident, or None if it is gone."""
+        """Its peak resident memory, or None if it has ended."""
         try:
             status = Path(f"/proc/{self.pid}/status").read_text()
         except OSError:
@@ -67,7 +67,7 @@ class Process:
         return int(lines[0].split()[1]) * 1024 if lines else None
 
     def kill(self, number=signal.SIGKILL):
-        """Send a signal. Returns False if the process has ended by itself since it was found."""
+        """Sends a signal. Returns False if the process has ended since it was found."""
         try:
             os.kill(self.pid, number)
         except ProcessLookupError:
@@ -75,14 +75,14 @@ class Process:
         return True
 
     def has(self, variable):
-        """Whether its environment has this, as NAME=VALUE."""
+        """Returns true if its environment has this variable, as NAME=VALUE."""
         try:
             return variable.encode() in Path(f"/proc/{self.pid}/environ").read_bytes().split(b"\0")
         except OSError:
             return False
 
     def is_landbridge(self, subcommand):
-        """Whether it runs `landbridge … subcommand …`."""
+        """Returns true if it runs `landbridge … subcommand …`."""
         names = [os.path.basename(word) for word in self.words]
         return "landbridge" in names[:2] and subcommand in self.words[1:4]
 
@@ -103,7 +103,8 @@ def processes(marker):
 
 
 def wait_until(condition, seconds, what):
-    """The first true value of `condition()`. Fails the test after `seconds`, longer when tests share cores (SHARE)."""
+    """Returns the first true value of `condition()`. Fails the test after `seconds`, longer if tests share cores
+    (SHARE)."""
     seconds *= SHARE
     end = time.monotonic() + seconds
     while True:
@@ -132,12 +133,13 @@ class Finished:
         )
 
     def check(self):
-        """Returns itself, if it succeeded."""
+        """Returns itself if the command succeeded, else fails the test."""
         assert self.code == 0, str(self)
         return self
 
     def fails_naming(self, *names, within=None):
-        """Returns itself, if it failed by an error (not by a signal or a panic) whose text contains all these names."""
+        """Returns itself if the command failed with an error (not by a signal or a panic) whose text contains all these
+        names."""
         assert self.code not in (0, 101) and self.code > 0, str(self)
         for name in names:
             assert name in self.err, f"stderr does not name `{name}`\n{self}"
@@ -171,8 +173,8 @@ class Running:
         return self.err_path.read_text(errors="replace")
 
     def wait_for(self, condition, seconds, what):
-        """Waits until it has come that far. Fails the test, and shows what it printed, if it ends before, or stays
-        longer than `seconds` on its way, more when tests share cores."""
+        """Waits until the condition holds. Fails the test, with the command's output, if the command ends before that
+        or after `seconds`, longer if tests share cores."""
         end = time.monotonic() + seconds * SHARE
         while not condition():
             if self.child.poll() is not None and not condition():
@@ -187,8 +189,8 @@ class Running:
         return Finished(self.words, self.child.returncode, self.out(), self.err(), seconds, self.marker)
 
     def finish(self, within=None):
-        """Waits for its end, then until nothing with its marker is left. A command that exceeds its limit fails the
-        test."""
+        """Waits for the end of the command, then of all processes with its marker. Fails the test if the command
+        exceeds its limit or leaves processes."""
         limit = (
             within * SHARE if within is not None else max(0.1, self.limit * SHARE - (time.monotonic() - self.started))
         )
@@ -210,7 +212,7 @@ class Running:
         return finished
 
     def end(self):
-        """Ends what is still running, gently first. For tests that have already failed, and for teardown."""
+        """Ends all running processes, with SIGTERM first. For tests that have already failed, and for teardown."""
         for number in (signal.SIGTERM, signal.SIGKILL):
             if self.child.poll() is None:
                 self.child.send_signal(number)
@@ -223,7 +225,7 @@ class Running:
 
 
 class Workshop:
-    """Starts commands for one test, in a folder of its own below target/ (labs give every node a private /tmp)."""
+    """Starts commands for one test, in its own folder below target/ (labs give every node a private /tmp)."""
 
     def __init__(self, folder):
         self.folder = folder
@@ -286,8 +288,8 @@ FINGERPRINT = re.compile(r"sha256:[0-9a-f]{64}")
 
 
 class LoopbackSites:
-    """Sites (`a` and `b`, unless given otherwise) on this machine, with gateways on 127.0.0.1 that are started one
-    by one: for cases that a lab, whose gateways are always correct, cannot show."""
+    """Sites (`a` and `b` by default) on this machine, with gateways on 127.0.0.1 that are started one by one: for cases
+    that a lab, whose gateways are always correct, cannot show."""
 
     def __init__(
         self,
@@ -303,8 +305,8 @@ class LoopbackSites:
         pages=False,
     ):
         """`names`: the sites, in the order of the sites file. `hidden`: those that can only dial out. `gateways`:
-        number per site, or by site. `proxies`: by site, a proxy between its first gateway and the peers that dial
-        it. `pages`: whether each gateway has a page."""
+        number per site, or by site. `proxies`: by site, a proxy between its first gateway and the peers that dial it.
+        `pages`: true if each gateway has a page."""
         self.workshop = workshop
         self.memory, self.proxies, self.links, self.patience = memory, proxies or {}, links, patience
         self.names, self.hidden = names, hidden
@@ -362,8 +364,8 @@ class LoopbackSites:
         return running
 
     def start_gateways(self):
-        """Starts all of them, by site and number; returns once all their trunks are up, so that the first of each
-        site leads jobs."""
+        """Starts all gateways, by site and number. Returns once all their trunks are up, so that the first gateway of
+        each site leads jobs."""
         started = {(site, number): self.start_gateway(site, number=number) for site, number in self.gateways}
         for (site, number), gateway in started.items():
             trunks = sum(other != site for other, _ in self.gateways)
@@ -380,7 +382,7 @@ class LoopbackSites:
 
 
 class CuttingProxy:
-    """A TCP proxy whose connections can be reset, or made to stop carrying anything. Stands for a failing WAN."""
+    """A TCP proxy whose connections can be reset or stalled. Stands for a failing WAN."""
 
     def __init__(self):
         self.server = socket.create_server(("127.0.0.1", 0))
@@ -391,7 +393,7 @@ class CuttingProxy:
         self.flows.set()
 
     def serve(self, port):
-        """Accepts forever, for a server on this port."""
+        """Accepts connections forever, for a server on this port."""
         threading.Thread(target=self._accept, args=(port,), daemon=True).start()
 
     def __enter__(self):
@@ -426,7 +428,7 @@ class CuttingProxy:
         self._carry(near, far)
         back.join()
         for end in (near, far):
-            # At once, with whatever is in flight.
+            # Reset the connection, and discard data in flight.
             end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             end.close()
 
@@ -444,7 +446,7 @@ class CuttingProxy:
                 pass
 
     def cut(self, chosen=lambda: True):
-        """Resets the existing connections; `chosen` selects which."""
+        """Resets the existing connections for which `chosen()` is true."""
         with self.lock:
             cut = [pair for pair in self.pairs if chosen()]
             self.pairs = [pair for pair in self.pairs if pair not in cut]
@@ -452,16 +454,16 @@ class CuttingProxy:
             try:
                 near.shutdown(socket.SHUT_RDWR)
             except OSError:
-                continue  # it has ended by itself
+                continue  # it has already ended
             self.cuts += 1
 
     def hold(self, on):
-        """While this lasts nothing gets through, and nobody is told."""
+        """While `on`, stalls all connections without closing them, so that neither end gets an error."""
         self.flows.clear() if on else self.flows.set()
 
     @contextlib.contextmanager
     def cutting_every(self, seconds):
-        """While this lasts, resets all connections at this interval."""
+        """Inside the `with` block, resets all connections at this interval."""
         over = threading.Event()
 
         def work():
@@ -477,13 +479,13 @@ class CuttingProxy:
             worker.join()
 
 
-# Not from the range that Linux uses for outgoing connections (from 32768 on): one may take a port before it is used.
+# Outside the range that Linux uses for outgoing connections (from 32768 on), which might take a port before its use.
 PORTS = range(10_000, 32_000)
 next_port = itertools.count(random.randrange(len(PORTS)))
 
 
 def free_port():
-    """A port on which nothing listened a moment ago, a different one at each call."""
+    """A port on which nothing listened a moment ago; each call returns a different one."""
     for _ in PORTS:
         port = PORTS[next(next_port) % len(PORTS)]
         with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):

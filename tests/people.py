@@ -18,7 +18,7 @@ class Person:
     home: Path
 
     def words(self, *command):
-        """A command of this user's, run by root."""
+        """The words of a command that root runs as this user."""
         become = ["setpriv", f"--reuid={self.uid}", f"--regid={self.gid}", "--init-groups", "--"]
         return [*become, "env", f"HOME={self.home}", f"USER={self.name}", *map(str, command)]
 
@@ -39,7 +39,7 @@ def add(name, folder):
 
 @pytest.fixture
 def people(workshop):
-    """Two users, anna and bob by their variables' names."""
+    """Two users; tests name them anna and bob."""
     if os.geteuid() != 0 or not shutil.which("useradd"):
         pytest.skip("accounts need root and useradd")
     names = [f"lb{short}{os.getpid()}" for short in ("anna", "bob")]

@@ -1,4 +1,4 @@
-"""Labs whose sites have real services: see inside.py, which runs in them."""
+"""Labs whose sites have real services: see inside.py, which runs in the lab."""
 
 import json
 import sys
@@ -10,14 +10,15 @@ KNOWN = '"-o", "UserKnownHostsFile={folder}/known_hosts.SITE"'
 
 
 def ssh_site(site, *, known=True, lines="", **more):
-    """A site whose nodes each run an sshd. `known`: whether their host keys are known."""
+    """A site whose nodes each run an sshd. `known`: true if their host keys are known."""
     options = KNOWN.replace("SITE", site) if known else '"-o", "UserKnownHostsFile={folder}/nobody"'
     starter = f'kind = "ssh"\nidentity = "{{folder}}/user_key"\noptions = [{options}]\n{lines}'
     return {"starter": starter, "services": ["sshd"], **more}
 
 
 def start(workshop, sites, command, *, environment=None, nodes=2, limit=90, host="a-n1", options=(), person=None):
-    """A command inside a lab whose sites have real services. `person`: whose gateways those with a node service are."""
+    """Starts a command inside a lab whose sites have real services. `person`: the owner of the gateways of sites with a
+    node service."""
     folder = workshop.folder / "inside"
     folder.mkdir()
     plan = workshop.folder / "plan.json"
@@ -27,7 +28,7 @@ def start(workshop, sites, command, *, environment=None, nodes=2, limit=90, host
         **({"user": person.name, "home": str(person.home)} if person else {}),
     }))
     inside = [sys.executable, ROOT / "tests" / "inside.py", plan]
-    # An empty command: inside.py starts the gateways, once the services they need are up.
+    # An empty gateway command: inside.py starts the gateways, once the services they need are up.
     return workshop.lab(
         inside, nodes=nodes, options=["--gateway-command", "", *options], environment=environment, limit=limit
     )
@@ -49,7 +50,7 @@ def run_words(workshop, mpi, program, *options):
 
 
 def endless(workshop, mpi, sites, wrap=lambda command: command, **options):
-    """An endless job; returns once all its ranks work together."""
+    """Starts an endless job; returns once all its ranks work together."""
     working = workshop.folder / "working"
     command = wrap(run_words(workshop, mpi, [mpi.python, PROGRAMS / "endless.py", working]))
     running = start(workshop, sites, command, environment=mpi.environment, **options)

@@ -1,8 +1,8 @@
 """All ranks send BYTES to each other rank, again and again for SECONDS: alltoall.py BYTES SECONDS [in-step]
 
 By MPI_Alltoall, or in-step: in lockstep, by exchanges in pairs, as MPICH does for such lengths, but with a barrier
-before each. The first half of the
-ranks is one site, the second half the other. Prints the payload that crossed between them, each way, in Mbit/s.
+before each. The first half of the ranks is one site, the second half the other. Prints the payload that crossed between
+them, each way, in Mbit/s.
 """
 
 import json

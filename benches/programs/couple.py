@@ -4,7 +4,7 @@
     couple.py COMMAND MPIEXEC PYTHON PROCESSES N KIND VERSIONS [HOST,HOST HOST,HOST]
 
 COMMAND: landbridge. KIND: quarters (of 2 x p/2 to rows), dealt (64 x 64 to 48 x 80), rows, or copies (one process
-exports, each of the others fetches all of it). HOSTs: of the two programs, in the lab around this; without them both
+exports, each of the others fetches all of it). HOSTs: hosts of the two programs in the surrounding lab; by default both
 run here. Without COMMAND (`-`): both copy through one shared file instead."""
 
 import json
@@ -39,7 +39,7 @@ def side(number, processes, n, kind, versions):
     layout = layouts[number]
     a = np.full(layout.local_shape(comm.Get_rank()), number + 1.0)
     budget = 2 * a.nbytes + (1 << 20)
-    # What is imported with it belongs to a program's start.
+    # Load the coupling module before the barrier: its import belongs to a program's start.
     join = lb.join
     comm.Barrier()
     began = time.time()
@@ -58,7 +58,7 @@ def side(number, processes, n, kind, versions):
 
 
 def through_a_file(n, versions):
-    """Half of the ranks copy their parts into a file that all have mapped, the others out of it."""
+    """Half of the ranks copy their parts into a file that all have mapped, and the others copy them out of it."""
     import time
 
     import numpy as np
@@ -123,7 +123,7 @@ def main():
 
 
 def cycle(times):
-    """Milliseconds from one version to the next: the median without the first ones, which find memory to be made."""
+    """Milliseconds from one version to the next: the median without the first ones, which still allocate memory."""
     differences = sorted(after - before for before, after in zip(times, times[1:]))
     later = sorted(after - before for before, after in zip(times[3:], times[4:])) or differences
     return 1e3 * later[len(later) // 2]

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Where the time of a redistribution between two halves of MPI_COMM_WORLD goes; a line of JSON from rank 0.
+"""Times of the phases of a redistribution between two halves of MPI_COMM_WORLD; a line of JSON from rank 0.
 
     phases.py BYTES_EACH N…
 
@@ -20,7 +20,7 @@ from slowest import timed
 comm = MPI.COMM_WORLD
 rank, half = comm.Get_rank(), comm.Get_size() // 2
 TAG = 1
-# From this many elements on, each way is tried once, and only the whole is measured.
+# From this number of elements on, each way runs once, and only the whole is measured.
 LARGE = 8192 * 8192
 
 
@@ -43,7 +43,7 @@ def measure(n):
     line["run"] = timed(lambda: plans[0].run(a, into=b), repeats)
     if n * n >= LARGE:
         return line
-    # What the same messages cost by hand: packed, sent, unpacked.
+    # The cost of the same messages by hand: packed, sent, unpacked.
     parts, kept = slices(n), []
     pieces = [np.empty((at.stop - at.start, to.stop - to.start)) for at in parts[part or 0 :][:1] for to in parts]
     if part is None:

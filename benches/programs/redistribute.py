@@ -23,7 +23,7 @@ rank = comm.Get_rank()
 
 
 def quarters_to_rows(n, a, b):
-    """MPI's own way: subarrays of what each pair of ranks has in common."""
+    """MPI's own way: subarrays of the elements that each pair of ranks shares."""
     half, quarter = n // 2, n // 4
     counts, types = [[], []], [[], []]
     for peer in range(4):

@@ -1,4 +1,4 @@
-"""How long ranks take for something together."""
+"""Time that ranks take for an operation together."""
 
 import time
 

@@ -1,5 +1,5 @@
 """Runs `spread` on all nodes of a lab's first site, from its first node: spread.py LANDBRIDGE ROUNDS REPEATS PACKET
-SIZES. Prints what `spread root` prints."""
+SIZES. Prints the output of `spread root`."""
 
 import os
 import socket
@@ -41,7 +41,7 @@ def main():
         done = subprocess.run([*words, *(node["address"] for node in others)], check=False)
         return done.returncode
     finally:
-        # `lab enter` forwards the signal to what it started.
+        # `lab enter` forwards the signal to its command.
         for child in started:
             child.terminate()
         for child in started:

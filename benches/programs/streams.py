@@ -39,7 +39,7 @@ def send(began, seconds):
     while MPI.Wtime() < began + seconds:
         done = MPI.Request.Waitany(requests)
         requests[done] = comm.Isend(data, partner, DATA)
-    # One for each receive that is posted there.
+    # One for each receive that the partner has posted.
     requests += [comm.Isend(b"", partner, STOP) for _ in range(given.ahead)]
     MPI.Request.Waitall(requests)
 
@@ -81,7 +81,7 @@ if given.do and comm.rank == 0:
     threading.Timer(given.after, subprocess.Popen, [shlex.split(given.do)]).start()
 bins = np.zeros(int(given.seconds * 1000 / given.bins) if given.bins else 0)
 arrived = stream(began, given.seconds, bins)
-# A barrier of many ranks over a long path takes a while itself, which must not count against a few that stream.
+# A barrier of many ranks over a long path takes time, which must not count against the few that stream.
 elapsed = comm.allreduce(MPI.Wtime() - began, MPI.MAX) if given.pairs else 0
 comm.Barrier()
 elapsed = elapsed or MPI.Wtime() - began

@@ -1,5 +1,5 @@
 """Staging behind a running application, after Reid and Stumm, "Overlapping Data Transfer With Application Execution on
-Clusters": what a transfer costs the application beside it, against the paper's movers and against what users have."""
+Clusters": the cost of a transfer to the application beside it, against the paper's movers and common tools."""
 
 import sys
 
@@ -8,9 +8,9 @@ from machine import LANDBRIDGE, Failed, Missing, describe, load, need, only
 from . import applications, builds, chain, disk, figures, movers, overlap, phases, queues, sample, sites
 
 table, plot, cases = figures.table, figures.plot, builds.cases
-# In this order, because the simulation takes what the others have measured.
+# In this order, because the simulation uses the measurements of the others.
 OTHERS = {"victim": disk.victim, **sites.CASES, "chain": chain.measure, "phases": phases.measure}
-# What --quick leaves out.
+# Experiments that --quick leaves out, with the reasons.
 SLOW = {
     "figure3 more": "as `figure3 less`, longer",
     "harmless": "only a transfer of some seconds can say that it was held up",
@@ -54,7 +54,7 @@ def measure(arguments):
 
 
 def restrict(experiments, names):
-    """Leaves only these movers."""
+    """Removes all other movers from the experiments."""
     if unknown := set(names) - set(movers.MOVERS):
         raise Missing(f"--movers {', '.join(sorted(unknown))}: there are {', '.join(movers.MOVERS)}")
     sites.MOVERS = [name for name in names if name in sites.WAYS]

@@ -1,4 +1,5 @@
-"""What computes while a mover moves: examples/poisson for the paper's accelerator code, and examples/mpbench."""
+"""Applications that compute while a mover moves: examples/poisson for the paper's accelerator code, and
+examples/mpbench."""
 
 from dataclasses import dataclass, field
 
@@ -6,13 +7,13 @@ from machine import ROOT, VENV, clean_environment, json_lines, libraries, need, 
 
 POISSON = ROOT / "examples" / "poisson" / "poisson"
 MPBENCH = ROOT / "examples" / "mpbench" / "mpbench"
-# MPICH's own broadcast in shared memory spins: where another program takes a core for a moment, one of 4 MiB takes up
-# to half a second instead of four milliseconds. The plain one waits as all other communication does.
+# MPICH's own broadcast in shared memory spins: if another program takes a core for a moment, one of 4 MiB takes up to
+# half a second instead of four milliseconds. The plain one waits as all other communication does.
 MPI = {**libraries("mpich"), "MPIR_CVAR_BCAST_POSIX_INTRA_ALGORITHM": "mpir"}
 MPIEXEC = VENV["mpich"] / "bin" / "mpiexec"
 CORES = 2
 
-# Each with the number of iterations of the first run, from which the number for a given time follows.
+# Each with the number of iterations of the first run, which determines the number for a given time.
 POISSON_SIZES = {"poisson S": ("S", 200), "poisson M": ("M", 15)}
 HIT, MISS = ["--memory", "64k", "--stride", 8, "--passes", 2000], ["--memory", "64M", "--stride", 64, "--passes", 1]
 BROADCASTS = ["--pattern", "broadcast", "--message", "4M"]
@@ -54,8 +55,8 @@ def check():
 
 
 def calibrated(name, seconds, trials=3):
-    """This application, with as many iterations as take about `seconds` here. The best of the trials counts: other
-    users of the machine only make them longer."""
+    """This application, with the number of iterations that take about `seconds` here. The best of the trials counts,
+    because other users of the machine only make them longer."""
     iterations = (POISSON_SIZES.get(name) or MPBENCHES[name])[1]
     best = min(_seconds_of_an_iteration(name, iterations) for _ in range(trials))
     return Application(name, _words(name, max(int(seconds / best), 1)))

@@ -12,7 +12,7 @@ NETWORKS = {
     "unshaped": ["--delay", "0", "--wan-rate", "0", "--nic-rate", "0"],
     "10 ms, 1 Gbit/s": ["--delay", "10ms", "--wan-rate", "1gbit", "--nic-rate", "0"],
 }
-# Bytes of the large file, which is made of pieces of as many, and how many small files of how many bytes.
+# Bytes of the large file and of the pieces that it consists of; number and bytes of the small files.
 LARGE, PIECE, SMALL = 512 << 20, 16 << 20, (5000, 4096)
 
 

@@ -1,5 +1,5 @@
-"""What a network card has carried, over time: `card.py DEVICE` prints the monotonic clock and the bytes that were
-received and sent, twenty times a second, until its standard output is closed. `Card` starts it on a host of a lab."""
+"""Traffic of a network card over time: `card.py DEVICE` prints the monotonic clock and the bytes received and sent,
+twenty times a second, until its standard output is closed. `Card` starts it on a host of a lab."""
 
 import subprocess
 import sys
@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 EVERY_S = 0.05
-# Less than this are the messages around a transfer, not its contents.
+# Fewer bytes than this are messages around a transfer, not its contents.
 MESSAGES = 512 << 10
 
 
@@ -37,7 +37,7 @@ class Card:
         self.thread.join()
 
     def carried(self, start, end):
-        """Between two times: when the contents began and ended, and their bytes."""
+        """For the time between two moments: when the contents began and ended, and their bytes."""
         inside = [(at, count) for at, count in self.samples if start - EVERY_S <= at <= end + EVERY_S]
         if not inside:
             return start, end, 0
@@ -48,8 +48,8 @@ class Card:
 
 
 def timeline(card, start, end):
-    """Seconds until the first byte of the contents leaves or arrives, until the last one, and until all is in place;
-    and the rate between, in bytes per second."""
+    """Seconds until the first byte of the contents leaves or arrives, until the last one, and until the target is
+    complete; and the rate between the first two, in bytes per second."""
     first, last, count = card.carried(start, end)
     return {
         "start_s": first - start, "moving_s": last - first, "end_s": end - last,
@@ -60,7 +60,7 @@ def timeline(card, start, end):
 def main():
     device = f"{sys.argv[1]}:"
     while True:
-        # Of this network namespace; /sys may be another's.
+        # Counters of this network namespace; /sys may show another one's.
         lines = [line.split() for line in Path("/proc/self/net/dev").read_text().splitlines()]
         [words] = [line for line in lines if line[0] == device]
         print(time.monotonic(), words[1], words[9], flush=True)

@@ -1,5 +1,5 @@
-"""A chain of jobs in one allocation, each with input and output: `landbridge run --stage-in … --stage-out …` for one
-run after the other, against the same with everything in turn."""
+"""A chain of jobs in one allocation, each with input and output: `landbridge run --stage-in … --stage-out …`, one run
+after the other, against the same steps one at a time."""
 
 import os
 import tempfile
@@ -15,14 +15,14 @@ from .sites import inside
 
 MIB = 1 << 20
 JOBS = 8
-# Of each job's time, input and output are each a tenth.
+# Input and output each take this part of a job's time.
 PART = 0.1
 STAGED = ["--rate", f"{RATE // MIB}MiB/s", "--harm", 100]
 ONE_NODE = ["--sites", 1, "--nodes", 1, "--delay", 0, "--wan-rate", 0, "--nic-rate", 0]
 
 
 def missing():
-    """Why this cannot be measured, or None."""
+    """The reason why this cannot be measured, or None."""
     out, _ = run([LANDBRIDGE, "run", "--help"])
     return None if "--stage-in" in out else "chain: `landbridge run` has no --stage-in"
 
@@ -64,7 +64,7 @@ def within(folder, plan):
 
 
 class _Chain:
-    """Folders in which each job has its input, and the command of a job."""
+    """Folders with the input of each job, and the command of a job."""
 
     def __init__(self, folder, jobs, size, application):
         self.folder, self.jobs, self.size, self.application = folder, jobs, size, application
@@ -84,14 +84,14 @@ class _Chain:
         return f"{self.folder / f'input{number}'}={self.near(number)}"
 
     def move_out(self, number):
-        """The same of its output. That is what its input was: as much to move."""
+        """The specification of a job's output, which is its input again, so that both have the same size."""
         return f"{self.near(number)}={self.folder / f'output{number}'}.%n"
 
     def stage(self, way, spec):
         run([LANDBRIDGE, "stage", way, *STAGED, spec], _environment(), limit=300)
 
     def words(self, number, *options):
-        # Without mpiexec and its number of ranks, which are run's.
+        # Leave out mpiexec and its number of ranks; `landbridge run` has its own.
         program = self.application.words[3:]
         return [LANDBRIDGE, "run", "-n", applications.CORES, "--mpi", "mpich", *options, *program]
 

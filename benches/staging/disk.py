@@ -1,4 +1,4 @@
-"""What a transfer costs others on the same disk, and what it costs in processor time where it arrives."""
+"""The cost of a transfer to other users of the same disk, and its processor time on the receiving node."""
 
 import os
 import sys
@@ -22,7 +22,7 @@ UNCHECKED = "ours, no checks"
 
 
 def victim(quick, rounds, record):
-    """Random reads of 4 KiB beside each mover, of those alone."""
+    """Random reads of 4 KiB beside each mover, relative to reads alone."""
     size, reads = (64, 128) if quick else (512, 1024)
     names = ["ours", *(OTHERS[:1] if quick else OTHERS)]
     absent = movers.missing(names)
@@ -39,7 +39,7 @@ def victim(quick, rounds, record):
         seconds = size * MIB / RATE * 0.8
 
         def iops(name=None):
-            # Regardless of what the victim loses, so that the rate is the same for all.
+            # Never throttle for the victim, so that the rate is the same for all.
             mover = name and place.mover(name, RATE, "--harm", 100)
             if mover:
                 mover.prepare()
@@ -78,8 +78,8 @@ def victim(quick, rounds, record):
 
 
 class Watch:
-    """The processor time of the mover in this namespace of processes, all of its threads, by looking at it while it
-    lives. Those of other nodes, which send, and of gateways are not seen here."""
+    """The processor time of the mover in this PID namespace, all of its threads, sampled while it lives. It does not
+    see movers of other nodes, which send, or gateways."""
 
     def __init__(self):
         self.used, self.over = {}, False
@@ -96,7 +96,7 @@ class Watch:
                             stat = (entry / "stat").read_text().rsplit(") ", 1)[1].split()
                             self.used[entry.name] = (int(stat[11]) + int(stat[12])) / TICK
                     except (OSError, IndexError):
-                        # It has ended.
+                        # The process has ended.
                         continue
             time.sleep(LOOK_S)
 
@@ -109,8 +109,8 @@ class Watch:
 
 
 def receiver(folder, rounds, size_mib):
-    """Processor seconds per GiB of receivers, in turns. Ours is on the first node of a lab, where this runs and sees
-    only its processes; what it gets comes from the second node. The programs in C, which count their own, get it over
+    """Processor seconds per GiB of receivers, in turns. Ours runs on the first node of a lab, where this code runs and
+    sees only its processes; the data comes from the second node. The programs in C, which count their own, receive over
     this node's loopback interface."""
     place = movers.Place(folder, size_mib * MIB, between_nodes=True)
     ways = {"ours": [], movers.FLOOR: None, "TCP pull": None}

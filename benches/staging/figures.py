@@ -1,8 +1,8 @@
-"""Tables, bars and plots of what the cases of staging gave."""
+"""Tables, bars and plots of the results of staging's cases."""
 
 from report import columns
 
-# The first words of cases that are drawn.
+# First words of the cases that are drawn.
 PAPER = ["figure3", "figure4", "figure5", "figure6"]
 RELATIONS = {"<=": (lambda figure, bar: figure <= bar, "≤"), ">=": (lambda figure, bar: figure >= bar, "≥")}
 
@@ -43,7 +43,7 @@ def _of(case, rows):
 
 
 def _lines(case, heading, cells):
-    """How a table of a case comes from its rows."""
+    """A function that makes the table of a case from its rows."""
     def table(rows):
         return columns([heading, *([row["mover"], *cells(row)] for row in rows)])
     return case, table
@@ -108,7 +108,7 @@ def table(result):
 
 
 def judged(found):
-    """The bars as the result file has them."""
+    """The bars in the form of the result file."""
     return [
         {"what": what, "figure": round(figure, 4), "relation": relation, "bar": round(bar, 4),
          "met": RELATIONS[relation][0](figure, bar)}

@@ -1,5 +1,5 @@
-"""What moves a file from one folder of this machine to another at a rate: Landbridge, the paper's movers, and what
-users have. Each ends only after the file is on the disk: those that do not call fsync are followed by `sync FILE`."""
+"""Movers of a file from one folder of this machine to another at a rate: Landbridge, the paper's movers, and common
+tools. Each ends only after the file is on the disk: `sync FILE` follows those that do not call fsync."""
 
 import functools
 import getpass
@@ -22,7 +22,7 @@ BLOCK = 4 * MIB
 
 @dataclass
 class Mover:
-    """How to move `source` to `target`, and the programs that this needs."""
+    """The command that moves `source` to `target`, and the programs that it needs."""
 
     name: str
     words: list
@@ -31,7 +31,7 @@ class Mover:
     environment: dict = field(default_factory=dict)
 
     def prepare(self):
-        """Removes the target, and what the page cache holds of the source: input is rarely in it."""
+        """Removes the target, and the source's pages in the page cache, because input is rarely there."""
         for path in (self.target.parent.glob(f"{self.target.name}*")):
             path.unlink()
         forget(self.source)
@@ -43,7 +43,7 @@ class Mover:
 
 
 def same(one, other):
-    """Whether two files have the same contents."""
+    """Returns true if two files have the same contents."""
     with open(one, "rb") as first, open(other, "rb") as second:
         while block := first.read(MIB):
             if second.read(MIB) != block:
@@ -62,7 +62,7 @@ def _shell(*commands):
 
 @functools.cache
 def knows(option):
-    """Whether the build that is measured has this option of `landbridge stage move`."""
+    """Returns true if the measured build has this option of `landbridge stage move`."""
     out, _ = run([LANDBRIDGE, "stage", "move", "--help"])
     return option in out.split()
 
@@ -83,22 +83,22 @@ def _rsync(source, target, rate):
 
 
 def _rclone(source, target, rate):
-    # An empty name of a configuration file: the user's own is not read.
+    # An empty file name: rclone does not read the user's own configuration.
     copy = ["rclone", "--config", "", "copyto", "--bwlimit", f"{rate // 1024}k", source, target]
     return _shell(copy, ["sync", target])
 
 
 def _fpsync(source, target, rate):
-    """It copies folders, with one rsync here."""
+    """fpsync copies folders, here with one rsync."""
     options = f"-lptgoD --numeric-ids --whole-file --fsync --bwlimit={rate // 1024}"
     words = ["fpsync", "-n", 1, "-o", options, "-t", f"{target}.work", f"{source.parent}/", f"{target.parent}/copied/"]
     move = ["mv", target.parent / "copied" / source.name, target]
     return _shell(words, move, ["rm", "-rf", f"{target}.work", target.parent / "copied"])
 
 
-# The least that a receiver over TCP can do.
+# The minimal work of a receiver over TCP.
 FLOOR = "recv and RWF_DONTCACHE in C"
-# By name: the words for a source, a target and a rate in bytes per second, and the programs that it needs.
+# For each name: the words for a source, a target and a rate in bytes per second, and the programs that it needs.
 MOVERS = {
     "ours": (_ours, []),
     "TCP pull": (lambda source, target, rate: [PROGRAMS / "pull_mover", "--rate", rate, source, target], []),
@@ -118,19 +118,19 @@ MOVERS = {
 
 
 def missing(names):
-    """The movers whose programs are not installed, each with what is missing."""
+    """The movers whose programs are not installed, each with the missing programs."""
     path = os.environ["PATH"] + ":/usr/sbin"
     wanted = {name: [word for word in MOVERS[name][1] if not shutil.which(word, path=path)] for name in names}
     return {name: ", ".join(words) for name, words in wanted.items() if words}
 
 
 class Place:
-    """A folder with a source of some size, and the movers from there. Holds an sshd for scp, on the loopback interface
-    with keys made for it only."""
+    """A folder with a source of some size, and the movers from there. Runs an sshd for scp on the loopback interface,
+    with keys made only for it."""
 
     def __init__(self, folder, size, between_nodes=False):
         self.folder, self.size = Path(folder), size
-        # In a lab: from its second node to the first, where this runs.
+        # In a lab: from its second node to the first, where this code runs.
         self.nodes = ("a/n2:", "a/n1:") if between_nodes else ("", "")
         self.source = self.folder / "from" / "source"
         self.target = self.folder / "to" / "target"
@@ -143,7 +143,7 @@ class Place:
             os.fsync(file.fileno())
 
     def mover(self, name, rate, *options, label=None):
-        """`options` are ours only."""
+        """A mover; `options` apply only to ours."""
         environment = MPI if name.startswith("MPI") else {}
         if name == "scp":
             words = self._scp(rate)
@@ -191,14 +191,14 @@ class Place:
 
 
 def write_sshd(folder, port):
-    """The configuration of a private sshd; its key and the user's are made beside it."""
+    """Writes the configuration of a private sshd, and makes its key and the user's beside it."""
     folder = Path(folder)
     for name in ("host", "user"):
         if not (folder / name).exists():
             run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / name])
     (folder / "authorized").write_text((folder / "user.pub").read_text())
-    # Without privileges, sshd cannot see that an account without a password, or without a shell, is not locked: PAM
-    # can. Files go to the SFTP server that sshd contains, and so need no shell.
+    # Without privileges, sshd cannot see that an account without a password or a shell is not locked; PAM can. Files go
+    # to sshd's internal SFTP server, so they need no shell.
     pam = "no" if os.geteuid() == 0 else "yes"
     lines = [f"Port {port}", f"HostKey {folder / 'host'}", f"AuthorizedKeysFile {folder / 'authorized'}",
              "PidFile none", "PasswordAuthentication no", "KbdInteractiveAuthentication no", f"UsePAM {pam}",

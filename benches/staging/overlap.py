@@ -1,5 +1,5 @@
-"""An application alone (Tcomp), a mover alone (Tio), and both at once (Tconc), in alternating order: how much slower
-the application becomes, and how near (Tcomp + Tio) / Tconc comes to its optimum (Tcomp + Tio) / max(Tcomp, Tio)."""
+"""An application alone (Tcomp), a mover alone (Tio), and both at once (Tconc), in alternating order: the slowdown of
+the application, and the ratio of (Tcomp + Tio) / Tconc to its optimum (Tcomp + Tio) / max(Tcomp, Tio)."""
 
 import sys
 import tempfile
@@ -16,20 +16,20 @@ MIB = 1 << 20
 RATE = 120 * MIB
 RIVALS = ["rsync", "rclone", "fpsync", "scp", "buffered copy"]
 PAPER = ["TCP pull", "MPI send", "MPI broadcast", "ours", "rsync", "scp"]
-# Rivals that keep a rate as ours does, for the bar that compares with the least harm of them.
+# Rivals that keep a rate as ours does; a bar compares ours with the least harmful of them.
 PEERS = ["rsync", "rclone", "fpsync"]
-# Of ours: modes besides the receiver's pull, and options that only hold it back.
+# Modes of ours besides the receiver's pull, and options of ours that only hold it back.
 MODES, HELD = ["send", "bcast"], ["--harm", "--deadline"]
-# What a sample takes besides what is timed, how much longer two take at once, and what calibrating an application
-# takes.
+# Estimates: seconds of a sample besides the timed part, factor for two programs at once, seconds to calibrate an
+# application.
 AROUND_S, LONGER, CALIBRATION_S = 0.8, 1.2, 3.0
 
 
 @dataclass
 class Experiment:
-    """Applications, each with the seconds that it computes alone, beside movers of `size_mib`. `ours` has the options
-    of each variant of ours by its label. Alone, those that hold it back (`HELD`) would only make it slower, and are
-    left out."""
+    """Applications, each with the seconds that it computes alone, beside movers of `size_mib`. `ours` maps the label of
+    each variant of ours to its options. Samples of the mover alone leave out the options that hold it back (`HELD`),
+    which would only make it slower."""
 
     title: str
     applications: dict
@@ -46,12 +46,12 @@ def _io_s(size_mib):
 
 
 def _comp_s(size_mib):
-    """As long as the transfer beside it, whose start is later, and half as much."""
+    """Seconds of computing: 1.4 times the transfer beside it, and the delay before its start."""
     return 1.4 * _io_s(size_mib) + LEAD_S
 
 
 def seconds(experiment, rounds):
-    """About how long an experiment takes."""
+    """The approximate time of an experiment."""
     movers, io = len(experiment.labels()), _io_s(experiment.size_mib)
     one_round = movers * (io + AROUND_S)
     for alone in experiment.applications.values():
@@ -60,13 +60,13 @@ def seconds(experiment, rounds):
 
 
 def _modes():
-    """Ours as the receiver pulls, and in the modes that push, where this build has them."""
+    """Variants of ours: the receiver's pull and, if this build has them, the modes that push."""
     pushes = MODES if movers.knows("--mode") else []
     return {"ours": []} | {f"ours, {mode}": ["--mode", mode] for mode in pushes}
 
 
 def experiments(quick):
-    """By name. With `quick`, all is a sixth as long."""
+    """The experiments by name. With `quick`, all are a sixth as long."""
     size = 64 if quick else 384
     less, more = (48, 96) if quick else (184, 276)
     comp = _comp_s(size)
@@ -97,7 +97,7 @@ def experiments(quick):
 
 
 def plan(found, rounds):
-    """What will be measured and how long it takes, for a reader who waits."""
+    """Prints the measurements and their times, for a reader who waits."""
     for name, experiment in found.items():
         print(f"staging: {name}: {rounds} x {'; '.join(experiment.labels())} beside "
               f"{'; '.join(experiment.applications)}: about {seconds(experiment, rounds) / 60:.1f} min",
@@ -197,7 +197,7 @@ def _row(case, experiment, application, label, samples):
 
 
 def bars(rows):
-    """(what, figure, relation, bar) of each bar that these rows can judge."""
+    """(name, figure, relation, bar) of each bar that these rows can judge."""
     found = []
 
     def row(case, mover="ours"):

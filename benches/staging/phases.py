@@ -1,6 +1,6 @@
-"""In which phase of an application to move: while it computes, while it waits, or while it communicates. The mover is
-paused outside that phase (`landbridge stage pause`, `resume`), which mpbench announces; it moves three times as fast
-inside, so that as much is moved in a third of the time."""
+"""Transfers in one phase of an application: while it computes, while it waits, or while it communicates. The mover is
+paused outside that phase (`landbridge stage pause`, `resume`), which mpbench announces. Inside the phase it moves three
+times as fast, so that it moves as much in a third of the time."""
 
 import json
 import subprocess
@@ -20,7 +20,7 @@ from .sample import LEAD_S, quiet_once, wait_for_quiet
 ANY = "any phase"
 PHASES = [ANY, "compute", "block", "communicate"]
 QUICK = [ANY, "block"]
-# Each phase takes about this long: pausing takes a command, some milliseconds.
+# Approximate seconds of each phase: pausing takes a command, some milliseconds.
 PHASE_S = 0.3
 MESSAGE = 512 << 20
 FASTER = 3
@@ -76,7 +76,7 @@ class Steered:
         )
 
     def steer(self, phase):
-        """Another phase has begun; None: the application has ended."""
+        """Reports that another phase has begun; None: the application has ended."""
         if self.phase != ANY and self.process.poll() is None:
             pauses = phase not in (self.phase, None)
             if pauses != self.paused:
@@ -85,11 +85,11 @@ class Steered:
                     run(words)
                     self.paused = pauses
                 except Failed:
-                    # It has just begun, or ended.
+                    # The transfer has just begun, or has ended.
                     pass
 
     def end(self):
-        """Seconds that it took."""
+        """Waits for the transfer's end, and returns its seconds."""
         while self.process.poll() is None:
             # A pause may have crossed the application's end.
             self.steer(None)
@@ -147,7 +147,7 @@ def _row(phase, size, samples):
         "tcomp_s": summary([alone for alone, _ in pairs]), "mover_s": summary([found["mover_s"] for _, found in pairs]),
         "slowdown": summary([found["application_s"] / alone - 1 for alone, found in pairs]),
         "tconc_s": summary([found["seconds"] for _, found in pairs]),
-        # For the simulation: what a second beside the application costs it, and which part of the rate it has there.
+        # For the simulation: the cost of a second beside the application, and the part of the rate that remains there.
         "harm": summary([more / found["beside_s"] for more, (_, found) in zip(extra, pairs)]),
         "busy_rate": summary([min(rate / RATE, 1.0) for rate in rates]),
     }

@@ -15,7 +15,7 @@ NOTHING = 1e-9
 
 @dataclass(frozen=True)
 class Job:
-    """Times in seconds. `stage_in` and `stage_out` are what one node's share takes at the full rate."""
+    """A job, with times in seconds. `stage_in` and `stage_out` are the times of one node's share at the full rate."""
 
     number: int
     arrival: float
@@ -29,10 +29,11 @@ class Job:
 @dataclass(frozen=True)
 class Policy:
     overlapped: bool
-    # How much longer a job computes while something moves on one of its nodes, and at which part of the full rate.
+    # Slowdown of a job while data moves on one of its nodes, and the part of the full rate that the move has there.
     harm: float = 0.0
     busy_rate: float = 1.0
-    # Queued jobs whose input may move, and how much faster than from its source it is repaired from node to node.
+    # Maximum number of queued jobs whose input may move; speed of repairs from node to node, relative to moves from the
+    # source.
     ahead: int = 4
     repair: float = 4.0
 
@@ -42,7 +43,7 @@ SERIAL = Policy(overlapped=False)
 
 @dataclass
 class Task:
-    """Something that moves to or from one node, for a job."""
+    """A move of a job's data to or from one node."""
 
     kind: str
     job: Job
@@ -59,7 +60,7 @@ class Run:
     computes: float = None
     computed: float = None
     end: float = None
-    # When its output is where it belongs.
+    # Time at which its output has arrived.
     done: float = None
     remaining: float = 0.0
     phase: str = "in"
@@ -69,7 +70,7 @@ class Run:
 @dataclass
 class Outcome:
     runs: list
-    # Seconds of moving, of each kind; `cancelled` is part of `in` and was in vain.
+    # Seconds of moves of each kind; `cancelled` is the part of `in` that was in vain.
     moved: dict = field(default_factory=dict)
 
     @property
@@ -83,7 +84,7 @@ class Outcome:
 
     @property
     def wrong(self):
-        """Share of nodes on which a job started though its input had gone elsewhere."""
+        """Share of nodes on which a job started although its input had gone elsewhere."""
         return sum(run.wrong for run in self.runs) / sum(run.job.nodes for run in self.runs)
 
 
@@ -114,10 +115,10 @@ class Simulation:
         while self.coming and self.coming[0].arrival <= self.now + NOTHING:
             self.queue.append(self.coming.pop(0))
 
-    # Which jobs start.
+    # Choice of the jobs that start.
 
     def _length(self, job):
-        """How long the scheduler believes that a job holds its nodes."""
+        """The time for which the scheduler expects a job to hold its nodes."""
         if not self.policy.overlapped:
             return job.stage_in + job.estimate + job.stage_out
         missing = job.stage_in if len(self.staged.get(job.number, ())) < job.nodes else 0.0
@@ -131,7 +132,8 @@ class Simulation:
             self._start(self.queue.pop(0))
         if not self.queue:
             return
-        # The first of the queue gets a reservation: when enough nodes will be free, and how many more then are.
+        # The first job of the queue gets a reservation: the time at which enough nodes will be free, and the number of
+        # spare ones then.
         free, head = self._free(), self.queue[0]
         shadow, spare = float("inf"), 0
         for end, nodes in sorted((self._believed_end(run), run.job.nodes) for run in self.running):
@@ -171,10 +173,10 @@ class Simulation:
                 run.wrong += bool(expected)
                 kind, faster = ("repair", self.policy.repair) if misplaced else ("in", 1.0)
                 waiting = [Task(kind, job, job.stage_in / faster)]
-            # A job that waits comes before those that are still queued, and before output.
+            # A waiting job comes before those that are still queued, and before output.
             self.tasks[node][:0] = waiting
 
-    # Where queued jobs are expected to start.
+    # Nodes on which queued jobs are expected to start.
 
     def _expect(self):
         free_at = [self._believed_end(run) if run else self.now for run in self.holder]
@@ -198,7 +200,7 @@ class Simulation:
         return self.policy.busy_rate if run and run.phase == "compute" else 1.0
 
     def _pace(self, run):
-        """How much of its computation a job does in a second."""
+        """Seconds of its computation that a job does in a second."""
         disturbed = any(self.tasks[node] for node in run.nodes)
         return 1 / (1 + self.policy.harm) if disturbed else 1.0
 

@@ -1,5 +1,5 @@
-"""What overlapping is worth to a queue of jobs, by queue.py: throughput and waiting against load and share of I/O, and
-in which phase of the applications to move."""
+"""The value of overlapping to a queue of jobs, by queue.py: throughput and waiting against load and share of I/O, and
+the best phase of the applications for moves."""
 
 from statistics import mean
 
@@ -9,16 +9,16 @@ from .queue import SERIAL, Policy, simulate, workload
 
 NODES, JOBS = 64, 400
 LOADS, SHARES = [0.5, 0.7, 0.9, float("inf")], [0.05, 0.1, 0.2, 0.4]
-# What a mover costs an application that keeps all cores busy, where nothing was measured in this run.
+# Cost of a mover to an application that keeps all cores busy, if this run has not measured it.
 HARM = 0.06
-# The same for each phase, and the part of the rate that remains where it moves only there.
+# The same for each phase, and the part of the rate that remains if it moves only in that phase.
 PHASES = {
     "any phase": (0.06, 1.0), "compute": (0.06, 1.0), "block": (0.01, 1.0), "communicate": (0.08, 1.0),
 }
 
 
 def measured_harm(rows):
-    """What ours cost both busy cores in this run."""
+    """The cost of ours to both busy cores in this run, if measured."""
     for row in rows:
         if row["case"] == "busy" and row["mover"] == "ours":
             return max(row["slowdown"]["median"], 0.0)
@@ -26,7 +26,7 @@ def measured_harm(rows):
 
 
 def measured_phases(rows):
-    """The same of each phase."""
+    """The cost and the remaining rate in each phase, as measured in this run."""
     return {
         row["mover"]: (max(row["harm"]["median"], 0.0), row["busy_rate"]["median"])
         for row in rows if row["case"] == "phases"
@@ -65,7 +65,7 @@ def load_name(load):
 
 
 def measure(quick, rows):
-    """Rows; the harm is what this run has measured, where it has."""
+    """Rows. The harm is measured in this run where possible."""
     seeds, jobs = (2, 100) if quick else (5, JOBS)
     harm, source = measured_harm(rows), "measured in this run"
     if harm is None:

@@ -1,5 +1,5 @@
-"""One sample: an application, a mover, or both at once, started and timed, with what other users of this machine took
-from it meanwhile."""
+"""One sample: an application, a mover, or both at once, started and timed, with the processor time that other users of
+this machine took meanwhile."""
 
 import os
 import signal
@@ -10,17 +10,17 @@ from dataclasses import dataclass, field
 
 from machine import Failed, clean_environment, end_group, json_lines
 
-# A mover starts this much later than the application beside it, which then computes.
+# Seconds by which a mover starts later than the application beside it, which then computes.
 LEAD_S = 0.3
-# A sample counts as disturbed if programs that are not ours had more than this many cores. It is repeated this often.
+# A sample counts as disturbed if other programs used more than this number of cores; and the maximum number of repeats.
 DISTURBED_CORES, REPEATS = 0.25, 2
-# Before a sample, wait until the machine is this idle, for at most this long.
+# Before a sample, wait until other programs use at most this number of cores, for at most this number of seconds.
 IDLE_CORES, PATIENCE_S = 0.2, 5.0
 TICK = os.sysconf("SC_CLK_TCK")
 
 
 def be_quick():
-    """Waits for nobody, and repeats nothing."""
+    """Disables waiting and repeats."""
     global PATIENCE_S, REPEATS
     PATIENCE_S, REPEATS = 0.0, 0
 
@@ -34,7 +34,7 @@ def busy_s():
 
 
 def ours_s():
-    """The same of the children that have ended."""
+    """Seconds of processor time of this process and of its children that have ended."""
     times = os.times()
     return times.children_user + times.children_system + times.user + times.system
 
@@ -50,13 +50,13 @@ def wait_for_quiet():
 
 @dataclass
 class Record:
-    """What failed, and what was left out because it is not installed."""
+    """Failures, and measurements left out because a program is not installed."""
 
     problems: list = field(default_factory=list)
     left_out: list = field(default_factory=list)
 
     def add(self, answer):
-        """The same of a part that ran inside a lab."""
+        """Adds the record of a part that ran inside a lab."""
         self.problems += answer["problems"]
         self.left_out += answer.get("left_out", [])
 
@@ -110,7 +110,7 @@ class Child:
 def once(application=None, mover=None, limit=120.0):
     """Runs one or both. An application is (words, environment); a mover also has `prepare()`.
 
-    Gives `seconds` from the first start to the last end, `application_s` by the application's own clock and
+    Returns `seconds` from the first start to the last end, `application_s` by the application's own clock and
     `application_wall_s`, `mover_s`, `mover_cpu_s` of a mover alone, the figures that each printed, and
     `others_cores`."""
     if mover:
@@ -150,7 +150,7 @@ def once(application=None, mover=None, limit=120.0):
 
 
 def quiet_once(**what):
-    """The least disturbed of a few tries: the first one that is not disturbed."""
+    """The least disturbed of a few tries; stops at the first undisturbed one."""
     best = None
     for _ in range(1 + REPEATS):
         sample = once(**what)

@@ -1,4 +1,4 @@
-"""Transfers alone, between two sites of a lab: the rate, many small files, what a restart costs, and one file for all
+"""Transfers alone, between two sites of a lab: the rate, many small files, the cost of a restart, and one file for all
 nodes of a site; and an application beside a transfer between two nodes."""
 
 import json
@@ -10,7 +10,7 @@ from report import summary
 from . import disk, movers
 
 def payload(bits):
-    """What TCP carries through a card, in bytes per second: 1448 of 1514 bytes of a frame."""
+    """The payload rate of TCP through a card, in bytes per second: 1448 of 1514 bytes of a frame."""
     return bits / 8 * 1448 / 1514
 
 
@@ -19,13 +19,13 @@ WAN = ["--delay", "10ms", "--wan-rate", "1gbit", "--nic-rate", "200mbit"]
 CARD = payload(200e6)
 TWO_GATEWAYS = ["--sites", 2, "--nodes", 1, "--gateways", 2, *WAN]
 NODES = 8
-# One file crosses the WAN at the rate of a card; then each node's card receives and sends it once. The emulation of
-# eight cards packet by packet takes more than two cores at 200 Mbit/s, and at half of that what a card misses while
-# nobody has a core for it does not come back. So they may make up for 4 ms, 50 kB; a file is 10,000 times as long.
+# One file crosses the WAN at the rate of a card; then each node's card receives and sends it once. Emulating eight
+# cards packet by packet takes more than two cores at 200 Mbit/s. At half that rate, a card still loses the time in
+# which no core is free for it, so it may make up for 4 ms, 50 kB; a file is 10,000 times as long.
 SLOW_CARD = payload(100e6)
 FANOUT = ["--sites", 2, "--nodes", NODES, "--gateways", 2, "--delay", "10ms", "--wan-rate", "500mbit"]
 FANOUT += ["--nic-rate", "100mbit", "--nic-burst", "4ms"]
-# What `alone` can move with, and what it is restricted to.
+# The ways that `alone` can move, and the movers to which it is restricted.
 WAYS = ["ours", "rsync", "scp", "rclone"]
 MOVERS = []
 ONE_SITE = ["--sites", 1, "--nodes", 2, "--delay", 0, "--wan-rate", 0, "--nic-rate", 0]
@@ -41,21 +41,21 @@ def inside(options, case, plan, limit):
 
 
 def _moved(name, plan, rounds, record, limit):
-    """Seconds of each way to move the same, in turns, and rows with the ratio of ours."""
+    """The answer of within.py: seconds of each way to move the same data, in turns. Adds its failures to the record."""
     answer = inside([*TWO_GATEWAYS, "--route-directly"], name, {**plan, "rounds": rounds}, limit)
     record.add(answer)
     return answer
 
 
 def phases(timelines):
-    """From the timelines of transfers: seconds until the contents move, while they do, and from then to the end."""
+    """From the timelines of transfers: seconds until the contents move, while they move, and from then to the end."""
     keys = ("start_s", "moving_s", "end_s")
     return {key: summary([line[key] for line in timelines]) for key in keys}
 
 
 def alone(quick, rounds, record):
-    """One file over two gateways: of the slowest of disk, card and trunks. The file is long, so that the start of a
-    job is little of it. Beside it, what one connection of TCP carries over the same cards, and what the disk does."""
+    """One file over two gateways: the rate relative to the slowest of disk, card and trunks. The file is long, so that
+    the start of a job is a small part. Also the rates of one TCP connection over the same cards, and of the disk."""
     size = (24 if quick else 768) << 20
     plan = {"size": size, "stream_s": 1 if quick else 8}
     if quick or MOVERS:
@@ -75,7 +75,7 @@ def alone(quick, rounds, record):
 
 
 def small(quick, rounds, record):
-    """Files of 4 KiB: of rsync's time."""
+    """Files of 4 KiB: the time relative to rsync's."""
     files = 1000 if quick else 100_000
     seconds = _moved("small", {"files": files}, 1 if quick else min(rounds, 3), record, 3000)["seconds"]
     rsync = seconds.get("rsync", [])
@@ -87,7 +87,8 @@ def small(quick, rounds, record):
 
 
 def restart(quick, rounds, record):
-    """A transfer that is killed at nine tenths and started again: the second command, of the whole."""
+    """A transfer that is killed at nine tenths and started again: the time of the second command relative to a whole
+    transfer."""
     size = (48 if quick else 1024) << 20
     plan = {"size": size, "rounds": 1 if quick else min(rounds, 3)}
     answer = inside(TWO_GATEWAYS, "restart", plan, 900)
@@ -126,7 +127,8 @@ def between_nodes(quick, rounds, record):
 
 
 def receiver(quick, rounds, record):
-    """Processor seconds per GiB where a file arrives from another node, at 120 MiB/s, with nothing beside it."""
+    """Processor seconds per GiB on the node that receives a file from another one, at 120 MiB/s, with no load beside
+    it."""
     plan = {"rounds": 1 if quick else rounds, "size_mib": 64 if quick else 1024}
     answer = inside(ONE_SITE, "receiver", plan, 600)
     record.add(answer)
@@ -142,7 +144,7 @@ CASES = {"receiver": receiver, "alone": alone, "small": small, "restart": restar
 
 
 def bars(rows):
-    """(what, figure, relation, bar)."""
+    """(name, figure, relation, bar)."""
     found = []
     for row in rows:
         if row["case"] == "receiver" and row["mover"] == disk.UNCHECKED:

@@ -19,7 +19,7 @@ from relay_inside import Lab  # noqa: E402
 from staging import card, chain, disk, movers, overlap, sample  # noqa: E402
 
 PORT, STREAM_PORT = 5022, 5023
-# Other programs of this user on the machine count as applications, and ours would wait for them.
+# Other programs of this user on the machine count as applications, and without these options ours would wait for them.
 REGARDLESS = ["--rate", "1GiB/s", "--harm", "100"]
 FILES_IN_A_FOLDER = 1000
 
@@ -127,7 +127,7 @@ def make_files(path, count):
 
 
 def _in_turns(folder, ways, source, rounds, same):
-    """Every way in turns; one that fails is not tried again."""
+    """Runs every way in turns; a failed one is not tried again."""
     target, seconds = folder / "target", {}
     try:
         for number in range(rounds):
@@ -161,7 +161,7 @@ def small(folder, plan):
         return found == plan["files"]
 
     source, ways = make_files(folder / "source", plan["files"]), Ways(folder)
-    # These ask the far end about each file several times: an hour and more.
+    # These ask the far end about each file several times, which takes an hour and more.
     ways.known = [way for way in ways.known if way not in ("scp", "rclone")]
     return _in_turns(folder, ways, source, plan["rounds"], same)
 
@@ -203,7 +203,7 @@ def restart(folder, plan):
 
 
 def _killed(source, target, share):
-    """Starts a transfer, kills it as soon as this share has arrived, and gives the share that had."""
+    """Starts a transfer, kills it as soon as this share has arrived, and returns the share that had arrived."""
     child = subprocess.Popen(
         [LANDBRIDGE, "stage", "move", *map(str, REGARDLESS), source, f"b/n1:{target}"], env=_environment(),
         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
@@ -223,7 +223,7 @@ def fanout(folder, plan):
     source = make_file(folder / "source", plan["size"])
     answer = {"seconds": [], "payload": [], "wire": [], "first": [], "last": [], "cores": [], "problems": []}
     ends = {"first": watched("b-n1", "received"), "last": watched(f"b-n{plan['nodes']}", "received")}
-    # Nodes have a /tmp of their own, in memory.
+    # Each node has its own /tmp, in memory.
     target = f"/tmp/target-{os.getpid()}"
     for _ in range(plan["rounds"]):
         for node in range(1, plan["nodes"] + 1):
@@ -246,7 +246,7 @@ def fanout(folder, plan):
     return answer
 
 
-# Framing of Ethernet, its header, and those of IP and TCP with timestamps, in each segment.
+# Bytes of each segment: framing of Ethernet, its header, and the headers of IP and of TCP with timestamps.
 HEADERS = 24 + 14 + 20 + 32
 
 
@@ -260,9 +260,9 @@ def _crossed():
 
 
 def beside(_folder, plan):
-    """Of each experiment, what is ours."""
+    """The experiments with ours as the only mover."""
     record, rows = sample.Record(), []
-    # What a lab's agents start is nobody's child here, and would count as others.
+    # Processes that a lab's agents start are not children of this one, and would count as other programs.
     sample.REPEATS = 0
     for name in ("idle", "busy"):
         experiment = overlap.experiments(plan["quick"])[name]

@@ -1,8 +1,7 @@
-/* What landbridge.f90 calls: compile it with the MPI library of the program, mpicc -c landbridge_fortran.c. */
+/* Wrappers that landbridge.f90 calls. Compile them with the program's MPI library: mpicc -c landbridge_fortran.c. */
 #include "landbridge_coupling.h"
 
-/* For the module: the functions that are part of no library. Communicators of Fortran are
- * integers. */
+/* For the module: wrappers of functions that no library contains. Fortran's communicators are integers. */
 int lb_fortran_plan_create(const lb_layout *src, const lb_layout *dst, const char *dtype, MPI_Fint comm,
                            const lb_options *options, lb_plan **plan);
 int lb_fortran_plan_run(lb_plan *plan, const void *a, void *into);
@@ -50,7 +49,7 @@ int lb_fortran_join(const char *name, MPI_Fint comm, double timeout, lb_coupling
     return lb_join(name, MPI_Comm_f2c(comm), &options, coupling);
 }
 
-/* Fortran has no unsigned numbers. */
+/* Fortran has no unsigned integers. */
 static int is_negative(int64_t version) {
     char text[64];
     if (version >= 0) return LB_OK;

@@ -1,4 +1,4 @@
-/* Arrays between two parallel programs, whatever launched them, wherever they run.
+/* Arrays between two parallel programs, with any launchers and at any sites.
  *
  *     lb_coupling *coupling;
  *     lb_join("ocean@lyon", MPI_COMM_WORLD, NULL, &coupling);                        in the ocean model
@@ -27,65 +27,65 @@ typedef struct lb_coupling lb_coupling;
 typedef struct lb_fetching lb_fetching;
 
 typedef struct lb_join_options {
-    double timeout;   /* how long to wait for the other program; 0: 300 s; negative: forever */
+    double timeout;   /* limit of the wait for the other program; 0: 300 s; negative: forever */
     int64_t budget;   /* bytes of exported versions that each rank holds until they are fetched; 0: 1 GiB */
-    const char *site; /* the site this program was started at, if its key is not the only one here */
+    const char *site; /* the site where this program was started, if there are keys of several sites here */
 } lb_join_options;
 
 typedef struct lb_transfer_options {
     const int64_t *strides;  /* of this rank's part, in bytes; by default it has no gaps */
-    const lb_select *select; /* lb_fetch: which elements go where; by default all, in order */
+    const lb_select *select; /* lb_fetch: the elements to move and their places; by default all, in order */
     double timeout;          /* 0, or negative: as long as the other side is there */
 } lb_transfer_options;
 
 /* Couples this program with another one that joins under the same name, such as "ocean@lyon": any name, and the site at
- * whose gateway both find each other. MPI_COMM_NULL: this process alone. */
+ * whose gateway both programs meet. MPI_COMM_NULL: this process alone. */
 static inline int lb_join(const char *name, MPI_Comm comm, const lb_join_options *options, lb_coupling **coupling);
 
-/* The other side, for messages. */
+/* The other side's description, for messages. */
 static inline const char *lb_other(const lb_coupling *coupling);
 
-/* Offers a version of a variable to the other side; the processes of `layout` are the first ranks. `a` is copied, and
- * may be changed at once. Waits only while more than the budget is held. Versions of a name must increase; its layout
- * and dtype stay. */
+/* Offers a version of a variable to the other side; the processes of `layout` are the first ranks. `a` is copied, so it
+ * may be changed afterwards. Waits only while the budget is exceeded. Versions of a name must increase; its layout and
+ * dtype stay the same. */
 static inline int lb_export(lb_coupling *coupling, const char *name, uint64_t version, const lb_layout *layout,
                             const char *dtype, const void *a, const lb_transfer_options *options);
 
 enum { LB_DTYPE = 64 };
 
-/* Of a variable of the other side, once it exports it: its dtype, in LB_DTYPE bytes, and its layout there, to be freed.
- * `timeout`, here and below: negative: as long as the other side is there. */
+/* Waits until the other side exports the variable. Writes its dtype, in LB_DTYPE bytes, and its layout there, which the
+ * caller frees. `timeout`, here and below: negative: as long as the other side is there. */
 static inline int lb_variable(lb_coupling *coupling, const char *name, double timeout, char *dtype, lb_layout **layout);
 
 /* Waits until a version of the other side's variable is exported, and fills `into`, this rank's part of it in `layout`.
- * Older versions can no longer be fetched afterwards. After LB_TIMEOUT the same may be fetched again, into the same
+ * Afterwards, older versions can no longer be fetched. After LB_TIMEOUT the same fetch may be repeated, into the same
  * memory. */
 static inline int lb_fetch(lb_coupling *coupling, const char *name, uint64_t version, const lb_layout *layout,
                            const char *dtype, void *into, const lb_transfer_options *options);
 
-/* Begins that: elements come while the program computes. Waits until the other side has exported any version. One
- * fetch may be in flight at a time. */
+/* Begins a fetch, so that elements arrive while the program computes. Waits until the other side has exported a version
+ * of the variable. One fetch may be in flight at a time. */
 static inline int lb_fetch_start(lb_coupling *coupling, const char *name, uint64_t version, const lb_layout *layout,
                                  const char *dtype, void *into, const lb_transfer_options *options,
                                  lb_fetching **fetching);
 
-/* Waits until all ranks have their parts, and frees it; after LB_TIMEOUT it may be waited for again. */
+/* Waits until all ranks have their parts, and frees the fetch. After LB_TIMEOUT it may be called again. */
 static inline int lb_fetch_wait(lb_fetching **fetching, double timeout);
 
-/* Ends the coupling once the other side has fetched everything that was exported here; in any case frees it. */
+/* Ends the coupling once the other side has fetched all exported versions; frees it in any case. */
 static inline int lb_close(lb_coupling **coupling, double timeout);
 
-/* Ends the coupling at once, with this reason for the other side; not collective. */
+/* Ends the coupling at once, and sends this reason to the other side; not collective. */
 static inline void lb_leave(lb_coupling **coupling, const char *reason);
 
-/* ---- how ------------------------------------------------------------------------------------------------------- */
+/* ---- implementation -------------------------------------------------------------------------------------------- */
 
 struct lb_coupling {
     MPI_Comm comm; /* MPI_COMM_NULL: this process alone */
     lb_side *side;
     int64_t budget;
     lb_fetching *fetching;
-    lb_fetching *late; /* begun, and waited for in vain, one for each name: nothing is asked for twice */
+    lb_fetching *late; /* fetches that have timed out, one for each name: no version is requested twice */
 };
 
 struct lb_fetching {
@@ -94,9 +94,9 @@ struct lb_fetching {
     uint64_t version;
     void *into;
     lb_side_fetch *fetch;
-    int code; /* of beginning it, on this rank */
+    int code; /* this rank's error of beginning the fetch */
     char *text;
-    lb_fetching *next; /* late one */
+    lb_fetching *next; /* next late fetch */
 };
 
 static inline int lb_mpi_broadcast(void *context, void *bytes, int64_t length) {
@@ -161,7 +161,7 @@ static inline int lb_export(lb_coupling *coupling, const char *name, uint64_t ve
     code = lb_side_room(coupling->side, layout, dtype, a, coupling->budget, lb_mpi_timeout(options));
     code = lb_mpi_agree(coupling->comm, code, lb_export_hash(name, version, layout, dtype));
     if (code) return code;
-    /* What can be wrong now is wrong on all ranks. */
+    /* An error from here on is the same on all ranks. */
     return lb_side_export(coupling->side, name, version, layout, dtype, a, options ? options->strides : NULL);
 }
 
@@ -182,14 +182,14 @@ static inline void lb_mpi_fetched(lb_fetching **fetching) {
     *fetching = NULL;
 }
 
-/* Where the late fetch of this name is, or would be. */
+/* The link to the late fetch of this name, or the end of the list. */
 static inline lb_fetching **lb_mpi_late(lb_coupling *coupling, const char *name) {
     lb_fetching **late = &coupling->late;
     while (*late && (!name || strcmp((*late)->name, name))) late = &(*late)->next;
     return late;
 }
 
-/* Takes it out of the list. */
+/* Removes a late fetch from the list. */
 static inline lb_fetching *lb_mpi_take_late(lb_fetching **late) {
     lb_fetching *taken = *late;
     if (taken) *late = taken->next;
@@ -216,7 +216,7 @@ static inline int lb_fetch_start(lb_coupling *coupling, const char *name, uint64
     if (!code && again &&
         (late->into != into || lb_side_fetch_hash(late->fetch) != lb_side_fetch_hash(begun->fetch)))
         code = lb_fail(LB_INVALID, "another fetch of it has taken too long: ask for the same, into the same memory");
-    /* Nothing is begun unless all ranks can: what one asks for is never asked for again. */
+    /* Begin on all ranks or on none: a rank never requests a version twice. */
     code = lb_mpi_agree(coupling->comm, code, code ? 0 : lb_side_fetch_hash(begun->fetch));
     if (code) {
         if (begun) {
@@ -262,7 +262,7 @@ static inline int lb_fetch(lb_coupling *coupling, const char *name, uint64_t ver
     if (code) return code;
     code = lb_fetch_wait(&fetching, lb_mpi_timeout(options));
     if (fetching) {
-        /* It may be asked for again. */
+        /* The same fetch may be repeated later. */
         fetching->next = coupling->late;
         coupling->late = fetching;
         coupling->fetching = NULL;
@@ -278,7 +278,7 @@ static inline void lb_mpi_end(lb_coupling **coupling, const char *reason, int fa
         lb_mpi_fetched(&late);
     }
     lb_side_end(&old->side, reason, failed);
-    /* Freeing a communicator is collective, unless the others are elsewhere: then it is left to MPI_Finalize. */
+    /* Freeing a communicator is collective. After a failure, other ranks may be elsewhere: leave it to MPI_Finalize. */
     if (old->comm != MPI_COMM_NULL && !failed) MPI_Comm_free(&old->comm);
     free(old);
     *coupling = NULL;

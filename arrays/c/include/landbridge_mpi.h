@@ -1,11 +1,11 @@
-/* Arrays from one layout to another, inside one MPI job: for any MPI library, since it is compiled with the program.
+/* Moves arrays from one layout to another, inside one MPI job. It fits any MPI library: the program compiles it.
  *
  *     lb_plan *plan;
  *     if (lb_plan_create(source, target, "f8", MPI_COMM_WORLD, NULL, &plan)) { fputs(lb_error(), stderr); ... }
  *     lb_plan_run(plan, a, b);
  *     lb_plan_free(&plan);
  *
- * Link with liblandbridge. Functions return what landbridge.h says. */
+ * Link with liblandbridge. Functions return the codes of landbridge.h. */
 #ifndef LANDBRIDGE_MPI_H
 #define LANDBRIDGE_MPI_H
 
@@ -21,53 +21,53 @@ typedef struct lb_plan lb_plan;
 /* A run in flight. */
 typedef struct lb_run lb_run;
 
-/* What lb_plan_create may be told besides; NULLs are the defaults. Set all of it to 0 first. */
+/* Options of lb_plan_create; NULLs are the defaults. Set all fields to 0 first. */
 typedef struct lb_options {
     const int32_t *src_ranks;   /* the ranks that are the processes of the source; by default the first ones */
-    const int32_t *dst_ranks;   /* those of the target */
-    const lb_select *select;    /* which elements go where; by default all, in order */
+    const int32_t *dst_ranks;   /* the ranks that are the processes of the target */
+    const lb_select *select;    /* the elements to move and their places; by default all, in order */
     const int64_t *src_strides; /* of this rank's part of the source, in bytes; by default it has no gaps */
-    const int64_t *dst_strides; /* of its part of the target */
+    const int64_t *dst_strides; /* of this rank's part of the target */
     int64_t budget;             /* bytes of packed elements that lb_plan_run has in memory at a time; 0: 16 MiB */
 } lb_options;
 
-/* Collective. `dtype`: of elements, as NumPy writes it: "f8", "i4", "c16", or "V24" for 24 bytes of any kind. All ranks
- * return the same error if any of them cannot take part. */
+/* Collective. `dtype`: that of the elements, as NumPy writes it: "f8", "i4", "c16", or "V24" for 24 bytes of any kind.
+ * If any rank cannot take part, all ranks return the same error. */
 static inline int lb_plan_create(const lb_layout *src, const lb_layout *dst, const char *dtype, MPI_Comm comm,
                                  const lb_options *options, lb_plan **plan);
 
-/* Collective: fills `into`, this rank's part of the target, from `a`, its part of the source; NULL where it has none.
- * They may overlap. What no element is selected for stays as it is.
+/* Collective: fills `into`, this rank's part of the target, from `a`, its part of the source; NULL if it has no part.
+ * The arrays may overlap. Places that receive no element keep their values.
  *
- * A rank whose arguments are wrong returns an error, and so does each rank that would have received from it. */
+ * A rank whose arguments are wrong returns an error. So does each rank that should have received elements from it. */
 static inline int lb_plan_run(lb_plan *plan, const void *a, void *into);
 
-/* Begins a run. Until it is over `a` must not be changed, and `into` not be used. Several may be in flight, which all
- * ranks begin in the same order. All that has to be packed is packed now, whatever the budget: MPI sends it even while
- * this rank waits for something else. The plan keeps the memory for its next runs. */
+/* Starts a run. Until it is over, `a` must not be changed and `into` must not be used. Several runs may be in flight;
+ * all ranks must start them in the same order. Packs all elements at once, regardless of the budget, so that MPI can
+ * send them even while this rank waits for something else. The plan keeps the memory for its next runs. */
 static inline int lb_plan_start(lb_plan *plan, const void *a, void *into, lb_run **run);
 
-/* Whether it is over, so that lb_run_wait returns at once. Moves data, as all calls of MPI do. */
+/* Sets `over` to 1 once the run is over, so that lb_run_wait returns at once. Moves data, as all MPI calls do. */
 static inline int lb_run_test(lb_run *run, int *over);
 
-/* Waits until it is over, and frees it. */
+/* Waits until the run is over, and frees it. */
 static inline int lb_run_wait(lb_run **run);
 
-/* How many bytes this rank sends to each rank, and receives from each: arrays of as many numbers as there are ranks. */
+/* Bytes that this rank sends to each rank, and receives from each: arrays with one number for each rank. */
 static inline void lb_plan_traffic(const lb_plan *plan, int64_t *sends, int64_t *receives);
 
 /* Collective. All runs must be over. */
 static inline void lb_plan_free(lb_plan **plan);
 
-/* ---- how ------------------------------------------------------------------------------------------------------- */
+/* ---- implementation -------------------------------------------------------------------------------------------- */
 
-/* What goes to other ranks, or comes from them. */
+/* The messages that this rank sends, or receives. */
 typedef struct lb_mpi_side {
     lb_end *end; /* NULL: this rank has no part */
     const lb_message *messages;
     int64_t count;
-    int64_t cut; /* of them are sent in pieces */
-    MPI_Datatype *types; /* of those that are straight; MPI_BYTE: all their bytes follow each other */
+    int64_t cut; /* number of messages that go in pieces */
+    MPI_Datatype *types; /* of straight messages; MPI_BYTE: the elements are contiguous */
     int64_t low, high;
 } lb_mpi_side;
 
@@ -79,7 +79,7 @@ struct lb_plan {
     /* The arrays of the last run. */
     const void *a;
     void *into;
-    /* Requests to be started again for these, if nothing has to be packed for them. */
+    /* Persistent requests for these arrays, if nothing has to be packed. */
     MPI_Request *ready;
     MPI_Status *statuses;
     int ready_count, ready_busy;
@@ -92,24 +92,24 @@ struct lb_run {
     MPI_Status *statuses;
     int count;
     int over;
-    int is_ready;   /* the requests are the plan's */
+    int is_ready;   /* the requests are the plan's `ready` */
     int code;       /* this rank's own error */
     char *text;
-    void **arrived; /* for each message that is received: where it is unpacked from, or NULL */
+    void **arrived; /* for each received message: its buffer, or NULL */
     void **packed;
-    int *at;        /* for each message that is received: its request, or -1 */
-    int absent;     /* a rank whose pieces are empty, or -1 */
+    int *at;        /* for each received message: its request, or -1 */
+    int absent;     /* a rank whose messages are empty, or -1 */
     lb_pieces *pieces;
     int slots;
-    /* By slot. */
+    /* For each slot. */
     MPI_Request *moving;
     lb_piece *piece;
-    /* What MPI_Testsome returns. */
+    /* Results of MPI_Testsome. */
     int *which;
     MPI_Status *moved;
 };
 
-/* Makes a datatype of another one. */
+/* Derives a datatype from another one. */
 static inline int lb_mpi_type(const lb_step *step, MPI_Datatype of, MPI_Datatype *made) {
     int count = (int)step->count, length = (int)step->length, status;
     int *lengths = NULL;
@@ -135,7 +135,7 @@ static inline int lb_mpi_type(const lb_step *step, MPI_Datatype of, MPI_Datatype
     return lb_mpi_check(status, "MPI_Type_create_hindexed");
 }
 
-/* Makes the datatype of a message, in its steps. */
+/* Makes the datatype of a message, step by step, and commits it. */
 static inline int lb_mpi_types(const lb_message *message, MPI_Datatype *type) {
     int code = LB_OK;
     for (int64_t number = 0; !code && number < message->step_count; number++) {
@@ -148,7 +148,7 @@ static inline int lb_mpi_types(const lb_message *message, MPI_Datatype *type) {
     return code;
 }
 
-/* Makes the datatypes of a side. */
+/* Finds the messages of a side, and makes their datatypes. */
 static inline int lb_mpi_bind(lb_mpi_side *side, const lb_transfer *transfer, int sends, int rank,
                               const int64_t *strides, const char *library) {
     int code = lb_end_create(transfer, sends, rank, strides, library, &side->end);
@@ -175,7 +175,7 @@ static inline int lb_plan_create(const lb_layout *src, const lb_layout *dst, con
     int rank, size, length, code;
     memset(&all, 0, sizeof all);
     if (options) all = *options;
-    /* Collective, so that it comes first, whatever is wrong. */
+    /* Collective, so every rank calls it before it checks anything. */
     code = lb_mpi_dup(comm, &own, &rank, &size);
     if (code) {
         free(made);
@@ -213,18 +213,18 @@ static inline int lb_plan_create(const lb_layout *src, const lb_layout *dst, con
     return LB_OK;
 }
 
-/* Memory, all 0. */
+/* Allocates memory filled with 0; aborts the job if there is none. */
 static inline void *lb_mpi_room(lb_plan *plan, int64_t bytes) {
     void *room = calloc(bytes > 0 ? (size_t)bytes : 1, 1);
     if (!room) {
-        /* Others wait for this rank, and it can neither send nor receive. */
+        /* Other ranks wait for this one, which can neither send nor receive. */
         fprintf(stderr, "landbridge: no memory for the %lld bytes of a message\n", (long long)bytes);
         MPI_Abort(plan->comm, 1);
     }
     return room;
 }
 
-/* How a message that is not packed is in memory. */
+/* Number of items of a straight message: contiguous bytes, or one datatype. */
 static inline int lb_mpi_items(const lb_mpi_side *side, int64_t at) {
     return side->types[at] == MPI_BYTE ? (int)side->messages[at].block : 1;
 }
@@ -237,7 +237,7 @@ static inline void lb_mpi_forget(lb_plan *plan) {
     plan->statuses = NULL;
 }
 
-/* Requests that may be started again, if the arrays are those of the last run; whether there are any. */
+/* Prepares persistent requests, if the arrays are those of the last run. Returns 1 if the plan has such requests. */
 static inline int lb_mpi_prepare(lb_plan *plan, const void *a, void *into) {
     int at = 0, again = plan->a == a && plan->into == into;
     if (again && plan->ready) return 1;
@@ -270,7 +270,7 @@ static inline int lb_mpi_prepare(lb_plan *plan, const void *a, void *into) {
     return 1;
 }
 
-/* Why this rank cannot take part with these arrays. */
+/* Returns an error if this rank cannot take part with these arrays. */
 static inline int lb_mpi_fits(const lb_plan *plan, const void *a, const void *into) {
     if (a && !plan->sides[0].end)
         return lb_fail(LB_INVALID, "a is given, but this rank is no process of src: it must be NULL");
@@ -281,7 +281,7 @@ static inline int lb_mpi_fits(const lb_plan *plan, const void *a, const void *in
     return LB_OK;
 }
 
-/* Sends and receives pieces as far as it goes without waiting. */
+/* Sends, receives and copies pieces until it would have to wait. */
 static inline int lb_mpi_advance(lb_run *run, int *moved) {
     MPI_Comm comm = run->plan->comm;
     int code = MPI_SUCCESS, again = 1;
@@ -314,7 +314,7 @@ static inline int lb_mpi_advance(lb_run *run, int *moved) {
     return lb_mpi_check(code, "moving a piece");
 }
 
-/* What has to be packed on its way, if anything has. `all`: at once. */
+/* Begins the messages that go in pieces, if there are any. `all`: packs them all at once. */
 static inline int lb_mpi_cut(lb_run *run, const void *a, void *into, int hold, int all) {
     lb_plan *plan = run->plan;
     const lb_mpi_side *sends = &plan->sides[0], *receives = &plan->sides[1];
@@ -324,7 +324,7 @@ static inline int lb_mpi_cut(lb_run *run, const void *a, void *into, int hold, i
     MPI_Comm_rank(plan->comm, &rank);
     if (lb_pieces_create(plan->transfer, sends->end, receives->end, rank, a, into, hold, all ? -1 : plan->budget,
                          &run->pieces)) {
-        /* Others wait for this rank. */
+        /* Other ranks wait for this one. */
         fprintf(stderr, "landbridge: %s\n", lb_error());
         MPI_Abort(plan->comm, 1);
     }
@@ -338,7 +338,7 @@ static inline int lb_mpi_cut(lb_run *run, const void *a, void *into, int hold, i
     return lb_mpi_advance(run, &moved);
 }
 
-/* Begins a run; `all`: so that MPI alone can end it. */
+/* Begins a run. `all`: packs all messages at once, so that MPI alone can complete it. */
 static inline int lb_mpi_begin(lb_plan *plan, const void *a, void *into, int all, lb_run **run) {
     lb_run *begun;
     const lb_mpi_side *sends, *receives;
@@ -423,7 +423,7 @@ static inline int lb_run_test(lb_run *run, int *over) {
     return code;
 }
 
-/* Waits until the messages of a run have come and gone. */
+/* Waits until all messages of a run have been sent and received. */
 static inline int lb_mpi_finish(lb_run *run) {
     int64_t nap = 0;
     int code = LB_OK, moved;
@@ -434,7 +434,7 @@ static inline int lb_mpi_finish(lb_run *run) {
             begun = MPI_Wtime();
             nap = 0;
         } else {
-            /* Others may compute on this core: between two looks at first, while this rank sleeps later. */
+            /* Others may compute on this core: at first this rank yields it between polls, later it sleeps. */
             if (MPI_Wtime() - begun > 3e-4) nap = nap < 250 ? 2 * nap + 10 : 250;
             lb_nap(nap);
         }
@@ -457,7 +457,7 @@ static inline int lb_run_wait(lb_run **run) {
         const lb_message *message = &receives->messages[each];
         if (over->at[each] < 0) continue;
         MPI_Get_count(&over->statuses[over->at[each]], MPI_BYTE, &count);
-        /* The messages of a rank that cannot take part are empty. */
+        /* A rank that cannot take part sends empty messages. */
         if (count == 0 && message->bytes > 0)
             over->absent = (int)message->rank;
         else if (count > 0 && !over->code && !over->is_ready && over->arrived[each])
@@ -480,7 +480,7 @@ static inline int lb_run_wait(lb_run **run) {
         free(over->requests);
         free(over->statuses);
     }
-    /* Where MPI has failed, it may still use them. */
+    /* If MPI has failed, it may still use the pieces. */
     if (finished) lb_pieces_free(&over->pieces);
     free(over->moving);
     free(over->piece);

@@ -1,5 +1,5 @@
-/* What ranks of a communicator agree on before elements move: for landbridge_mpi.h and landbridge_coupling.h. Programs
- * need not include it, nor call what is here. */
+/* Agreement between the ranks of a communicator before elements move, for landbridge_mpi.h and landbridge_coupling.h.
+ * Programs need not include this header or call its functions. */
 #ifndef LANDBRIDGE_RANKS_H
 #define LANDBRIDGE_RANKS_H
 
@@ -14,7 +14,7 @@
 extern "C" {
 #endif
 
-/* Tags: of elements, of addresses, and of answers to these. */
+/* Tags of elements, of addresses and of answers to these; the size of an error text. */
 enum { LB_MPI_TAG = 7, LB_MPI_ADDRESS = 9, LB_MPI_ANSWER = 10, LB_MPI_TEXT = 1024 };
 
 static inline char *lb_mpi_copy(const char *text) {
@@ -32,7 +32,7 @@ static inline int lb_mpi_check(int code, const char *function) {
     return lb_fail(LB_MPI, text);
 }
 
-/* Waits without using the core: others may compute on it, and MPI libraries wait without giving it away. */
+/* Waits by polling with sleeps: others may compute on this core, and a waiting MPI library would occupy it. */
 static inline int lb_mpi_wait(MPI_Request *request) {
     int over = 0, code = MPI_SUCCESS;
     for (int64_t nap = 20; code == MPI_SUCCESS; nap = nap < 250 ? 2 * nap : 500) {
@@ -43,8 +43,8 @@ static inline int lb_mpi_wait(MPI_Request *request) {
     return lb_mpi_check(code, "MPI_Test");
 }
 
-/* Collective: LB_OK if `code` is that on all ranks, else the first error, which names its rank, on all of them. It is
- * also an error if `hash` is not the same on all ranks. */
+/* Collective: returns LB_OK if `code` is LB_OK on all ranks. Otherwise all ranks return the error of the first rank
+ * that has one, and its text names that rank. It is also an error if `hash` differs between ranks. */
 static inline int lb_mpi_agree(MPI_Comm comm, int code, uint64_t hash) {
     struct {
         int code;
@@ -58,7 +58,7 @@ static inline int lb_mpi_agree(MPI_Comm comm, int code, uint64_t hash) {
     MPI_Comm_size(comm, &size);
     own[0] = code == LB_OK ? size : rank;
     own[1] = (int64_t)(hash >> 2);
-    own[2] = -own[1]; /* the greatest is the least of the negated ones */
+    own[2] = -own[1]; /* its minimum is the negated maximum of own[1] */
     failed = lb_mpi_check(MPI_Iallreduce(own, least, 3, MPI_INT64_T, MPI_MIN, comm, &request), "MPI_Iallreduce");
     if (!failed) failed = lb_mpi_wait(&request);
     if (failed) return failed;
@@ -73,7 +73,7 @@ static inline int lb_mpi_agree(MPI_Comm comm, int code, uint64_t hash) {
     return failed ? failed : lb_fail(told.code, told.text);
 }
 
-/* Collective: the same ranks, for our own messages. */
+/* Collective: duplicates the communicator, for Landbridge's own messages. */
 static inline int lb_mpi_dup(MPI_Comm comm, MPI_Comm *own, int *rank, int *size) {
     int code = lb_mpi_check(MPI_Comm_dup(comm, own), "MPI_Comm_dup");
     if (code) return code;
@@ -82,7 +82,7 @@ static inline int lb_mpi_dup(MPI_Comm comm, MPI_Comm *own, int *rank, int *size)
     return LB_OK;
 }
 
-/* Collective: each rank's letters go where they belong. */
+/* Collective: sends all letters to their ranks, and reads the received ones. */
 static inline int lb_mpi_letters(lb_transfer *transfer, MPI_Comm comm, int size) {
     int64_t *lengths = (int64_t *)calloc(2 * (size_t)size, sizeof *lengths), *come = lengths + size, all = 0, got = 0;
     int *counts = (int *)calloc(4 * (size_t)size, sizeof *counts);
@@ -125,7 +125,7 @@ end:
     return code;
 }
 
-/* Collective: ranks ask each other who has what, if they have to. */
+/* Collective: ranks ask each other for their parts, if they have to. */
 static inline int lb_mpi_ask(lb_transfer *transfer, MPI_Comm comm, int rank, int size) {
     int code;
     if (!lb_transfer_asks(transfer)) return LB_OK;
@@ -134,8 +134,8 @@ static inline int lb_mpi_ask(lb_transfer *transfer, MPI_Comm comm, int rank, int
     return code;
 }
 
-/* Which messages of an end go to, or come from, other ranks of this node that may lend each other memory: their ranks,
- * and how many. */
+/* Finds the other ranks of this node with which this rank exchanges messages of `end` that are long enough for lending
+ * memory. Returns their number. */
 static inline int lb_mpi_beside(const lb_end *end, MPI_Comm comm, MPI_Comm node, int *ranks) {
     const lb_message *messages = NULL;
     int64_t of = lb_end_messages(end, &messages);
@@ -155,7 +155,7 @@ static inline int lb_mpi_beside(const lb_end *end, MPI_Comm comm, MPI_Comm node,
     return count;
 }
 
-/* Collective: ranks of a node agree on whose memory they read. */
+/* Collective: ranks of a node agree on lending each other memory. */
 static inline int lb_mpi_lend(const lb_transfer *transfer, const lb_end *sends, const lb_end *receives, MPI_Comm comm,
                               int rank) {
     MPI_Comm node = MPI_COMM_NULL;
@@ -166,7 +166,7 @@ static inline int lb_mpi_lend(const lb_transfer *transfer, const lb_end *sends, 
     MPI_Request *requests = (MPI_Request *)malloc((size_t)most * sizeof *requests);
     int code, out = 0, come = 0, at = 0;
     if (!ranks || !answers || !addresses || !requests) {
-        /* Others wait for this rank. */
+        /* Other ranks wait for this one. */
         fprintf(stderr, "landbridge: no memory for a plan\n");
         MPI_Abort(comm, 1);
     }

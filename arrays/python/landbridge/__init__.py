@@ -60,8 +60,8 @@ def command() -> Path:
 
 
 def provider() -> Path:
-    """Path of the libfabric provider. Its folder is what `FI_PROVIDER_PATH` takes, for programs that `landbridge
-    run` does not start."""
+    """Path of the libfabric provider. For programs that `landbridge run` does not start, set `FI_PROVIDER_PATH` to its
+    folder."""
     return _installed("liblandbridge-fi.so")
 
 
@@ -70,7 +70,7 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> Any:
-    # NumPy is imported by those who redistribute arrays only.
+    # Only programs that redistribute arrays import NumPy.
     if name in ("Plan", "Select", "plan", "redistribute"):
         from . import redistribution
 

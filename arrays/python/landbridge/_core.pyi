@@ -1,4 +1,4 @@
-"""Nothing outside this package uses it."""
+"""Internal to this package."""
 
 from typing import Any
 

@@ -1,5 +1,6 @@
-"""Arrays of other libraries as NumPy's, in the same memory: those of xarray, whatever exports DLPack (torch, CuPy, JAX)
-or a buffer. Only elements are moved, so arrays that mean more than their elements (a mask, a unit) are refused."""
+"""Views arrays of other libraries as NumPy arrays in the same memory: DataArrays of xarray, arrays that export DLPack
+(torch, CuPy, JAX), and buffers. Only elements are moved, so arrays that mean more than their elements (a mask, a unit)
+are refused."""
 
 from __future__ import annotations
 
@@ -9,9 +10,9 @@ import numpy as np
 
 # An array that receives elements.
 Into = TypeVar("Into")
-# DLPack's kinds of devices whose memory this process reads: that of the host, and of the host for CUDA and ROCm.
+# DLPack device types whose memory this process can read: the host's, and host memory of CUDA and of ROCm.
 HOST = (1, 3, 11)
-# NumPy's own kinds of arrays that mean no more than their elements.
+# NumPy's own subclasses that mean no more than their elements.
 PLAIN = (np.memmap, np.matrix, np.recarray, np.char.chararray)
 
 
@@ -24,14 +25,15 @@ class Labelled(Protocol):
 
 
 def is_labelled(array: Any) -> bool:
-    """Whether it is a DataArray of xarray."""
+    """Returns true for a DataArray of xarray."""
     return hasattr(array, "dims") and hasattr(array, "coords") and hasattr(array, "data")
 
 
 def taken(array: Any, name: str = "a") -> np.ndarray:
-    """The elements of an array that is sent: a copy only where they are in a device's memory, or no array yet.
+    """The elements of an array to be sent. They are copied only from a device's memory, or if `array` is not an array
+    yet.
 
-    Raises TypeError, which names the argument, for what is none, or means more than its elements."""
+    Raises TypeError, which names the argument, if it is not an array or means more than its elements."""
     if type(array) is np.ndarray:
         return array
     if isinstance(array, np.ndarray):
@@ -50,8 +52,8 @@ def taken(array: Any, name: str = "a") -> np.ndarray:
 def target(array: Any, name: str = "into") -> np.ndarray:
     """The memory of an array that receives elements.
 
-    Raises TypeError for what is none, means more than its elements or is in a device's memory, ValueError if it is
-    read-only or elements of it share memory."""
+    Raises TypeError if it is not an array, means more than its elements or is in a device's memory; ValueError if it is
+    read-only or some of its elements share memory."""
     found = array
     if is_labelled(array):
         return target(array.data, name)
@@ -64,7 +66,7 @@ def target(array: Any, name: str = "into") -> np.ndarray:
                 raise TypeError(f"{name} is in the memory of a device: receive into an array of the host, then copy it there")
             found = _imported(array, name)
             if not found.flags.writeable and hasattr(array, "data_ptr"):
-                # Torch before 2.9 exports a version of DLPack that does not say whether it may be written.
+                # Torch before 2.9 exports a version of DLPack that has no flag for read-only memory.
                 found = array.numpy()
         else:
             try:
@@ -80,7 +82,7 @@ def target(array: Any, name: str = "into") -> np.ndarray:
 
 
 def _elements(array: np.ndarray, name: str) -> np.ndarray:
-    """An array of a subclass as a plain one, if that loses nothing."""
+    """An array of a subclass as a plain one, if that loses nothing; else raises TypeError."""
     if isinstance(array, np.ma.MaskedArray):
         if np.ma.is_masked(array):
             text = "its mask would be lost: pass its filled(value), or its data and np.ma.getmaskarray of it one by one"
@@ -93,7 +95,7 @@ def _elements(array: np.ndarray, name: str) -> np.ndarray:
 
 
 def _refuse_units(array: Any, name: str) -> None:
-    """TypeError: it has a unit, like the arrays of pint."""
+    """Raises TypeError if the array has a unit, as arrays of pint do."""
     unit = getattr(array, "units", getattr(array, "unit", None))
     if unit is not None:
         text = "only its elements would be sent: pass its magnitude, and the unit by itself"
@@ -101,7 +103,7 @@ def _refuse_units(array: Any, name: str) -> None:
 
 
 def _overlaps_itself(array: np.ndarray) -> bool:
-    """Whether two elements share memory."""
+    """Returns true if two elements share memory."""
     if array.flags.c_contiguous or array.flags.f_contiguous or array.size < 2:
         return False
     axes = sorted((abs(stride), extent) for stride, extent in zip(array.strides, array.shape) if extent > 1)
@@ -112,7 +114,7 @@ def _overlaps_itself(array: np.ndarray) -> bool:
         reach += stride * (extent - 1)
     else:
         return False
-    # Axes that interlace: every element's place is looked at.
+    # The axes interlace, so compare the places of all elements.
     places = np.zeros(1, np.int64)
     for stride, extent in axes:
         places = np.add.outer(places, np.arange(extent) * stride).ravel()
@@ -123,7 +125,7 @@ def _overlaps_itself(array: np.ndarray) -> bool:
 def _imported(array: Any, name: str) -> np.ndarray:
     on_host = array.__dlpack_device__()[0] in HOST
     try:
-        # Versions of DLPack from 1.0 on say whether memory is read-only; NumPy takes older ones for read-only.
+        # DLPack has a flag for read-only memory since version 1.0. NumPy treats arrays of older versions as read-only.
         return np.from_dlpack(array) if on_host else np.from_dlpack(array, device="cpu", copy=True)
     except Exception as error:
         raise TypeError(f"{name} is {_kind(array)}, which NumPy cannot use: {error}") from error

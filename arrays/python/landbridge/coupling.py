@@ -1,4 +1,4 @@
-"""Arrays between two parallel programs, whatever launched them, wherever they run.
+"""Arrays between two parallel programs, with any launchers and at any sites.
 
 >>> import landbridge as lb
 >>> with lb.join("ocean@lyon", comm) as coupling:                   # in the ocean model
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
 
 __all__ = ["Coupling", "CouplingError", "Fetching", "join"]
 
-# What a side holds for the other one by default, in bytes.
+# Default limit of the exported versions that a rank holds until they are fetched, in bytes.
 BUDGET = 1 << 30
-# How long what ranks do together may go on, in seconds, once one of them has left: it may have done its part before.
+# Seconds after which a collective operation gives up, once a rank has left: the rank may have done its part before.
 GRACE = 2.0
 
 
 class CouplingError(ConnectionError):
-    """There is no coupling, or it has ended: the same error on all ranks of a side."""
+    """Raised if there is no coupling, or it has ended: the same error on all ranks of a side."""
 
 
 def join(
@@ -51,14 +51,14 @@ def join(
 ) -> Coupling:
     """Couples this program with another one that joins under the same name; collective over `comm`.
 
-    `name`: as `"ocean@lyon"`: any name, and the site at whose gateway both programs find each other.
+    `name`: such as `"ocean@lyon"`: any name, and the site at whose gateway both programs meet.
     `comm`: the ranks of this side; None: this process alone, without MPI.
     `timeout`: seconds to wait for the other program; None: forever.
     `budget`: bytes of exported versions that each rank holds until the other side fetches them.
-    `site`: the site this program was started at, if its key is not the only one here.
+    `site`: the site where this program was started, if there are keys of several sites here.
 
-    Raises `CouplingError` on all ranks if there is no coupling in the end, `TimeoutError` if the other program does not
-    come."""
+    Raises `CouplingError` on all ranks if the coupling fails, `TimeoutError` if the other program does not join in
+    time."""
     ranks = _Ranks(comm)
     command: tuple[Optional[str], str] = (None, "")
     if ranks.rank == 0:
@@ -74,18 +74,18 @@ def join(
 
 
 class Coupling:
-    """One side of a coupling; made by `join`. All methods are collective over the side's communicator, and every error
-    is raised on all its ranks. Used in a `with`, it is closed at the end."""
+    """One side of a coupling; made by `join`. All methods are collective over the side's communicator, and all ranks
+    raise the same error. A `with` statement closes it at the end."""
 
     def __init__(self, name: str, ranks: Any, core: Any, budget: int, scattered: scattered.Scattered) -> None:
         self.name, self._scattered = name, scattered
         self._ranks, self._core, self._budget = ranks, core, int(budget)
         ranks.left = lambda: core.left() and f"{name}: {core.left()}"
         self._fetching: Optional[Fetching] = None
-        # Begun, and waited for in vain: what has been asked for is not asked for again.
+        # Fetches in flight that have timed out, by variable: a rank never requests a version twice.
         self._late: dict[str, Fetching] = {}
         self.other = core.other
-        """The other side, for messages."""
+        """The other side's description, for messages."""
 
     def __repr__(self) -> str:
         return f"<coupling {self.name} with {self.other}>"
@@ -100,15 +100,16 @@ class Coupling:
         dtype: Any = None,
         timeout: Optional[float] = None,
     ) -> None:
-        """Offers version `version` of variable `name` to the other side. `a`: this rank's part of it in `layout`, whose
-        processes are the first ranks; None where a rank has none, if `dtype` says what others' parts are of.
+        """Offers version `version` of variable `name` to the other side. `a`: this rank's part in `layout`, whose
+        processes are the first ranks; None if the rank has no part. `dtype`: the dtype of the parts, for ranks that
+        pass None.
 
-        A layout of which each rank knows its own part alone (`Spread`, such as `Runs`) may differ from version to
-        version; all elements of the array must belong to some rank.
+        A layout of which each rank knows only its own part (`Spread`, such as `Runs`) may differ from version to
+        version; every element of the array must belong to a rank.
 
-        The part is copied: `a` may be changed at once. Waits only while more than the budget is held, for at most
+        The part is copied, so `a` may be changed afterwards. Waits only while the budget is exceeded, for at most
         `timeout` seconds; None: as long as the other side is there. Versions of a name must increase; its layout and
-        dtype stay."""
+        dtype stay the same."""
         rank, problem, part, what = self._ranks.rank, None, None, ""
         is_scattered = not isinstance(layout, Layout)
         try:
@@ -117,7 +118,7 @@ class Coupling:
             part = self._part(a, layout, rank, dtype)
             if not is_scattered:
                 self._open.wait_for_room(part.nbytes, self._budget, timeout)
-        except Exception as error:  # noqa: BLE001: all ranks must hear of it
+        except Exception as error:  # noqa: BLE001: all ranks must raise it
             problem = error
         kind = self._agree_on_dtype(problem, what, part)
         if is_scattered:
@@ -128,7 +129,7 @@ class Coupling:
         text = repr(np.lib.format.dtype_to_descr(kind))
         strides = list(part.strides) if rank < layout.size else [0] * len(layout.shape)
         address = part.__array_interface__["data"][0]
-        # What can be wrong now is wrong on all ranks.
+        # An error from here on is the same on all ranks.
         try:
             self._open.export(name, version, layout._core, text, kind.itemsize, address, strides)
         except ValueError as error:
@@ -171,12 +172,12 @@ class Coupling:
         casting: str = "same_kind",
         timeout: Optional[float] = None,
     ) -> Any:
-        """This rank's part, in `layout`, of version `version` of the other side's variable `name`; None where the rank
-        is no process of the layout. Waits until it is exported and has arrived, for at most `timeout` seconds; None: as
-        long as the other side is there.
+        """Returns this rank's part, in `layout`, of version `version` of the other side's variable `name`; None if the
+        rank is no process of the layout. Waits until the version is exported and has arrived, for at most `timeout`
+        seconds; None: as long as the other side is there.
 
-        `select`, `into`, `casting`: as for `redistribute`. Older versions can no longer be fetched afterwards. After a
-        TimeoutError the same may be fetched again, into the same array."""
+        `select`, `into`, `casting`: as for `redistribute`. Afterwards, older versions can no longer be fetched. After a
+        TimeoutError the same fetch may be repeated, into the same array."""
         started = self._start(name, layout, version, select, into, casting)
         started.begin_together(timeout)
         self._fetching = started
@@ -220,9 +221,9 @@ class Coupling:
         into: Any = None,
         casting: str = "same_kind",
     ) -> Fetching[Any]:
-        """Begins a fetch, and returns at once what to wait for: elements come while the program computes. Before the
-        other side has exported any version of the variable, nothing of it is known: then the fetch begins with the
-        first `test` or `wait` afterwards, which also raise what cannot be. One fetch may be in flight at a time."""
+        """Begins a fetch and returns it at once, so that elements arrive while the program computes. If the other side
+        has not exported any version of the variable yet, the first `test` or `wait` after the export begins the fetch;
+        `wait` then raises the errors that this call could not find. One fetch may be in flight at a time."""
         started = self._start(name, layout, version, select, into, casting)
         with contextlib.suppress(TimeoutError):
             started.begin_together(0.0)
@@ -230,7 +231,7 @@ class Coupling:
         return started
 
     def _start(self, name, layout, version, select, into, casting) -> Fetching[Any]:
-        """A fetch that has not begun, or the one of the same that was put off."""
+        """Returns a new fetch that has not begun, or the earlier one if the same fetch was put off."""
         asked, is_scattered = (version, layout, select, into, casting), not isinstance(layout, Layout)
 
         def possible() -> str:
@@ -246,7 +247,7 @@ class Coupling:
                 raise ValueError(f"{late.what} was asked for before: ask for the same, into the same array")
             return _what("fetch", checked, number, layout, select)
 
-        # What ranks tell the other side, they must all tell.
+        # All ranks must make the same requests to the other side.
         self._together(possible)
         checked, number = _variable(name, version)
         late = self._late.get(checked)
@@ -255,12 +256,12 @@ class Coupling:
         return Fetching(self, checked, number, asked)
 
     def close(self, timeout: Optional[float] = None) -> None:
-        """Ends the coupling once the other side has fetched everything that was exported here; waits for that as
-        `export` does. Raises `CouplingError` if it never will."""
+        """Ends the coupling once the other side has fetched all exported versions. Waits for at most `timeout` seconds;
+        None: as long as the other side is there. Raises `CouplingError` if the other side never will."""
         if self._core is None:
             return
         try:
-            # All ranks are done when it returns.
+            # When this returns, all ranks have finished.
             self._together(lambda: self._core.finish(timeout))
         except BaseException as error:
             self._end(str(error))
@@ -279,7 +280,7 @@ class Coupling:
         if error is None:
             self.close()
             return
-        # The other ranks may be elsewhere: nothing collective.
+        # The other ranks may be in other code, so call nothing collective.
         reason = f"rank {self._ranks.rank}: {kind.__name__}: {error}"
         if self._core is not None:
             self._core.leave(reason)
@@ -315,8 +316,8 @@ class Coupling:
         return a
 
     def _agree_on_dtype(self, problem, what: str, part) -> np.dtype:
-        """The dtype of all ranks' parts, unless some rank has a problem or wants something else; a rank without a part
-        need not know it."""
+        """The dtype of all ranks' parts; a rank without a part need not know it. Raises on all ranks if any rank has a
+        problem, or if ranks want different things."""
         known = part is not None and part.dtype != np.dtype(np.void)
         code = zlib.crc32(repr(part.dtype).encode()) if known else 0
         unknown, most, least = self._agree(problem, what, [not known, code, -code])
@@ -358,20 +359,21 @@ class Coupling:
                 elements.unpack(buffer.__array_interface__["data"][0], address)
 
     def _together(self, work: Callable[[], Optional[str]]) -> None:
-        """Does what may fail on some ranks, then on all; it returns what must be the same on all."""
+        """Calls `work`, which may fail on some ranks; then all ranks raise. Its result must be the same on all
+        ranks."""
         problem, what = None, None
         _ = self._open
         try:
             what = work()
-        except Exception as error:  # noqa: BLE001: all ranks must hear of it
+        except Exception as error:  # noqa: BLE001: all ranks must raise it
             problem = error
         self._agree(problem, what or "")
 
     def _agree(self, problem: Optional[Exception], what: str = "", numbers: Sequence[int] = (0, 0, 0)) -> list[int]:
-        """Raises on all ranks if any of them has a problem: the same error, of the first rank that has one; or if not
-        all want the same. Otherwise the greatest of each of the numbers."""
+        """Raises on all ranks if any rank has a problem: the error of the first such rank. Raises PlanError if `what`
+        differs between ranks. Otherwise returns the maximum of each number over all ranks."""
         code = zlib.crc32(what.encode())
-        # The least is found as the greatest of the negated ones.
+        # The minimum is the negated maximum of the negated codes.
         failed, most, least, *greatest = self._ranks.most([problem is not None, code, -code, *numbers])
         if not failed and most == -least:
             return greatest
@@ -387,8 +389,8 @@ class Coupling:
 
 
 class Fetching(Awaited[Result]):
-    """A fetch in flight: see `Coupling.start_fetch`. `await` it, or call `wait`, which are collective; the result is
-    what `Coupling.fetch` returns."""
+    """A fetch in flight, from `Coupling.start_fetch`. `await` it, or call `wait`, which are collective; both return the
+    result of `Coupling.fetch`."""
 
     def __init__(self, coupling: Coupling, name: str, version: int, asked: tuple) -> None:
         self._coupling, self.name, self.version, self._asked = coupling, name, version, asked
@@ -406,8 +408,8 @@ class Fetching(Awaited[Result]):
         self._met = scattered.blocks(layout.shape, ranks.size) if self._is_scattered else layout
 
     def begin_together(self, limit: Optional[float]) -> None:
-        """Begins on all ranks, or, after an error, on none: what one asks for is never asked for again. TimeoutError:
-        the other side has exported no version of the variable within `limit` seconds. Collective."""
+        """Begins the fetch on all ranks or, after an error, on none: a rank never requests a version twice. Raises
+        TimeoutError if the other side exports no version of the variable within `limit` seconds. Collective."""
         if self._agreed:
             return
         coupling = self._coupling
@@ -419,17 +421,18 @@ class Fetching(Awaited[Result]):
         try:
             if not self._begun:
                 self._ask(*found[0])
-        except Exception as error:  # noqa: BLE001: all ranks must hear of it when they wait
+        except Exception as error:  # noqa: BLE001: all ranks raise it when they wait
             self.problem = error
         self._agreed = True
 
     def _look(self, limit: Optional[float]) -> tuple:
-        """Type of the elements, where they go, and which they are."""
+        """The dtype of the elements, the array that receives them, and the selection."""
         coupling, met = self._coupling, self._met
         _, layout, select, into, casting = self._asked
         ranks, core = coupling._ranks, coupling._open
         if select is None and met.size <= ranks.size and not self._wished:
-            # Most likely the arrays have the same shape. Then it is packed for this when it is exported.
+            # Most likely both arrays have the same shape. This early wish lets the other side pack the variable for
+            # this fetch when it exports it.
             core.wish(self.name, met._core, *picks(None, met.shape, met.shape))
             self._wished = True
         text, _, source = core.variable(self.name, limit)
@@ -454,19 +457,20 @@ class Fetching(Awaited[Result]):
         self._core = core.fetch(self.name, self.version, self._met._core, *chosen, strides, size)
 
     def test(self) -> bool:
-        """Whether this rank's elements have arrived, or never will; puts those that have where they belong."""
+        """Returns true once all of this rank's elements have arrived, or the fetch has failed. Unpacks the elements
+        that have arrived."""
         if not (self._arrived or self._over or self.problem):
             try:
                 self._take(0.0)
             except TimeoutError:
                 return False
-            except Exception as error:  # noqa: BLE001: all ranks must hear of it when they wait
+            except Exception as error:  # noqa: BLE001: all ranks raise it when they wait
                 self.problem = error
         return True
 
     def wait(self, timeout: Optional[float] = None) -> Result:
-        """Waits until all ranks have their parts, for at most `timeout` seconds. Raises TimeoutError on all of them if
-        some rank waits longer: it may be waited for again."""
+        """Waits until all ranks have their parts, for at most `timeout` seconds. Raises TimeoutError on all ranks if
+        any rank would wait longer; `wait` may then be called again."""
         if not self._over:
             try:
                 self.begin_together(timeout)
@@ -493,11 +497,11 @@ class Fetching(Awaited[Result]):
                 self._coupling._unpack(arrived, self._target, self._dtype)
 
     def end(self) -> None:
-        """Lets another fetch begin: this one is over."""
+        """Marks this fetch as over, so that another one may begin."""
         self._over, self._coupling._fetching = True, None
 
     def put_off(self) -> None:
-        """Lets another fetch begin; this one may be asked for again."""
+        """Lets another fetch begin; this one may be repeated later."""
         self.end()
         self._coupling._late[self.name] = self
 
@@ -506,7 +510,7 @@ class Fetching(Awaited[Result]):
         return self
 
     def is_of(self, asked: tuple, rank: int) -> bool:
-        """Whether the same is asked for, into the same array."""
+        """Returns true if this fetch has the same arguments and the same array to receive into."""
         version, layout, select, into, casting = self._asked
         is_same = (version, select, casting) == (asked[0], asked[2], asked[4]) and into is asked[3]
         return is_same and scattered.is_same(layout, asked[1], rank)
@@ -558,12 +562,13 @@ class _Ranks:
     def __init__(self, comm: Optional[Intracomm]) -> None:
         self._comm = None if comm is None else private(comm).comm
         self.left: Callable[[], Optional[str]] = lambda: None
-        """Why a rank has left without the others, so that nothing can be done together any more."""
+        """Returns the reason if a rank has left without the others, so that collective operations can no longer
+        complete."""
         self.rank = 0 if self._comm is None else self._comm.Get_rank()
         self.size = 1 if self._comm is None else self._comm.Get_size()
 
     def broadcast(self, data: bytes) -> bytes:
-        """The first rank's, which may take long."""
+        """Sends the first rank's bytes to all ranks. The first rank may take long to join in."""
         if self._comm is None:
             return data
         length = np.array([len(data)], np.int64)
@@ -573,7 +578,7 @@ class _Ranks:
         return buffer.tobytes()
 
     def gather(self, own: bytes) -> list[bytes]:
-        """Of each rank."""
+        """Returns the bytes of each rank."""
         if self._comm is None:
             return [own]
         lengths = np.empty(self.size, np.int64)
@@ -587,7 +592,7 @@ class _Ranks:
         return [value] if self._comm is None else self._comm.allgather(value)
 
     def most(self, numbers: list) -> list[int]:
-        """The greatest of each over all ranks, which have all called it when it returns."""
+        """The maximum of each number over all ranks. When this returns, all ranks have called it."""
         own = np.array(numbers, np.int64)
         if self._comm is None:
             return own.tolist()
@@ -598,7 +603,7 @@ class _Ranks:
         return greatest.tolist()
 
     def _wait(self, request: Any) -> None:
-        # Others may still be copying, on this core too: MPI libraries wait without giving it away.
+        # Sleep between polls: other ranks may still be copying on this core, and a waiting MPI library would occupy it.
         pauses, look, end = naps(), time.monotonic() + LOOK, None
         while not request.Test():
             time.sleep(next(pauses))

@@ -1,4 +1,4 @@
-"""Datatypes of MPI for the elements of a message, so that MPI moves them from one array to another by itself."""
+"""MPI datatypes for the elements of a message, with which MPI itself moves them from array to array."""
 
 from __future__ import annotations
 
@@ -6,31 +6,32 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Optional
 
-# The function of MPI that makes a datatype of another one, and its arguments.
+# The MPI function that derives a datatype from another one, and its arguments.
 Step = tuple[str, tuple]
 
 
 @dataclass
 class Place:
-    """Elements of an array that is anywhere."""
+    """Elements of an array, independent of its address."""
 
     offset: int
-    """From the array's first element."""
+    """Bytes from the array's first element."""
     block: int
-    """Bytes that follow each other, if there is no datatype."""
+    """Number of contiguous bytes, if there is no datatype."""
     datatype: Optional[Any]
 
     def at(self, address: int) -> list:
-        """A message from or to an array, as mpi4py takes it."""
+        """The message buffer in the array at this address, in the form that mpi4py takes."""
         from mpi4py import MPI
 
-        # A datatype reaches as far as it does, whatever the length of its buffer.
+        # The datatype determines the extent of the message; MPI ignores the length of its buffer.
         buffer = MPI.buffer.fromaddress(address + self.offset, 1 if self.datatype is not None else self.block)
         return [buffer, self.block, MPI.BYTE] if self.datatype is None else [buffer, 1, self.datatype]
 
 
 def made(offset: int, block: int, steps: Sequence[Step]) -> Place:
-    """Makes the datatype in these steps: the first of bytes, each other one of what the step before it has made."""
+    """Derives a datatype in these steps: the first from MPI_BYTE, each later one from the datatype of the step
+    before."""
     from mpi4py import MPI
 
     datatypes = []

@@ -1,5 +1,5 @@
-"""What goes from whom to whom where each process knows its own part of a layout alone. See the crate `plan`, module
-`redistribution::directory`."""
+"""Finds the messages of a redistribution in which each process knows only its own part of a layout. See the crate
+`plan`, module `redistribution::directory`."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from .layout import Layout, Spread
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
 
-# Elements of a part that are compared with what an owner function says.
+# Approximate maximum number of a part's elements that are checked against its owner function.
 MOST_COMPARED = 1000
 
 
 class Side:
-    """One side of a redistribution, as this rank knows it: process `process` of `layout`, or none."""
+    """One side of a redistribution, as this rank knows it: process `process` of `layout`; None: it is no process of
+    it."""
 
     def __init__(self, layout: Any, process: Optional[int], owned: bool) -> None:
         self.layout, self.process = layout, process
@@ -43,15 +44,15 @@ class Side:
 
     @property
     def own(self) -> Optional[tuple[int, Any]]:
-        """Its process and what that has, or wants."""
+        """This rank's process and its part of the array, if it has one."""
         return None if self._part is None else (self.process, self._part)
 
 
 class Directory:
-    """A `_core.Transfer` whose messages were found by asking the other ranks, which is collective over `comm`. If any
-    rank finds that the parts make no array, `problem` says so there, and nobody may go on.
+    """A `_core.Transfer` whose messages come from a distributed directory. Making it is collective over `comm`. A rank
+    that finds that the parts do not form the array states so in `problem`; then no rank may use the directory.
 
-    `ranks`: of the processes of the source, and of the target."""
+    `ranks`: the ranks of the source's processes, and of the target's."""
 
     def __init__(self, source: Side, target: Side, ranks: tuple[list[int], list[int]], comm: Intracomm) -> None:
         self._sides, self.problem = {True: source, False: target}, None
@@ -70,15 +71,15 @@ class Directory:
         return self._core.messages(False)
 
     def steps(self, process: int, sends: bool) -> tuple[list[int], int]:
-        """Messages are in the order in which they go."""
+        """The step of each message, and the number of steps. Messages are already in the order of their steps."""
         return list(range(len(self._core.messages(sends)))), self._core.steps
 
     def straight(self, process: int, sends: bool, element: int, library: str) -> list[bool]:
-        """All elements are packed here."""
+        """False for each message: all messages are packed."""
         return [False] * len(self._core.messages(sends))
 
     def places(self, process: int, sends: bool, strides: Sequence[int], element: int, library: str) -> list[None]:
-        """Elements are packed here."""
+        """None for each message: all messages are packed."""
         return [None] * len(self._core.messages(sends))
 
     def packings(self, process: int, sends: bool, strides: Sequence[int], element: int) -> list[Any]:
@@ -86,7 +87,7 @@ class Directory:
 
 
 def check(name: str, layout: Any) -> None:
-    """TypeError: it is neither a `Layout` nor a `Spread`."""
+    """Raises TypeError if `layout` is neither a `Layout` nor a `Spread`."""
     if isinstance(layout, Layout):
         return
     for of in ("shape", "size", "runs"):
@@ -95,14 +96,14 @@ def check(name: str, layout: Any) -> None:
 
 
 def summary(layout: Any) -> str:
-    """What all ranks know of a layout."""
+    """The properties of a layout that all ranks know, as text."""
     if isinstance(layout, Layout):
         return repr(layout)
     return f"{type(layout).__name__}({tuple(layout.shape)}, {int(layout.size)})"
 
 
 def runs_of(layout: Spread, process: int) -> np.ndarray:
-    """What a process has, or wants: first elements and counts, in two columns."""
+    """The runs of elements that a process has, or wants: first elements and counts, in two columns."""
     runs = np.asarray(layout.runs(process))
     if runs.size == 0:
         return np.empty((0, 2), np.uint64)
@@ -116,7 +117,8 @@ def runs_of(layout: Spread, process: int) -> np.ndarray:
 
 
 def _compare(layout: Any, process: int, runs: np.ndarray) -> None:
-    """Compares the first and the last element of each run with what the owner function says; of many runs some."""
+    """Checks the first and the last element of each run against the owner function; if there are many runs, of a
+    sample."""
     elements = prod(layout.shape)
     for start, length in runs[:: max(1, 2 * len(runs) // MOST_COMPARED)].tolist():
         for number in {start, start + length - 1} if length else ():
@@ -129,7 +131,7 @@ def _compare(layout: Any, process: int, runs: np.ndarray) -> None:
 
 
 def _all_to_all(comm: Intracomm, parts: Sequence[bytes]) -> list[bytes]:
-    """Bytes from each rank to each."""
+    """Sends each part to its rank, and returns the bytes that come from each rank; collective."""
     from mpi4py import MPI
 
     counts = np.array([len(part) for part in parts], np.int64)

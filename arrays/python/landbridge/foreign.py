@@ -1,4 +1,4 @@
-"""Layouts of other libraries, as they describe them. None of these libraries is imported: they come with the values."""
+"""Converts layouts of other libraries. It imports none of them: the caller passes their objects."""
 
 from __future__ import annotations
 
@@ -60,14 +60,14 @@ def from_dtensor(shape: Sequence[int], mesh: Any, placements: Sequence[Any]) -> 
     sizes = tuple(mesh.shape)
     if len(placements) != len(sizes):
         raise ValueError(f"{len(placements)} placements, but the mesh has {len(sizes)} dimensions")
-    # Each dimension of the mesh cuts what the ones before have left, as torch.chunk does.
+    # Each dimension of the mesh splits the pieces of the dimensions before it, as torch.chunk does.
     pieces = [[int(extent)] for extent in shape]
     cut, grid = [False] * len(pieces), []
     for at, (placement, of) in enumerate(zip(placements, sizes)):
         if placement.is_replicate():
             grid.append(Copies(of))
             continue
-        # Of some versions of torch a strided shard is no shard.
+        # In some versions of torch, `is_shard` is false for a strided shard.
         if hasattr(placement, "split_factor"):
             raise ValueError(f"placements[{at}] is {placement!r}: strided shards are not supported")
         if placement.is_partial():

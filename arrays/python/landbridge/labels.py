@@ -1,5 +1,5 @@
-"""What a DataArray of xarray has besides its elements: the names of its axes, and coordinates, which are spread over
-processes as those axes are."""
+"""Labels of a DataArray of xarray: the names of its axes, and its coordinates, which are spread over processes as those
+axes are."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Labels:
-    """Of the parts of one array: the same on all ranks."""
+    """Labels of the parts of one array, the same on all ranks."""
 
     name: Optional[str]
     dims: tuple[str, ...]
@@ -43,12 +43,12 @@ class Labels:
 
 
     def summary(self) -> str:
-        """What all parts have in common."""
+        """The labels that all parts must share, as text."""
         return repr((self.dims, [(name, axes, dtype.str) for name, axes, dtype, _ in self.coordinates]))
 
 
 def labelled(got: Optional[np.ndarray], part: Any, plan: Plan, comm: Intracomm) -> Any:
-    """Collective: a rank's new part with its labels, whose coordinates are redistributed as the array was."""
+    """Adds labels to a rank's new part, with coordinates that are redistributed as the array was; collective."""
     from .redistribution import Plan
 
     labels, coordinates = plan.labels, {}

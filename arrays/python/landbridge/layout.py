@@ -1,4 +1,4 @@
-"""How arrays are spread over processes.
+"""Layouts: the distribution of arrays over processes.
 
 >>> from landbridge import Block, Cyclic, Layout, Whole
 >>> layout = Layout((6, 10), [Block(2), Cyclic(2, block=3)])
@@ -23,8 +23,8 @@ __all__ = ["Along", "Block", "Copies", "Cyclic", "Layout", "Lists", "Runs", "Spr
 class Whole:
     """One process along the axis, which owns all of it.
 
-    `halo`: how many copies of neighbouring indices it keeps, before and after its own, or a number for both. They are
-    filled, but never sent."""
+    `halo`: number of copies of neighbouring indices that it keeps, before and after its own, or one number for both.
+    They are filled, but never sent."""
 
     halo: Union[int, tuple[int, int]] = 0
     periodic: bool = False
@@ -33,10 +33,10 @@ class Whole:
 
 @dataclass(frozen=True)
 class Block:
-    """Consecutive indices for each of `over` processes: `sizes` says how many, else `ceil(n / over)` for all but the
-    last ones, as in High Performance Fortran and MPI's darray.
+    """Consecutive indices for each of `over` processes. `sizes`: number of indices of each process; by default
+    `ceil(n / over)` for all but the last ones, as in High Performance Fortran and MPI's darray.
 
-    `halo`: see `Whole`. `periodic`: whether the first index of the axis follows the last one, for halos."""
+    `halo`: see `Whole`. `periodic`: true if the first index of the axis follows the last one, for halos."""
 
     over: int
     sizes: Optional[Sequence[int]] = None
@@ -46,8 +46,8 @@ class Block:
 
 @dataclass(frozen=True)
 class Cyclic:
-    """Blocks of `block` indices dealt out to `over` processes in turn, the first to process `first`. A process keeps
-    its blocks one after the other, as ScaLAPACK does."""
+    """Blocks of `block` indices, dealt out to `over` processes in turn, the first to process `first`. A process stores
+    its blocks one after the other, as in ScaLAPACK."""
 
     over: int
     block: int = 1
@@ -56,7 +56,7 @@ class Cyclic:
 
 @dataclass(frozen=True)
 class Lists:
-    """The indices that each process owns, in the order in which it keeps them."""
+    """The indices that each process owns, in the order in which it stores them."""
 
     lists: Sequence[Sequence[int]]
 
@@ -66,7 +66,7 @@ class Lists:
 
     @staticmethod
     def by_owner(owners: Iterable[int], over: int) -> Lists:
-        """The indices 0, 1, … belong to these processes, of `over`; each keeps its own in ascending order."""
+        """Assigns the indices 0, 1, … to these processes, of `over`; each stores its own in ascending order."""
         lists: list[list[int]] = [[] for _ in range(over)]
         for index, owner in enumerate(owners):
             if not 0 <= owner < over:
@@ -77,15 +77,15 @@ class Lists:
 
 @dataclass(frozen=True)
 class Copies:
-    """A dimension of the process grid along which all processes hold the same."""
+    """A dimension of the process grid along which all processes hold the same elements."""
 
     of: int
 
 
 @dataclass(frozen=True)
 class Along:
-    """A dimension of the process grid with `of` processes, one of several along which an axis runs: those with the
-    least `order` are the slowest, and among equals those that come first."""
+    """One dimension of the process grid with `of` processes, for an axis that runs along several dimensions. Those with
+    the lowest `order` are the slowest; among equals, the first ones in the grid are."""
 
     axis: int
     of: int
@@ -96,25 +96,25 @@ Axis = Union[Whole, Block, Cyclic, Lists]
 
 
 class Spread(Protocol):
-    """What a layout of a program's own has to say; `redistribute` and `plan` take it in place of a `Layout`.
+    """The interface of a program's own layout, which `redistribute` and `plan` take in place of a `Layout`.
 
-    Only `runs` is asked for, and only for the process's own number. If there is a method `owner(index)`, which gives
-    the process that owns the element at an index of the array, some of the runs of a source are compared with it
-    (unless Python runs with -O)."""
+    Each rank calls `runs` only for its own process. If there is a method `owner(index)`, which returns the process that
+    owns the element at an index of the array, some of a source's runs are checked against it (unless Python runs with
+    -O)."""
 
     shape: tuple[int, ...]
     size: int
-    """How many processes it is for."""
+    """Number of processes."""
 
     def runs(self, rank: int) -> Sequence[tuple[int, int]]:
-        """What a process has, or wants: of each run of consecutive elements the number of the first one, row-major over
-        the array, and how many there are; an array of two columns is best. The process keeps the runs one after the
-        other in an array of one axis."""
+        """The elements that a process has, or wants: for each run of consecutive elements, the row-major number of its
+        first element in the array, and the number of elements. Prefer an array of two columns. The process stores the
+        runs one after the other in an array of one axis."""
 
 
 @dataclass(frozen=True)
 class Runs:
-    """A layout of which each process knows its own part alone: these runs, see `Spread.runs`."""
+    """A layout of which each process knows only its own part: the runs `own`, see `Spread.runs`."""
 
     shape: tuple[int, ...]
     size: int
@@ -126,7 +126,7 @@ class Runs:
 
 @dataclass
 class _AxisOf:
-    """An axis as the compiled part takes it."""
+    """An axis in the form that the compiled part takes."""
 
     kind: str
     over: int
@@ -140,16 +140,17 @@ class _AxisOf:
 
 
 class Layout:
-    """How an array of `shape` is spread over processes.
+    """The distribution of an array of `shape` over processes.
 
-    `axes`: for each axis, how its indices are spread over the processes along it; of an array of one axis, both may be
-    given without a list, as `Layout(8, Block(2))`. Processes are numbered row-major over
-    the grid, which by default has a dimension for each axis. `order`: of local elements in memory, "C" or "F", for
-    arrays that are made here; an array that is passed may have any strides.
-    `grid`: the dimensions of the grid, slowest first: the number of the axis that runs along each, or `Copies`; `Along`
-    for each of several dimensions of one axis.
+    `axes`: for each axis, the distribution of its indices over the processes along it. For an array of one axis,
+    `shape` and `axes` need no list: `Layout(8, Block(2))`. Processes are numbered row-major over the grid, which by
+    default has one dimension for each axis.
+    `order`: memory order of local elements, "C" or "F", for arrays that are made here; an array that is passed may have
+    any strides.
+    `grid`: the dimensions of the grid, slowest first. Each is the number of the axis that runs along it, or `Copies`;
+    if an axis runs along several dimensions, each of them is an `Along`.
 
-    Raises ValueError, which names the axis and the value, for what is not a layout."""
+    Raises ValueError, which names the axis and the value, if the arguments describe no layout."""
 
     shape: tuple[int, ...]
     axes: tuple[Axis, ...]
@@ -199,7 +200,7 @@ class Layout:
         return dimensions, [[at for _, at in sorted(runs_along)] for runs_along in along]
 
     def _of_axes(self, axes: Sequence[int]) -> Layout:
-        """How an array that has only these axes is spread over the same processes."""
+        """The layout, over the same processes, of an array that has only these axes."""
         grid: list[Union[int, Along, Copies]] = []
         for entry in self.grid:
             if not isinstance(entry, Copies):
@@ -213,10 +214,10 @@ class Layout:
 
     @classmethod
     def from_scalapack(cls, descriptor: Sequence[int], grid: tuple[int, int], *, numbered: str = "R") -> Layout:
-        """Of a matrix with an array descriptor of ScaLAPACK, on a BLACS grid of these numbers of rows and columns,
-        whose processes are numbered by rows, "R" as by default in BLACS, or by columns, "C".
+        """The layout of a matrix with this array descriptor of ScaLAPACK. `grid`: numbers of rows and columns of the
+        BLACS grid. `numbered`: "R" if its processes are numbered by rows, as by default in BLACS, "C" if by columns.
 
-        The leading dimension is of no account here: pass the part of the local array that has elements,
+        The leading dimension does not matter here: pass only the part of the local array that has elements,
         `a[: layout.local_shape(rank)[0]]`."""
         from . import foreign
 
@@ -224,23 +225,23 @@ class Layout:
 
     @classmethod
     def from_jax(cls, shape: Sequence[int], sharding: Any) -> Layout:
-        """Of an array of JAX with this shape and `NamedSharding`. Process k holds what the mesh's k-th device does,
-        row-major: pass `[device.process_index for device in sharding.mesh.devices.flat]` as the ranks."""
+        """The layout of a JAX array with this shape and `NamedSharding`. Process k holds the part of the mesh's k-th
+        device, row-major: pass `[device.process_index for device in sharding.mesh.devices.flat]` as the ranks."""
         from . import foreign
 
         return foreign.from_jax(shape, sharding)
 
     @classmethod
     def from_dtensor(cls, shape: Sequence[int], mesh: Any, placements: Sequence[Any]) -> Layout:
-        """Of a `DTensor` of torch: `from_dtensor(t.shape, t.device_mesh, t.placements)`. Process k holds what the
-        mesh's k-th rank does, row-major: pass `mesh.mesh.flatten().tolist()` as the ranks."""
+        """The layout of a `DTensor` of torch: `from_dtensor(t.shape, t.device_mesh, t.placements)`. Process k holds the
+        part of the mesh's k-th rank, row-major: pass `mesh.mesh.flatten().tolist()` as the ranks."""
         from . import foreign
 
         return foreign.from_dtensor(shape, mesh, placements)
 
     @classmethod
     def from_nvmath(cls, shape: Sequence[int], distribution: Any, size: int, *, order: str = "C") -> Layout:
-        """Of an array with a distribution of nvmath-python over `size` processes: `Slab`, `BlockCyclic` or
+        """The layout of an array with a distribution of nvmath-python over `size` processes: `Slab`, `BlockCyclic` or
         `BlockNonCyclic`."""
         from . import foreign
 
@@ -248,19 +249,19 @@ class Layout:
 
     @property
     def size(self) -> int:
-        """How many processes it is for."""
+        """Number of processes."""
         return self._core.size
 
     def local_shape(self, rank: int) -> tuple[int, ...]:
-        """The shape of a process's local part, halos included. IndexError: there is no such process."""
+        """The shape of a process's local part, halos included. Raises IndexError if there is no such process."""
         try:
             return tuple(self._core.local_shape(rank))
         except OverflowError:
             raise IndexError(f"rank {rank}: the layout is for {self.size} processes") from None
 
     def owner(self, index: Sequence[int]) -> int:
-        """The process that owns the element at an index of the array, the first of its copies. IndexError: there is no
-        such element."""
+        """The process that owns the element at an index of the array, the first of its copies. Raises IndexError if
+        there is no such element."""
         try:
             return self._core.owner(list(index))
         except OverflowError:
@@ -287,7 +288,7 @@ class Layout:
 
 
 def _layout(shape: Sequence[int], axes: Sequence[Axis], order: str, grid: Sequence[Any]) -> Layout:
-    """A layout from its pickle."""
+    """Restores a layout from its pickle."""
     return Layout(shape, axes, order=order, grid=grid)
 
 

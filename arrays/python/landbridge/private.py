@@ -1,4 +1,5 @@
-"""A communicator for our own messages, and what its ranks tell each other about runs that they cannot take part in."""
+"""A private communicator for Landbridge's own messages. Its ranks also notify each other of runs in which they cannot
+take part."""
 
 from __future__ import annotations
 
@@ -13,18 +14,18 @@ from . import _core
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
 
-# Of why a rank could not take part in a run.
+# Tag of a rank's reason for not taking part in a run.
 REASON = 8
-# Of where memory is that a rank lends, and of answers.
+# Tags of the addresses of lent memory, and of the answers to them.
 ADDRESS, ANSWER = 9, 10
-# Seconds between two looks for reasons of others.
+# Seconds between two polls for ranks that have not taken part or have left.
 LOOK = 0.1
-# Of the attribute under which a communicator keeps its `Private`.
+# Key of the attribute in which a communicator keeps its `Private`.
 _key: Optional[int] = None
 
 
 class Private:
-    """The same ranks as those of a communicator of the user's."""
+    """A duplicate of a user's communicator, with the same ranks."""
 
     def __init__(self, comm: Intracomm) -> None:
         self.comm = comm
@@ -32,24 +33,25 @@ class Private:
         self._runs = 0
         self._next_look = 0.0
         self._sent: list[Any] = []
-        # Run, rank and reason.
+        # Run, rank and reason of each refusal received.
         self._heard: list[tuple[int, int, str]] = []
-        # Runs that have raised an error here: what is heard of them later is no news.
+        # Runs that have raised an error here. Later refusals of these runs are ignored.
         self._raised: set[int] = set()
 
     def next_run(self) -> int:
-        """A number for a run, the same on all ranks, since they start the same ones in the same order."""
+        """The number of the next run. It is the same on all ranks, because they start the same runs in the same
+        order."""
         self._runs += 1
         return self._runs
 
     def refuse(self, run: int, peers: Iterable[int], reason: str) -> None:
-        """Tells the other ranks that this one has not taken part."""
+        """Notifies `peers` that this rank has not taken part in the run."""
         self._sent = [request for request in self._sent if not request.Test()]
         self._sent += [self.comm.isend((run, reason), peer, REASON) for peer in peers]
 
     def is_due(self) -> bool:
-        """Whether it is time to look for what ranks tell that send nothing to this one: not at each run, since MPI
-        libraries take the opportunity to do other things."""
+        """Returns true if it is time to poll for refusals of ranks that send no elements to this one. Not every run
+        polls, because MPI libraries do other work during a poll."""
         now = time.monotonic()
         if now < self._next_look:
             return False
@@ -57,8 +59,9 @@ class Private:
         return True
 
     def reasons(self, run: int, absent: Iterable[int]) -> list[tuple[int, str]]:
-        """Which ranks have not taken part in this run or an earlier one that has raised nothing here, and why, if any
-        has told; those of `absent` have, or will at once."""
+        """Ranks that have not taken part in this run, or in an earlier one that raised no error here, with their
+        reasons. Waits for the reasons of the ranks in `absent`, which have sent them or are about to. From other ranks,
+        takes only the reasons that have arrived."""
         from mpi4py import MPI
 
         missing = set(absent)
@@ -81,13 +84,13 @@ class Private:
         return found
 
     def has_raised(self, run: int) -> None:
-        """This run raises an error here."""
+        """Records that this run raises an error here."""
         self._raised.add(run)
 
 
 class Beside:
-    """With which ranks of its node this one has agreed that they read pieces where they were packed: whom it lends
-    memory, and who lends it some."""
+    """Memory that ranks of one node lend each other, so that a receiver reads pieces where the sender has packed them.
+    Keeps the ranks to which this one lends memory, and those from which it borrows."""
 
     def __init__(self, comm: Intracomm) -> None:
         self._comm, self.core = comm, _core.Beside()
@@ -95,7 +98,8 @@ class Beside:
         self._come: set[int] = set()
 
     def agree(self, out: Iterable[int], come: Iterable[int]) -> None:
-        """With these as well; both ends of each pair call it."""
+        """Agrees with more ranks: those in `out` borrow memory from this one, those in `come` lend it memory. Both
+        ranks of each pair call this."""
         from mpi4py import MPI
 
         out, come = ([rank for rank in of if rank not in known] for of, known in ((out, self._out), (come, self._come)))
@@ -118,14 +122,14 @@ class Beside:
 
 
 def private(comm: Intracomm) -> Private:
-    """Of this communicator; made once for each, collectively then."""
+    """The `Private` of this communicator. The first call for a communicator is collective."""
     from mpi4py import MPI
 
     if not isinstance(comm, MPI.Intracomm):
         raise TypeError(f"comm is {comm!r}: it must be an intracommunicator of mpi4py")
     global _key
     if _key is None:
-        # Freed with the communicator that it belongs to.
+        # MPI frees the duplicate when the user frees the communicator.
         _key = MPI.Comm.Create_keyval(delete_fn=lambda _comm, _key, of: of.comm.Free())
     found = comm.Get_attr(_key)
     if found is None:

@@ -1,4 +1,4 @@
-"""Arrays from one layout to another, inside one MPI job.
+"""Moves arrays from one layout to another, inside one MPI job.
 
 >>> import landbridge as lb
 >>> source = lb.Layout((4096, 4096), [lb.Block(2), lb.Block(2)])
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Plan", "PlanError", "Select", "plan", "redistribute"]
 
-# Pairs of arrays for which a plan keeps requests.
+# Maximum number of pairs of arrays for which a plan keeps requests.
 MOST_READY = 4
 # More bytes than any machine has.
 MOST_BUDGET = 1 << 62
@@ -38,11 +38,12 @@ Index = Union[int, slice]
 
 @dataclass(frozen=True)
 class Select:
-    """Which elements of the source go to which of the target: parts of both, of the same shape.
+    """The elements of the source that are moved, and their places in the target: parts of both arrays, of the same
+    shape.
 
-    `source`, `target`: for each axis an index or a slice, as NumPy takes them; `None`: all of the array.
-    `axes`: for each axis of the target's part, which axis of the source's part it is: `(1, 0)` transposes.
-    `shift`: for each axis of the source's part, which position comes first; those before it come last."""
+    `source`, `target`: for each axis an index or a slice, as in NumPy; `None`: all of the array.
+    `axes`: for each axis of the target's part, the matching axis of the source's part: `(1, 0)` transposes.
+    `shift`: for each axis of the source's part, the position that comes first; those before it come last."""
 
     source: Optional[Sequence[Index]] = None
     target: Optional[Sequence[Index]] = None
@@ -111,18 +112,18 @@ def redistribute(
     casting: str = "same_kind",
     budget: Optional[int] = None,
 ) -> Any:
-    """Collective over `comm`: `a`, this rank's part of an array in layout `src`, becomes its part in layout `dst`,
-    which is returned. Either is None where a rank has no part.
+    """Moves an array from layout `src` to layout `dst`; collective over `comm`. `a`: this rank's part in `src`. Returns
+    its part in `dst`. Either is None if the rank has no part.
 
     `src_ranks`, `dst_ranks`: the ranks of `comm` that are the processes of each layout; by default the first ones.
-    `select`: which elements go where: `Select`, or indices and slices of the source alone.
-    `into`: the array that receives this rank's part, which may be of another dtype (`casting` as in NumPy) and may
-    share memory with `a`. What no element is selected for stays as it is; in a new array it is 0.
-    `a`, `into`: arrays of NumPy, of xarray, of whatever exports DLPack (torch, JAX, CuPy) or a buffer. A new array is
-    of NumPy; if parts are DataArrays of xarray it is one too, with the coordinates of its own part.
+    `select`: the elements to move and their places: `Select`, or indices and slices of the source alone.
+    `into`: the array that receives this rank's part. It may have another dtype (`casting` as in NumPy) and may share
+    memory with `a`. Places that receive no element keep their values; in a new array they are 0.
+    `a`, `into`: arrays of NumPy, of xarray, of any library that exports DLPack (torch, JAX, CuPy), or buffers. A new
+    array is of NumPy; if parts are DataArrays of xarray it is one too, with the coordinates of its own part.
     `budget`: bytes of packed elements that this rank has in memory at a time, besides the arrays; by default 16 MiB.
 
-    All ranks raise the same error if any of them cannot take part, before anything is sent."""
+    If any rank cannot take part, all ranks raise the same error before anything is sent."""
     plan = Plan(src, dst, None, comm, src_ranks, dst_ranks, select, budget=budget, _part=a)
     problems = [(rank, text) for rank, text in enumerate(plan.comm.allgather(plan._problem(a, into, casting))) if text]
     if problems:
@@ -137,7 +138,8 @@ def redistribute(
 
 class Plan:
     """A redistribution that all ranks of a communicator have agreed on, to be run many times. Making it is collective
-    over `comm`; arguments as for `redistribute`. `dtype` may be None on ranks that have no part of the source."""
+    over `comm`. Its arguments are those of `redistribute`. `dtype` may be None on ranks that have no part of the
+    source."""
 
     def __init__(
         self,
@@ -170,7 +172,7 @@ class Plan:
                 labels = Labels.of(_part, select)
         except (ValueError, TypeError, IndexError) as error:
             problem = f"{type(error).__name__}: {error}"
-        # What all must have in common, and what only those with a part know.
+        # `common` must be the same on all ranks. Only ranks with a part know the dtype and the labels.
         layouts = None if problem else (directory.summary(src), directory.summary(dst))
         common = None if problem else f"{' to '.join(layouts)}, {(self._picks, self.src_ranks, self.dst_ranks)}"
         told = self.comm.allgather((problem, common, None if problem else self._dtype, labels, _place()))
@@ -179,8 +181,8 @@ class Plan:
         self._where = [place for *_, place in told]
         if self._core is None:
             self._core = self._found()
-        # Peers and elements of this rank's messages, the order of the steps in which they go, and which of them MPI
-        # moves from array to array: the same in every run.
+        # This rank's messages (peer and number of elements of each), their order by step, and for each message whether
+        # MPI moves it from array to array. They are the same in every run.
         self._sends, self._order, self._straight, self._step_count = self._messages(True)
         self._receives, self._come_order, self._come_straight, _ = self._messages(False)
         self._buffers = _core.Buffers(self._private.beside.core)
@@ -215,7 +217,7 @@ class Plan:
             self._sides = sides
 
     def _found(self) -> directory.Directory:
-        """Who has what where no layout says so; collective."""
+        """Finds the messages if a layout is not known to all ranks; collective."""
         found = directory.Directory(*self._sides, (self.src_ranks, self.dst_ranks), self.comm)
         problems = [problem for problem in self.comm.allgather(found.problem) if problem]
         if problems:
@@ -232,7 +234,8 @@ class Plan:
         return messages, sorted(range(len(steps)), key=steps.__getitem__), straight, count
 
     def _beside(self, sends: bool) -> list[int]:
-        """Other ranks of this node with which it exchanges pieces for which lending memory is worth it."""
+        """Other ranks of this node with which this one exchanges messages in pieces that are long enough for lending
+        memory."""
         messages, straight, ranks = self._receives, self._come_straight, self.src_ranks
         if sends:
             messages, straight, ranks = self._sends, self._straight, self.dst_ranks
@@ -267,13 +270,14 @@ class Plan:
         return wanted
 
     def explain(self) -> dict:
-        """What this rank does in a run, to be shown or logged.
+        """Describes this rank's part of a run, for display or logs.
 
-        `sends`, `receives`: bytes to and from each other rank; `keeps`: bytes that stay; `steps`: in how many turns all
-        ranks send, if none sends or receives two messages at a time. `degree`: messages that it sends or receives, the
-        greater number, which no number of steps is less than. `bound`: bytes that it sends or receives, the greater
-        number: no run takes less time than they take through its own connection. `routes`: bytes that it sends inside
-        its node, to other nodes of its site, and to other sites."""
+        `sends`, `receives`: bytes to and from each other rank. `keeps`: bytes that stay on this rank. `steps`: number
+        of steps in which all ranks send, if no rank sends or receives two messages at a time. `degree`: the number of
+        messages that this rank sends or that it receives, whichever is greater; no schedule has fewer steps. `bound`:
+        the bytes that it sends or that it receives, whichever is greater; no run takes less time than these bytes need
+        on the rank's own connection. `routes`: bytes that it sends inside its node, to other nodes of its site, and to
+        other sites."""
         size, own = self.dtype.itemsize, self.comm.Get_rank()
         out = {self.dst_ranks[peer]: count * size for peer, count in self._sends}
         come = {self.src_ranks[peer]: count * size for peer, count in self._receives}
@@ -293,7 +297,7 @@ class Plan:
         }
 
     def problem_with(self, a: Any, into: Any, casting: str = "same_kind") -> Optional[str]:
-        """Why this rank cannot take part with these arrays; None: it can."""
+        """The reason why this rank cannot take part with these arrays; None: it can."""
         problem = self._problem(a, into, casting)
         return None if problem is None else joined([(self.comm.Get_rank(), problem)])
 
@@ -311,16 +315,17 @@ class Plan:
     def run(self, a: Any, *, into: Into, casting: str = "same_kind") -> Into: ...
 
     def run(self, a: Any, *, into: Any = None, casting: str = "same_kind") -> Any:
-        """Carries it out; collective. `a`, `into`: this rank's parts, which may differ from run to run.
+        """Carries out the redistribution; collective. `a`, `into`: this rank's parts, which may differ from run to run.
 
-        A rank whose arrays do not fit raises PlanError, and so does each rank that would have received elements from
-        it, whose `into` then lacks them. Ranks that only send to it raise the same error in this run, or in a later one
-        of any plan of this communicator; its text then says "(in an earlier run)".
-        Use `problem_with` and a collective of your own for all ranks to know before anything is sent."""
+        A rank whose arrays do not fit raises PlanError. So does each rank that should have received elements from it,
+        and the `into` of that rank lacks them. Ranks that only send to it raise the same error in this run, or in a
+        later one of any plan of this communicator; the text of a later error contains "(in an earlier run)".
+        To find problems on all ranks before anything is sent, use `problem_with` and a collective of your own."""
         again = self._again
         if again is None or not again.is_of(a, into, casting) or self._ready.get(again.key) is not again.ready:
             return self._start(a, into, casting, self._budget).wait()
-        # The arrays of the last run: of a small array, all else would take longer than the elements do.
+        # A fast path for the arrays of the last run: for a small array, all other checks would take longer than the
+        # transfer.
         number, (requests, statuses) = self._private.next_run(), again.ready
         self._mpi.Prequest.Startall(requests)
         self._mpi.Request.Waitall(requests, statuses)
@@ -336,22 +341,22 @@ class Plan:
     def start(self, a: Any, *, into: Into, casting: str = "same_kind") -> Running[Into]: ...
 
     def start(self, a: Any, *, into: Any = None, casting: str = "same_kind") -> Running[Any]:
-        """Begins to carry it out, and returns what to wait for; collective. Until then `a` must not be changed, and
-        `into` not be used. Several runs may be in flight, of this plan and of others, which all ranks start in the same
-        order. All that has to be packed is packed now, whatever the budget: MPI sends it even while this rank waits for
-        something else. The plan keeps the memory for its next runs."""
+        """Starts a run and returns it; collective. Until the run is over, `a` must not be changed and `into` must not
+        be used. Several runs may be in flight, of this plan and of others, and all ranks must start them in the same
+        order. Packs all elements at once, regardless of the budget, so that MPI can send them even while this rank
+        waits for something else. The plan keeps the memory for its next runs."""
         return self._start(a, into, casting, None)
 
     def _start(self, a: Any, into: Any, casting: str, budget: Optional[int]) -> Running[Any]:
         MPI, number = self._mpi, self._private.next_run()
         given, problem, ready, packed, arriving, result = (a, into), None, None, [], [], into
-        # Of requests that receive: their number among all, and the rank that sends.
+        # For each receiving request: its index among all requests, and the sending rank.
         receives: Sequence[tuple[int, int]] = self._straight_receives
         moving: Optional[Moving] = None
         try:
             a, into = self._arrays(a, into)
             key = (_key_of(a, self._source), _key_of(into, self._target), casting)
-            # Arrays that were here before need neither checks nor new requests.
+            # Arrays of an earlier run need neither checks nor new requests.
             ready = self._ready.pop(key, None)
             if ready is None:
                 a, into = self._check(a, into, casting)
@@ -373,7 +378,7 @@ class Plan:
         statuses = [MPI.Status() for _ in requests] if ready is None else ready[1]
 
         def finish() -> Any:
-            # Where a rank cannot take part, its messages are empty.
+            # The messages of a rank that cannot take part are empty.
             absent = {rank for at, rank in receives if statuses[at].count == 0}
             if moving is not None and problem is None:
                 absent |= moving.absent
@@ -397,9 +402,9 @@ class Plan:
         return None if a is None else arrays.taken(a), None if into is None else arrays.target(into)
 
     def _keep(self, key, a, into) -> Optional[tuple[list, list]]:
-        """Requests to be started again and again, and their statuses, if these arrays may come again and nothing has to
-        be packed for them; else None. Where arrays are is all that matters: others at the same place may use them
-        too."""
+        """Persistent requests for these arrays, and their statuses. None if a new array is made for each run, or if
+        elements have to be packed. Only the addresses of the arrays matter: other arrays at the same addresses may use
+        the requests too."""
         from mpi4py import MPI
 
         aliased = a is not None and into is not None and np.may_share_memory(a, into)
@@ -419,7 +424,8 @@ class Plan:
         return ready, [MPI.Status() for _ in ready]
 
     def _keep_ready(self, key, ready) -> None:
-        """For the next run with these arrays; unless as many others were used later."""
+        """Keeps requests for the next run with these arrays. Frees those of the least recently used pair of arrays if
+        there are too many."""
         _free(self._ready.pop(key, ([],))[0])
         if len(self._ready) >= MOST_READY:
             _free(self._ready.pop(next(iter(self._ready)))[0])
@@ -450,9 +456,9 @@ class Plan:
         return a, into
 
     def _begin(self, a, into, shared: bool, packed: list, arriving: list) -> tuple[list, list]:
-        """Lets MPI move elements from one array to the other where both ends can do that, by datatypes that say where
-        they are: it may then do with one copy. Where this end cannot, as with an array of many gaps, the message is
-        packed here. Requests, and which of them receive from whom."""
+        """Begins the messages that both ends can leave to MPI, which moves the elements from array to array by
+        datatypes and may then copy only once. If this end cannot, as with an array of many gaps, it packs the message
+        itself. Returns the requests, and for each receiving one its index and the sending rank."""
         from mpi4py import MPI
 
         requests: list = []
@@ -488,7 +494,8 @@ class Plan:
         return requests, come
 
     def _moving(self, a, into, shared: bool, budget: Optional[int]) -> Optional[Moving]:
-        """What is packed at both ends, in pieces. Without arrays what is sent is empty, and what comes is not kept."""
+        """The messages that are packed at both ends, in pieces. Without arrays, sent messages are empty and received
+        elements are discarded."""
         if all(self._straight) and all(self._come_straight):
             return None
         own, converts = self.comm.Get_rank(), into is not None and into.dtype != self.dtype
@@ -510,7 +517,7 @@ class Plan:
         return Moving(self.comm, pieces, convert if converts else None)
 
     def _flows(self, array, sends: bool) -> list:
-        """Ranks and packings of messages that are packed at both ends, in the order of their steps."""
+        """Ranks and packings of the messages that are packed at both ends, in the order of their steps."""
         straight, order = (self._straight, self._order) if sends else (self._come_straight, self._come_order)
         if all(straight):
             return []
@@ -521,7 +528,8 @@ class Plan:
         return [(ranks[messages[at][0]], packings[at]) for at in order if not straight[at]]
 
     def _excuse(self, number: int, problem: str, packed: list) -> list:
-        """What a rank that cannot take part does: it sends nothing in its messages, takes what comes, and says why."""
+        """Begins the messages of a rank that cannot take part: sends empty ones, receives and discards those of other
+        ranks, and notifies its peers of the reason. Returns the requests."""
         from mpi4py import MPI
 
         requests, size, own = [], self.dtype.itemsize, self.comm.Get_rank()
@@ -546,8 +554,8 @@ class Plan:
             self._packings(into, False)[at].unpack(_address(buffer), _address(into))
 
     def _places(self, array, sends: bool) -> list:
-        """For each message where its elements are in arrays of these strides, as MPI takes it. None: it is packed,
-        because it has too many runs or is too long to be sent at once."""
+        """For each message, the places of its elements in arrays of these strides, in the form that MPI takes. None:
+        the message is packed, because it has too many runs or is too long to be sent at once."""
         key = ("places", sends, array.strides)
         if key not in self._bound:
             process, library = self._source if sends else self._target, self._mpi.Get_library_version()
@@ -558,7 +566,7 @@ class Plan:
         return self._bound[key]
 
     def _packings(self, array, sends: bool) -> list:
-        """How messages are copied, kept for arrays of the same strides."""
+        """The packing of each message, kept for arrays of the same strides."""
         key = (sends, array.strides, array.dtype.itemsize)
         if key not in self._bound:
             process = self._source if sends else self._target
@@ -571,11 +579,11 @@ plan = Plan
 
 @dataclass
 class _Again:
-    """The arrays of the last run, by which it is known again."""
+    """The arrays of the last run, to recognize them in the next one."""
 
     a: Callable[[], Optional[np.ndarray]]
     into: Callable[[], Optional[np.ndarray]]
-    # Of each, which NumPy lets be changed in place.
+    # Strides and dtype of each array. NumPy allows changing them in place.
     kinds: tuple
     casting: str
     key: tuple
@@ -592,14 +600,14 @@ class _Again:
     def is_of(self, a: Any, into: Any, casting: str) -> bool:
         if a is not self.a() or into is not self.into() or casting != self.casting:
             return False
-        # NumPy does not move the elements of an array that something refers to.
+        # NumPy does not move the elements of an array that is referenced elsewhere.
         if a is not None and (a.strides, a.dtype) != self.kinds[0]:
             return False
         return into is None or ((into.strides, into.dtype) == self.kinds[1] and into.flags.writeable)
 
 
 def _place() -> tuple[str, str]:
-    """This process's site, as `landbridge run` tells it, and node."""
+    """This process's site and node, as set by `landbridge run`; otherwise an empty site and the host name."""
     return os.environ.get("LANDBRIDGE_SITE_NAME", ""), os.environ.get("LANDBRIDGE_NODE_NAME") or socket.gethostname()
 
 
@@ -618,7 +626,7 @@ def _free_all(kept: dict) -> None:
 
 
 def _key_of(array: Any, process: Optional[int]) -> Any:
-    """Where an array's elements are, and of what type; None: it is not given."""
+    """Address, shape, strides and dtype of an array. If there is no array: () if the rank has no part, else None."""
     if array is None:
         return () if process is None else None
     return _address(array), array.shape, array.strides, array.dtype
@@ -629,7 +637,7 @@ def _address(array: np.ndarray) -> int:
 
 
 def expect(name: str, array: np.ndarray, shape: tuple[int, ...]) -> None:
-    # Where there is nothing, there is nothing along any axis, some say.
+    # Some libraries make every axis of an empty part 0 long.
     if array.shape != shape and not (0 in shape and array.shape == (0,) * len(shape)):
         raise ValueError(f"{name} has shape {array.shape}: this rank's part has {shape}")
 
@@ -652,7 +660,7 @@ def _ranks(name: str, ranks: Optional[Sequence[int]], layout: Union[Layout, Spre
 
 
 def picks(select, src: Sequence[int], dst: Sequence[int]) -> tuple[list, list, list[int], list[int]]:
-    """What is selected, as the compiled part takes it."""
+    """The selection in the form that the compiled part takes."""
     if not isinstance(select, Select):
         select = Select(source=select)
     source = _side("source", select.source, src)

@@ -13,22 +13,22 @@ if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
 
 Result = TypeVar("Result")
-# Of messages with elements.
+# Tag of messages with elements.
 TAG = 7
-# How long, in seconds, a rank looks at its pieces in flight before it sleeps; others may run between two looks.
+# Seconds for which a rank polls its pieces in flight before it sleeps. It yields the core between two polls.
 SPIN = 3e-4
-# The longest sleep between two looks at what is in flight, in seconds.
+# The longest sleep between two polls, in seconds.
 NAP = 5e-4
-# Ranks with the same problem that a message names.
+# Maximum number of ranks with the same problem that a message lists.
 MOST_NAMED = 8
 
 
 class PlanError(ValueError):
-    """Some rank cannot take part; its text names the rank, and what is wrong there."""
+    """Raised if a rank cannot take part. Its text names the rank and the problem there."""
 
 
 def joined(problems: Iterable[tuple[int, str]]) -> str:
-    """What is wrong at which ranks: each text once."""
+    """The problems and their ranks as one text, which states each problem once."""
     ranks: dict[str, list[int]] = {}
     for rank, text in problems:
         ranks.setdefault(text, []).append(rank)
@@ -45,8 +45,8 @@ def _named(ranks: Sequence[int]) -> str:
 
 
 class Moving:
-    """Packed messages of a run, in pieces. `convert` makes of a piece, by address and length, an array of elements as
-    the array that receives has them; None: they are the same."""
+    """The packed messages of a run in flight, in pieces. `convert` takes the address and length of a piece and returns
+    its elements in the dtype of the receiving array; None: the dtypes are the same."""
 
     def __init__(self, comm: Intracomm, pieces: Any, convert: Optional[Callable[[int, int], np.ndarray]]) -> None:
         from mpi4py import MPI
@@ -54,23 +54,23 @@ class Moving:
         self._mpi, self._comm, self._pieces, self._convert = MPI, comm, pieces, convert
         self._requests = [MPI.REQUEST_NULL] * pieces.slots
         self._statuses = [MPI.Status() for _ in self._requests]
-        # By slot: whether it is sent, and the rank at the other end.
+        # For each slot: true if its piece is sent, and the rank at the other end.
         self._in_flight_at: list[tuple[bool, int]] = [(True, 0)] * pieces.slots
-        # Ranks whose pieces are empty: they cannot take part.
+        # Ranks that have sent empty pieces, because they cannot take part.
         self.absent: set[int] = set()
 
     def is_over(self) -> bool:
         return self._pieces.is_over()
 
     def advance(self) -> bool:
-        """Sends and receives as far as it goes without waiting. Whether anything has moved."""
+        """Sends, receives and copies pieces until it would have to wait. Returns true if any piece has moved."""
         moved = False
         while self._begin() or self._end() or self._pieces.copy_own():
             moved = True
         return moved
 
     def wait(self) -> None:
-        """Until all have been sent and received."""
+        """Waits until all pieces have been sent and received."""
         begun, pauses = time.monotonic(), naps()
         while not self.is_over():
             if self.advance():
@@ -106,7 +106,7 @@ class Moving:
 
 
 class Awaited(Generic[Result]):
-    """Something in flight with `test` and `wait`, which may be awaited."""
+    """An awaitable operation in flight, with `test` and `wait`."""
 
     def test(self) -> bool:
         raise NotImplementedError
@@ -127,8 +127,7 @@ class Awaited(Generic[Result]):
 
 
 class Running(Awaited[Result]):
-    """A run of a plan that was started: see `Plan.start`. `await` it, or call `wait`; the result is what `Plan.run`
-    returns."""
+    """A run in flight, from `Plan.start`. `await` it, or call `wait`; both return the result of `Plan.run`."""
 
     def __init__(
         self, requests: list, statuses: list, moving: Optional[Moving], finish: Callable[[], Result], held: Any
@@ -137,11 +136,12 @@ class Running(Awaited[Result]):
         self._finish, self._held = finish, held
         self._result: Any = None
         self._error: Optional[Exception] = None
-        # MPI uses the memory until it is over, whether anybody waits or not.
+        # MPI uses the arrays until the run is over, even if the program drops this object.
         _in_flight.add(self)
 
     def test(self) -> bool:
-        """Whether it is over, so that `wait` returns or raises at once. Moves data, like all calls of MPI."""
+        """Returns true once the run is over, so that `wait` returns or raises at once. Moves data, as all MPI calls
+        do."""
         from mpi4py import MPI
 
         if self._moving is not None:
@@ -153,8 +153,8 @@ class Running(Awaited[Result]):
         return self._requests is None
 
     def wait(self, timeout: Optional[float] = None) -> Result:
-        """Waits until it is over, for at most `timeout` seconds; None: as long as it takes. Raises TimeoutError if it
-        takes longer: it goes on, and may be waited for again."""
+        """Waits until the run is over, for at most `timeout` seconds; None: without a limit. Raises TimeoutError if the
+        run takes longer. The run then goes on, and `wait` may be called again."""
         from mpi4py import MPI
 
         if timeout is not None:
@@ -189,7 +189,8 @@ _in_flight: set[Running] = set()
 
 
 def naps() -> Iterator[float]:
-    """Longer and longer ones, in seconds: others may compute on this core."""
+    """Yields sleep times in seconds, each twice the last, up to `NAP`. During a sleep other processes may use this
+    core."""
     nap = NAP / 32
     while True:
         yield nap

@@ -1,9 +1,10 @@
-"""Arrays of a coupling whose elements are anywhere on a side, where each rank knows its own part alone (`Spread`).
+"""Arrays of a coupling whose elements are spread over the ranks of a side in any way, so that each rank knows only its
+own part (`Spread`).
 
-A side moves such an array into blocks, or out of them, by its own MPI; the other side is told of blocks only, which
-need few words. So elements cross between the sides in few, long messages, whatever their order, and a directory of who
-has what is needed inside each side only. Meeting on a regular layout is also the rendezvous of Plimpton, Hendrickson
-and Stewart, "A Parallel Rendezvous Algorithm for Interpolation between Multiple Grids", 2004."""
+A side moves such an array into blocks, or out of them, by its own MPI. The other side sees only the blocks, whose
+description is short. So elements cross between the sides in few, long messages, regardless of their order, and only
+ranks inside a side need a directory of the parts. Meeting on a regular layout is also the rendezvous of Plimpton,
+Hendrickson and Stewart, "A Parallel Rendezvous Algorithm for Interpolation between Multiple Grids", 2004."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def blocks(shape: Sequence[int], ranks: int) -> Layout:
-    """An array in blocks over at most this many ranks, along as few of its first axes as it takes."""
+    """A layout in blocks over at most `ranks` ranks, which splits as few of the first axes as possible."""
     axes = []
     for extent in shape:
         over = max(1, min(extent, ranks))
@@ -32,7 +33,7 @@ def blocks(shape: Sequence[int], ranks: int) -> Layout:
 
 
 def is_same(one: Any, other: Any, rank: int) -> bool:
-    """Whether both layouts are, as far as this rank knows."""
+    """Returns true if both layouts are the same, as far as this rank knows."""
     if one is other:
         return True
     if isinstance(one, Layout) or isinstance(other, Layout):
@@ -50,21 +51,21 @@ class _Known:
 
 
 class Scattered:
-    """The scattered arrays of a side, and the plans between them and blocks, by name and direction."""
+    """The scattered arrays of a side: plans that move them into blocks and out of them, by name and direction."""
 
     def __init__(self, comm: Optional[Intracomm]) -> None:
         self._comm = comm
         self._known: dict[tuple[str, bool], _Known] = {}
 
     def plan(self, name: str, gathers: bool, layout: Spread, dtype: Optional[np.dtype], ranks: Any) -> Plan:
-        """Into blocks (`gathers`), or out of them; collective. The same as the last time, if on all ranks everything
-        is as it was then. Raises PlanError on all ranks if there is none."""
+        """The plan that moves an array into blocks (`gathers`), or out of them; collective. Reuses the last plan if
+        nothing has changed on any rank. Raises PlanError on all ranks if there can be no plan."""
         known, same = self._known.get((name, gathers)), False
         try:
             if known is not None:
                 same = known.dtype == dtype and is_same(known.layout, layout, ranks.rank)
         except (ValueError, TypeError):
-            # Making a plan says what is wrong.
+            # Making the plan reports this error.
             same = False
         if ranks.most([not same]) == [0] and known is not None:
             return known.plan
@@ -74,7 +75,7 @@ class Scattered:
         return plan
 
     def check(self, layout: Any) -> None:
-        """ValueError or TypeError: it is no layout that can be scattered here."""
+        """Raises ValueError or TypeError if this is not a layout of an array that can be scattered on this side."""
         directory.check("layout", layout)
         if self._comm is None:
             raise ValueError(f"layout is {directory.summary(layout)}: such a one needs a communicator: join(name, comm)")
