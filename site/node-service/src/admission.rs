@@ -68,7 +68,7 @@ pub fn judge(user: u32, request: Request, ours: &str) -> Result<Work, Refusal> {
 /// The request in an opened credential.
 ///
 /// # Errors
-/// The credential holds no request, or one of another release.
+/// [`Refusal`]: the credential holds no request, or one of another release.
 pub fn request(opened: &Opened) -> Result<Request, Refusal> {
     #[derive(serde::Deserialize)]
     struct Release {
@@ -153,7 +153,8 @@ pub struct Seat {
 impl Counts {
     /// Takes a seat, if fewer than `limit` are taken. `user`: `None` for the total over all users.
     ///
-    /// # Errors The number of seats taken.
+    /// # Errors
+    /// The number of seats taken.
     pub fn enter(&self, user: Option<u32>, limit: u32) -> Result<Seat, u32> {
         let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
         let count = running.entry(user).or_default();

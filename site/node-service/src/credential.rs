@@ -54,14 +54,14 @@ pub const BEGIN: &[u8] = b"MUNGE:";
 /// Makes and opens credentials.
 pub trait Credentials: Send + Sync {
     /// # Errors
-    /// It is not accepted.
+    /// [`CredentialError`]: it is not accepted.
     fn open(&self, credential: &[u8]) -> Result<Opened, CredentialError>;
 
     /// Makes a credential of this process's user, one line, that only `reader` can open and that is valid for
     /// [`MOST_AGE_S`].
     ///
     /// # Errors
-    /// Munge fails to make one.
+    /// [`CredentialError`]: munge fails to make one.
     fn seal(&self, payload: &[u8], reader: u32) -> Result<Vec<u8>, CredentialError>;
 }
 

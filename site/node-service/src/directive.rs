@@ -3,10 +3,10 @@
 use std::ffi::OsStr;
 use std::path::Path;
 
-use stage::{Node, Place, means_into};
+use stage::{Node, Place, PlaceError, means_into};
 use thiserror::Error;
 use types::UntrustedText;
-use types::quantity::parse_byte_rate;
+use types::quantity::{QuantityError, parse_byte_rate};
 
 /// The start of such a line, as `burst_buffer.conf` configures it.
 pub const DIRECTIVE: &str = "#BB_LUA";
@@ -55,11 +55,31 @@ pub const NODE: &str = "{node}";
 
 /// An error in a line, for the user who submits the job.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("line {line} of the job script: `{word}`: {problem}")]
+#[error("line {line} of the job script: `{word}`: {reason}")]
+#[non_exhaustive]
 pub struct DirectiveError {
-    line: usize,
-    word: UntrustedText,
-    problem: String,
+    /// The directive's first line in the script.
+    pub line: usize,
+    pub word: UntrustedText,
+    pub reason: WordError,
+}
+
+/// Reasons for refusing a word of a directive.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum WordError {
+    #[error("it is unknown; there are {WORDS}")]
+    Unknown,
+    /// The word or its value does not have the accepted form.
+    #[error("{0}")]
+    Form(&'static str),
+    #[error(transparent)]
+    Rate(#[from] QuantityError),
+    #[error(transparent)]
+    Place(#[from] PlaceError),
+    /// A place that cannot stand here.
+    #[error("{place} {reason}")]
+    Unusable { place: String, reason: &'static str },
 }
 
 /// Parses a job script to the point where Slurm stops, by Slurm's rules.
@@ -69,16 +89,16 @@ pub struct DirectiveError {
 pub fn parse(script: &[u8]) -> Result<Plan, DirectiveError> {
     let mut plan = Plan::default();
     for Directive { line, text } in directives(script) {
-        let wrong = |word: &str, problem: String| DirectiveError { line, word: word.into(), problem };
+        let wrong = |word: &str, reason| DirectiveError { line, word: word.into(), reason };
         let Ok(text) = std::str::from_utf8(&text) else {
-            return Err(wrong(&String::from_utf8_lossy(&text), "it is not UTF-8".to_owned()));
+            return Err(wrong(&String::from_utf8_lossy(&text), WordError::Form("it is not UTF-8")));
         };
         let mut words = text.split_whitespace();
         if words.next() != Some(OURS) {
             continue;
         }
         for word in words {
-            plan.add(word).map_err(|problem| wrong(word, problem))?;
+            plan.add(word).map_err(|reason| wrong(word, reason))?;
         }
     }
     Ok(plan)
@@ -135,7 +155,7 @@ impl Plan {
         self.inputs.is_empty() && self.outputs.is_empty()
     }
 
-    fn add(&mut self, word: &str) -> Result<(), String> {
+    fn add(&mut self, word: &str) -> Result<(), WordError> {
         match word.split_once('=') {
             Some(("stage_in", value)) => {
                 let mut transfer = transfer(value)?;
@@ -149,51 +169,52 @@ impl Plan {
                 on_nodes(&transfer.from)?;
                 place(&transfer.to)?;
                 if transfer.to.contains("%n") {
-                    return Err(format!("for the node's name write {NODE}: Slurm takes % for itself"));
+                    return Err(WordError::Form("for the node's name write {node}: Slurm takes % for itself"));
                 }
                 self.outputs.push(transfer);
             }
             Some(("rate", value)) => {
-                parse_byte_rate(value).map_err(|e| e.to_string())?;
+                parse_byte_rate(value)?;
                 self.rate = Some(value.to_owned());
             }
             Some(("harm", value)) => {
                 let percent = value.parse().ok().filter(|percent: &f64| (0.0..=100.0).contains(percent));
-                percent.ok_or("it must be a number from 0 to 100")?;
+                percent.ok_or(WordError::Form("it must be a number from 0 to 100"))?;
                 self.harm = Some(value.to_owned());
             }
             None if word == "allow_other_owner" => self.other_owner = true,
             None if word == "keep" => self.keep = true,
             None if word == "pin" => self.pin = Pin::Always,
             Some(("pin", "cheaper")) => self.pin = Pin::Cheaper,
-            _ => return Err(format!("it is unknown; there are {WORDS}")),
+            _ => return Err(WordError::Unknown),
         }
         Ok(())
     }
 }
 
-fn transfer(value: &str) -> Result<Transfer, String> {
-    let (from, to) =
-        value.split_once('=').filter(|(from, to)| !from.is_empty() && !to.is_empty()).ok_or("give SRC=DST")?;
+fn transfer(value: &str) -> Result<Transfer, WordError> {
+    let pair = value.split_once('=').filter(|(from, to)| !from.is_empty() && !to.is_empty());
+    let (from, to) = pair.ok_or(WordError::Form("give SRC=DST"))?;
     Ok(Transfer { from: from.to_owned(), to: to.to_owned() })
 }
 
 /// The path of an input itself: a path that ends in a slash is a folder, in which the source keeps its own name.
-fn named(Transfer { from, to }: &Transfer) -> Result<String, String> {
+fn named(Transfer { from, to }: &Transfer) -> Result<String, WordError> {
     if !means_into(Path::new(to)) {
         return Ok(to.clone());
     }
-    let from = Place::parse(OsStr::new(from)).map_err(|e| e.to_string())?;
+    let from = Place::parse(OsStr::new(from))?;
     let name = from.path.file_name().and_then(OsStr::to_str);
-    let name = name.ok_or_else(|| format!("{from} has no name: write DST with the name that it should get"))?;
+    let name =
+        name.ok_or_else(|| unusable(&from.to_string(), "has no name: write DST with the name that it should get"))?;
     Ok(format!("{}/{name}", to.trim_end_matches(['/', '.'])))
 }
 
 /// Accepts a place of another site, or an absolute path: there is no working directory yet.
-fn place(text: &str) -> Result<(), String> {
-    let place = Place::parse(OsStr::new(text)).map_err(|e| e.to_string())?;
+fn place(text: &str) -> Result<(), WordError> {
+    let place = Place::parse(OsStr::new(text))?;
     if place.is_several() {
-        return Err(format!("{text} is on several nodes"));
+        return Err(unusable(text, "is on several nodes"));
     }
     match place.site {
         Some(_) => Ok(()),
@@ -202,15 +223,19 @@ fn place(text: &str) -> Result<(), String> {
 }
 
 /// Accepts a path on the job's own nodes.
-fn on_nodes(text: &str) -> Result<(), String> {
-    let place = Place::parse(OsStr::new(text)).map_err(|e| e.to_string())?;
+fn on_nodes(text: &str) -> Result<(), WordError> {
+    let place = Place::parse(OsStr::new(text))?;
     if place.site.is_some() || place.node != Node::Any {
-        return Err(format!("{text} names a site: here it must be a path on the job's own nodes"));
+        return Err(unusable(text, "names a site: here it must be a path on the job's own nodes"));
     }
     match place.path.is_absolute() {
         true => Ok(()),
-        false => Err(format!("{text} is no absolute path")),
+        false => Err(unusable(text, "is no absolute path")),
     }
+}
+
+fn unusable(place: &str, reason: &'static str) -> WordError {
+    WordError::Unusable { place: place.to_owned(), reason }
 }
 
 #[cfg(test)]

@@ -7,11 +7,13 @@
 
 use std::time::Duration;
 
+use thiserror::Error;
 use types::UntrustedText;
 
 use crate::directive::{NODE, Pin, Plan, Transfer};
-use crate::record::{Copies, Record, Records};
-use crate::step::{Checked, End, Step};
+use crate::record::{Copies, Record, RecordError, Records};
+use crate::slurm::SlurmError;
+use crate::step::{Checked, End, Step, StepError, joined};
 use crate::teardown::forget_others;
 
 /// Interval at which Slurm is asked for its prediction.
@@ -52,38 +54,38 @@ pub trait Cluster {
     /// The job's user.
     ///
     /// # Errors
-    /// Slurm's message.
-    fn user(&self, job: u32) -> Result<u32, String>;
+    /// [`SlurmError`].
+    fn user(&self, job: u32) -> Result<u32, SlurmError>;
 
     /// The predicted nodes and start of the job. `None`: it no longer waits.
     ///
     /// # Errors
-    /// Slurm's message.
-    fn predicted(&self, job: u32) -> Result<Option<Prediction>, String>;
+    /// [`SlurmError`].
+    fn predicted(&self, job: u32) -> Result<Option<Prediction>, SlurmError>;
 
     /// The nodes on which the job runs or has run.
     ///
     /// # Errors
-    /// Slurm's message.
-    fn nodes(&self, job: u32) -> Result<Vec<String>, String>;
+    /// [`SlurmError`].
+    fn nodes(&self, job: u32) -> Result<Vec<String>, SlurmError>;
 
     /// Time since the job ended and its output was moved away. `None`: it is not over.
     ///
     /// # Errors
-    /// Slurm's message.
-    fn over(&self, job: u32) -> Result<Option<Duration>, String>;
+    /// [`SlurmError`].
+    fn over(&self, job: u32) -> Result<Option<Duration>, SlurmError>;
 
     /// Shows a text to the job's user, beside Slurm's own information about the job.
     ///
     /// # Errors
-    /// Slurm's message.
-    fn note(&self, job: u32, text: &str) -> Result<(), String>;
+    /// [`SlurmError`].
+    fn note(&self, job: u32, text: &str) -> Result<(), SlurmError>;
 
     /// Pins the job to these nodes: from now on it starts nowhere else.
     ///
     /// # Errors
-    /// Slurm's message.
-    fn pin(&self, job: u32, nodes: &[String]) -> Result<(), String>;
+    /// [`SlurmError`].
+    fn pin(&self, job: u32, nodes: &[String]) -> Result<(), SlurmError>;
 
     /// The time since a fixed moment.
     fn now(&self) -> Duration;
@@ -95,8 +97,37 @@ pub trait Cluster {
 /// Runs steps as users.
 pub trait Steps {
     /// # Errors
-    /// The reason for the failure, with the place.
-    fn run(&self, user: u32, step: &Step) -> Result<String, String>;
+    /// [`StepError`].
+    fn run(&self, user: u32, step: &Step) -> Result<String, StepError>;
+}
+
+/// Reasons for a hook's failure. Slurm shows the message to the job's user.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum HookError {
+    #[error(transparent)]
+    Slurm(#[from] SlurmError),
+    #[error(transparent)]
+    Record(#[from] RecordError),
+    #[error(transparent)]
+    Step(#[from] StepError),
+    /// A file that this job did not copy is at an input's path.
+    #[error(
+        "{}: {path} is there already: give the job's input a path where nothing is, because it is removed with the job",
+        .nodes.join(",")
+    )]
+    Occupied { nodes: Vec<String>, path: String },
+    /// Transfers could not begin; each reason names its place.
+    #[error("{}: mend this, `scancel {job}` and submit it again", joined(.reasons))]
+    Unusable { job: u32, reasons: Vec<UntrustedText> },
+    #[error("{}: none has {path}", .nodes.join(","))]
+    NoOutput { nodes: Vec<String>, path: String },
+    /// Output that stays on the job's nodes after [`OUTPUT_PATIENCE`].
+    #[error(
+        "{}; given up after {} minutes: {} of {} stays there until its user fetches it by `landbridge stage move`",
+        joined(.causes), OUTPUT_PATIENCE.as_secs() / 60, .paths.join(" and "), .nodes.join(",")
+    )]
+    OutputLeft { causes: Vec<HookError>, paths: Vec<String>, nodes: Vec<String> },
 }
 
 /// A job, for its hooks.
@@ -112,8 +143,8 @@ impl Hook<'_> {
     /// Moves the job's input to the nodes where Slurm will start it, as far as Slurm knows.
     ///
     /// # Errors
-    /// For the job's user: Slurm shows it as a comment of the job.
-    pub fn data_in(&self) -> Result<(), String> {
+    /// [`HookError`]. Slurm shows it as a comment of the job.
+    pub fn data_in(&self) -> Result<(), HookError> {
         self.check_other_sites()?;
         if self.plan.inputs.is_empty() {
             return Ok(());
@@ -132,14 +163,16 @@ impl Hook<'_> {
                 self.cluster.sleep(LOOK);
             };
             if self.has_all(&predicted.nodes)? {
-                let pinned = self.plan.pin == Pin::Always;
-                return if pinned { self.cluster.pin(self.job, &predicted.nodes) } else { Ok(()) };
+                if self.plan.pin == Pin::Always {
+                    self.cluster.pin(self.job, &predicted.nodes)?;
+                }
+                return Ok(());
             }
             if let Some((before, seconds)) = &copied
                 && self.plan.pin == Pin::Cheaper
                 && before.wins(&predicted).is_some_and(|wins| wins < *seconds)
             {
-                return self.cluster.pin(self.job, &before.nodes);
+                return Ok(self.cluster.pin(self.job, &before.nodes)?);
             }
             let began = self.cluster.now();
             self.bring(&predicted.nodes)?;
@@ -152,8 +185,8 @@ impl Hook<'_> {
     /// Copies missing input to the job's nodes, before the job starts.
     ///
     /// # Errors
-    /// For the job's user.
-    pub fn pre_run(&self) -> Result<(), String> {
+    /// [`HookError`].
+    pub fn pre_run(&self) -> Result<(), HookError> {
         let nodes = self.cluster.nodes(self.job)?;
         let mut record = self.records.read(self.job)?;
         record.nodes.clone_from(&nodes);
@@ -165,14 +198,14 @@ impl Hook<'_> {
 
     /// Checks sources and targets at sites before the job waits for anything. Slurm names no user before it has
     /// accepted a job, so this is the earliest point at which a check can run as the job's user.
-    fn check_other_sites(&self) -> Result<(), String> {
+    fn check_other_sites(&self) -> Result<(), HookError> {
         let (sources, targets) = places_at_sites(self.plan);
         let ends = |places: Vec<&str>| places.into_iter().map(|place| End::Place(place.to_owned())).collect();
         self.check(ends(sources), ends(targets))
     }
 
     /// Checks targets on the job's own nodes, and targets that depend on its nodes, before its program starts.
-    fn check_own_nodes(&self, nodes: &[String]) -> Result<(), String> {
+    fn check_own_nodes(&self, nodes: &[String]) -> Result<(), HookError> {
         let mut targets = Vec::new();
         for output in &self.plan.outputs {
             let is_own = output.to.starts_with('/');
@@ -192,20 +225,18 @@ impl Hook<'_> {
     }
 
     /// Fails if a transfer could not begin. If a check gives no answer, the job does not wait: its user gets a note.
-    fn check(&self, sources: Vec<End>, targets: Vec<End>) -> Result<(), String> {
+    fn check(&self, sources: Vec<End>, targets: Vec<End>) -> Result<(), HookError> {
         if sources.is_empty() && targets.is_empty() {
             return Ok(());
         }
         let user = self.cluster.user(self.job)?;
-        let looked = self.steps.run(user, &Step::Check { sources, targets });
-        let checked = looked.and_then(|found| serde_json::from_str(&found).map_err(|e| e.to_string()));
-        let Checked { unusable, unknown } =
-            checked.unwrap_or_else(|problem| Checked { unusable: Vec::new(), unknown: vec![problem.into()] });
-        let joined =
-            |texts: &[UntrustedText]| texts.iter().map(UntrustedText::to_string).collect::<Vec<_>>().join("; ");
+        let unchecked = |reason: String| Checked { unusable: Vec::new(), unknown: vec![reason.into()] };
+        let Checked { unusable, unknown } = match self.steps.run(user, &Step::Check { sources, targets }) {
+            Ok(found) => serde_json::from_str(&found).unwrap_or_else(|e| unchecked(e.to_string())),
+            Err(error) => unchecked(error.to_string()),
+        };
         if !unusable.is_empty() {
-            let remedy = format!("mend this, `scancel {}` and submit it again", self.job);
-            return Err(format!("{}: {remedy}", joined(&unusable)));
+            return Err(HookError::Unusable { job: self.job, reasons: unusable });
         }
         if !unknown.is_empty() {
             // The job goes on whether or not the note reaches its user.
@@ -219,8 +250,8 @@ impl Hook<'_> {
     /// is.
     ///
     /// # Errors
-    /// For the job's user: the paths that stay, and their nodes.
-    pub fn data_out(&self) -> Result<(), String> {
+    /// [`HookError::OutputLeft`] with the paths that stay and their nodes, or [`HookError::Record`].
+    pub fn data_out(&self) -> Result<(), HookError> {
         let record = self.records.read(self.job)?;
         let begun = self.cluster.now();
         let mut left: Vec<&Transfer> = self.plan.outputs.iter().collect();
@@ -230,22 +261,17 @@ impl Hook<'_> {
         loop {
             let mut failed = Vec::new();
             left.retain(|output| {
-                let problems = self.take_out(output, &record, &mut gone);
-                let is_left = !problems.is_empty();
-                failed.extend(problems);
+                let causes = self.take_out(output, &record, &mut gone);
+                let is_left = !causes.is_empty();
+                failed.extend(causes);
                 is_left
             });
             if failed.is_empty() {
                 return Ok(());
             }
             if self.cluster.now().saturating_sub(begun) >= OUTPUT_PATIENCE {
-                let paths: Vec<&str> = left.iter().map(|output| output.from.as_str()).collect();
-                let place = format!("{} of {}", paths.join(" and "), record.nodes.join(","));
-                return Err(format!(
-                    "{}; given up after {} minutes: {place} stays there until its user fetches it by `landbridge stage move`",
-                    failed.join("; "),
-                    OUTPUT_PATIENCE.as_secs() / 60
-                ));
+                let paths = left.iter().map(|output| output.from.clone()).collect();
+                return Err(HookError::OutputLeft { causes: failed, paths, nodes: record.nodes });
             }
             self.cluster.sleep(pause);
             pause = (2 * pause).min(LONGEST_PAUSE);
@@ -253,10 +279,10 @@ impl Hook<'_> {
     }
 
     /// Moves an output from the nodes that have it, except those in `gone`. Returns the failures.
-    fn take_out(&self, output: &Transfer, record: &Record, gone: &mut Vec<(String, String)>) -> Vec<String> {
+    fn take_out(&self, output: &Transfer, record: &Record, gone: &mut Vec<(String, String)>) -> Vec<HookError> {
         let nodes = match self.nodes_with(output, record) {
             Ok(nodes) => nodes,
-            Err(problem) => return vec![problem],
+            Err(error) => return vec![error],
         };
         let mut failed = Vec::new();
         for node in nodes {
@@ -271,39 +297,40 @@ impl Hook<'_> {
             };
             match self.step(record.user, End::Nodes { nodes: vec![node], path: from }, to) {
                 Ok(()) => gone.push(done),
-                Err(problem) => failed.push(problem),
+                Err(error) => failed.push(error.into()),
             }
         }
         failed
     }
 
     /// The nodes from which an output is moved: the job's first one, or all that have it.
-    fn nodes_with(&self, output: &Transfer, record: &Record) -> Result<Vec<String>, String> {
+    fn nodes_with(&self, output: &Transfer, record: &Record) -> Result<Vec<String>, HookError> {
         if !output.to.contains(NODE) {
             return Ok(record.nodes.first().cloned().into_iter().collect());
         }
         let (nodes, path) = (record.nodes.clone(), &output.from);
         let there = self.look(record.user, nodes, path)?;
         match there.is_empty() && !record.nodes.is_empty() {
-            true => Err(format!("{}: none has {path}", record.nodes.join(","))),
+            true => Err(HookError::NoOutput { nodes: record.nodes.clone(), path: path.clone() }),
             false => Ok(there),
         }
     }
 
     /// Returns the nodes on which something exists at this path.
-    fn look(&self, user: u32, nodes: Vec<String>, path: &str) -> Result<Vec<String>, String> {
+    fn look(&self, user: u32, nodes: Vec<String>, path: &str) -> Result<Vec<String>, StepError> {
         let there = self.run(user, &Step::Look { nodes, path: path.to_owned() })?;
-        serde_json::from_str(&there).map_err(|e| format!("a look at {path}: {e}"))
+        let unreadable = |source| StepError::Output { step: "a look at", path: path.to_owned(), source };
+        serde_json::from_str(&there).map_err(unreadable)
     }
 
-    fn has_all(&self, nodes: &[String]) -> Result<bool, String> {
+    fn has_all(&self, nodes: &[String]) -> Result<bool, RecordError> {
         let record = self.records.read(self.job)?;
         let whole = |copies: &Copies| nodes.iter().all(|node| copies.whole.contains(node));
         Ok(record.inputs.len() == self.plan.inputs.len() && record.inputs.iter().all(whole))
     }
 
     /// Copies each input to the nodes in `nodes` that do not have it.
-    fn bring(&self, nodes: &[String]) -> Result<(), String> {
+    fn bring(&self, nodes: &[String]) -> Result<(), HookError> {
         let mut record = self.records.read(self.job)?;
         record.user = self.cluster.user(self.job)?;
         record.keep = self.plan.keep;
@@ -334,7 +361,7 @@ impl Hook<'_> {
 
     /// Returns the nodes in `nodes` that do not have an input. A file at its path must be a copy that this job began,
     /// because it will be removed.
-    fn missing(&self, record: &mut Record, at: usize, nodes: &[String], to: &str) -> Result<Vec<String>, String> {
+    fn missing(&self, record: &mut Record, at: usize, nodes: &[String], to: &str) -> Result<Vec<String>, HookError> {
         let missing = |copies: &Copies| -> Vec<String> {
             nodes.iter().filter(|node| !copies.whole.contains(node)).cloned().collect()
         };
@@ -347,10 +374,7 @@ impl Hook<'_> {
         let (ours, others): (Vec<String>, Vec<String>) =
             there.into_iter().partition(|node| copies.begun.contains(node));
         if !others.is_empty() {
-            return Err(format!(
-                "{}: {to} is there already: give the job's input a path where nothing is, because it is removed with the job",
-                others.join(",")
-            ));
+            return Err(HookError::Occupied { nodes: others, path: to.to_owned() });
         }
         // A target appears only when complete, so an interrupted attempt had finished on these nodes.
         copies.begun.retain(|node| !ours.contains(node));
@@ -359,7 +383,7 @@ impl Hook<'_> {
     }
 
     /// Copies an input to nodes, from a node that has it if there is one.
-    fn copy(&self, user: u32, whole: &[String], missing: &[String], from: &str, to: &str) -> Result<(), String> {
+    fn copy(&self, user: u32, whole: &[String], missing: &[String], from: &str, to: &str) -> Result<(), StepError> {
         let target = || End::Nodes { nodes: missing.to_vec(), path: to.to_owned() };
         for node in whole {
             let source = End::Nodes { nodes: vec![node.clone()], path: to.to_owned() };
@@ -375,13 +399,13 @@ impl Hook<'_> {
         self.step(user, source, target())
     }
 
-    fn step(&self, user: u32, from: End, to: End) -> Result<(), String> {
+    fn step(&self, user: u32, from: End, to: End) -> Result<(), StepError> {
         let (rate, harm) = (self.plan.rate.clone(), self.plan.harm.clone());
         let other_owner = self.plan.other_owner;
         self.run(user, &Step::Move { from, to, rate, harm, other_owner }).map(drop)
     }
 
-    fn run(&self, user: u32, step: &Step) -> Result<String, String> {
+    fn run(&self, user: u32, step: &Step) -> Result<String, StepError> {
         run((self.cluster, self.steps), user, step)
     }
 }
@@ -402,7 +426,7 @@ fn folder_has_node(to: &str) -> bool {
 }
 
 /// Runs a step, and repeats it if it fails: temporary and permanent failures look alike here.
-pub(crate) fn run((cluster, steps): (&dyn Cluster, &dyn Steps), user: u32, step: &Step) -> Result<String, String> {
+pub(crate) fn run((cluster, steps): (&dyn Cluster, &dyn Steps), user: u32, step: &Step) -> Result<String, StepError> {
     let mut result = steps.run(user, step);
     for attempt in 0..ATTEMPTS - 1 {
         if result.is_ok() {

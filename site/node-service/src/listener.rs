@@ -13,7 +13,7 @@ const BACKLOG: i32 = 1024;
 /// (`net.ipv6.bindv6only`), and 0.0.0.0 on a machine whose kernel has no IPv6.
 ///
 /// # Errors
-/// The system's error: the address does not belong to this machine, or the port is in use.
+/// [`std::io::Error`]: the address does not belong to this machine, or the port is in use.
 pub fn listen(address: &str) -> io::Result<TcpListener> {
     let mut last = io::Error::other("the name has no address");
     for address in address.to_socket_addrs()? {

@@ -62,7 +62,7 @@ impl Service {
     /// Serves callers from the network, each with a credential, until the listener fails.
     ///
     /// # Errors
-    /// The listener's error.
+    /// [`std::io::Error`] of the listener.
     pub fn serve(self: &Arc<Self>, listener: &TcpListener) -> std::io::Result<()> {
         listener.set_nonblocking(true)?;
         let queue = Arc::new(Queue::default());

@@ -71,7 +71,7 @@ impl Bound {
     /// Takes a part for an order of this user. Waits at most [`PATIENCE`].
     ///
     /// # Errors
-    /// The system's error, or `TimedOut`.
+    /// [`std::io::Error`]; of kind `TimedOut` after that time.
     pub fn enter(&self, user: u32) -> std::io::Result<Share> {
         match self {
             Bound::Groups(groups) => groups.enter(user).map(Share::Group),
@@ -176,7 +176,7 @@ fn make(folder: &Path) -> std::io::Result<()> {
 /// The control group (version 2) of this process. The root group belongs to the machine and cannot be divided.
 ///
 /// # Errors
-/// The system's error, or the process is in no such group.
+/// [`std::io::Error`]; also if the process is in no such group.
 pub fn own_group() -> std::io::Result<PathBuf> {
     let (groups, mounts) =
         (std::fs::read_to_string("/proc/self/cgroup")?, std::fs::read_to_string("/proc/self/mounts")?);

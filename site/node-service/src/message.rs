@@ -41,7 +41,7 @@ impl Nonce {
     const DIGITS: usize = 32;
 
     /// # Errors
-    /// The system has no random numbers.
+    /// [`std::io::Error`]: the system has no random numbers.
     pub fn fresh() -> std::io::Result<Nonce> {
         let mut bytes = [0; Nonce::DIGITS / 2];
         std::fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
@@ -87,7 +87,7 @@ pub enum Work {
 
 impl Request {
     /// # Errors
-    /// The system has no random numbers.
+    /// [`std::io::Error`]: the system has no random numbers.
     pub fn new(node: &str, work: Work) -> std::io::Result<Request> {
         Ok(Request { landbridge_node_service: VERSION, node: node.to_owned(), nonce: Nonce::fresh()?, work })
     }

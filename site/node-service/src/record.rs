@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use folder::Folder;
 use serde::{Deserialize, Serialize};
+use thiserror::Error;
 
 const FRESH: &str = ".new";
 
@@ -45,6 +46,17 @@ impl Copies {
     }
 }
 
+/// Reasons for failing to read, write or remove a record.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum RecordError {
+    #[error("{}: {source}", .path.display())]
+    File { path: PathBuf, source: std::io::Error },
+    /// The file holds no record.
+    #[error("{}: {source}", .path.display())]
+    Content { path: PathBuf, source: serde_json::Error },
+}
+
 /// The folder of the records.
 #[derive(Clone, Debug)]
 pub struct Records(pub PathBuf);
@@ -67,44 +79,41 @@ impl Records {
     /// A job's record; an empty one if there is none.
     ///
     /// # Errors
-    /// It cannot be read.
-    pub fn read(&self, job: u32) -> Result<Record, String> {
-        let file = self.file(job);
-        let shown = |e: &dyn std::fmt::Display| format!("{}: {e}", file.display());
-        match std::fs::read(&file) {
-            Ok(bytes) => serde_json::from_slice(&bytes).map_err(|e| shown(&e)),
+    /// [`RecordError`].
+    pub fn read(&self, job: u32) -> Result<Record, RecordError> {
+        let path = self.file(job);
+        match std::fs::read(&path) {
+            Ok(bytes) => serde_json::from_slice(&bytes).map_err(|source| RecordError::Content { path, source }),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(Record::default()),
-            Err(error) => Err(shown(&error)),
+            Err(source) => Err(RecordError::File { path, source }),
         }
     }
 
     /// Writes a job's record atomically.
     ///
     /// # Errors
-    /// The system's error.
-    pub fn write(&self, job: u32, record: &Record) -> Result<(), String> {
-        let file = self.file(job);
+    /// [`RecordError::File`].
+    pub fn write(&self, job: u32, record: &Record) -> Result<(), RecordError> {
+        let path = self.file(job);
         let write = || {
             Folder::make_private(&self.0)?;
             let mut fresh = std::fs::File::create(self.fresh(job))?;
             fresh.write_all(&serde_json::to_vec(record)?)?;
             // After a power failure either the old record or the new one exists.
             fresh.sync_all()?;
-            std::fs::rename(self.fresh(job), &file)
+            std::fs::rename(self.fresh(job), &path)
         };
-        write().map_err(|e| format!("{}: {e}", file.display()))
+        write().map_err(|source| RecordError::File { path, source })
     }
 
     /// Removes a job's record.
     ///
     /// # Errors
-    /// The system's error.
-    pub fn remove(&self, job: u32) -> Result<(), String> {
-        for file in [self.fresh(job), self.file(job)] {
-            match std::fs::remove_file(&file) {
-                Err(error) if error.kind() != ErrorKind::NotFound => {
-                    return Err(format!("{}: {error}", file.display()));
-                }
+    /// [`RecordError::File`].
+    pub fn remove(&self, job: u32) -> Result<(), RecordError> {
+        for path in [self.fresh(job), self.file(job)] {
+            match std::fs::remove_file(&path) {
+                Err(source) if source.kind() != ErrorKind::NotFound => return Err(RecordError::File { path, source }),
                 _ => {}
             }
         }

@@ -118,7 +118,7 @@ impl Service {
     /// Serves Slurm's hooks on this machine until the listener fails.
     ///
     /// # Errors
-    /// The listener's error.
+    /// [`std::io::Error`] of the listener.
     pub fn serve_hooks(self: &Arc<Self>, listener: &UnixListener) -> std::io::Result<()> {
         loop {
             let (stream, _) = accepted(listener.accept())?;

@@ -38,6 +38,27 @@ pub enum SlurmError {
     Node(UntrustedText),
     #[error("`{command}` printed `{line}`, which is not {what}")]
     Output { command: String, line: UntrustedText, what: &'static str },
+    /// The printed value of a job does not have its field's form.
+    #[error("`{command}` printed `{line}`")]
+    Value { command: String, line: UntrustedText },
+    #[error("Slurm does not show job {0}")]
+    NotShown(u32),
+    #[error("Slurm says that job {job} is of user id {user}")]
+    User { job: u32, user: UntrustedText },
+    #[error("job {0} has no nodes")]
+    NoNodes(u32),
+}
+
+impl SlurmError {
+    /// Returns true if the controller has no job of this number, so it has forgotten the job.
+    ///
+    /// Only the message distinguishes this from other errors: squeue exits with 1 after each of them, and prints the
+    /// text of `ESLURM_INVALID_JOB_ID` (`src/common/slurm_errno.c`, the same from Slurm 22.05 to 24.05). With `--json`,
+    /// squeue 22.05 ignores `--jobs` and asks the controller for all jobs; 24.05 fails in the same way before it prints
+    /// any JSON (`_print_job` in `src/squeue/squeue.c`).
+    fn is_forgotten_job(&self) -> bool {
+        matches!(self, SlurmError::Failed { words, .. } if words.raw().contains("Invalid job id"))
+    }
 }
 
 /// Runs one of Slurm's commands; returns its output.
@@ -84,7 +105,7 @@ impl Config {
     pub fn get(&self, key: &str) -> Option<&str> {
         let of = |line: &'_ str| line.split_once('=').is_some_and(|(name, _)| name.trim() == key);
         let value = self.0.lines().find(|line| of(line))?.split_once('=')?.1.trim();
-        (!value.is_empty() && value != "(null)").then_some(value)
+        (!is_missing_text(value)).then_some(value)
     }
 
     /// The socket of munged, if it is not the default one.
@@ -177,12 +198,23 @@ impl Field {
         match self {
             Field::User => is_number(value),
             Field::State => !value.is_empty() && value.chars().all(|c| c.is_ascii_uppercase() || c == '_'),
-            Field::Start | Field::End => is_number(value) || ["N/A", "NONE", "Unknown"].contains(&value),
+            Field::Start | Field::End => is_number(value) || is_missing_time(value),
             Field::PredictedNodes | Field::Nodes => {
-                value == "(null)" || value.chars().all(|c| c.is_ascii_alphanumeric() || "-_.[],".contains(c))
+                is_missing_text(value) || value.chars().all(|c| c.is_ascii_alphanumeric() || "-_.[],".contains(c))
             }
         }
     }
+}
+
+/// True if Slurm has no text: it prints nothing, or a null string, for which C's library prints `(null)`.
+fn is_missing_text(value: &str) -> bool {
+    value.is_empty() || value == "(null)"
+}
+
+/// True if Slurm has no time. squeue then prints a word even if SLURM_TIME_FORMAT asks for numbers: `N/A` comes from
+/// `_print_time` in `src/squeue/print.c`, `Unknown` from `slurm_make_time_str` in `src/common/parse_time.c`.
+fn is_missing_time(value: &str) -> bool {
+    ["N/A", "NONE", "Unknown"].contains(&value)
 }
 
 fn is_number(text: &str) -> bool {
@@ -191,31 +223,30 @@ fn is_number(text: &str) -> bool {
 
 impl Jobs {
     /// A field of a job; empty if Slurm has no value.
-    fn field(job: u32, field: Field) -> Result<String, String> {
+    fn field(job: u32, field: Field) -> Result<String, SlurmError> {
         let number = job.to_string();
         let words = ["squeue", "--noheader", "--all", "--local", "--states=all", "--jobs", &number, field.format()];
-        let shown = ask(&words).map_err(|e| e.to_string())?;
-        own_value(&shown, job, field).map_err(|line| match line {
-            None => format!("Slurm does not show job {job}"),
-            Some(line) => format!("`{}` printed `{line}`", words.join(" ")),
+        own_value(&ask(&words)?, job, field).map_err(|line| match line {
+            None => SlurmError::NotShown(job),
+            Some(line) => SlurmError::Value { command: words.join(" "), line },
         })
     }
 
-    fn node_list(job: u32, field: Field) -> Result<Vec<String>, String> {
+    fn node_list(job: u32, field: Field) -> Result<Vec<String>, SlurmError> {
         match Jobs::field(job, field)?.as_str() {
-            "" | "(null)" => Ok(Vec::new()),
-            list => names(list).map_err(|e| e.to_string()),
+            list if is_missing_text(list) => Ok(Vec::new()),
+            list => names(list),
         }
     }
 }
 
 impl Cluster for Jobs {
-    fn user(&self, job: u32) -> Result<u32, String> {
+    fn user(&self, job: u32) -> Result<u32, SlurmError> {
         let user = Jobs::field(job, Field::User)?;
-        user.parse().map_err(|_| format!("Slurm says that job {job} is of user id {user}"))
+        user.parse().map_err(|_| SlurmError::User { job, user: user.into() })
     }
 
-    fn predicted(&self, job: u32) -> Result<Option<Prediction>, String> {
+    fn predicted(&self, job: u32) -> Result<Option<Prediction>, SlurmError> {
         if Jobs::field(job, Field::State)? != "PENDING" {
             return Ok(None);
         }
@@ -228,15 +259,15 @@ impl Cluster for Jobs {
         Ok(Some(Prediction { nodes, start }))
     }
 
-    fn nodes(&self, job: u32) -> Result<Vec<String>, String> {
+    fn nodes(&self, job: u32) -> Result<Vec<String>, SlurmError> {
         let nodes = Jobs::node_list(job, Field::Nodes)?;
-        if nodes.is_empty() { Err(format!("job {job} has no nodes")) } else { Ok(nodes) }
+        if nodes.is_empty() { Err(SlurmError::NoNodes(job)) } else { Ok(nodes) }
     }
 
-    fn over(&self, job: u32) -> Result<Option<Duration>, String> {
+    fn over(&self, job: u32) -> Result<Option<Duration>, SlurmError> {
         let state = match Jobs::field(job, Field::State) {
             // The job has been over for minutes.
-            Err(words) if words.contains("Invalid job id") => return Ok(Some(Duration::MAX)),
+            Err(error) if error.is_forgotten_job() => return Ok(Some(Duration::MAX)),
             state => state?,
         };
         if !FINAL.contains(&state.as_str()) {
@@ -247,16 +278,16 @@ impl Cluster for Jobs {
         Ok(end.map(|end| end.elapsed().unwrap_or_default()))
     }
 
-    fn note(&self, job: u32, text: &str) -> Result<(), String> {
+    fn note(&self, job: u32, text: &str) -> Result<(), SlurmError> {
         // One line, which its contents cannot break. Slurm does not limit its length, and lists of jobs show it.
         let text: String = printable(text).chars().take(MOST_NOTE).collect();
         let (job, text) = (format!("JobId={job}"), format!("AdminComment=landbridge: {text}"));
-        ask(&["scontrol", "update", &job, &text]).map(drop).map_err(|e| e.to_string())
+        ask(&["scontrol", "update", &job, &text]).map(drop)
     }
 
-    fn pin(&self, job: u32, nodes: &[String]) -> Result<(), String> {
+    fn pin(&self, job: u32, nodes: &[String]) -> Result<(), SlurmError> {
         let (job, nodes) = (format!("JobId={job}"), format!("ReqNodeList={}", nodes.join(",")));
-        ask(&["scontrol", "update", &job, &nodes]).map(drop).map_err(|e| e.to_string())
+        ask(&["scontrol", "update", &job, &nodes]).map(drop)
     }
 
     fn now(&self) -> Duration {
@@ -343,6 +374,14 @@ mod tests {
         assert_eq!(own_value("5 \n", 5, Field::PredictedNodes), Ok(String::new()));
         assert!(refused(Field::Start, "5 2026-01-01T00:00:00\n"));
         assert_eq!(own_value("5 N/A\n", 5, Field::Start), Ok("N/A".to_owned()));
+    }
+
+    #[test]
+    fn a_forgotten_job_is_no_other_failure() {
+        let failed = |words: &str| SlurmError::Failed { command: "squeue".to_owned(), words: words.into() };
+        assert!(failed("slurm_load_jobs error: Invalid job id specified").is_forgotten_job());
+        assert!(!failed("slurm_load_jobs error: Unable to contact slurm controller").is_forgotten_job());
+        assert!(!SlurmError::NotShown(5).is_forgotten_job());
     }
 
     #[test]

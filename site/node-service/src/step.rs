@@ -1,8 +1,13 @@
 //! A step that a hook has carried out as a job's user: a transfer, a check, a look or a removal. To the service it is a
 //! line.
 
+use std::fmt::Display;
+
 use serde::{Deserialize, Serialize};
+use thiserror::Error;
 use types::UntrustedText;
+
+use crate::client::CallError;
 
 /// A step.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -37,6 +42,26 @@ pub struct Checked {
     pub unknown: Vec<UntrustedText>,
 }
 
+/// Reasons for a step having no result.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum StepError {
+    /// The system refuses a resource, so the node service was not called.
+    #[error("{0}")]
+    System(std::io::Error),
+    #[error(transparent)]
+    Call(#[from] CallError),
+    /// The step failed without a message.
+    #[error("exit status {0}")]
+    Status(i32),
+    /// The step failed with these lines.
+    #[error("{}", joined(.lines))]
+    Failed { lines: Vec<UntrustedText> },
+    /// The step succeeded, but its output has another form.
+    #[error("{step} {path}: {source}")]
+    Output { step: &'static str, path: String, source: serde_json::Error },
+}
+
 /// An end of a transfer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
@@ -55,4 +80,9 @@ impl End {
             End::Nodes { nodes, path } => format!("{site}/{}:{path}", nodes.join(",")),
         }
     }
+}
+
+/// Joins several messages to one, in their order.
+pub(crate) fn joined<T: Display>(messages: &[T]) -> String {
+    messages.iter().map(T::to_string).collect::<Vec<_>>().join("; ")
 }

@@ -11,9 +11,13 @@
 
 use std::time::Duration;
 
-use crate::hook::{AGAIN, ATTEMPTS, Cluster, Steps};
-use crate::record::{Copies, Record, Records};
-use crate::step::{Kept, Step};
+use thiserror::Error;
+use types::UntrustedText;
+
+use crate::hook::{AGAIN, ATTEMPTS, Cluster, HookError, Steps};
+use crate::record::{Copies, Record, RecordError, Records};
+use crate::slurm::SlurmError;
+use crate::step::{Kept, Step, StepError, joined};
 
 /// Time for Slurm's own teardown to come first.
 const PATIENCE: Duration = Duration::from_secs(15);
@@ -21,15 +25,41 @@ const PATIENCE: Duration = Duration::from_secs(15);
 const FIRST_PAUSE_S: u64 = 30;
 const LONGEST_PAUSE_S: u64 = 3600;
 
+/// Reasons for copies of a job being left.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum TeardownError {
+    #[error(transparent)]
+    Slurm(#[from] SlurmError),
+    #[error(transparent)]
+    Record(#[from] RecordError),
+    #[error(transparent)]
+    Step(#[from] StepError),
+    /// The node could not remove its copy.
+    #[error("{node}: {reason}")]
+    Kept { node: String, reason: UntrustedText },
+    /// The record stays, and [`sweep`] tries again after the pause.
+    #[error("{}; tried again in {pause_s} s, while {record} is there", joined(.causes))]
+    Left { causes: Vec<TeardownError>, pause_s: u64, record: String },
+}
+
+/// The jobs whose teardown failed in a sweep.
+#[derive(Debug, Error)]
+#[error("{}", joined(&.failed.iter().map(|(job, error)| format!("job {job}: {error}")).collect::<Vec<_>>()))]
+#[non_exhaustive]
+pub struct SweepError {
+    pub failed: Vec<(u32, TeardownError)>,
+}
+
 /// Removes a job's copies, complete or not. With `keep`, complete copies stay on the nodes where the job has run.
 ///
 /// # Errors
-/// The copies that could not be removed, and their nodes. The record keeps them, and [`sweep`] tries again.
-pub fn teardown(job: u32, world: (&dyn Cluster, &dyn Steps), records: &Records) -> Result<(), String> {
+/// [`TeardownError`].
+pub fn teardown(job: u32, world: (&dyn Cluster, &dyn Steps), records: &Records) -> Result<(), TeardownError> {
     remove(job, world, records, ATTEMPTS)
 }
 
-fn remove(job: u32, world: (&dyn Cluster, &dyn Steps), records: &Records, attempts: u32) -> Result<(), String> {
+fn remove(job: u32, world: (&dyn Cluster, &dyn Steps), records: &Records, attempts: u32) -> Result<(), TeardownError> {
     let mut record = records.read(job)?;
     let mut failed = Vec::new();
     for at in 0..record.inputs.len() {
@@ -38,14 +68,13 @@ fn remove(job: u32, world: (&dyn Cluster, &dyn Steps), records: &Records, attemp
         failed = remove_input(world, &mut record, at, attempts, failed);
     }
     if failed.is_empty() {
-        return records.remove(job);
+        return Ok(records.remove(job)?);
     }
     let pause = FIRST_PAUSE_S.saturating_mul(1 << record.failures.min(16)).min(LONGEST_PAUSE_S);
     record.failures = record.failures.saturating_add(1);
     record.retry_at = world.0.now().as_secs() + pause;
     records.write(job, &record)?;
-    let retry = format!("; tried again in {pause} s, while {} is there", records.shown(job));
-    Err(failed.join("; ") + &retry)
+    Err(TeardownError::Left { causes: failed, pause_s: pause, record: records.shown(job) })
 }
 
 /// Nodes whose copies stay: the job has run there, and the copies are complete.
@@ -60,8 +89,8 @@ fn remove_input(
     record: &mut Record,
     at: usize,
     attempts: u32,
-    mut failed: Vec<String>,
-) -> Vec<String> {
+    mut failed: Vec<TeardownError>,
+) -> Vec<TeardownError> {
     let copies = &mut record.inputs[at];
     for attempt in 1..=attempts {
         let mut nodes: Vec<String> = copies.whole.iter().chain(&copies.begun).cloned().collect();
@@ -71,21 +100,22 @@ fn remove_input(
             break;
         }
         let step = Step::Remove { nodes: nodes.clone(), paths: vec![copies.path.clone()] };
-        let problems = steps.run(record.user, &step).and_then(|text| {
-            serde_json::from_str::<Vec<Kept>>(&text).map_err(|e| format!("the removal of {}: {e}", copies.path))
+        let kept = steps.run(record.user, &step).and_then(|text| {
+            let unreadable = |source| StepError::Output { step: "the removal of", path: copies.path.clone(), source };
+            serde_json::from_str::<Vec<Kept>>(&text).map_err(unreadable)
         });
-        let problems = match problems {
+        let causes: Vec<TeardownError> = match kept {
             Ok(left) => {
                 let is_left = |node: &String| left.iter().any(|kept| kept.node == *node);
                 let gone: Vec<String> = nodes.into_iter().filter(|node| !is_left(node)).collect();
                 copies.forget(&gone);
-                left.into_iter().map(|Kept { node, problem }| format!("{node}: {problem}")).collect()
+                left.into_iter().map(|Kept { node, problem }| TeardownError::Kept { node, reason: problem }).collect()
             }
-            Err(problem) => vec![problem],
+            Err(error) => vec![error.into()],
         };
         if attempt == attempts {
-            failed.extend(problems);
-        } else if !problems.is_empty() {
+            failed.extend(causes);
+        } else if !causes.is_empty() {
             cluster.sleep(AGAIN);
         }
     }
@@ -96,14 +126,14 @@ fn remove_input(
 /// appears there later belongs to another job.
 ///
 /// # Errors
-/// A record cannot be read or written.
+/// [`HookError::Record`] or [`HookError::Slurm`].
 pub(crate) fn forget_others(
     job: u32,
     cluster: &dyn Cluster,
     records: &Records,
     path: &str,
     nodes: &[String],
-) -> Result<(), String> {
+) -> Result<(), HookError> {
     for other in records.jobs().into_iter().filter(|other| *other != job) {
         let mut record = records.read(other)?;
         let has = |copies: &Copies| nodes.iter().any(|node| copies.whole.contains(node) || copies.begun.contains(node));
@@ -120,21 +150,21 @@ pub(crate) fn forget_others(
 /// Does the teardown of jobs that are over and whose teardown Slurm has not done or has failed. Returns these jobs.
 ///
 /// # Errors
-/// As [`teardown`], after all have been tried.
-pub fn sweep(world: (&dyn Cluster, &dyn Steps), records: &Records) -> Result<Vec<u32>, String> {
+/// [`SweepError`], after all have been tried.
+pub fn sweep(world: (&dyn Cluster, &dyn Steps), records: &Records) -> Result<Vec<u32>, SweepError> {
     let (mut swept, mut failed) = (Vec::new(), Vec::new());
     for job in records.jobs() {
         let tried = match is_due(job, world.0, records) {
             Ok(true) => remove(job, world, records, 1).map(|()| swept.push(job)),
             other => other.map(drop),
         };
-        failed.extend(tried.err().map(|problem| format!("job {job}: {problem}")));
+        failed.extend(tried.err().map(|error| (job, error)));
     }
-    if failed.is_empty() { Ok(swept) } else { Err(failed.join("; ")) }
+    if failed.is_empty() { Ok(swept) } else { Err(SweepError { failed }) }
 }
 
 /// True if a job's copies should be gone, and any failure to remove them is old enough to try again.
-fn is_due(job: u32, cluster: &dyn Cluster, records: &Records) -> Result<bool, String> {
+fn is_due(job: u32, cluster: &dyn Cluster, records: &Records) -> Result<bool, TeardownError> {
     let retry_at = records.read(job)?.retry_at;
     let now = cluster.now().as_secs();
     // The machine's clock restarts with the machine.

@@ -376,6 +376,10 @@ pub(crate) enum ArgumentError {
     Quantity(#[from] QuantityError),
     #[error("`{0}` is neither a rank's number nor `all` nor `none`")]
     Input(String),
+    #[error("give a number from 0 to 100")]
+    Percent,
+    #[error("give 512MiB or more: a mover has several blocks in memory")]
+    UserMemory,
     #[cfg(feature = "top")]
     #[error("`{0}` is not from 100ms to 1h")]
     Interval(String),

@@ -7,7 +7,7 @@ use clap::{Args, Subcommand};
 use node_service::message::PORT;
 use types::quantity::parse_bytes;
 
-use crate::args::SitesFileArgs;
+use crate::args::{ArgumentError, SitesFileArgs};
 use crate::{slurm_check, slurm_hook, slurm_install, slurm_service, slurm_step, slurm_supervise};
 
 /// Default folder for the service's copy of this program that users run.
@@ -105,20 +105,17 @@ pub(crate) struct NodeServiceArgs {
     pub keep_variable: Vec<String>,
 }
 
-fn percent(text: &str) -> Result<f64, String> {
+fn percent(text: &str) -> Result<f64, ArgumentError> {
     let percent: Option<f64> = text.parse().ok();
-    percent.filter(|percent| (0.0..=100.0).contains(percent)).ok_or_else(|| "give a number from 0 to 100".to_owned())
+    percent.filter(|percent| (0.0..=100.0).contains(percent)).ok_or(ArgumentError::Percent)
 }
 
 /// Minimum of `--user-memory`: less is too little for the blocks of a mover.
 const LEAST_USER_MEMORY: u64 = 512 << 20;
 
-fn user_memory(text: &str) -> Result<u64, String> {
-    match parse_bytes(text) {
-        Ok(bytes) if bytes >= LEAST_USER_MEMORY => Ok(bytes),
-        Ok(_) => Err("give 512MiB or more: a mover has several blocks in memory".to_owned()),
-        Err(error) => Err(error.to_string()),
-    }
+fn user_memory(text: &str) -> Result<u64, ArgumentError> {
+    let bytes = parse_bytes(text)?;
+    if bytes < LEAST_USER_MEMORY { Err(ArgumentError::UserMemory) } else { Ok(bytes) }
 }
 
 /// Parts to install, and their places

@@ -3,18 +3,18 @@
 use std::io::{ErrorKind, Write};
 use std::path::Path;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result};
 use node_service::client;
 use node_service::directive::{Plan, parse};
-use node_service::hook::{self, Steps};
+use node_service::hook::{self, HookError, Steps};
 use node_service::message::{HookRequest, VERSION};
 use node_service::record::Records;
 use node_service::slurm::Jobs;
-use node_service::step::Step;
+use node_service::step::{Step, StepError};
 use node_service::teardown::{sweep, teardown};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
-use types::untrusted::printable;
+use types::UntrustedText;
 
 use crate::slurm_args::{Hook, HookArgs};
 
@@ -22,13 +22,12 @@ use crate::slurm_args::{Hook, HookArgs};
 pub(crate) fn hook(args: &HookArgs) -> Result<i32> {
     let records = Records(args.state.clone());
     let service = Service { socket: &args.service };
-    let with = |job: u32, script: &Path, act: fn(&hook::Hook<'_>) -> Result<(), String>| -> Result<i32> {
+    let with = |job: u32, script: &Path, act: fn(&hook::Hook<'_>) -> Result<(), HookError>| -> Result<i32> {
         let plan = plan(script)?;
         if plan.is_empty() {
             return Ok(0);
         }
-        act(&hook::Hook { job, plan: &plan, cluster: &Jobs, steps: &service, records: &records })
-            .map_err(|problem| anyhow!(problem))?;
+        act(&hook::Hook { job, plan: &plan, cluster: &Jobs, steps: &service, records: &records })?;
         Ok(0)
     };
     match &args.hook {
@@ -37,14 +36,13 @@ pub(crate) fn hook(args: &HookArgs) -> Result<i32> {
         Hook::PreRun { job, script } => with(*job, script, |hook| hook.pre_run()),
         Hook::DataOut { job, script } => with(*job, script, |hook| hook.data_out()),
         Hook::JobTeardown { job } => {
-            teardown(*job, (&Jobs, &service), &records).map_err(|problem| anyhow!(problem))?;
+            teardown(*job, (&Jobs, &service), &records)?;
             Ok(0)
         }
         Hook::Sweep => swept(&records, &service),
         Hook::GetStatus => {
             for job in records.jobs() {
-                let record = records.read(job).map_err(|problem| anyhow!(problem))?;
-                for copies in record.inputs {
+                for copies in records.read(job)?.inputs {
                     let (whole, begun) = (copies.whole.join(","), copies.begun.join(","));
                     writeln!(crate::output::stdout(), "job {job}: input on {whole}; on its way to {begun}")?;
                 }
@@ -64,8 +62,7 @@ fn swept(records: &Records, service: &Service<'_>) -> Result<i32> {
         Err(Errno::WOULDBLOCK) => return Ok(0),
         locked => locked.with_context(|| format!("the lock of {}", records.0.display()))?,
     }
-    let jobs = sweep((&Jobs, service), records).map_err(|problem| anyhow!(problem))?;
-    for job in jobs {
+    for job in sweep((&Jobs, service), records)? {
         crate::output::note(&format!("job {job}: its copies were removed, which Slurm has forgotten"));
     }
     Ok(0)
@@ -83,18 +80,19 @@ struct Service<'a> {
 }
 
 impl Steps for Service<'_> {
-    fn run(&self, user: u32, step: &Step) -> Result<String, String> {
-        let step = serde_json::to_string(step).map_err(|e| e.to_string())?;
+    fn run(&self, user: u32, step: &Step) -> Result<String, StepError> {
+        let step = serde_json::to_string(step).map_err(|e| StepError::System(e.into()))?;
         let request = HookRequest { landbridge_node_service: VERSION, user, step };
         // When this process ends, its end of the pipe closes, and the step is given up.
-        let (held, _hold) = std::io::pipe().map_err(|e| e.to_string())?;
-        let ended = client::hook(self.socket, &request, held).map_err(|e| e.to_string())?;
+        let (held, _hold) = std::io::pipe().map_err(StepError::System)?;
+        let ended = client::hook(self.socket, &request, held)?;
         match ended.code {
             0 => Ok(ended.output),
-            code if ended.words.is_blank() => Err(format!("exit status {code}")),
+            code if ended.words.is_blank() => Err(StepError::Status(code)),
             _ => {
-                let lines = ended.words.raw().lines().map(|line| printable(line.trim_start_matches("landbridge: ")));
-                Err(lines.collect::<Vec<_>>().join("; "))
+                let lines = ended.words.raw().lines();
+                let lines = lines.map(|line| UntrustedText::from(line.trim_start_matches("landbridge: ")));
+                Err(StepError::Failed { lines: lines.collect() })
             }
         }
     }

@@ -43,31 +43,31 @@ fn names(nodes: &[&str]) -> Vec<String> {
 }
 
 impl Cluster for World {
-    fn user(&self, _: u32) -> Result<u32, String> {
+    fn user(&self, _: u32) -> Result<u32, SlurmError> {
         Ok(7)
     }
 
-    fn predicted(&self, _: u32) -> Result<Option<Prediction>, String> {
+    fn predicted(&self, _: u32) -> Result<Option<Prediction>, SlurmError> {
         let mut predictions = self.predictions.borrow_mut();
         let next = if predictions.len() > 1 { predictions.remove(0) } else { predictions[0].clone() };
         let start = |nodes: &[&str]| self.times.borrow().get(nodes.first()?).copied();
         Ok(next.map(|nodes| Prediction { nodes: names(&nodes), start: start(&nodes) }))
     }
 
-    fn nodes(&self, _: u32) -> Result<Vec<String>, String> {
+    fn nodes(&self, _: u32) -> Result<Vec<String>, SlurmError> {
         Ok(names(&self.starts.borrow()))
     }
 
-    fn over(&self, job: u32) -> Result<Option<Duration>, String> {
-        self.over.borrow().get(&job).copied().ok_or_else(|| "Slurm does not answer".to_owned())
+    fn over(&self, job: u32) -> Result<Option<Duration>, SlurmError> {
+        self.over.borrow().get(&job).copied().ok_or(SlurmError::NotShown(job))
     }
 
-    fn note(&self, _: u32, text: &str) -> Result<(), String> {
+    fn note(&self, _: u32, text: &str) -> Result<(), SlurmError> {
         self.notes.borrow_mut().push(text.to_owned());
         Ok(())
     }
 
-    fn pin(&self, _: u32, nodes: &[String]) -> Result<(), String> {
+    fn pin(&self, _: u32, nodes: &[String]) -> Result<(), SlurmError> {
         *self.pinned.borrow_mut() = Some(nodes.to_vec());
         Ok(())
     }
@@ -85,12 +85,16 @@ impl Cluster for World {
     }
 }
 
+fn failed(line: &str) -> StepError {
+    StepError::Failed { lines: vec![line.into()] }
+}
+
 impl Steps for World {
-    fn run(&self, user: u32, step: &Step) -> Result<String, String> {
+    fn run(&self, user: u32, step: &Step) -> Result<String, StepError> {
         assert_eq!(user, 7);
         if self.fails.get() > 0 && !matches!(step, Step::Check { .. }) {
             self.fails.set(self.fails.get() - 1);
-            return Err("lost for a moment".to_owned());
+            return Err(failed("lost for a moment"));
         }
         let mut files = self.files.borrow_mut();
         match step {
@@ -99,7 +103,7 @@ impl Steps for World {
                 let (from, to) = (from.typed("here"), to.clone());
                 self.moves.borrow_mut().push(format!("{from} {}", to.typed("here")));
                 if self.broken.borrow().contains(&from) {
-                    return Err(format!("{from}: lost"));
+                    return Err(failed(&format!("{from}: lost")));
                 }
                 if let End::Nodes { nodes, path } = to {
                     for node in nodes {
@@ -171,7 +175,7 @@ impl Job {
         teardown(5, (&self.world, &self.world), &self.records()).unwrap();
     }
 
-    fn starts(&self, nodes: &[&'static str]) -> Result<(), String> {
+    fn starts(&self, nodes: &[&'static str]) -> Result<(), HookError> {
         *self.world.starts.borrow_mut() = nodes.to_vec();
         self.hook(|hook| hook.pre_run())
     }
@@ -260,15 +264,16 @@ fn what_fails_for_a_moment_is_tried_again() {
     job.starts(&["n1"]).unwrap();
     assert_eq!((job.moves().len(), job.world.slept.get()), (1, ATTEMPTS - 1));
     job.world.fails.set(ATTEMPTS);
-    assert!(job.starts(&["n2"]).unwrap_err().contains("for a moment"));
+    assert!(job.starts(&["n2"]).unwrap_err().to_string().contains("for a moment"));
 }
 
 #[test]
 fn what_was_there_before_is_neither_replaced_nor_removed() {
     let job = Job::new("stage_in=lyon:/d=/tmp/d").predicts(&[&["n1"]]);
     job.world.files.borrow_mut().entry("n1".into()).or_default().insert("/tmp/d".into());
-    let error = job.hook(|hook| hook.data_in()).unwrap_err();
-    assert!(error.starts_with("n1: /tmp/d is there already"), "{error}");
+    let error = job.hook(|hook| hook.data_in()).unwrap_err().to_string();
+    let remedy = "give the job's input a path where nothing is, because it is removed with the job";
+    assert_eq!(error, format!("n1: /tmp/d is there already: {remedy}"));
     job.teardown();
     assert_eq!((job.left(), job.moves().len()), (1, 0));
 }
@@ -303,16 +308,16 @@ fn what_slurm_does_not_tear_down_is_swept_once_the_job_is_over() {
     job.hook(|hook| hook.data_in()).unwrap();
     let (world, second) = (&job.world, Duration::from_secs(1));
     let sweep = || sweep((world, world), &job.records());
-    assert_eq!(sweep(), Err("job 5: Slurm does not answer".to_owned()));
+    assert_eq!(sweep().unwrap_err().to_string(), "job 5: Slurm does not show job 5");
     for since in [None, Some(second)] {
         world.over.borrow_mut().insert(5, since);
-        assert_eq!((sweep(), job.left()), (Ok(vec![]), 2), "{since:?}");
+        assert_eq!((sweep().unwrap(), job.left()), (vec![], 2), "{since:?}");
     }
     // Slurm may have killed a hook while it wrote.
     std::fs::write(job.folder.path().join("6.new"), "{").unwrap();
     world.over.borrow_mut().extend([(5, Some(60 * second)), (6, Some(Duration::MAX))]);
-    assert_eq!((sweep(), job.left(), job.records().jobs()), (Ok(vec![5, 6]), 0, vec![]));
-    assert_eq!(sweep(), Ok(vec![]));
+    assert_eq!((sweep().unwrap(), job.left(), job.records().jobs()), (vec![5, 6], 0, vec![]));
+    assert_eq!(sweep().unwrap(), Vec::<u32>::new());
 }
 
 #[test]
@@ -321,24 +326,25 @@ fn a_teardown_that_cannot_be_done_is_remembered_and_done_later() {
     job.hook(|hook| hook.data_in()).unwrap();
     let (world, records) = (&job.world, job.records());
     world.lost.borrow_mut().push("n1");
-    let error = teardown(5, (world, world), &records).unwrap_err();
-    assert!(error.starts_with("n1: no route to it") && error.contains("tried again in 30 s"), "{error}");
+    let error = teardown(5, (world, world), &records).unwrap_err().to_string();
+    let record = records.shown(5);
+    assert_eq!(error, format!("n1: no route to it; tried again in 30 s, while {record} is there"));
     assert_eq!(records.read(5).unwrap().inputs[0].whole, ["n1"], "what is gone is not removed again");
     let tries = |node: &str| world.removed.borrow().iter().filter(|tried| *tried == node).count();
     assert_eq!((job.left(), tries("n1"), tries("n2")), (1, ATTEMPTS as usize, 1));
     world.over.borrow_mut().insert(5, Some(Duration::from_secs(60)));
     let sweep = || sweep((world, world), &records);
-    assert_eq!((sweep(), tries("n1")), (Ok(vec![]), ATTEMPTS as usize), "not at once");
+    assert_eq!((sweep().unwrap(), tries("n1")), (vec![], ATTEMPTS as usize), "not at once");
     for pause in [30, 60, 120, 240, 480, 960, 1920, 3600, 3600] {
         world.clock.set(world.clock.get() + pause);
         let before = tries("n1");
-        assert!(sweep().unwrap_err().contains("job 5: n1: no route"));
+        assert!(sweep().unwrap_err().to_string().contains("job 5: n1: no route"));
         assert_eq!((tries("n1"), job.left()), (before + 1, 1));
     }
     // The machine was restarted, and so was its clock.
     world.clock.set(3);
     world.lost.borrow_mut().clear();
-    assert_eq!((sweep(), job.left(), records.jobs()), (Ok(vec![5]), 0, vec![]));
+    assert_eq!((sweep().unwrap(), job.left(), records.jobs()), (vec![5], 0, vec![]));
 }
 
 #[test]
@@ -355,7 +361,7 @@ fn a_late_teardown_removes_nothing_of_a_later_job() {
     let later = Hook { job: 6, plan: &job.plan, cluster: world, steps: world, records: &records };
     later.data_in().unwrap();
     world.clock.set(1000);
-    assert_eq!((sweep((world, world), &records), job.left()), (Ok(vec![5]), 1));
+    assert_eq!((sweep((world, world), &records).unwrap(), job.left()), (vec![5], 1));
     teardown(6, (world, world), &records).unwrap();
     assert_eq!(job.left(), 0);
 }
@@ -391,7 +397,7 @@ fn output_leaves_from_the_first_node() {
     assert_eq!(job.moves(), ["here/n3:/tmp/o lyon:/o", "here/n3:/tmp/p here/n3:/scratch/p"]);
     job.world.files.borrow_mut().clear();
     job.world.broken.borrow_mut().push("here/n3:/tmp/o".into());
-    assert!(job.hook(|hook| hook.data_out()).unwrap_err().contains("here/n3:/tmp/o: lost"));
+    assert!(job.hook(|hook| hook.data_out()).unwrap_err().to_string().contains("here/n3:/tmp/o: lost"));
     let others = job.moves().iter().filter(|text| *text == "here/n3:/tmp/p here/n3:/scratch/p").count();
     assert_eq!(others, 2, "one that fails does not keep the others");
 }
@@ -402,8 +408,9 @@ fn output_that_cannot_leave_is_tried_again_and_stays_in_the_end() {
     let job = Job::new(words);
     job.starts(&["n3"]).unwrap();
     job.world.broken.borrow_mut().push("here/n3:/tmp/o".into());
-    let error = job.hook(|hook| hook.data_out()).unwrap_err();
-    assert!(error.contains("here/n3:/tmp/o: lost") && error.contains("/tmp/o of n3 stays there"), "{error}");
+    let error = job.hook(|hook| hook.data_out()).unwrap_err().to_string();
+    let stays = "/tmp/o of n3 stays there until its user fetches it by `landbridge stage move`";
+    assert_eq!(error, format!("here/n3:/tmp/o: lost; given up after 10 minutes: {stays}"));
     let tries = |path: &str| job.world.moves.borrow().iter().filter(|text| text.contains(path)).count();
     assert!(tries("/tmp/o") > 10 && tries("/tmp/p") == 1, "{:?}", job.world.moves.borrow());
     // The user creates the folder after five minutes.
@@ -418,7 +425,7 @@ fn output_that_cannot_leave_is_tried_again_and_stays_in_the_end() {
 fn output_with_the_nodes_name_in_it_leaves_from_all_nodes_that_have_it() {
     let job = Job::new("stage_out=/tmp/o=lyon:/o.{node}");
     job.starts(&["n3", "n1", "n2"]).unwrap();
-    assert!(job.hook(|hook| hook.data_out()).unwrap_err().contains("n3,n1,n2: none has /tmp/o"));
+    assert!(job.hook(|hook| hook.data_out()).unwrap_err().to_string().contains("n3,n1,n2: none has /tmp/o"));
     for node in ["n1", "n3"] {
         job.world.files.borrow_mut().entry(node.into()).or_default().insert("/tmp/o".into());
     }
@@ -431,7 +438,7 @@ fn places_at_sites_are_checked_before_the_job_waits() {
     let words = "stage_in=lyon:/d=/tmp/d stage_in=/scratch/t=/tmp/t stage_out=/tmp/o=lyon:to/o-{node} stage_out=/tmp/p=/scratch/p";
     let job = Job::new(words).predicts(&[&["n1"]]);
     job.world.unusable.borrow_mut().push("lyon:to/o-{node}".into());
-    let error = job.hook(|hook| hook.data_in()).unwrap_err();
+    let error = job.hook(|hook| hook.data_in()).unwrap_err().to_string();
     assert_eq!(error, "lyon:to/o-{node}: bad: mend this, `scancel 5` and submit it again");
     assert_eq!(*job.world.checks.borrow(), ["lyon:/d", "lyon:to/o-{node}"]);
     assert!(job.moves().is_empty(), "nothing is moved for a job that cannot end well");
@@ -441,7 +448,7 @@ fn places_at_sites_are_checked_before_the_job_waits() {
 fn a_job_without_input_is_checked_too() {
     let job = Job::new("stage_out=/tmp/o=lyon:to/o");
     job.world.unusable.borrow_mut().push("lyon:to/o".into());
-    assert!(job.hook(|hook| hook.data_in()).unwrap_err().contains("lyon:to/o: bad"));
+    assert!(job.hook(|hook| hook.data_in()).unwrap_err().to_string().contains("lyon:to/o: bad"));
 }
 
 #[test]
@@ -450,7 +457,7 @@ fn places_that_depend_on_the_nodes_are_checked_when_the_job_has_them() {
     job.hook(|hook| hook.data_in()).unwrap();
     assert!(job.world.checks.borrow().is_empty());
     job.world.unusable.borrow_mut().push("here/n1:/x/n1/".into());
-    assert!(job.starts(&["n3", "n1"]).unwrap_err().contains("here/n1:/x/n1/: bad"));
+    assert!(job.starts(&["n3", "n1"]).unwrap_err().to_string().contains("here/n1:/x/n1/: bad"));
     let checked =
         ["here/n3:/scratch/p", "here/n3:/x/n3/", "here/n1:/x/n1/", "lyon:n3/r", "lyon:n1/r"].map(str::to_owned);
     assert_eq!(*job.world.checks.borrow(), checked);
