@@ -31,7 +31,7 @@ def links(tmp_path, monkeypatch):
 
     (tmp_path / "docs").mkdir()
     (tmp_path / "README.md").touch()
-    (tmp_path / "docs" / "run.md").write_text("# Run\n\n## How it ends\n")
+    (tmp_path / "docs" / "run.md").write_text("# Run\n\n## How it ends\n\n## … upgrade\n")
     monkeypatch.setattr(pages, "ROOT", tmp_path)
     return of
 
@@ -56,6 +56,7 @@ def test_links_that_lead_somewhere(links, text):
 @pytest.mark.parametrize(("text", "says"), [
     ("\n[gone](nowhere.md)", "docs/page.md:2: nowhere.md: there is no nowhere.md"),
     ("[gone](run.md#no-such)", "docs/run.md has no heading #no-such"),
+    ("[other](run.md#-upgrade)", "gives this heading another anchor"),
     ("[own](#no-such)", "#no-such"),
     ("a [link that goes\non](nowhere.md) here", "docs/page.md:2"),
     ("- list\n    - [inner](nowhere.md)", "docs/page.md:2"),
