@@ -73,3 +73,6 @@ def test_every_login_shell_becomes_a_site(person):  # noqa: F811
         assert "\x1b" not in said and "\x07" not in said, said
         assert "\nlandbridge: lyon: all is well" not in said, said
     assert {"bash", "dash"} <= {LOGINS[name][0] for name in tried}, "the shells that are always there"
+    untried = sorted({shell for shell, *_ in LOGINS.values() if not shutil.which(shell)})
+    if untried:
+        pytest.skip(f"all other shells work; {', '.join(untried)}: apt install {' '.join(untried)}")
