@@ -288,15 +288,9 @@ impl Exchange {
             Message::Left { reason } if from.own => return self.leave(reason, Some(from)),
             _ => {}
         }
-        if self.failed.is_some() {
-            // The end may overtake earlier messages: a process that reports elements as taken has them.
-            match message {
-                Message::Taken { ticket, sent: false } if !from.own => _ = self.given_back(from.process, ticket, false),
-                Message::Passed { name, version } if !from.own => {
-                    _ = self.passing.remove(&(name, version, from.process))
-                }
-                _ => {}
-            }
+        // The end may overtake an earlier message: memory that another process has returned stays returned.
+        let returns = matches!(message, Message::Taken { sent: false, .. });
+        if self.failed.is_some() && !returns {
             return;
         }
         let (heard, whose) = match from.own {
