@@ -68,17 +68,18 @@ impl Pulse {
     /// Checks the connection. Time without checks does not count: an end that was stopped, waited for a core of a busy
     /// machine, or computed, has not read its input.
     pub fn look(&mut self, now_ns: u64) -> Beat {
-        self.look_patiently(now_ns, |limit| limit)
+        self.look_patiently(now_ns, |limit, _| limit)
     }
 
     /// As [`Pulse::look`], for a process that may have no core for a while. When the silence exceeds the limit,
-    /// `stretch` is called for the limit on a machine as busy as this one.
-    pub fn look_patiently(&mut self, now_ns: u64, stretch: impl FnOnce(Duration) -> Duration) -> Beat {
+    /// `stretch` is called with the limit and the length of the silence; it returns the limit on a machine that is as
+    /// busy as this one was in that time.
+    pub fn look_patiently(&mut self, now_ns: u64, stretch: impl FnOnce(Duration, Duration) -> Duration) -> Beat {
         let pause_ns = now_ns.saturating_sub(std::mem::replace(&mut self.looked_ns, now_ns));
         self.heard_ns = (self.heard_ns + pause_ns.saturating_sub(COUNTS_NS)).min(now_ns);
         let silent_ns = now_ns.saturating_sub(self.heard_ns);
         if silent_ns >= self.silence_ns {
-            let limit = stretch(Duration::from_nanos(self.silence_ns));
+            let limit = stretch(Duration::from_nanos(self.silence_ns), Duration::from_nanos(silent_ns));
             if u128::from(silent_ns) >= limit.as_nanos() {
                 return Beat::Lost(limit.as_secs());
             }
@@ -156,7 +157,12 @@ mod tests {
     #[test]
     fn a_busy_machine_is_given_more_time_and_not_for_ever() {
         let mut pulse = Pulse::new(4, 0);
-        let mut look = |quarters: u64| pulse.look_patiently(quarters * LOOK_NS, |limit| limit * 3);
+        let mut look = |quarters: u64| {
+            pulse.look_patiently(quarters * LOOK_NS, |limit, silent| {
+                assert_eq!((limit.as_secs(), silent.as_nanos()), (4, u128::from(quarters * LOOK_NS)));
+                limit * 3
+            })
+        };
         let lost = (1..).find(|quarters| matches!(look(*quarters), Beat::Lost(_)));
         assert_eq!(lost, Some(48));
     }

@@ -55,6 +55,14 @@ impl CoreTime {
     pub fn since(self, earlier: CoreTime) -> Slowness {
         Slowness::new(self.ran.saturating_sub(earlier.ran), self.waited.saturating_sub(earlier.waited))
     }
+
+    /// An estimate of the machine's slowness for other, mostly sleeping processes, from a reading `time` earlier. A
+    /// process that hardly ran and waited a little is not slow; one that waited for a twentieth of the time counts as
+    /// twice as slow.
+    pub fn since_for_sleepers(self, earlier: CoreTime, time: Duration) -> Slowness {
+        let ran = self.ran.saturating_sub(earlier.ran).max(time / ASLEEP);
+        Slowness::new(ran, self.waited.saturating_sub(earlier.waited))
+    }
 }
 
 /// The machine's recent slowness for a process that runs for days: over the last 10 readings, one of which is noted
@@ -83,13 +91,12 @@ impl Lately {
         self.readings.front().map_or(Slowness::NONE, |oldest| now.since(*oldest))
     }
 
-    /// An estimate of the slowness for other, mostly sleeping processes on this machine: a process that hardly ran and
-    /// waited a little is not slow. A process that waited for a twentieth of the time counts as twice as slow.
-    pub fn slowness_of_sleepers(&self, now: CoreTime) -> Slowness {
-        let Some(oldest) = self.readings.front() else { return Slowness::NONE };
-        let time = Duration::from_secs(self.readings.len() as u64);
-        let ran = now.ran.saturating_sub(oldest.ran).max(time / ASLEEP);
-        Slowness::new(ran, now.waited.saturating_sub(oldest.waited))
+    /// As [`CoreTime::since_for_sleepers`], for a wait that has lasted for `waited` so far: time before it does not
+    /// count, because a machine that was busy then may be idle now.
+    pub fn slowness_of_sleepers(&self, now: CoreTime, waited: Duration) -> Slowness {
+        let count = (waited.as_secs() as usize).clamp(1, READINGS).min(self.readings.len());
+        let Some(earlier) = self.readings.iter().nth_back(count.saturating_sub(1)) else { return Slowness::NONE };
+        now.since_for_sleepers(*earlier, Duration::from_secs(count as u64))
     }
 }
 
@@ -122,6 +129,7 @@ mod tests {
     use super::*;
 
     const CALM: Duration = Duration::from_secs(10);
+    const SECOND: Duration = Duration::from_secs(1);
 
     fn ms(number: u64) -> Duration {
         Duration::from_millis(number)
@@ -166,12 +174,26 @@ mod tests {
                 time.ran += ms(ran);
                 time.waited += ms(waited);
             }
-            lately.slowness_of_sleepers(time)
+            lately.slowness_of_sleepers(time, 60 * SECOND)
         };
         assert_eq!(slowness(1, 2), Slowness::new(ms(50), ms(2)));
         assert_eq!(slowness(1, 50), Slowness::new(ms(1), ms(1)), "twice as slow");
         assert_eq!(slowness(10, 200), Slowness::new(ms(1), ms(4)));
         assert_eq!(slowness(100, 200), Slowness::new(ms(1), ms(2)));
+    }
+
+    #[test]
+    fn a_wait_is_not_longer_because_the_machine_was_busy_before_it() {
+        let (mut lately, mut time) = (Lately::default(), CoreTime::default());
+        assert_eq!(lately.slowness_of_sleepers(time, SECOND), Slowness::NONE, "nothing is known");
+        for second in 0..READINGS {
+            lately.note(time);
+            time.ran += ms(50);
+            time.waited += if second < 4 { ms(200) } else { ms(0) };
+        }
+        assert_eq!(lately.slowness_of_sleepers(time, 6 * SECOND), Slowness::NONE);
+        assert_eq!(lately.slowness_of_sleepers(time, 7 * SECOND), Slowness::new(ms(350), ms(200)));
+        assert_eq!(lately.slowness_of_sleepers(time, 70 * SECOND), Slowness::new(ms(500), ms(800)));
     }
 
     #[test]

@@ -16,7 +16,7 @@ use types::patience::CoreTime;
 use types::{Identity, JobId, Slot};
 use wire::{Control, FrameHeader, FrameKind};
 
-use crate::patience::{core_time, slowness_since};
+use crate::patience::{core_time, slowness_in};
 use crate::{Client, ClientError, Frame, Gateway, Receiver, Role, Sender};
 
 /// Delays before dialling a gateway again: after its connection broke, and after it could not be reached.
@@ -174,8 +174,10 @@ struct Vigil {
     asked: bool,
     /// The gateway's machine.
     machine: Machine,
-    /// The core time when the connection came up.
+    /// The core time at the first check of the current silence.
     before: CoreTime,
+    /// True if something arrived since the last check.
+    heard: bool,
 }
 
 impl Vigil {
@@ -184,7 +186,7 @@ impl Vigil {
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let (pulse, nod) = (Pulse::new(GATEWAY_SILENCE_S, 0), Nod::new(0));
         let (machine, before) = (Machine::default(), core_time());
-        Vigil { began: Instant::now(), looks, pulse, nod, heard_ns: 0, asked: false, machine, before }
+        Vigil { began: Instant::now(), looks, pulse, nod, heard_ns: 0, asked: false, machine, before, heard: false }
     }
 
     fn now_ns(&self) -> u64 {
@@ -195,6 +197,7 @@ impl Vigil {
     fn heard(&mut self, kind: FrameKind) {
         self.heard_ns = self.now_ns();
         self.pulse.heard(self.heard_ns);
+        self.heard = true;
         self.asked |= kind == FrameKind::Ping;
     }
 
@@ -211,8 +214,11 @@ impl Vigil {
             self.pulse.heard(now_ns);
         }
         let answers = self.machine.answers(receiver.arrived(), now_ns);
+        if std::mem::take(&mut self.heard) {
+            self.before = core_time();
+        }
         let before = self.before;
-        let stretch = |limit| if answers { slowness_since(before).stretch(limit) } else { limit };
+        let stretch = |limit, silent| if answers { slowness_in(silent, before).stretch(limit) } else { limit };
         self.pulse.look_patiently(now_ns, stretch)
     }
 

@@ -35,10 +35,17 @@ pub fn slowness_since(before: CoreTime) -> Slowness {
     if own > crowd { own } else { crowd }
 }
 
+/// As [`slowness_since`], for a process that has mostly slept in the `time` since `before`.
+pub fn slowness_in(time: Duration, before: CoreTime) -> Slowness {
+    let (own, crowd) = (core_time().since_for_sleepers(before, time), crowd());
+    if own > crowd { own } else { crowd }
+}
+
 /// A wait in synchronous code. Its limit grows if the machine is slow for this process, or was.
 #[derive(Debug)]
 pub struct Wait {
     begun: std::time::Instant,
+    before: CoreTime,
     patience: Patience,
     limit: Duration,
 }
@@ -46,12 +53,13 @@ pub struct Wait {
 impl Wait {
     /// Starts a wait. `calm`: its limit on a machine that is not overloaded.
     pub fn new(calm: Duration) -> Wait {
-        Wait { begun: std::time::Instant::now(), patience: Patience::new(calm), limit: calm }
+        Wait { begun: std::time::Instant::now(), before: core_time(), patience: Patience::new(calm), limit: calm }
     }
 
     /// Time left; `None`: the wait is over. The machine's load is read only when a limit is reached.
     pub fn left(&mut self) -> Option<Duration> {
-        self.left_on(self.begun.elapsed(), || slowness_since(CoreTime::default()))
+        let before = self.before;
+        self.left_on(self.begun.elapsed(), || slowness_since(before))
     }
 
     fn left_on(&mut self, elapsed: Duration, slowness: impl FnOnce() -> Slowness) -> Option<Duration> {

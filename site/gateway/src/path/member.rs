@@ -223,7 +223,8 @@ impl Member {
             pulse.heard(heard);
             let arrived = TcpInfo::of(self.outlet.socket()).ok().and_then(|info| info.arrived);
             let answers = machine.answers(arrived, since(now));
-            let stretch = |limit| if answers { gateway.services.load.silence(limit) } else { limit };
+            let load = &gateway.services.load;
+            let stretch = |limit, silent| if answers { load.silence(limit, silent) } else { limit };
             match pulse.look_patiently(since(now), stretch) {
                 Beat::Quiet => {}
                 Beat::Ping => self.send_own(gateway, self.header(FrameKind::Ping), &[]),

@@ -192,7 +192,7 @@ impl Gateway {
                 asked.set(Instant::now());
             }
             let silence = asked.get().elapsed();
-            if heard_for >= HEARD && silence >= ASKED && silence >= self.services.load.silence(ASKED) {
+            if heard_for >= HEARD && silence >= ASKED && silence >= self.services.load.silence(ASKED, silence) {
                 return;
             }
         }

@@ -32,10 +32,10 @@ impl Load {
         self.lately.borrow().slowness(core_time())
     }
 
-    /// Time limit on the silence of an agent or a launcher. These mostly sleep, and their machine is assumed to be as
-    /// busy as this one.
-    pub(crate) fn silence(&self, calm: Duration) -> Duration {
-        self.lately.borrow().slowness_of_sleepers(core_time()).stretch(calm)
+    /// Time limit on the silence of an agent or a launcher, after that of an idle machine, `calm`, is over. These
+    /// mostly sleep, and their machine is assumed to be as busy as this one.
+    pub(crate) fn silence(&self, calm: Duration, silent: Duration) -> Duration {
+        self.lately.borrow().slowness_of_sleepers(core_time(), silent).stretch(calm)
     }
 }
 

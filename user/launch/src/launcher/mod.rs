@@ -16,10 +16,9 @@ mod suspects;
 use std::io::Read;
 use std::time::{Duration, Instant as StdInstant};
 
-use client::patience::slowness_since;
+use client::patience::{core_time, slowness_since};
 use tokio::time::{Instant, sleep_until};
-use types::patience::CoreTime;
-use types::{Roster, SitesFile, Slowness};
+use types::{Roster, SitesFile};
 use wire::control::{HeldAllocation, Part};
 
 pub use observer::Observer;
@@ -196,6 +195,7 @@ async fn drive(
         Err(error) => return Some((Failure::new(format!("cannot catch signals: {error}")), None)),
     };
     job.opened(Instant::now());
+    let before = core_time();
     // Time limit for gateways to confirm the announced stop of this process.
     let mut stopping = None;
     loop {
@@ -270,7 +270,7 @@ async fn drive(
                 }
                 Told::Failed(error) => job.output_failed(&error, Instant::now()),
             },
-            () = until(deadline) => job.deadline_over(Instant::now(), slowness()),
+            () = until(deadline) => job.deadline_over(Instant::now(), slowness_since(before)),
             bytes = source.next(), if job.takes_input() => job.input(bytes),
         }
     }
@@ -280,11 +280,6 @@ async fn drive(
 fn without_site(site: &str, error: &SessionError) -> String {
     let text = error.to_string();
     text.strip_prefix(&format!("site {site}: ")).map_or(text.clone(), str::to_owned)
-}
-
-/// The slowness of this machine.
-fn slowness() -> Slowness {
-    slowness_since(CoreTime::default())
 }
 
 async fn until(deadline: Option<Instant>) {

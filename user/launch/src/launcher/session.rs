@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use channel::Route;
 use client::key::{self, KeyError};
+use client::patience::core_time;
 use client::{Client, ClientError, Connections, Entry, Frame, News, Receiver, Role, Sender, race};
 use serde::Serialize;
 use thiserror::Error;
@@ -514,7 +515,7 @@ impl Session {
             }
             JobMessage::AgentLost { .. } | JobMessage::MemberLost { .. } => match self.suspect(&message) {
                 Some(agent) => {
-                    self.suspects.add(agent, (gateway, message), Instant::now());
+                    self.suspects.add(agent, (gateway, message), Instant::now(), core_time());
                     self.look_at_suspects()
                 }
                 None => vec![Incoming::Job(gateway, message)],
@@ -542,7 +543,10 @@ impl Session {
 
     /// Asks the agents that gateways report as lost. Returns the confirmed reports.
     fn look_at_suspects(&mut self) -> Vec<Incoming> {
-        let (ask, confirmed) = self.suspects.due(Instant::now(), super::slowness);
+        let (ask, confirmed) = self.suspects.due(Instant::now(), |asked, before| {
+            // An agent mostly sleeps, and is assumed to wait for a core as long as this process does.
+            core_time().since_for_sleepers(before, asked)
+        });
         ask.into_iter().for_each(|agent| self.post.ask(agent));
         confirmed.into_iter().map(|(gateway, report)| Incoming::Job(gateway, report)).collect()
     }

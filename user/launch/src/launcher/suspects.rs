@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use tokio::time::Instant;
+use types::patience::CoreTime;
 use types::{Identity, Slowness};
 use wire::control::JobMessage;
 
@@ -26,6 +27,8 @@ struct Suspect {
     /// The number of the gateway that reported the loss, and its message.
     report: (usize, JobMessage),
     since: Instant,
+    /// The core time then.
+    before: CoreTime,
     until: Instant,
     ask_at: Instant,
     /// Gateways that could not deliver a question.
@@ -33,11 +36,11 @@ struct Suspect {
 }
 
 impl Suspects {
-    /// Adds an agent that is reported as lost. It must be asked at once.
-    pub(super) fn add(&mut self, agent: Identity, report: (usize, JobMessage), now: Instant) {
+    /// Adds an agent that is reported as lost. It must be asked at once. `before`: this process's core time now.
+    pub(super) fn add(&mut self, agent: Identity, report: (usize, JobMessage), now: Instant, before: CoreTime) {
         if !self.0.iter().any(|suspect| suspect.agent == agent) {
             let (until, ask_at, undelivered) = (now + ANSWER, now, BTreeSet::new());
-            self.0.push(Suspect { agent, report, since: now, until, ask_at, undelivered });
+            self.0.push(Suspect { agent, report, since: now, before, until, ask_at, undelivered });
         }
     }
 
@@ -72,16 +75,17 @@ impl Suspects {
     }
 
     /// Returns the agents to ask now and the reports that silence has confirmed. `slowness`: returns this machine's
-    /// slowness; called when a time limit is reached.
+    /// slowness for this long, since this core time; called when a time limit is reached.
     pub(super) fn due(
         &mut self,
         now: Instant,
-        slowness: impl Fn() -> Slowness,
+        slowness: impl Fn(Duration, CoreTime) -> Slowness,
     ) -> (Vec<Identity>, Vec<(usize, JobMessage)>) {
         let (mut ask, mut confirmed) = (Vec::new(), Vec::new());
         self.0.retain_mut(|suspect| {
             if suspect.until <= now {
-                suspect.until = suspect.since + slowness().stretch(ANSWER);
+                let slowness = slowness(now - suspect.since, suspect.before);
+                suspect.until = suspect.since + slowness.stretch(ANSWER);
             }
             if suspect.until <= now {
                 confirmed.push(suspect.report.clone());
@@ -113,8 +117,8 @@ mod tests {
 
     fn suspects(now: Instant) -> Suspects {
         let mut suspects = Suspects::default();
-        (0..2).for_each(|node| suspects.add(agent(node), report(node), now));
-        assert_eq!(suspects.due(now, || Slowness::NONE), (vec![agent(0), agent(1)], Vec::new()));
+        (0..2).for_each(|node| suspects.add(agent(node), report(node), now, CoreTime::default()));
+        assert_eq!(suspects.due(now, |_, _| Slowness::NONE), (vec![agent(0), agent(1)], Vec::new()));
         suspects
     }
 
@@ -123,9 +127,9 @@ mod tests {
         let now = Instant::now();
         let mut suspects = suspects(now);
         assert!(suspects.answered(agent(0)).is_some() && suspects.answered(agent(0)).is_none());
-        suspects.add(agent(1), (1, report(1).1), now + AGAIN);
-        assert_eq!(suspects.due(now + AGAIN, || unreachable!()), (vec![agent(1)], Vec::new()), "asked again");
-        let late = || Slowness::new(ANSWER, ANSWER);
+        suspects.add(agent(1), (1, report(1).1), now + AGAIN, CoreTime::default());
+        assert_eq!(suspects.due(now + AGAIN, |_, _| unreachable!()), (vec![agent(1)], Vec::new()), "asked again");
+        let late = |asked, _| Slowness::new(asked, ANSWER);
         assert_eq!(suspects.due(now + ANSWER, late).1, [], "this machine is twice as slow as an idle one");
         assert_eq!(suspects.due(now + 2 * ANSWER, late).1, [report(1)]);
         assert_eq!(suspects.next(), None);
