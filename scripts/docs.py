@@ -28,7 +28,11 @@ ELSEWHERE = "https://unpkg.com/iframe-worker/shim"
 MESSAGES = {
     "setup": "adding and repairing sites",
     "client": "connecting to a gateway",
-    "launch": "launcher and agents",
+    "launcher": "starting and ending a job",
+    "agent": "an agent on a node",
+    "starters": "starting agents, batch systems",
+    "job": "programs and MPI libraries",
+    "watching": "checking sites",
     "gateway": "the gateway and its log",
     "types": "the sites file and values",
     "pmix": "Open MPI's start",

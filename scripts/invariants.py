@@ -44,7 +44,7 @@ def crate_of(path):
 
 # These must not depend on the gateway although they are above it: a gateway reaches them through hooks, they reach a
 # gateway through client.
-WITHOUT_GATEWAY = ["launch", "setup"]
+WITHOUT_GATEWAY = ["agent", "starters", "job", "launcher", "watching", "setup"]
 
 # Crates that are computation only: no socket, no thread, no clock.
 PURE = [*crates_in("core"), "memory", "pool", "simulation"]
@@ -71,7 +71,7 @@ NOT_IN_RANK = {
 
 # Places that may use `unsafe`: whole crates, and single files that contain only system calls.
 UNSAFE_CRATES = {*crates_in("rank", "arrays"), "pmix"} - {"endpoint"}
-UNSAFE_FILES = {"testing/lab/src/sys.rs", "stage/src/mover/lent.rs", "stage/src/sys.rs", "user/launch/src/agent/spawn.rs"}
+UNSAFE_FILES = {"testing/lab/src/sys.rs", "stage/src/mover/lent.rs", "stage/src/sys.rs", "site/agent/src/spawn.rs"}
 
 # Code that handles paths below folders that others can write to. There, others can change a path's target between two
 # system calls, so all accesses go through the crate `folder`, or relative to a descriptor.
@@ -125,9 +125,9 @@ RAW_OUTPUT_FILES = {
 LOG_FILE = "user/cli/src/log.rs"
 STREAM = r"\bio::std(out|err)\(\)(?!\.is_terminal\(\)|\)\.map_or)|\be?print(ln)?!"
 
-# Crates that read the output of programs: they use launch::capture, which limits it. The exception compresses a file of
+# Crates that read the output of programs: they use job::capture, which limits it. The exception compresses a file of
 # our own.
-CAPTURING = {"setup", "launch", "cli"}
+CAPTURING = {*crates_in("user"), "agent", "starters", "job"}
 UNBOUNDED = r"\.(output|wait_with_output)\(\)"
 UNBOUNDED_FILES = {"user/setup/src/release.rs"}
 # These calls evaluate their argument even if they discard it; then its drop runs although no caller holds the value.
@@ -256,7 +256,7 @@ def breaches():
                 yield f"{place}: only {', '.join(sorted(RAW_OUTPUT_FILES))} pass on bytes as they are"
         if crate in CAPTURING and name not in UNBOUNDED_FILES and not is_test(path):
             for place in places(UNBOUNDED, code, path):
-                yield f"{place}: read another program's output by launch::capture, which bounds it"
+                yield f"{place}: read another program's output by job::capture, which bounds it"
         if crate != "cli" and not is_test(path):
             for place in places(r"\be?print(ln)?!|\bdbg!|\bstd(out|err)\(\)\.(lock|write|flush)", code, path):
                 yield f"{place}: only cli prints"

@@ -29,7 +29,7 @@ def symbols(library):
 
 def test_the_launcher_knows_what_the_layers_define():
     """Where a library lacks one of these, a rank would not find it; one that is not listed would not be looked for."""
-    source = (ROOT / "user" / "launch" / "src" / "mpi" / "layer.rs").read_text(encoding="utf-8")
+    source = (ROOT / "site" / "job" / "src" / "mpi" / "layer.rs").read_text(encoding="utf-8")
     found = re.findall(r"const (COVERED\w*)[^=]*= &\[(.*?)\];", source, re.S)
     lists = {name: set(re.findall(r'"(PMPI_\w+)"', text)) for name, text in found}
     plain, large = symbols("liblandbridge-layer.so"), symbols("liblandbridge-layer-large.so")

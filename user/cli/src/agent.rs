@@ -4,10 +4,10 @@ use std::ffi::OsString;
 use std::io::Read;
 use std::path::PathBuf;
 
+use agent::folder::Folder;
+use agent::{Lifeline, Runs};
 use anyhow::{Result, anyhow};
-use launch::agent::{Lifeline, Runs};
-use launch::folder::Folder;
-use launch::order::Order;
+use job::order::Order;
 
 use crate::runtime;
 
@@ -17,7 +17,7 @@ pub(crate) fn keep(only_movers: bool) -> Result<i32> {
         // Started by a node service. Leave the session, so that signals to the service's terminal do not arrive here.
         rustix::process::setsid()?;
     }
-    Ok(runtime()?.block_on(launch::keeper::keep(runs(only_movers)))?)
+    Ok(runtime()?.block_on(agent::keeper::keep(runs(only_movers), starters::give_back()))?)
 }
 
 fn runs(only_movers: bool) -> Runs {
@@ -26,12 +26,12 @@ fn runs(only_movers: bool) -> Runs {
 
 /// Runs a program that is tied to its holder until the program reports that it has started.
 pub(crate) fn hold(holder: i32, program: &[OsString]) -> Result<i32> {
-    Ok(runtime()?.block_on(launch::leash::hold(holder, program))?)
+    Ok(runtime()?.block_on(starters::leash::hold(holder, program))?)
 }
 
 /// Runs the agent, below its keeper.
 pub(crate) fn work(keeper: i32, folder: PathBuf, only_movers: bool) -> Result<i32> {
-    launch::keeper::end_with_keeper(keeper)?;
+    agent::keeper::end_with_keeper(keeper)?;
     let order = Order::read(std::io::stdin().lock())?;
     let (lifeline, gone) = tokio::sync::oneshot::channel();
     // Standard input stays open as long as the starter lives. A thread reads it, because the read cannot be cancelled.
@@ -41,7 +41,7 @@ pub(crate) fn work(keeper: i32, folder: PathBuf, only_movers: bool) -> Result<i3
         // To end the agent, a live starter sends a byte; a dead starter's pipe closes without one.
         let _ = lifeline.send(if rest.is_empty() { Lifeline::Torn } else { Lifeline::Cut });
     })?;
-    let agent = launch::agent::run(order, Folder::at(folder), gone, runs(only_movers));
+    let agent = agent::run(order, Folder::at(folder), gone, runs(only_movers));
     runtime()?.block_on(agent).map_err(|e| anyhow!(e))?;
     Ok(0)
 }

@@ -11,8 +11,8 @@ use std::thread::JoinHandle;
 use anyhow::{Context, Result, anyhow, bail};
 use client::key::SiteKey;
 use gateway::{GatewayConfig, GatewayError};
-use launch::launcher::Sites;
-use launch::starter::starter;
+use launcher::Sites;
+use starters::starter;
 use tokio::sync::oneshot;
 use types::SitesFile;
 

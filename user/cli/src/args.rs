@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use launch::hosts::Host;
-use launch::message::InputTo;
+use job::message::InputTo;
+use launcher::hosts::Host;
 use thiserror::Error;
 use types::quantity::QuantityError;
 
@@ -94,11 +94,11 @@ pub(crate) enum Command {
     #[command(hide = true)]
     Agent {
         /// Run only movers: a node service has started this agent where the user has no job
-        #[arg(long = launch::keeper::ONLY_MOVERS)]
+        #[arg(long = agent::keeper::ONLY_MOVERS)]
         only_movers: bool,
     },
     /// Started by gateways: a program that ends with them
-    #[command(hide = true, name = launch::leash::LEASH)]
+    #[command(hide = true, name = starters::leash::LEASH)]
     Leash {
         /// Process id of the gateway
         holder: i32,
@@ -107,7 +107,7 @@ pub(crate) enum Command {
         program: Vec<OsString>,
     },
     /// Started by gateways: like the previous one, until the program reports that it has started
-    #[command(hide = true, name = launch::leash::HOLD)]
+    #[command(hide = true, name = starters::leash::HOLD)]
     Hold {
         /// Process id of the gateway
         holder: i32,
@@ -126,14 +126,14 @@ pub(crate) enum Command {
         here: bool,
     },
     /// Started by agents
-    #[command(hide = true, name = launch::keeper::WORKER)]
+    #[command(hide = true, name = agent::keeper::WORKER)]
     AgentWorker {
         /// Process id of the keeper
         keeper: i32,
         /// Folder for the files of the node's ranks
         folder: PathBuf,
         /// Run only movers
-        #[arg(long = launch::keeper::ONLY_MOVERS)]
+        #[arg(long = agent::keeper::ONLY_MOVERS)]
         only_movers: bool,
     },
 }

@@ -4,9 +4,9 @@ use std::ffi::OsString;
 use std::io::Read;
 
 use anyhow::Result;
-use launch::home::TYPED_DIRECTORY;
-use launch::launcher::Sites;
-use launch::signals::{ENDING, PASSED, Signals};
+use job::home::TYPED_DIRECTORY;
+use job::signals::{ENDING, PASSED, Signals};
+use launcher::Sites;
 use setup::carry;
 use setup::machine::{Input, Streams};
 use tokio::io::{AsyncReadExt, AsyncWrite, duplex};

@@ -4,7 +4,7 @@ use std::io::Write;
 
 use anyhow::Result;
 use clap::Args;
-use launch::coupling::{Request, run};
+use launcher::coupling::{Request, run};
 use types::coupling::{NameError, Said, name_and_site};
 use wire::control::Coupling;
 

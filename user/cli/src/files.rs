@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use launch::message::Stream;
+use job::message::Stream;
 
 /// Files with a common prefix. Each is opened anew for each piece of output, so thousands of ranks need only one
 /// descriptor.

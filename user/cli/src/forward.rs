@@ -5,8 +5,8 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use launch::forward::{ForwardError, Near, Request, run};
-use launch::launcher::Sites;
+use launcher::Sites;
+use launcher::forward::{ForwardError, Near, Request, run};
 use serde::Deserialize;
 use setup::tunnel::Tunnel;
 use thiserror::Error;

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use launch::launcher::{Failure, Sites};
+use launcher::{Failure, Sites};
 use setup::Progress;
 use setup::remedy::remedy;
 use tokio::time::timeout;

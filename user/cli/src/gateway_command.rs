@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use gateway::GatewayConfig;
-use launch::starter::{beside, starter};
-use launch::tunnel::SshTunneller;
 use setup::join::Doorman;
+use starters::tunnel::SshTunneller;
+use starters::{beside, starter};
 
 use crate::args::GatewayArgs;
 use crate::{log, sites_file};

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail};
 use folder::{Folder, through};
-use launch::launcher::Sites;
-use launch::message::Stream;
+use job::message::Stream;
+use launcher::Sites;
 use rustix::fs::{FlockOperation, flock};
 use rustix::process::{Pid, Signal, kill_process, setsid};
 use serde::{Deserialize, Serialize};

@@ -118,7 +118,7 @@ fn main() -> ExitCode {
         Command::SiteEnd => sites_add::other_end(),
         Command::Agent { only_movers } => agent::keep(only_movers),
         Command::Hold { holder, program } => agent::hold(holder, &program),
-        Command::Leash { holder, program } => Err(launch::leash::become_leashed(holder, &program).into()),
+        Command::Leash { holder, program } => Err(starters::leash::become_leashed(holder, &program).into()),
         Command::AgentWorker { keeper, folder, only_movers } => agent::work(keeper, folder, only_movers),
         Command::Slurm(args) => slurm_args::slurm(&args),
     };

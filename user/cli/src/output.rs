@@ -9,7 +9,7 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{self, Poll};
 
-use launch::message::Stream;
+use job::message::Stream;
 use tokio::io::AsyncWrite;
 use types::untrusted::{indented, printable, visible};
 

@@ -37,7 +37,7 @@ pub(crate) fn page(args: &PageArgs) -> Result<i32> {
         let mut tunnel = Tunnel::open(site, there, args.port, asking()).await?;
         writeln!(out, "http://127.0.0.1:{}/", tunnel.port)?;
         out.flush()?;
-        let mut ends = carried::signals(&launch::signals::ENDING)?;
+        let mut ends = carried::signals(&job::signals::ENDING)?;
         tokio::select! {
             error = tunnel.ended() => Err(error.into()),
             signal = ends.recv() => Ok(128 + signal.unwrap_or(2)),

@@ -269,9 +269,9 @@ fn every_file_of_the_tree_that_a_page_names_is_there() {
 fn the_pages_name_every_file_of_an_installation() {
     let files = [
         setup::release::COMMAND_FILE,
-        launch::mpi::PROVIDER_FILE,
-        launch::mpi::layer::LAYER_FILE,
-        launch::mpi::layer::LARGE_LAYER_FILE,
+        job::mpi::PROVIDER_FILE,
+        job::mpi::layer::LAYER_FILE,
+        job::mpi::layer::LARGE_LAYER_FILE,
     ];
     for page in ["README.md", "docs/administrators.md"] {
         let text = std::fs::read_to_string(root().join(page)).unwrap();

@@ -8,8 +8,8 @@ use anyhow::Result;
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{CommandFactory, FromArgMatches};
-use launch::environment::setting;
-use launch::parts::PartWish;
+use job::environment::setting;
+use launcher::parts::PartWish;
 
 use crate::args::{Cli, RunArgs, SiteShare};
 use crate::words;

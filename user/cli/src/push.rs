@@ -4,7 +4,7 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use anyhow::{Result, bail};
-use launch::launcher::Sites;
+use launcher::Sites;
 use setup::parcel::Parcel;
 use setup::push::Pushed;
 

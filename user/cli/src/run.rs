@@ -7,19 +7,19 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail};
-use launch::environment::{setting, travelling};
-use launch::held;
-use launch::home::{TYPED_DIRECTORY, homes};
-use launch::hosts::{self, Host};
-use launch::launcher::placement::{SitePlacement, place};
-use launch::launcher::{Request, Summary};
-use launch::message::{Family, InputTo, MpiChoice, Part};
-use launch::mpi::layer;
-use launch::parts::{Joined, PartWish, join};
-use launch::program;
-use launch::spread::{SpreadError, Wish, counts};
-use launch::tailor::{self, Typed};
+use job::environment::{setting, travelling};
+use job::home::{TYPED_DIRECTORY, homes};
+use job::message::{Family, InputTo, MpiChoice, Part};
+use job::mpi::layer;
+use job::program;
+use launcher::hosts::{self, Host};
+use launcher::parts::{Joined, PartWish, join};
+use launcher::placement::{SitePlacement, place};
+use launcher::spread::{SpreadError, Wish, counts};
+use launcher::tailor::{self, Typed};
+use launcher::{Request, Summary};
 use serde::Serialize;
+use starters::held;
 use types::SitesFile;
 use types::roster::FORWARDER;
 use wire::control::HeldAllocation;
@@ -81,7 +81,7 @@ pub(crate) fn run(args: RunArgs, words: Vec<OsString>) -> Result<i32> {
     if let Some(held) = &held {
         held::fill(&mut sites.file, &home, held);
         if hosts.is_empty() {
-            held::fill_wish(&home, held, &mut wish);
+            wish.or_all_of(&home, held);
         }
     }
     hosts::choose(&mut sites.file, &mut wish, &hosts, movers).map_err(wrong)?;
@@ -139,7 +139,7 @@ pub(crate) fn run(args: RunArgs, words: Vec<OsString>) -> Result<i32> {
     };
     let beside = stage_beside::start(&beside, file.as_deref().map(|file| (file, own.as_str())), &places)?;
     let request = Request { sites, home, wish, held, wait, timeout, typed };
-    let mut summary = runtime.block_on(launch::launcher::run(request, source, terminal));
+    let mut summary = runtime.block_on(launcher::run(request, source, terminal));
     gateway.map_or(Ok(()), alone::Running::end)?;
     if let Some(failure) = &summary.failure {
         // A single line, because the last line names the failure.

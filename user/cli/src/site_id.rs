@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use anyhow::{Context, Result};
-use launch::launcher::Sites;
+use launcher::Sites;
 use types::sites::Site;
 
 use crate::args::SitesFileArgs;

@@ -4,12 +4,12 @@ use std::io::Write;
 use std::path::Path;
 
 use anyhow::Result;
-use launch::check::{Finding, check_with};
-use launch::launcher::Sites;
-use launch::measure::{Pair, measure};
+use launcher::Sites;
 use setup::Progress;
 use setup::remedy::remedy;
 use types::untrusted::{one_line, printable};
+use watching::check::{Finding, check_with};
+use watching::measure::{Pair, measure};
 
 use crate::bar::Bar;
 use crate::sites_args::CheckArgs;

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
-use launch::launcher::Sites;
+use launcher::Sites;
 use setup::here::folders::{Folders, read_sites};
 use types::SitesFile;
 

@@ -4,9 +4,9 @@ use std::io::Write;
 use std::time::Duration;
 
 use anyhow::{Result, anyhow};
-use launch::links::{How, Links, PairFigures, measure_stale};
-use launch::watch::Watch;
 use tokio::time::{Instant, sleep};
+use watching::links::{How, Links, PairFigures, measure_stale};
+use watching::watch::Watch;
 
 use crate::sites_args::LinksArgs;
 use crate::{carried, runtime, sites_file};

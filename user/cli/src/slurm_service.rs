@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use folder::Folder;
-use launch::environment::Environment;
-use launch::mpi::find_provider;
+use job::environment::Environment;
+use job::mpi::find_provider;
 use node_service::account::Getent;
 use node_service::admission::{Counts, Limits};
 use node_service::child::Own;

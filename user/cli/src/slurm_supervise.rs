@@ -8,9 +8,9 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::time::Duration;
 
+use agent::keeper::end_with_keeper;
 use anyhow::{Context, Result, bail};
-use launch::keeper::end_with_keeper;
-use launch::processes::{adopt_orphans, end_descendants};
+use job::processes::{adopt_orphans, end_descendants};
 use tokio::process::Command;
 use tokio::signal::unix::{SignalKind, signal};
 

@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use anyhow::{Context, Result, anyhow, bail};
-use launch::launcher::Sites;
+use launcher::Sites;
 use serde::Serialize;
 use stage::mover::{Event, Order, Placed, Settings, Spot, Task};
 use stage::relaid::{Layouts, split_pattern};

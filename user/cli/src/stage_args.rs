@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
-use launch::hosts::Host;
+use launcher::hosts::Host;
 use stage::mover::{self, Settings};
 use types::quantity::{parse_byte_rate, parse_bytes, parse_duration};
 

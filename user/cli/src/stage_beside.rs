@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
-use launch::launcher::Summary;
-use launch::launcher::placement::SitePlacement;
-use launch::leash::LEASH;
+use launcher::Summary;
+use launcher::placement::SitePlacement;
 use rustix::process::{Pid, Signal, kill_process};
 use serde::{Deserialize, Serialize};
+use starters::leash::LEASH;
 
 use crate::stage::size;
 use crate::stage_args::BesideArgs;

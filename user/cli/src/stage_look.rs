@@ -8,7 +8,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use launch::capture::tail_blocking;
+use job::capture::tail_blocking;
 use node_service::step::Checked;
 use rustix::process::{Pid, Signal};
 use stage::Place;

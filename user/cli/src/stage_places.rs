@@ -8,13 +8,14 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
-use launch::home::{homes, portable};
-use launch::hosts::Host;
-use launch::launcher::Sites;
-use launch::leash::LEASH;
-use launch::{held, program};
+use job::home::{homes, portable};
+use job::program;
+use launcher::Sites;
+use launcher::hosts::Host;
 use stage::mover::Spot;
 use stage::{Node, Place};
+use starters::held;
+use starters::leash::LEASH;
 use types::roster::FORWARDER;
 use types::sites::Site;
 

@@ -3,8 +3,8 @@
 use std::io::{self, IsTerminal};
 use std::time::{Duration, Instant};
 
-use launch::launcher::Observer;
-use launch::message::Stream;
+use job::message::Stream;
+use launcher::Observer;
 use rustix::termios::tcgetwinsize;
 use types::{Rank, Roster};
 

@@ -12,9 +12,9 @@ mod verdict;
 
 use std::path::PathBuf;
 
-use launch::check::Finding;
 use serde::Serialize;
 use types::sites::Login;
+use watching::check::Finding;
 
 use self::verdict::{Logins, Remedy, Verdict, cut_off, verdict};
 use crate::access::{self, Grant};

@@ -8,9 +8,9 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 
-use launch::environment::setting;
-use launch::home::{TYPED_DIRECTORY, TYPED_HOME, portable};
-use launch::signals::ENDING;
+use job::environment::setting;
+use job::home::{TYPED_DIRECTORY, TYPED_HOME, portable};
+use job::signals::ENDING;
 use tokio::io::AsyncWrite;
 use tokio::sync::mpsc;
 use types::SitesFile;

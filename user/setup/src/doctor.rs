@@ -17,8 +17,8 @@ mod variables;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use launch::environment::{Environment, travelling};
-use launch::launcher::Sites;
+use job::environment::{Environment, travelling};
+use launcher::Sites;
 use serde::Serialize;
 
 use crate::SetupError;

@@ -15,15 +15,15 @@ use std::io;
 use std::time::Duration;
 
 use client::key;
-use launch::check::{Finding, check, check_trunk};
-use launch::environment::travelling;
-use launch::home::homes;
-use launch::launcher::Sites;
-use launch::message::Part;
-use launch::tailor::{Typed, TypedPart};
+use job::environment::travelling;
+use job::home::homes;
+use job::message::Part;
+use launcher::Sites;
+use launcher::tailor::{Typed, TypedPart};
 use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::timeout;
 use types::SitesFile;
+use watching::check::{Finding, check, check_trunk};
 
 use self::background::Background;
 pub use self::error::HereError;
@@ -198,7 +198,7 @@ fn forget(folders: &Folders, site: &str, base: &str) -> Result<String, HereError
     folders.remove(&folders.sites_file())?;
     folders.remove(&folders.sites_file_before())?;
     folders.remove(&folders.sums())?;
-    folders.remove(&launch::tunnel::known_hosts(&folders.configuration))?;
+    folders.remove(&starters::tunnel::known_hosts(&folders.configuration))?;
     link::remove(base.as_ref())?;
     folders::remove_releases(base.as_ref())?;
     for folder in [&folders.configuration, &folders.state] {

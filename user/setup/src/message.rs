@@ -3,10 +3,10 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use launch::check::Finding;
 use serde::{Deserialize, Serialize};
 use types::JobId;
 use types::untrusted::indented;
+use watching::check::Finding;
 use wire::Secret;
 use wire::control::TrunkStanding;
 

@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
-use launch::environment::Environment;
-use launch::mpi::layer::{LARGE_LAYER_FILE, LAYER_FILE};
-use launch::mpi::{PROVIDER_FILE, find_provider};
+use job::environment::Environment;
+use job::mpi::layer::{LARGE_LAYER_FILE, LAYER_FILE};
+use job::mpi::{PROVIDER_FILE, find_provider};
 use sha2::{Digest, Sha256};
 
 use crate::SetupError;

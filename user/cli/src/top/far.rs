@@ -3,12 +3,12 @@
 use std::io::IsTerminal;
 
 use anyhow::{Result, anyhow};
-use launch::capture::tail;
-use launch::launcher::Sites;
-use launch::watch::Round;
+use job::capture::tail;
+use launcher::Sites;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader, duplex};
 use tokio::sync::mpsc;
 use types::sites::Site;
+use watching::watch::Round;
 
 use super::screen::Screen;
 use super::show;

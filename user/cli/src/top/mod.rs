@@ -10,11 +10,11 @@ use std::io::{IsTerminal, Write};
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
-use launch::watch::{Round, Watch};
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
+use watching::watch::{Round, Watch};
 
 use self::screen::Screen;
 use self::tables::{Choice, Mood, tables};

@@ -3,10 +3,10 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use launch::links::{How, Links, PairFigures};
-use launch::rates::{JobRates, LinkRates, TrunkRates};
-use launch::watch::{Look, Round};
 use types::untrusted::one_line;
+use watching::links::{How, Links, PairFigures};
+use watching::rates::{JobRates, LinkRates, TrunkRates};
+use watching::watch::{Look, Round};
 use wire::View;
 use wire::view::{JobView, LinkView, TrunkView};
 
@@ -423,8 +423,8 @@ fn job_rows(round: &Round) -> Vec<JobRow<'_>> {
 pub(super) mod tests {
     #![allow(clippy::unwrap_used)]
 
-    use launch::rates::rates;
     use types::JobId;
+    use watching::rates::rates;
     use wire::control::Traffic;
     use wire::view::{MemoryView, PairView, RanksView, SiteView};
 

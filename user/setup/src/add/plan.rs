@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use launch::capture::{CaptureError, capture};
+use job::capture::{CaptureError, capture};
 use thiserror::Error;
 use tokio::process::Command;
 use types::sites::{Login, Site, any_address};

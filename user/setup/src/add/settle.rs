@@ -1,6 +1,6 @@
 //! The last step for a site that works: the command on its user's path, and automatic restarts of its gateway.
 
-use launch::check::Finding;
+use watching::check::Finding;
 
 use super::Prepared;
 use crate::message::{Reply, Request};

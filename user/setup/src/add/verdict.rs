@@ -1,6 +1,6 @@
 //! Conclusions from an attempt's findings about a new site: whether it stays, and the next remedy before it is undone.
 
-use launch::check::Finding;
+use watching::check::Finding;
 
 use super::Wish;
 use crate::book::Entry;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use launch::capture::capture;
+use job::capture::capture;
 use tokio::process::Command;
 use types::untrusted::visible;
 

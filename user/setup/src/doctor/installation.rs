@@ -1,6 +1,6 @@
 //! The command, the provider, and the system they run on.
 
-use launch::mpi::find_provider;
+use job::mpi::find_provider;
 
 use super::command::output;
 use super::{Question, Report, Verdict};

@@ -1,6 +1,6 @@
 //! The MPI libraries on this machine, and the libfabric that each loads.
 
-use launch::mpi::{Libfabric, installed};
+use job::mpi::{Libfabric, installed};
 
 use super::{Question, Report, Verdict};
 

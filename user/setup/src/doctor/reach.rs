@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use launch::check::check;
-use launch::launcher::Sites;
+use launcher::Sites;
 use tokio::time::timeout;
 use types::sites::Login;
+use watching::check::check;
 
 use super::command::output;
 use super::{Question, Report, Verdict};

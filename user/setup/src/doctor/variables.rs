@@ -3,8 +3,8 @@
 use std::ffi::OsStr;
 use std::path::Path;
 
-use launch::message::Family;
-use launch::mpi::{Library, settings};
+use job::message::Family;
+use job::mpi::{Library, settings};
 
 use super::secrets::is_secret;
 use super::{Question, Report, Verdict};
@@ -50,7 +50,7 @@ fn conflicts(question: &Question) -> Vec<String> {
     for family in [Family::Mpich, Family::Intel, Family::OpenMpi] {
         let library = Library { family, file: None, beside: false, linked: false };
         let mut environment = question.environment();
-        let provider = launch::mpi::find_provider(&environment);
+        let provider = job::mpi::find_provider(&environment);
         for note in settings(&library, &mut environment, &provider, true) {
             if !all.contains(&note) {
                 all.push(note);

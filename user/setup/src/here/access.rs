@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-use launch::capture::capture_blocking;
+use job::capture::capture_blocking;
 
 use super::error::HereError;
 use super::folders::{self, Folders};

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use client::Client;
 use client::patience::Wait;
-use launch::launcher::Sites;
+use launcher::Sites;
 use rustix::fs::{FlockOperation, flock};
 use rustix::process::{Pid, Signal, kill_process};
 use serde::{Deserialize, Serialize};

@@ -6,7 +6,7 @@ use std::process::ExitStatus;
 
 use client::ClientError;
 use client::key::KeyError;
-use launch::launcher::SessionError;
+use launcher::SessionError;
 use thiserror::Error;
 use types::sites::SitesError;
 

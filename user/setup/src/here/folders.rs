@@ -50,7 +50,7 @@ impl Folders {
 
     /// The key with which a site's gateways log in at other sites, and its public half.
     pub(crate) fn trunk_key(&self, site: &str) -> [PathBuf; 2] {
-        let private = launch::tunnel::key_file(&self.configuration, site);
+        let private = starters::tunnel::key_file(&self.configuration, site);
         let mut public = private.clone().into_os_string();
         public.push(".pub");
         [private, public.into()]

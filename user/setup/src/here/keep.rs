@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use launch::capture::{Captured, capture_blocking};
+use job::capture::{Captured, capture_blocking};
 use types::shell::literal;
 
 use super::error::HereError;

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use launch::capture::capture_blocking;
+use job::capture::capture_blocking;
 
 use crate::here::background::host_name;
 use crate::here::error::HereError;

@@ -2,7 +2,7 @@
 
 use std::io::ErrorKind;
 
-use launch::signals::ENDING;
+use job::signals::ENDING;
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 use tokio::sync::mpsc;
 use tokio::time::timeout;

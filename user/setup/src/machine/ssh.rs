@@ -1,6 +1,6 @@
 //! Runs the user's own ssh, and interprets its refusals.
 
-use launch::capture::Tail;
+use job::capture::Tail;
 use tokio::process::Command;
 use types::{UntrustedText, shell};
 

@@ -1,0 +1,628 @@
+//! The agent of a node: it checks that the node can run the program, runs the node's ranks, serves PMI-1 or PMIx to
+//! them, and ends them.
+//!
+//! It owns all processes below it and nothing else. When it loses its last gateway, the launcher or its keeper, it ends
+//! these processes and itself. It never continues alone.
+
+#![deny(unsafe_code)]
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+pub mod cores;
+mod fence;
+pub mod folder;
+pub mod forward;
+mod input;
+pub mod keeper;
+pub mod leftovers;
+pub(crate) mod membership;
+pub mod memory;
+pub mod modules;
+mod movers;
+pub mod pmi;
+mod pmix;
+pub mod prepare;
+mod rank;
+mod spawn;
+
+pub use self::membership::Lifeline;
+pub use self::movers::Runs;
+
+use std::ffi::OsString;
+use std::time::Duration;
+
+use channel::Route;
+use client::{ClientError, Frame};
+use rustix::process::Rlimit;
+use thiserror::Error;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{Instant, sleep_until};
+use types::{Identity, UntrustedText};
+
+use self::input::Inputs;
+use self::membership::Membership;
+use self::memory::Shared;
+use self::pmix::{Heard, Pmix, spawn_refused};
+use self::prepare::{PrepareError, Prepared, Reach, prepare};
+use self::rank::{Output, RankEvent, RankHandle, Sinks};
+use crate::folder::Folder;
+use job::descriptors;
+use job::environment::Environment;
+use job::fence::{Fence, Fences};
+
+use crate::pmi::mapping::process_mapping;
+use crate::pmi::{Event, Lines, Server, space_name};
+use job::group::{Group, first_agent};
+use job::message::{Down, Entry, Family, MpiState, Program, Up};
+use job::mpi;
+use job::mpi::layer::Coverage;
+use job::order::{Order, OrderError};
+use job::processes::{adopt_orphans, end_descendants, signal_group};
+use job::program;
+use job::signals;
+use member::PostError;
+
+/// Time between the first signal to the ranks and SIGKILL.
+const GRACE: Duration = Duration::from_secs(1);
+/// Time limit for the remaining output to be taken after SIGKILL.
+const DUMP_AFTER: Duration = Duration::from_millis(1500);
+/// Time limit for ending all processes below the agent.
+const LIMIT: Duration = Duration::from_secs(3);
+
+/// Reasons why an agent ended before its job did.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum AgentError {
+    #[error(transparent)]
+    Order(#[from] OrderError),
+    #[error(transparent)]
+    Gateway(#[from] ClientError),
+    /// The gateway's name does not resolve.
+    #[error("gateway {address}: {source}")]
+    Resolve {
+        /// The address as written in the sites file.
+        address: String,
+        /// The system's error.
+        source: std::io::Error,
+    },
+    /// The order is not allowed for a user without a job on this node.
+    #[error("{0}")]
+    NotHere(&'static str),
+    /// A correspondent violated the protocol.
+    #[error(transparent)]
+    Post(#[from] PostError),
+    /// The provider is missing.
+    #[error(transparent)]
+    Provider(#[from] mpi::MpiError),
+    /// A message that is not allowed now.
+    #[error("{from}: {problem}")]
+    Message {
+        /// The sender.
+        from: Identity,
+        /// The violation.
+        problem: &'static str,
+    },
+    /// The process that started the agent is gone.
+    #[error("{0} ended")]
+    Orphaned(&'static str),
+    /// A system call failed.
+    #[error("{what}: {source}")]
+    System {
+        /// The purpose of the call.
+        what: &'static str,
+        /// The system's error.
+        source: std::io::Error,
+    },
+}
+
+/// Runs an agent until its job is over. `lifeline` fires (or is dropped) when the process that started the agent is
+/// gone. `folder` is for files of the node's ranks; it is made when needed and removed at the end. `runs` limits the
+/// programs that the agent may run.
+///
+/// Must run on the process's main thread, in a runtime of one thread, because ranks are killed when the thread that
+/// started them ends.
+///
+/// # Errors
+/// [`AgentError`]. Every process below this one has ended by then too.
+pub async fn run(
+    order: Order,
+    folder: Folder,
+    lifeline: oneshot::Receiver<Lifeline>,
+    runs: Runs,
+) -> Result<(), AgentError> {
+    let runs = if order.only_movers && runs == Runs::Anything { Runs::OwnMovers } else { runs };
+    runs.check(&order).map_err(AgentError::NotHere)?;
+    let result = match order.forward.clone() {
+        // A check without a gateway can only show that this program runs and finds its provider.
+        _ if order.gateways.is_empty() => find_provider(),
+        Some(allowed) => forward::work(order, allowed, lifeline).await,
+        None => work(order, folder.clone(), lifeline, runs).await,
+    };
+    end_descendants(LIMIT);
+    folder.remove();
+    result
+}
+
+/// Checks that the provider is on this node.
+fn find_provider() -> Result<(), AgentError> {
+    let path = mpi::find_provider(&Environment::default());
+    if path.is_file() { Ok(()) } else { Err(mpi::MpiError::NoProvider(path).into()) }
+}
+
+async fn work(
+    order: Order,
+    folder: Folder,
+    lifeline: oneshot::Receiver<Lifeline>,
+    runs: Runs,
+) -> Result<(), AgentError> {
+    adopt_orphans().map_err(|source| AgentError::System { what: "adopting orphans", source })?;
+    let (membership, reach) = Membership::join(&order, lifeline).await?;
+    let mut agent = Agent::new(order, folder, membership, reach, descriptors::raise(), runs)?;
+    while !agent.finished {
+        let deadline = agent.deadline;
+        tokio::select! {
+            biased;
+            frame = agent.membership.next() => if let Some((route, frame)) = frame? {
+                agent.frame(route, &frame)?;
+            },
+            Some(heard) = agent.heard.recv() => agent.heard(heard)?,
+            event = agent.events.recv() => agent.rank_event(event)?,
+            output = agent.outputs.recv(), if agent.takes_output() => agent.output(output)?,
+            () = until(deadline) => agent.harden(),
+            () = tokio::task::yield_now(), if agent.starting.is_some() => {}
+        }
+        agent.start_next()?;
+    }
+    agent.membership.leave().await;
+    Ok(())
+}
+
+async fn until(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => sleep_until(deadline).await,
+        None => std::future::pending().await,
+    }
+}
+
+struct Agent {
+    order: Order,
+    me: Identity,
+    launcher: Identity,
+    reach: Reach,
+    membership: Membership,
+    sinks: Sinks,
+    events: mpsc::Receiver<RankEvent>,
+    outputs: mpsc::Receiver<Output>,
+    /// The limit on open files of each rank.
+    open_files: Rlimit,
+    runs: Runs,
+    prepared: Option<Prepared>,
+    ranks: Vec<Running>,
+    /// The ranks' standard input.
+    inputs: Inputs,
+    /// The window of the ranks. `None`: no rank is waiting to start.
+    starting: Option<u32>,
+    folder: Folder,
+    /// Locks on the claims in `folder`.
+    locks: Vec<std::fs::File>,
+    pmi: Option<Server>,
+    /// The PMIx server, if the ranks use Open MPI.
+    pmix: Option<Pmix>,
+    heard: mpsc::UnboundedReceiver<Heard>,
+    hear: mpsc::UnboundedSender<Heard>,
+    /// Fences of the site's nodes, collected by the site's first agent.
+    fences: Fences<Identity>,
+    reported_mpi: bool,
+    /// Time of the next step of ending: SIGKILL, then dropping the output.
+    deadline: Option<Instant>,
+    killed: bool,
+    dumping: bool,
+    ended: bool,
+    finished: bool,
+}
+
+struct Running {
+    /// `None` if it could not be started.
+    handle: Option<RankHandle>,
+    lines: Lines,
+    alive: bool,
+}
+
+impl Agent {
+    fn new(
+        order: Order,
+        folder: Folder,
+        mut membership: Membership,
+        reach: Reach,
+        open_files: Rlimit,
+        runs: Runs,
+    ) -> Result<Agent, AgentError> {
+        // Each rank that waits for PMIx has one request in flight, so this stays bounded.
+        let (hear, heard) = mpsc::unbounded_channel();
+        let (event_sink, events) = mpsc::channel(256);
+        let (output_sink, outputs) = mpsc::channel(4);
+        let (me, launcher) = (order.identity()?, order.launcher());
+        membership.send(launcher, &Up::Here)?;
+        Ok(Agent {
+            order,
+            me,
+            launcher,
+            reach,
+            membership,
+            sinks: Sinks { events: event_sink, outputs: output_sink },
+            events,
+            outputs,
+            open_files,
+            runs,
+            prepared: None,
+            ranks: Vec::new(),
+            inputs: Inputs::default(),
+            starting: None,
+            folder,
+            locks: Vec::new(),
+            pmi: None,
+            pmix: None,
+            heard,
+            hear,
+            fences: Fences::default(),
+            reported_mpi: false,
+            deadline: None,
+            killed: false,
+            dumping: false,
+            ended: false,
+            finished: false,
+        })
+    }
+
+    fn report(&mut self, message: &Up) -> Result<(), AgentError> {
+        self.membership.send(self.launcher, message)
+    }
+
+    fn frame(&mut self, route: Route, frame: &Frame) -> Result<(), AgentError> {
+        let (from, first) = (frame.header.from, first_agent(self.order.site_id));
+        if from == self.launcher || (from == first && from != self.me) {
+            for message in self.membership.take::<Down>(route, frame)? {
+                self.down(from, message)?;
+            }
+            return Ok(());
+        }
+        for message in self.membership.take::<Up>(route, frame)? {
+            match message {
+                Up::FenceIn { fence, data } => self.fence_below(from, fence, &data)?,
+                _ => return Err(AgentError::Message { from, problem: "agents exchange only fences" }),
+            }
+        }
+        Ok(())
+    }
+
+    fn down(&mut self, from: Identity, message: Down) -> Result<(), AgentError> {
+        if from != self.launcher && !matches!(message, Down::FenceOut { .. }) {
+            return Err(AgentError::Message { from, problem: "only the launcher gives orders" });
+        }
+        match message {
+            Down::Prepare { program, roster } => {
+                let program = match self.runs.admit(&program) {
+                    Ok(program) => program,
+                    Err(reason) => return self.report(&Up::Refused { reason }),
+                };
+                if program.modules.is_empty() {
+                    return self.prepare(&program, &roster, &[]);
+                }
+                let events = self.sinks.events.clone();
+                tokio::spawn(async move {
+                    let loaded = modules::load(&program.modules).await;
+                    // If the agent has ended, nothing needs the modules.
+                    let _ = events.send(RankEvent::Modules { program: Box::new(program), roster, loaded }).await;
+                });
+                Ok(())
+            }
+            Down::Go { window, collectives, ipv6 } => self.go(window, collectives, ipv6),
+            Down::FenceOut { fence, data, number } => self.fence_out(&fence, data, number),
+            Down::ModexAsk { asker, ticket, rank } => self.modex_asked(asker, ticket, rank),
+            Down::ModexTell { ticket, data } => {
+                if let Some(pmix) = self.pmix.as_mut() {
+                    pmix.told(ticket, data);
+                }
+                Ok(())
+            }
+            Down::Kill { signal } => self.kill(signal),
+            Down::Finish => {
+                self.finished = true;
+                Ok(())
+            }
+            Down::Input { bytes } => {
+                self.inputs.push(bytes);
+                Ok(())
+            }
+            Down::Signal { signal } => {
+                match signal {
+                    signals::STOP => self.membership.stand_by(true),
+                    signals::CONTINUE => self.membership.stand_by(false),
+                    _ => {}
+                }
+                self.signal_ranks(signal);
+                Ok(())
+            }
+            Down::Forward(_) => {
+                Err(AgentError::Message { from, problem: "this agent runs ranks and forwards no ports" })
+            }
+        }
+    }
+
+    fn prepare(&mut self, program: &Program, roster: &str, loaded: &[(OsString, OsString)]) -> Result<(), AgentError> {
+        let answer = match prepare(&self.order, &self.reach, program, roster, loaded) {
+            Err(error) => Up::Refused { reason: error.to_string() },
+            // The node's service counts orders and limits the resources of each, so an order gets one mover.
+            Ok(prepared) if self.runs == Runs::OnlyMovers && prepared.count > 1 => {
+                let (site, node, count) = (&self.order.site, &self.order.node, prepared.count);
+                Up::Refused {
+                    reason: format!("{site}/{node}: {count} movers: without a job on a node, one runs there"),
+                }
+            }
+            Ok(prepared) => match self.serve(prepared) {
+                Err(error) => Up::Refused { reason: error.to_string() },
+                Ok(ready) => ready,
+            },
+        };
+        self.report(&answer)
+    }
+
+    /// Starts the PMI-1 or PMIx server from which ranks get their numbers and find each other.
+    fn serve(&mut self, mut prepared: Prepared) -> Result<Up, PrepareError> {
+        let notes = std::mem::take(&mut prepared.notes);
+        let mapping = process_mapping(&prepared.roster);
+        let (size, local) = (prepared.roster.size(), prepared.program_numbers());
+        match prepared.pmix.take() {
+            Some(library) if !local.is_empty() => {
+                let ranks = prepared.first.0..prepared.first.0 + prepared.count;
+                self.locks = self.folder.create(ranks, &[])?;
+                for part in &mut prepared.parts {
+                    mpi::openmpi::share_memory_in(&mut part.environment, self.folder.memory());
+                }
+                let (path, order) = (self.folder.path(), &self.order);
+                let started = Pmix::start(library, order.job, &prepared, prepared.index, path, &self.hear);
+                self.pmix = Some(started?);
+            }
+            _ => {
+                self.own_shared_files(&mut prepared);
+                self.pmi = Some(Server::new(self.order.job, size, &local, mapping));
+            }
+        }
+        let peers = prepared.roster.site(self.order.site_id).map_or(0, |site| site.size());
+        self.open_files = descriptors::for_peers(self.open_files, peers);
+        let (mpi, collectives, ipv6) = (prepared.mpi, prepared.collectives(), prepared.ipv6());
+        self.prepared = Some(prepared);
+        Ok(Up::Ready { mpi, collectives, ipv6, notes })
+    }
+
+    /// Ensures that the files that the ranks' MPI library puts into shared memory are removed, however the ranks end.
+    fn own_shared_files(&mut self, prepared: &mut Prepared) {
+        let claims = match prepared.mpi {
+            Some(Family::Mpich) => mpi::mpich::shared_files(&space_name(self.order.job)),
+            Some(Family::Intel) => Vec::new(),
+            Some(Family::OpenMpi) | None => return,
+        };
+        match self.folder.create(0..0, &claims) {
+            Ok(locks) => self.locks = locks,
+            // The ranks run without this, and remove their files themselves when they end normally.
+            Err(error) => return tracing::warn!(%error, "files left by killed ranks will not be removed"),
+        }
+        if prepared.mpi == Some(Family::Intel) {
+            for part in &mut prepared.parts {
+                mpi::intel::share_memory_in(&mut part.environment, self.folder.memory());
+            }
+        }
+    }
+
+    fn go(&mut self, window: u32, collectives: Coverage, ipv6: bool) -> Result<(), AgentError> {
+        let problem = "go before prepare";
+        let prepared = self.prepared.as_mut().ok_or(AgentError::Message { from: self.launcher, problem })?;
+        if let Some(Err(error)) = prepared.shared.as_ref().map(Shared::check) {
+            return self.report(&Up::Failed { rank: None, reason: error.to_string() });
+        }
+        prepared.cover(collectives);
+        if ipv6 {
+            prepared.make_room_for_ipv6();
+        }
+        self.inputs = Inputs::new(prepared.input, prepared.first.0, prepared.count);
+        self.starting = Some(window);
+        Ok(())
+    }
+
+    /// Starts the next waiting rank. A busy machine needs seconds to start hundreds of ranks, and an agent that is
+    /// silent meanwhile counts as lost, so it starts one rank between any two other events.
+    fn start_next(&mut self) -> Result<(), AgentError> {
+        let (Some(window), Some(prepared)) = (self.starting, &self.prepared) else {
+            self.starting = None;
+            return Ok(());
+        };
+        let local = self.ranks.len() as u32;
+        if local >= prepared.count {
+            self.starting = None;
+            return self.check_ended();
+        }
+        let started = match self.pmix.as_ref().map(|pmix| pmix.admit(local)).transpose() {
+            Ok(variables) => {
+                rank::start(prepared, local, window, self.open_files, variables, self.inputs.take(local), &self.sinks)
+                    .map_err(|error| {
+                        let part = prepared.part(local);
+                        let word = part.and_then(|part| part.words.first());
+                        let name = word.map(|word| UntrustedText::from(word.as_os_str())).unwrap_or_default();
+                        let interpreter = part.and_then(|part| program::bad_interpreter(part.path.as_deref()?, &error));
+                        format!("cannot start {name}: {}", interpreter.unwrap_or_else(|| error.to_string()))
+                    })
+            }
+            Err(error) => Err(error.to_string()),
+        };
+        let (failed, handle) = match started {
+            Ok(handle) => (None, Some(handle)),
+            Err(reason) => (Some(Up::Failed { rank: Some(prepared.first.0 + local), reason }), None),
+        };
+        self.ranks.push(Running { alive: handle.is_some(), handle, lines: Lines::default() });
+        failed.map_or(Ok(()), |failed| self.report(&failed))
+    }
+
+    fn rank_number(&self, local: usize) -> u32 {
+        self.prepared.as_ref().map_or(0, |prepared| prepared.first.0) + local as u32
+    }
+
+    fn rank_event(&mut self, event: Option<RankEvent>) -> Result<(), AgentError> {
+        match event {
+            None => Ok(()),
+            // The agent was ordered to end meanwhile.
+            Some(RankEvent::Modules { .. }) if self.ended || self.deadline.is_some() => Ok(()),
+            Some(RankEvent::Modules { program, roster, loaded: Ok(loaded) }) => {
+                self.prepare(&program, &roster, &loaded)
+            }
+            Some(RankEvent::Modules { loaded: Err(error), .. }) => {
+                self.report(&Up::Refused { reason: error.to_string() })
+            }
+            Some(RankEvent::Trouble { local, reason }) => {
+                self.report(&Up::Trouble { rank: self.rank_number(local), reason })
+            }
+            Some(RankEvent::Pmi { local, bytes }) => {
+                let commands = match self.ranks[local].lines.feed(&bytes) {
+                    Ok(commands) => commands,
+                    Err(error) => {
+                        let problem = error.to_string();
+                        return self.pmi_events(vec![Event::Broken { local, problem }]);
+                    }
+                };
+                let Some(server) = self.pmi.as_mut() else { return Ok(()) };
+                let events = commands.iter().flat_map(|command| server.command(local, command)).collect();
+                self.pmi_events(events)
+            }
+            Some(RankEvent::Input { local, bytes }) => {
+                self.report(&Up::InputTaken { rank: self.rank_number(local), bytes })
+            }
+            Some(RankEvent::Exited { local, end }) => {
+                // The rank's last output is already queued, and must be reported before its end.
+                while let Ok(output) = self.outputs.try_recv() {
+                    self.output(Some(output))?;
+                }
+                self.ranks[local].alive = false;
+                // The rank's last calls to libpmix are already queued too.
+                while let Ok(heard) = self.heard.try_recv() {
+                    self.heard(heard)?;
+                }
+                let state = match (&self.pmix, &self.pmi) {
+                    (Some(pmix), _) => pmix.state(local),
+                    (None, Some(pmi)) => pmi.state(local),
+                    (None, None) => MpiState::Untouched,
+                };
+                self.report(&Up::Exited { rank: self.rank_number(local), end, state })?;
+                self.modex_ended(self.rank_number(local))?;
+                self.check_ended()
+            }
+        }
+    }
+
+    fn pmi_events(&mut self, events: Vec<Event>) -> Result<(), AgentError> {
+        for event in events {
+            match event {
+                Event::Reply { local, line } => {
+                    let sent = self.ranks[local].handle.as_ref().map_or(Ok(()), |handle| handle.reply(line));
+                    if let Err(error) = sent {
+                        let reason = error.to_string();
+                        self.report(&Up::Failed { rank: Some(self.rank_number(local)), reason })?;
+                    }
+                }
+                Event::Initialised { local } => self.initialised(local)?,
+                Event::Barrier { entries } => self.barrier(&entries)?,
+                Event::SpawnRefused { local, program } => {
+                    self.report(&spawn_refused(self.rank_number(local), &program))?;
+                }
+                Event::Abort { local, code, message } => {
+                    self.report(&Up::Aborted { rank: self.rank_number(local), code, message })?;
+                }
+                Event::Broken { local, problem } => {
+                    let reason = format!("its MPI library broke the PMI-1 protocol: {problem}");
+                    self.report(&Up::Failed { rank: Some(self.rank_number(local)), reason })?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A rank that uses PMI-1 has called `MPI_Init`.
+    fn initialised(&mut self, local: usize) -> Result<(), AgentError> {
+        if self.prepared.as_ref().is_some_and(|prepared| prepared.mpi.is_none() && !prepared.uses_libfabric) {
+            let part = self.prepared.as_ref().and_then(|prepared| prepared.part(local as u32));
+            let program = part.and_then(|part| part.path.clone()).unwrap_or_default();
+            let reason = format!(
+                "started an MPI library, but {} did not show which: name it with --mpi mpich or --mpi intel; --mpi none is for programs without one",
+                program.display()
+            );
+            return self.report(&Up::Failed { rank: Some(self.rank_number(local)), reason });
+        }
+        self.uses_mpi()
+    }
+
+    fn uses_mpi(&mut self) -> Result<(), AgentError> {
+        if !std::mem::replace(&mut self.reported_mpi, true) {
+            self.report(&Up::UsesMpi)?;
+        }
+        Ok(())
+    }
+
+    /// All ranks of this node have entered a PMI-1 barrier.
+    fn barrier(&mut self, entries: &[Entry]) -> Result<(), AgentError> {
+        let size = self.prepared.as_ref().map_or(0, |prepared| prepared.roster.size());
+        self.fence(Fence::plain(Group::all(size)), fence::write_entries(entries))
+    }
+
+    fn takes_output(&self) -> bool {
+        self.dumping || self.membership.has_room(self.launcher)
+    }
+
+    fn output(&mut self, output: Option<Output>) -> Result<(), AgentError> {
+        match output {
+            Some(Output { local, stream, bytes }) if !self.dumping => {
+                self.report(&Up::Output { rank: self.rank_number(local), stream, bytes })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn signal_ranks(&self, signal: i32) {
+        for handle in self.ranks.iter().filter(|rank| rank.alive).filter_map(|rank| rank.handle.as_ref()) {
+            signal_group(handle.pid, signal);
+        }
+    }
+
+    fn kill(&mut self, signal: i32) -> Result<(), AgentError> {
+        // Every rank gets the signal, and every rank's end is reported, so all ranks must be started first.
+        while self.starting.is_some() {
+            self.start_next()?;
+        }
+        self.signal_ranks(signal);
+        if signal == 9 {
+            self.killed = true;
+            self.deadline = Some(Instant::now() + DUMP_AFTER);
+        } else if !self.killed {
+            self.deadline.get_or_insert(Instant::now() + GRACE);
+        }
+        self.check_ended()
+    }
+
+    /// Handles the deadline: sends SIGKILL first; the next time, drops the output instead of waiting for it to be
+    /// taken.
+    fn harden(&mut self) {
+        if std::mem::replace(&mut self.killed, true) {
+            self.dumping = true;
+            self.deadline = None;
+        } else {
+            self.signal_ranks(9);
+            self.deadline = Some(Instant::now() + DUMP_AFTER);
+        }
+    }
+
+    fn check_ended(&mut self) -> Result<(), AgentError> {
+        if self.ended || self.starting.is_some() || self.ranks.iter().any(|rank| rank.alive) {
+            return Ok(());
+        }
+        self.ended = true;
+        self.deadline = None;
+        end_descendants(LIMIT);
+        self.report(&Up::Ended)
+    }
+}

@@ -1,0 +1,67 @@
+//! Starters: the ways in which a gateway starts the agents of its site, one file for each kind in the sites file.
+//!
+//! Every starter runs one program per node, which passes its standard input on to the node's agent. The input is first
+//! the agent's order and then its lifeline: it ends with the gateway, however the gateway ends, and the agent ends with
+//! it.
+
+#![deny(unsafe_code)]
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+mod choices;
+pub mod held;
+pub mod leash;
+mod local;
+pub mod own;
+mod pbs;
+pub(crate) mod process;
+mod queue;
+mod salloc;
+mod slurm;
+mod ssh;
+mod template;
+mod trial;
+pub mod tunnel;
+
+pub use self::salloc::give_back;
+
+use std::path::Path;
+
+use gateway_hooks::{AgentHandle, AgentOrder, AgentStarter, StartError};
+use types::sites::Starter;
+
+use job::order::Order;
+
+/// The starter of a site. `folder`: the sites file's folder.
+pub fn starter(site: &Starter, folder: &Path) -> Box<dyn AgentStarter> {
+    match site {
+        Starter::Local => Box::new(local::LocalStarter),
+        Starter::Ssh(ssh) => Box::new(ssh::SshStarter::new(ssh, folder)),
+        Starter::Template(template) => Box::new(template::TemplateStarter::new(template)),
+        Starter::Slurm(slurm) => Box::new(slurm::SlurmStarter::new(slurm)),
+        Starter::Pbs(ssh) => Box::new(pbs::PbsStarter::new(ssh, folder)),
+    }
+}
+
+/// The starter of the agents that run beside a gateway and forward ports.
+pub fn beside() -> Box<dyn AgentStarter> {
+    Box::new(local::LocalStarter)
+}
+
+type Started = Result<Box<dyn AgentHandle>, StartError>;
+
+/// The line that carries an agent's order.
+fn order_line(order: AgentOrder) -> Result<Vec<u8>, StartError> {
+    Order(order).line().map_err(|e| StartError(e.to_string()))
+}
+
+/// The command that starts an agent on a node: `landbridge` from the sites file, else this very program.
+fn agent_words(landbridge: Option<&str>) -> Result<Vec<String>, StartError> {
+    let own = || {
+        let path = std::env::current_exe()
+            .map_err(|e| StartError(format!("cannot find the landbridge command itself: {e}")))?;
+        let text = path.into_os_string().into_string();
+        text.map_err(|path| StartError(format!("the path of landbridge, {path:?}, is not UTF-8: set `landbridge`")))
+    };
+    let program = landbridge.map_or_else(own, |path| Ok(path.to_owned()))?;
+    Ok(vec![program, "agent".to_owned()])
+}
