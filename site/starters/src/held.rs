@@ -1,19 +1,13 @@
 //! The batch job in which `run` was started, if any. The user already has its nodes.
 
-use std::path::Path;
-use std::time::Duration;
+use std::error::Error;
 
 use thiserror::Error;
-use tokio::process::Command;
 use types::SitesFile;
-use types::sites::{Node, Site, Starter};
+use types::sites::{Node, Site};
 use wire::control::{AllocatedNode, HeldAllocation};
 
-use job::capture::capture;
-
-const LIMIT: Duration = Duration::from_secs(10);
-/// Most components of a heterogeneous job; Slurm's own limit.
-const MOST_COMPONENTS: u32 = 128;
+use crate::batch_system;
 
 /// A batch job whose environment is not usable.
 #[derive(Debug, Error)]
@@ -21,51 +15,7 @@ const MOST_COMPONENTS: u32 = 128;
 pub struct HeldError {
     site: String,
     id: String,
-    problem: Problem,
-}
-
-/// Problems of a batch job's environment.
-#[derive(Debug, PartialEq, Eq, Error)]
-#[non_exhaustive]
-pub enum Problem {
-    /// A variable is missing.
-    #[error("{0} is not set: run landbridge in the job's script, not under srun or ssh")]
-    Unset(String),
-    /// `SLURM_HET_SIZE` is not a number of components.
-    #[error("SLURM_HET_SIZE=`{0}` is not the number of components of a heterogeneous job")]
-    Components(String),
-    /// srun started a launcher in every task of a step.
-    #[error("srun started several of this: type `landbridge run` once, in the job's script")]
-    Several,
-    /// The numbers of tasks do not fit the nodes.
-    #[error("SLURM_TASKS_PER_NODE=`{tasks}` does not fit its {nodes} nodes")]
-    Tasks {
-        /// The variable's value.
-        tasks: String,
-        /// The number of nodes.
-        nodes: usize,
-    },
-    /// Slurm cannot expand its own list of nodes.
-    #[error("`scontrol show hostnames {list}` failed: {problem}")]
-    HostNames {
-        list: String,
-        /// The reason.
-        problem: String,
-    },
-    /// The file of nodes cannot be read.
-    #[error("PBS_NODEFILE {path}: {problem}")]
-    NodeFile {
-        /// Its path.
-        path: String,
-        /// The system's error.
-        problem: String,
-    },
-    /// The file of nodes is empty.
-    #[error("PBS_NODEFILE {0} names no node")]
-    NoNode(String),
-    /// The first line from the script inside the job is not a job and its tasks.
-    #[error("`{0}` is not a job and its tasks")]
-    Grant(String),
+    problem: Box<dyn Error + Send + Sync>,
 }
 
 /// The batch job around this process, if it belongs to the site's batch system.
@@ -74,60 +24,12 @@ pub enum Problem {
 /// There is such a job, but its nodes cannot be determined.
 pub async fn find(site: &Site) -> Result<Option<HeldAllocation>, HeldError> {
     let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
-    let id = match site.starter {
-        Starter::Slurm(_) => variable("SLURM_JOB_ID"),
-        Starter::Pbs(_) => variable("PBS_JOBID"),
-        Starter::Local | Starter::Ssh(_) | Starter::Template(_) => None,
-    };
-    let Some(id) = id else { return Ok(None) };
-    let wrong = |problem: Problem| HeldError { site: site.name.clone(), id: id.clone(), problem };
-    if variable("SLURM_STEP_NUM_TASKS").is_some_and(|tasks| tasks != "1") && matches!(site.starter, Starter::Slurm(_)) {
-        return Err(wrong(Problem::Several));
+    let Some(system) = batch_system(&site.starter) else { return Ok(None) };
+    let Some(id) = system.job(&variable) else { return Ok(None) };
+    match system.nodes(&variable).await {
+        Ok(nodes) => Ok(Some(HeldAllocation { id, nodes })),
+        Err(problem) => Err(HeldError { site: site.name.clone(), id, problem }),
     }
-    let nodes = if let Starter::Slurm(_) = site.starter {
-        slurm_nodes(&variable).await.map_err(wrong)?
-    } else {
-        let file = variable("PBS_NODEFILE").ok_or_else(|| wrong(Problem::Unset("PBS_NODEFILE".to_owned())))?;
-        node_file(Path::new(&file)).map_err(wrong)?
-    };
-    Ok(Some(HeldAllocation { id, nodes }))
-}
-
-/// The nodes of the Slurm job that these variables describe. A heterogeneous job has several components, each with
-/// variables of its own.
-async fn slurm_nodes(variable: &impl Fn(&str) -> Option<String>) -> Result<Vec<AllocatedNode>, Problem> {
-    const COMPONENTS: &str = "SLURM_HET_SIZE";
-    let part = async |suffix: &str| {
-        let get = |name: &str| {
-            let name = format!("{name}{suffix}");
-            variable(&name).ok_or(Problem::Unset(name))
-        };
-        let (list, tasks) = (get("SLURM_JOB_NODELIST")?, get("SLURM_TASKS_PER_NODE")?);
-        with_slots(host_names(&list).await?, &tasks)
-    };
-    let Some(size) = variable(COMPONENTS) else { return part("").await };
-    let count = size.parse::<u32>().ok().filter(|count| (1..=MOST_COMPONENTS).contains(count));
-    let count = count.ok_or(Problem::Components(size))?;
-    let mut parts = Vec::new();
-    for component in 0..count {
-        parts.push(part(&format!("_HET_GROUP_{component}")).await?);
-    }
-    Ok(join_components(parts))
-}
-
-/// The nodes of all components of a heterogeneous job. A node of several components belongs to the first of them, and
-/// has the tasks of all.
-fn join_components(parts: Vec<Vec<AllocatedNode>>) -> Vec<AllocatedNode> {
-    let mut nodes: Vec<AllocatedNode> = Vec::new();
-    for (component, part) in (0..).zip(parts) {
-        for node in part {
-            match nodes.iter_mut().find(|known| known.name == node.name) {
-                Some(known) => known.slots = known.slots.saturating_add(node.slots),
-                None => nodes.push(AllocatedNode { component: Some(component), ..node }),
-            }
-        }
-    }
-    nodes
 }
 
 /// Makes the nodes of the user's batch job the nodes of its site.
@@ -140,98 +42,4 @@ pub fn fill(file: &mut SitesFile, site: &str, held: &HeldAllocation) {
 /// Converts nodes of a batch job into nodes of a site.
 pub fn as_nodes(nodes: &[AllocatedNode]) -> Vec<Node> {
     nodes.iter().map(|node| Node { name: node.name.clone(), address: None, slots: Some(node.slots) }).collect()
-}
-
-/// Pairs nodes with Slurm's numbers of tasks, such as `2(x3),1`.
-///
-/// # Errors
-/// The text has another form, or it does not have one number for each node.
-pub fn with_slots(names: Vec<String>, tasks: &str) -> Result<Vec<AllocatedNode>, Problem> {
-    let wrong = || Problem::Tasks { tasks: tasks.to_owned(), nodes: names.len() };
-    let mut slots = Vec::new();
-    for part in tasks.split(',') {
-        let (number, times) = match part.split_once("(x") {
-            Some((number, times)) => (number, times.strip_suffix(')').ok_or_else(wrong)?),
-            None => (part, "1"),
-        };
-        let (number, times): (u32, usize) = number.parse().ok().zip(times.parse().ok()).ok_or_else(wrong)?;
-        if slots.len() + times > names.len() {
-            return Err(wrong());
-        }
-        slots.extend(std::iter::repeat_n(number, times));
-    }
-    if slots.len() != names.len() {
-        return Err(wrong());
-    }
-    Ok(names.into_iter().zip(slots).map(|(name, slots)| AllocatedNode::new(name, slots)).collect())
-}
-
-/// Expands a list such as `n[1-3,07]` with Slurm's own command.
-async fn host_names(list: &str) -> Result<Vec<String>, Problem> {
-    let mut command = Command::new("scontrol");
-    command.args(["show", "hostnames", list]);
-    let failed = |problem| Problem::HostNames { list: list.to_owned(), problem };
-    let output = capture(&mut command, LIMIT).await.map_err(|e| failed(e.to_string()))?;
-    if !output.status.success() {
-        return Err(failed(output.stderr.last_lines().to_string()));
-    }
-    Ok(output.text().lines().map(str::to_owned).collect())
-}
-
-/// Reads PBS's file, which has one line for each slot. Nodes keep the order of their first lines.
-fn node_file(path: &Path) -> Result<Vec<AllocatedNode>, Problem> {
-    let name = || path.display().to_string();
-    let unread = |e: std::io::Error| Problem::NodeFile { path: name(), problem: e.to_string() };
-    let text = std::fs::read_to_string(path).map_err(unread)?;
-    let mut nodes: Vec<AllocatedNode> = Vec::new();
-    for name in text.lines().map(str::trim).filter(|line| !line.is_empty()) {
-        match nodes.iter_mut().find(|node| node.name == name) {
-            Some(node) => node.slots += 1,
-            None => nodes.push(AllocatedNode::new(name, 1)),
-        }
-    }
-    if nodes.is_empty() {
-        return Err(Problem::NoNode(name()));
-    }
-    Ok(nodes)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn each_node_gets_its_number_of_tasks() {
-        let names = |count: usize| (1..=count).map(|n| format!("n{n}")).collect::<Vec<_>>();
-        let slots = |tasks: &str, count| {
-            with_slots(names(count), tasks).map(|nodes| nodes.iter().map(|node| node.slots).collect::<Vec<_>>())
-        };
-        assert_eq!(slots("2(x3),1", 4), Ok(vec![2, 2, 2, 1]));
-        assert_eq!(slots("7", 1), Ok(vec![7]));
-        for (tasks, count) in
-            [("2(x3)", 2), ("2", 2), ("", 1), ("2(x", 1), ("x(x1)", 1), ("1(x99999999999999999999)", 1)]
-        {
-            assert!(slots(tasks, count).is_err(), "{tasks}");
-        }
-    }
-
-    #[test]
-    fn nodes_of_all_components_are_used() {
-        let part =
-            |nodes: &[(&str, u32)]| nodes.iter().map(|(name, slots)| AllocatedNode::new(*name, *slots)).collect();
-        let nodes = join_components(vec![part(&[("n1", 2)]), part(&[("n2", 1), ("n1", 3)])]);
-        let shown: Vec<_> = nodes.iter().map(|node| (node.job("7"), node.name.as_str(), node.slots)).collect();
-        assert_eq!(shown, [("7+0".to_owned(), "n1", 5), ("7+1".to_owned(), "n2", 1)]);
-    }
-
-    #[test]
-    fn lines_of_a_node_file_are_slots() {
-        let file = tempfile::NamedTempFile::new().unwrap();
-        std::fs::write(file.path(), "n1\nn1\nn2\n\nn1\n").unwrap();
-        let nodes = node_file(file.path()).unwrap();
-        assert_eq!(nodes, [("n1", 3), ("n2", 1)].map(|(name, slots)| AllocatedNode::new(name, slots)));
-        std::fs::write(file.path(), "\n").unwrap();
-        assert!(node_file(file.path()).unwrap_err().to_string().contains("names no node"));
-        assert!(node_file(Path::new("/no/such/file")).unwrap_err().to_string().contains("/no/such/file"));
-    }
 }

@@ -7,29 +7,26 @@
 #![deny(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
-mod choices;
+mod batch;
 pub mod held;
 pub mod leash;
-mod local;
-pub mod own;
+mod own;
 mod pbs;
-pub(crate) mod process;
-mod queue;
-mod salloc;
+mod remote;
 mod slurm;
-mod ssh;
-mod template;
-mod trial;
 pub mod tunnel;
-
-pub use self::salloc::give_back;
 
 use std::path::Path;
 
 use gateway_hooks::{AgentHandle, AgentOrder, AgentStarter, StartError};
+use job::order::Order;
 use types::sites::Starter;
 
-use job::order::Order;
+pub use self::slurm::give_back;
+
+use self::batch::BatchSystem;
+use self::own::OwnJobStarter;
+use self::remote::{local, ssh, template};
 
 /// The starter of a site. `folder`: the sites file's folder.
 pub fn starter(site: &Starter, folder: &Path) -> Box<dyn AgentStarter> {
@@ -38,7 +35,16 @@ pub fn starter(site: &Starter, folder: &Path) -> Box<dyn AgentStarter> {
         Starter::Ssh(ssh) => Box::new(ssh::SshStarter::new(ssh, folder)),
         Starter::Template(template) => Box::new(template::TemplateStarter::new(template)),
         Starter::Slurm(slurm) => Box::new(slurm::SlurmStarter::new(slurm)),
-        Starter::Pbs(ssh) => Box::new(pbs::PbsStarter::new(ssh, folder)),
+        Starter::Pbs(ssh) => Box::new(OwnJobStarter::new("PBS", ssh, folder)),
+    }
+}
+
+/// The batch system of a site.
+fn batch_system(site: &Starter) -> Option<&'static dyn BatchSystem> {
+    match site {
+        Starter::Slurm(_) => Some(&slurm::SlurmJobs),
+        Starter::Pbs(_) => Some(&pbs::PbsJobs),
+        Starter::Local | Starter::Ssh(_) | Starter::Template(_) => None,
     }
 }
 

@@ -1,20 +1,95 @@
-//! An allocation that is the user's own, so Landbridge neither makes it nor gives it back.
+//! Jobs that are the user's own, which Landbridge neither makes nor gives back, and starters for batch systems from
+//! which it requests none.
 
+use std::collections::VecDeque;
 use std::future::Future;
+use std::path::Path;
 use std::pin::Pin;
 
-use gateway_hooks::{AllocationHandle, AllocationNews};
+use gateway_hooks::{AgentOrder, AgentStarter, AllocationHandle, AllocationNews, AllocationOrder, StartError};
 use tokio::sync::Notify;
+use types::sites::Ssh;
 use wire::control::HeldAllocation;
 
-pub(super) struct Held {
+use crate::Started;
+use crate::remote::ssh::SshStarter;
+
+/// Agents over ssh, on the nodes of the user's own batch job.
+#[derive(Debug)]
+pub(crate) struct OwnJobStarter {
+    ssh: SshStarter,
+    /// Name of the batch system.
+    system: &'static str,
+}
+
+impl OwnJobStarter {
+    pub(crate) fn new(system: &'static str, ssh: &Ssh, folder: &Path) -> OwnJobStarter {
+        OwnJobStarter { ssh: SshStarter::new(ssh, folder), system }
+    }
+}
+
+impl AgentStarter for OwnJobStarter {
+    fn start(&self, order: AgentOrder) -> Started {
+        self.ssh.start(order)
+    }
+
+    fn allocate(&self, order: AllocationOrder) -> Result<Box<dyn AllocationHandle>, StartError> {
+        let system = self.system;
+        match order.ask.held {
+            Some(held) => Ok(Box::new(Held::new(held))),
+            None if order.ask.ranks == 0 => {
+                let answer = format!(
+                    "those of the {system} job in which `landbridge run` is typed, which cannot be tried from here"
+                );
+                Ok(Box::new(Known { news: would_grant(answer), released: Notify::new() }))
+            }
+            None => Err(StartError(format!(
+                "its nodes are those of a {system} job, and Landbridge makes none: type `landbridge run` in the script \
+                 of one (qsub), at this site"
+            ))),
+        }
+    }
+}
+
+/// The news of a trial, in place of an allocation, whose answer is this.
+pub(crate) fn would_grant(answer: String) -> VecDeque<AllocationNews> {
+    [AllocationNews::Waiting(answer), AllocationNews::Granted { id: "none".to_owned(), nodes: Vec::new() }].into()
+}
+
+/// A trial whose answer is already known.
+struct Known {
+    news: VecDeque<AllocationNews>,
+    released: Notify,
+}
+
+impl AllocationHandle for Known {
+    fn news(&mut self) -> Pin<Box<dyn Future<Output = AllocationNews> + '_>> {
+        Box::pin(async {
+            match self.news.pop_front() {
+                Some(news) => news,
+                None => {
+                    self.released.notified().await;
+                    AllocationNews::Ended("nothing was made".to_owned())
+                }
+            }
+        })
+    }
+
+    fn release(&mut self) {
+        self.news.clear();
+        self.released.notify_one();
+    }
+}
+
+/// The allocation that is such a job.
+pub(crate) struct Held {
     allocation: HeldAllocation,
     reported: bool,
     released: Notify,
 }
 
 impl Held {
-    pub(super) fn new(allocation: HeldAllocation) -> Held {
+    pub(crate) fn new(allocation: HeldAllocation) -> Held {
         Held { allocation, reported: false, released: Notify::new() }
     }
 }

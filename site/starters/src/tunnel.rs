@@ -19,7 +19,7 @@ use tokio::process::{Child, Command};
 use types::shell;
 
 use crate::leash::LEASH;
-use crate::process::last_words;
+use crate::remote::process::last_words;
 
 /// Options that must hold; ssh takes the first value of an option. A shared connection would put all links on one TCP
 /// connection.

@@ -25,6 +25,11 @@ impl Starter {
         matches!(self, Starter::Slurm(_) | Starter::Pbs(_))
     }
 
+    /// Returns true if Landbridge can request jobs; otherwise `run` must be typed in a job of the user's own.
+    pub fn makes_jobs(&self) -> bool {
+        matches!(self, Starter::Slurm(_))
+    }
+
     /// The port of the service that starts movers on nodes outside the user's jobs.
     pub fn node_service(&self) -> Option<u16> {
         match self {

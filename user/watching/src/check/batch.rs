@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use tokio::time::{Instant, timeout_at};
-use types::sites::{Site, Starter};
+use types::sites::Site;
 use types::{NodeRoster, Roster, SiteRoster};
 use wire::Control;
 use wire::control::{AllocatedNode, AllocationMessage, JobMessage, NodeAsk};
@@ -36,8 +36,7 @@ pub(super) async fn check(
             async move {
                 let state = |text: &str| drop(sender.send((site.name.clone(), text.to_owned())));
                 match job {
-                    // No job can be made at a site with PBS.
-                    Some(wait) if !matches!(site.starter, Starter::Pbs(_)) => {
+                    Some(wait) if site.starter.makes_jobs() => {
                         run_job(sites, home, &site.name, typed, wait, state).await
                     }
                     _ => vec![Finding::new(&site.name, "nodes", would_give(sites, home, &site.name).await)],

@@ -1,5 +1,12 @@
 //! `slurm`: agents as steps of a Slurm job, one per node. The job belongs to the user, or `salloc` made it.
 
+mod choices;
+mod job;
+mod queue;
+mod salloc;
+mod trial;
+
+pub(crate) use self::job::SlurmJobs;
 use std::process::Stdio;
 
 use gateway_hooks::{AgentOrder, AgentStarter, AllocationHandle, AllocationOrder, StartError};
@@ -7,12 +14,14 @@ use tokio::process::Command;
 use types::sites::Slurm;
 use wire::control::{HeldAllocation, NodeAsk};
 
-use super::own::Held;
-use super::process::{AgentProcess, Manner};
-use super::salloc::Salloc;
-use super::trial::Trial;
-use super::{Started, agent_words, order_line};
+pub use self::salloc::give_back;
+
+use self::salloc::Salloc;
+use self::trial::Trial;
 use crate::leash::HOLD;
+use crate::own::Held;
+use crate::remote::process::{AgentProcess, Manner};
+use crate::{Started, agent_words, order_line};
 
 /// The script that salloc runs beside the gateway: it prints the job, its tasks and its nodes, then keeps the job until
 /// the gateway sends `end`. If the gateway dies without sending it, the job is kept as long as agents run in it,
@@ -28,7 +37,7 @@ while :; do
     sleep 0.5
 done"#;
 /// The variable with the name of the job around a keeper, if the job was made for its agent.
-pub(crate) const ALLOCATION: &str = "LANDBRIDGE_ALLOCATION";
+const ALLOCATION: &str = "LANDBRIDGE_ALLOCATION";
 
 /// The subcommand that asks a node's service to start an agent. Its arguments are the node and the port.
 const NODE_CALL: [&str; 2] = ["slurm", "call"];
@@ -50,12 +59,12 @@ fn job_words(id: &str) -> Vec<String> {
 }
 
 #[derive(Debug)]
-pub(super) struct SlurmStarter {
+pub(crate) struct SlurmStarter {
     slurm: Slurm,
 }
 
 impl SlurmStarter {
-    pub(super) fn new(slurm: &Slurm) -> SlurmStarter {
+    pub(crate) fn new(slurm: &Slurm) -> SlurmStarter {
         SlurmStarter { slurm: slurm.clone() }
     }
 

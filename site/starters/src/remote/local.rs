@@ -4,10 +4,10 @@ use gateway_hooks::{AgentOrder, AgentStarter};
 use tokio::process::Command;
 
 use super::process::{AgentProcess, Manner};
-use super::{Started, agent_words, order_line};
+use crate::{Started, agent_words, order_line};
 
 #[derive(Debug)]
-pub(super) struct LocalStarter;
+pub(crate) struct LocalStarter;
 
 impl AgentStarter for LocalStarter {
     fn start(&self, order: AgentOrder) -> Started {

@@ -7,15 +7,15 @@ use types::shell;
 use types::sites::Template;
 
 use super::process::{AgentProcess, Manner};
-use super::{Started, agent_words, order_line};
+use crate::{Started, agent_words, order_line};
 
 #[derive(Debug)]
-pub(super) struct TemplateStarter {
+pub(crate) struct TemplateStarter {
     template: Template,
 }
 
 impl TemplateStarter {
-    pub(super) fn new(template: &Template) -> TemplateStarter {
+    pub(crate) fn new(template: &Template) -> TemplateStarter {
         TemplateStarter { template: template.clone() }
     }
 

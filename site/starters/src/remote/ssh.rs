@@ -11,7 +11,7 @@ use types::shell;
 use types::sites::Ssh;
 
 use super::process::{AgentProcess, Manner};
-use super::{Started, agent_words, order_line};
+use crate::{Started, agent_words, order_line};
 
 /// ssh's exit code when ssh itself failed, not the command that it ran.
 const OWN_FAILURE: i32 = 255;
@@ -25,14 +25,14 @@ const ALWAYS: [&str; 3] = ["-T", "-o", "BatchMode=yes"];
 const DEFAULTS: [&str; 6] = ["-o", "ConnectTimeout=10", "-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3"];
 
 #[derive(Debug)]
-pub(super) struct SshStarter {
+pub(crate) struct SshStarter {
     /// `ssh` and all words before the node.
     words: Vec<String>,
     landbridge: Option<String>,
 }
 
 impl SshStarter {
-    pub(super) fn new(ssh: &Ssh, folder: &Path) -> SshStarter {
+    pub(crate) fn new(ssh: &Ssh, folder: &Path) -> SshStarter {
         let mut words = vec!["ssh".to_owned()];
         words.extend(ALWAYS.map(str::to_owned));
         let mut flag =

@@ -1,4 +1,4 @@
-//! A trial in place of an allocation: asks whether the batch system would grant nodes.
+//! A trial in place of an allocation: asks whether Slurm would grant nodes.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -9,13 +9,14 @@ use gateway_hooks::{AllocationHandle, AllocationNews};
 use tokio::time::timeout;
 
 use super::salloc::Salloc;
+use crate::own::would_grant;
 
 /// Time limit for the batch system's reply.
 const LIMIT: Duration = Duration::from_secs(8);
 
 pub(super) struct Trial {
     /// A job for asking Slurm. It is held in the queue, so it never starts.
-    salloc: Option<Salloc>,
+    salloc: Salloc,
     answered: bool,
     news: VecDeque<AllocationNews>,
 }
@@ -26,12 +27,7 @@ impl Trial {
     /// It uses the same request as a run's own job, not `sbatch --test-only`, because a site may treat batch and
     /// interactive jobs differently.
     pub(super) fn held(salloc: Salloc) -> Trial {
-        Trial { salloc: Some(salloc), answered: false, news: VecDeque::new() }
-    }
-
-    /// A trial whose answer is already known.
-    pub(super) fn known(answer: &str) -> Trial {
-        Trial { salloc: None, answered: true, news: granted(answer.to_owned()) }
+        Trial { salloc, answered: false, news: VecDeque::new() }
     }
 
     async fn next(&mut self) -> AllocationNews {
@@ -39,8 +35,7 @@ impl Trial {
             if let Some(news) = self.news.pop_front() {
                 return news;
             }
-            // Without a job, only the release ends the trial.
-            let Some(salloc) = &mut self.salloc else { return std::future::pending().await };
+            let salloc = &mut self.salloc;
             let next = match self.answered {
                 true => salloc.news().await,
                 false => timeout(LIMIT, salloc.news())
@@ -54,16 +49,12 @@ impl Trial {
                     self.answered = true;
                     let partition = salloc.partition().await;
                     let partition = partition.map_or(String::new(), |name| format!(" in partition {name}"));
-                    self.news = granted(format!("Slurm accepts jobs{partition}, as a held job showed"));
+                    self.news = would_grant(format!("Slurm accepts jobs{partition}, as a held job showed"));
                 }
                 AllocationNews::Waiting(_) | AllocationNews::Granted { .. } => {}
             }
         }
     }
-}
-
-fn granted(state: String) -> VecDeque<AllocationNews> {
-    [AllocationNews::Waiting(state), AllocationNews::Granted { id: "none".to_owned(), nodes: Vec::new() }].into()
 }
 
 fn ended(reason: &str) -> AllocationNews {
@@ -77,9 +68,6 @@ impl AllocationHandle for Trial {
 
     fn release(&mut self) {
         self.news.clear();
-        match &mut self.salloc {
-            Some(salloc) => salloc.release(),
-            None => self.news.push_back(ended("nothing was made")),
-        }
+        self.salloc.release();
     }
 }

@@ -1,6 +1,6 @@
 //! A requested Slurm job: the child process salloc, from the queue to the end of the job.
 //!
-//! salloc keeps the job as long as its own child program runs (`SCRIPT` in [`super::slurm`]); this program reads
+//! salloc keeps the job as long as its own child program runs (`SCRIPT` in [`super`]); this program reads
 //! standard input and ends on request. While the job waits in the queue, a signal removes it (see [`crate::leash`]). A
 //! gateway that dies leaves salloc and that program behind. They, or an agent's keeper ([`give_back`]), then give the
 //! job back when its last agent has ended. If salloc itself is killed, the gateway cancels the job by its number.
@@ -19,9 +19,9 @@ use types::untrusted::printable;
 use wire::control::AllocatedNode;
 
 use super::choices::choices;
+use super::job::{SlurmJobError, with_slots};
 use super::queue::Queued;
-use super::slurm::{ALLOCATION, slurm_command};
-use crate::held::{Problem, with_slots};
+use super::{ALLOCATION, slurm_command};
 use job::capture::{MOST_OUTPUT, capture};
 
 /// Interval between questions to Slurm about the reason for waiting.
@@ -271,10 +271,10 @@ fn job_number(line: &str) -> Option<String> {
     (!number.is_empty()).then_some(number)
 }
 
-fn granted(text: &str) -> Result<(String, Vec<AllocatedNode>), Problem> {
+fn granted(text: &str) -> Result<(String, Vec<AllocatedNode>), SlurmJobError> {
     let mut lines = text.lines();
     let first = lines.next().unwrap_or_default();
-    let (id, tasks) = first.split_once(' ').ok_or_else(|| Problem::Grant(first.to_owned()))?;
+    let (id, tasks) = first.split_once(' ').ok_or_else(|| SlurmJobError::Grant(first.to_owned()))?;
     Ok((id.to_owned(), with_slots(lines.map(str::to_owned).collect(), tasks)?))
 }
 

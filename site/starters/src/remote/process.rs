@@ -34,7 +34,7 @@ const END: &[u8] = b"end\n";
 
 /// The way to end a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Manner {
+pub(crate) enum Manner {
     /// The program is the agent: SIGTERM.
     Child,
     /// The program carries standard input to the agent: end this input. A signal would only cut the connection.
@@ -45,7 +45,7 @@ pub(super) enum Manner {
 type Explain = Box<dyn Fn(i32, &str) -> Option<String> + Send>;
 
 /// A started agent.
-pub(super) struct AgentProcess {
+pub(crate) struct AgentProcess {
     child: Child,
     manner: Manner,
     /// Open as long as the agent must run.
@@ -63,7 +63,7 @@ pub(super) struct AgentProcess {
 
 impl AgentProcess {
     /// Starts a program in a process group of its own and gives it `order`.
-    pub(super) fn start(mut command: Command, order: Vec<u8>, manner: Manner) -> Result<AgentProcess, StartError> {
+    pub(crate) fn start(mut command: Command, order: Vec<u8>, manner: Manner) -> Result<AgentProcess, StartError> {
         let no_file = |e: std::io::Error| StartError(format!("cannot keep the output of agents: {e}"));
         let words = memfd_create("landbridge-agent", MemfdFlags::CLOEXEC).map_err(|e| no_file(e.into()))?;
         // Appending, so that the file can be emptied while the program writes.
@@ -81,7 +81,7 @@ impl AgentProcess {
     }
 
     /// Adds a function that explains exit codes.
-    pub(super) fn explained(mut self, explain: impl Fn(i32, &str) -> Option<String> + Send + 'static) -> AgentProcess {
+    pub(crate) fn explained(mut self, explain: impl Fn(i32, &str) -> Option<String> + Send + 'static) -> AgentProcess {
         self.explain = Box::new(explain);
         self
     }
