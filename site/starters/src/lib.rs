@@ -8,6 +8,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod batch;
+mod grid_engine;
 pub mod held;
 pub mod leash;
 mod own;
@@ -36,6 +37,7 @@ pub fn starter(site: &Starter, folder: &Path) -> Box<dyn AgentStarter> {
         Starter::Template(template) => Box::new(template::TemplateStarter::new(template)),
         Starter::Slurm(slurm) => Box::new(slurm::SlurmStarter::new(slurm)),
         Starter::Pbs(ssh) => Box::new(OwnJobStarter::new("PBS", ssh, folder)),
+        Starter::GridEngine(ssh) => Box::new(OwnJobStarter::new("Grid Engine", ssh, folder)),
     }
 }
 
@@ -44,6 +46,7 @@ fn batch_system(site: &Starter) -> Option<&'static dyn BatchSystem> {
     match site {
         Starter::Slurm(_) => Some(&slurm::SlurmJobs),
         Starter::Pbs(_) => Some(&pbs::PbsJobs),
+        Starter::GridEngine(_) => Some(&grid_engine::GridEngineJobs),
         Starter::Local | Starter::Ssh(_) | Starter::Template(_) => None,
     }
 }

@@ -17,12 +17,14 @@ pub enum Starter {
     Slurm(Slurm),
     /// Over ssh, on the nodes of the PBS job in which `run` was started.
     Pbs(Ssh),
+    /// Over ssh, on the nodes of the Grid Engine job in which `run` was started.
+    GridEngine(Ssh),
 }
 
 impl Starter {
     /// Returns true if the site's nodes come from a batch job, so the sites file does not list them.
     pub fn allocates(&self) -> bool {
-        matches!(self, Starter::Slurm(_) | Starter::Pbs(_))
+        matches!(self, Starter::Slurm(_) | Starter::Pbs(_) | Starter::GridEngine(_))
     }
 
     /// Returns true if Landbridge can request jobs; otherwise `run` must be typed in a job of the user's own.
@@ -34,7 +36,7 @@ impl Starter {
     pub fn node_service(&self) -> Option<u16> {
         match self {
             Starter::Slurm(slurm) => slurm.node_service,
-            Starter::Local | Starter::Ssh(_) | Starter::Template(_) | Starter::Pbs(_) => None,
+            _ => None,
         }
     }
 }
@@ -97,6 +99,7 @@ pub(super) enum Raw {
     Template(RawTemplate),
     Slurm(RawSlurm),
     Pbs(RawSsh),
+    GridEngine(RawSsh),
 }
 
 #[derive(Deserialize)]
@@ -145,6 +148,7 @@ impl Raw {
             Raw::Template(raw) => raw.check().map(Starter::Template),
             Raw::Slurm(raw) => raw.check().map(Starter::Slurm),
             Raw::Pbs(raw) => raw.check().map(Starter::Pbs),
+            Raw::GridEngine(raw) => raw.check().map(Starter::GridEngine),
         }
         .map_err(|wrong| wrong.within("starter"))
     }
