@@ -4,10 +4,10 @@ starters that use it, and then the command of a test, whose exit code is its own
 inside.py PLAN.json, where the plan has
   folder    where keys, configuration and logs go
   landbridge
-  sites     for each site: `starter` (the lines of its table), `services` (of "sshd", "slurm"), `nodes` (false: the
-            sites file names none), `lines` (more lines for the site in the sites file), `head` (lines of the site's own
-            table), `restart` (true: its gateways are started again after a kill); without `starter` the lab's own is
-            kept
+  sites     for each site: `starter` (the lines of its table), `services` (of "sshd", "slurm", "gridengine"), `nodes`
+            (false: the sites file names none), `lines` (more lines for the site in the sites file), `head` (lines of
+            the site's own table), `restart` (true: its gateways are started again after a kill); without `starter` the
+            lab's own is kept
   command   words; run on `host` (default a-n1) with LANDBRIDGE_SITES
   user      whose gateways those of sites with a Slurm are, if not root's; with `home`, the home directory
 """
@@ -24,6 +24,8 @@ import sys
 import time
 from pathlib import Path
 
+import gridengine
+
 READY_S = 60
 
 
@@ -36,6 +38,8 @@ class Inside:
         self.user = plan.get("user")
         self.home = plan.get("home")
         self.plans = plan.get("sites", {})
+        # By site, the variables that its batch system's commands need.
+        self.environments = {}
 
     def enter(self, host, *words):
         return [self.landbridge, "lab", "enter", host, "--", *map(str, words)]
@@ -162,6 +166,12 @@ class Inside:
         idle = f"test $(SLURM_CONF={conf} sinfo -h -p main -o '%D %t' | awk '$2==\"idle\" {{n+=$1}} END {{print n+0}}') = {len(nodes)}"
         self.wait_for(f"Slurm of {site}", controller, "bash", "-c", idle)
 
+    def gridengine(self, site):
+        """A sge_qmaster on the site's first gateway and an sge_execd per node, of this site alone."""
+        cell = gridengine.Cell(self, site, self.hosts(site, "gw")[0], self.hosts(site, "n"))
+        self.environments[site] = cell.environment
+        cell.start()
+
     def slurm_staging(self, site):
         """Slurm with our burst buffer, and its node services."""
         self.slurm(site, burst_buffer=True)
@@ -232,6 +242,7 @@ class Inside:
 
     def gateway(self, site, sites, own=False):
         environment = {"SLURM_CONF": f"/run/slurm-{site}/slurm.conf"} if Path(f"/run/slurm-{site}").exists() else {}
+        environment |= self.environments.get(site, {})
         for host in self.hosts(site, "gw"):
             number = host.split("-gw")[1]
             words = [self.landbridge, "gateway", "--gateway", f"gw{number}", "--sites", sites, "--site", site]
@@ -270,10 +281,12 @@ def main():
         for site in names:
             inside.gateway(site, path, inside.is_own(site))
         host = plan.get("host", "a-n1")
-        conf = Path(f"/run/slurm-{host.split('-')[0]}/slurm.conf")
-        slurm = {"SLURM_CONF": str(conf)} if conf.exists() else {}
+        host_site = host.split("-")[0]
+        conf = Path(f"/run/slurm-{host_site}/slurm.conf")
+        batch = {"SLURM_CONF": str(conf)} if conf.exists() else {}
+        batch |= inside.environments.get(host_site, {})
         command = subprocess.Popen(
-            inside.enter(host, *plan["command"]), env={**os.environ, "LANDBRIDGE_SITES": str(path), **slurm},
+            inside.enter(host, *plan["command"]), env={**os.environ, "LANDBRIDGE_SITES": str(path), **batch},
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
         return command.wait()
