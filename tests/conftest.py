@@ -16,6 +16,9 @@ import pytest
 import room
 from harness import LANDBRIDGE, PROVIDER, ROOT, Workshop
 
+# Modules with fixtures for tests in several files.
+pytest_plugins = ["laptop", "mounts", "people", "slurm"]
+
 WORKSHOPS = ROOT / "target" / "tests"
 APART = [sys.executable, str(ROOT / "tests" / "apart.py")]
 # Labs mostly wait for a deliberately slow network, or for a process to end.

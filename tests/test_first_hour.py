@@ -11,7 +11,7 @@ import pytest
 
 from accounts import PORT, wan
 from harness import ROOT
-from test_sites_add import LAPTOP, Person
+from laptop import LAPTOP, Person
 
 pytestmark = [
     pytest.mark.slow,

@@ -8,7 +8,7 @@ import subprocess
 import pytest
 
 from harness import LANDBRIDGE, ROOT
-from test_sites_add import LAPTOP, person  # noqa: F401
+from laptop import LAPTOP
 
 # Tested in test_forward.py: it prints its object and goes on.
 ELSEWHERE = {("forward",)}
@@ -41,7 +41,7 @@ def objects(result):
 
 
 @pytest.mark.slow
-def test_each_json_object_has_the_schema(person):  # noqa: F811
+def test_each_json_object_has_the_schema(person):
     person = person(logins=("a-gw1", "b-gw1"))
     folder = person.folder
     pushed = person.home(LAPTOP) / "pushed"

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from test_sites_add import person  # noqa: F401
 
 pytestmark = [
     pytest.mark.slow,
@@ -44,7 +43,7 @@ def login_as(person, shell):
     return f"printf '%s\\n' '#!/bin/sh' 'unset SHLVL' 'exec {shell} -c \"$SSH_ORIGINAL_COMMAND\"' >{script}; chmod 755 {script}"
 
 
-def test_every_login_shell_becomes_a_site(person):  # noqa: F811
+def test_every_login_shell_becomes_a_site(person):
     person = person(logins=("a-gw1",), sshd="")
     person.plan["sshd"] = f"ForceCommand {person.folder / 'login'}\n"
     home = person.home("a-gw1")

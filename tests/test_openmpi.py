@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from harness import LANDBRIDGE, PROGRAMS, ROOT, LoopbackSites, wait_until
+from harness import LANDBRIDGE, PROGRAMS, LoopbackSites, wait_until
 
 
 def hello(mpi):

@@ -13,8 +13,8 @@ import pytest
 
 from accounts import PORT, wan
 from harness import LANDBRIDGE, POISSON, ROOT
+from laptop import LAPTOP, Person
 from test_dist import README_INSTALL
-from test_sites_add import LAPTOP, Person
 
 # Who else runs what `make TARGET` runs.
 MAKES = {

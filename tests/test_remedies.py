@@ -12,7 +12,7 @@ import pytest
 
 from accounts import PORT, wan
 from harness import LANDBRIDGE, ROOT, LoopbackSites
-from test_sites_add import CLOSED_BUT_FOR_SSH, person  # noqa: F401 (a fixture)
+from test_sites_add import CLOSED_BUT_FOR_SSH
 from test_upkeep import adds_both, kills
 
 needs_sshd = pytest.mark.skipif(not Path("/usr/sbin/sshd").exists(), reason="no sshd: apt install openssh-server")
@@ -113,7 +113,7 @@ def until_good(command):
 
 @pytest.mark.slow
 @needs_sshd
-def test_what_is_printed_about_a_gateway(person):  # noqa: F811
+def test_what_is_printed_about_a_gateway(person):
     """By status, top, run and check; and about one that hangs."""
     person = person()
     adds_both(person)
@@ -148,7 +148,7 @@ def test_what_is_printed_about_a_gateway(person):  # noqa: F811
 
 @pytest.mark.slow
 @needs_sshd
-def test_what_is_printed_about_an_edited_file(person):  # noqa: F811
+def test_what_is_printed_about_an_edited_file(person):
     person = person()
     adds_both(person)
     edit = 's/^name = "a-gw1"/&\\nslots = 3/'
@@ -173,7 +173,7 @@ def test_what_is_printed_about_an_edited_file(person):  # noqa: F811
 @pytest.mark.slow
 @needs_sshd
 @needs_iptables
-def test_what_is_printed_about_firewalls(person):  # noqa: F811
+def test_what_is_printed_about_firewalls(person):
     """The commands for when administrators open a port."""
     person = person()
     person.adds("lyon", "a-gw1")
@@ -203,7 +203,7 @@ def test_what_is_printed_about_firewalls(person):  # noqa: F811
 @pytest.mark.slow
 @needs_sshd
 @needs_iptables
-def test_what_is_printed_about_a_key_for_trunks(person):  # noqa: F811
+def test_what_is_printed_about_a_key_for_trunks(person):
     """Somebody empties ~/.ssh/authorized_keys at the site that the trunk logs in to."""
     person = person()
     for host in ("a-gw1", "b-gw1"):
@@ -235,7 +235,7 @@ def test_what_is_printed_about_a_key_for_trunks(person):  # noqa: F811
 @pytest.mark.slow
 @needs_sshd
 @needs_iptables
-def test_what_is_printed_about_names_and_removed_sites(person):  # noqa: F811
+def test_what_is_printed_about_names_and_removed_sites(person):
     person = person()
     adds_both(person)
     taken = person.adds("kyoto", "a-gw1", must=False)
@@ -259,7 +259,7 @@ def test_what_is_printed_about_names_and_removed_sites(person):  # noqa: F811
 
 @pytest.mark.slow
 @needs_sshd
-def test_what_is_printed_about_a_site_that_joined(person):  # noqa: F811
+def test_what_is_printed_about_a_site_that_joined(person):
     """Nobody reaches it by ssh, so what is to be typed is typed there."""
     person = person(logins=("a-gw1",))
     person.adds("lyon", "a-gw1")

@@ -2,9 +2,7 @@
 a lab."""
 
 import json
-import os
 import re
-import shutil
 import signal
 import time
 
@@ -12,40 +10,10 @@ import pytest
 
 from harness import LANDBRIDGE, PROGRAMS
 from services import endless, run_words, ssh_site, start
+from slurm import EMPTY, queue, shell_words, slurm_site, watched
 
 # From a failure to the end of `run`, services of the lab included.
 END_S = 12.0
-# Output of our script about a site's queue when nothing is left in it.
-EMPTY = "QUEUE[]"
-
-
-def queue(site):
-    """Shell words that print what is pending or running at a site, after giving it time to end. Jobs that Slurm only
-    cleans up (CG) count as ended."""
-    squeue = f"{LANDBRIDGE} lab enter {site}-gw1 -- env SLURM_CONF=/run/slurm-{site}/slurm.conf squeue -h -t PD,CF,R,S -o %i:%T"
-    return f'for i in $(seq 60); do left=$({squeue}) || left=unknown; test -z "$left" && break; sleep 0.1; done; echo "QUEUE[$left]"'
-
-
-@pytest.fixture
-def slurm(isolated):
-    if os.geteuid() != 0:
-        pytest.skip("Slurm's daemons in a lab need root")
-    missing = [name for name in ("slurmctld", "slurmd", "munged", "sshd") if not shutil.which(name, path="/usr/sbin:/usr/bin")]
-    if missing:
-        pytest.skip(f"no {', '.join(missing)}: apt install slurm-wlm munge openssh-server")
-
-
-def slurm_site(lines=""):
-    return {"starter": f'kind = "slurm"\n{lines}', "services": ["slurm"], "nodes": False}
-
-
-def words(command):
-    return " ".join(f"'{word}'" for word in map(str, command))
-
-
-def watched(command, site="a"):
-    """A command, followed by what it left in the queue of a site. The exit code is the command's."""
-    return ["bash", "-c", f"{words(command)}; code=$?; {queue(site)}; exit $code"]
 
 
 def hosts(done):
@@ -60,7 +28,7 @@ def hello(mpi):
 def test_run_makes_a_job_at_each_site_and_gives_it_back(workshop, mpi, slurm):
     sites = {"a": slurm_site(), "b": slurm_site('partition = "main"\noptions = ["--nodes=2"]')}
     run = run_words(workshop, mpi, hello(mpi))
-    script = f"{words(run)}; code=$?; {queue('a')}; {queue('b')}; exit $code"
+    script = f"{shell_words(run)}; code=$?; {queue('a')}; {queue('b')}; exit $code"
     done = start(workshop, sites, ["bash", "-c", script], environment=mpi.environment).finish().check()
     assert len(hosts(done)) == 4 and {"b-n1", "b-n2"} <= set(hosts(done)), str(done)
     assert done.out.count(EMPTY) == 2, str(done)
@@ -80,7 +48,7 @@ def test_run_in_a_batch_script_uses_the_jobs_nodes_and_tasks(workshop, mpi, slur
     run = [LANDBRIDGE, "run", "--mpi", mpi.name, "--", *hello(mpi)]
     across = [LANDBRIDGE, "run", "--mpi", mpi.name, "--site", "a=3", "--site", "b=1", "--", *hello(mpi)]
     script = workshop.folder / "job.sh"
-    script.write_text(f"#!/bin/bash\n{words(run)}\necho between\n{words(across)}\nsqueue -h -o 'JOB %i %T'\n")
+    script.write_text(f"#!/bin/bash\n{shell_words(run)}\necho between\n{shell_words(across)}\nsqueue -h -o 'JOB %i %T'\n")
     out = workshop.folder / "job.out"
     batch = ["sbatch", "--wait", "-N2", "--ntasks-per-node=2", f"--output={out}", f"--chdir={workshop.folder}", script]
     sites = {"a": slurm_site(), "b": slurm_site()}
@@ -98,7 +66,7 @@ def test_a_task_of_an_array_knows_which_it_is(workshop, mpich_only, slurm):
     shown = 'echo "TASK $SLURM_ARRAY_TASK_ID of $SLURM_ARRAY_TASK_COUNT, X=$SLURM_ARRAY_TASK_MAX, rank ${SLURM_PROCID-none}"'
     program = [LANDBRIDGE, "run", "-x", "SLURM_ARRAY_TASK_MAX=9", "--site", "a=1", "--site", "b=1", "--", "sh", "-c", shown]
     script = workshop.folder / "job.sh"
-    script.write_text(f"#!/bin/bash\n{words(program)}\n")
+    script.write_text(f"#!/bin/bash\n{shell_words(program)}\n")
     out = workshop.folder / "job-%a.out"
     batch = ["sbatch", "--wait", "--array=3,5", "-n1", f"--output={out}", f"--chdir={workshop.folder}", script]
     sites = {"a": slurm_site(), "b": slurm_site()}
@@ -113,7 +81,7 @@ def test_a_task_of_an_array_knows_which_it_is(workshop, mpich_only, slurm):
 def test_all_components_of_a_heterogeneous_job_are_used(workshop, mpi, slurm):
     run = [LANDBRIDGE, "run", "--mpi", mpi.name, "--", *hello(mpi)]
     script = workshop.folder / "job.sh"
-    script.write_text(f"#!/bin/bash\n{words(run)}\n")
+    script.write_text(f"#!/bin/bash\n{shell_words(run)}\n")
     out = workshop.folder / "job.out"
     batch = ["sbatch", "--wait", f"--output={out}", f"--chdir={workshop.folder}", "-N1", "-n2", ":", "-N1", "-n1", script]
     sites = {"a": slurm_site(), "b": slurm_site()}
@@ -128,7 +96,7 @@ def test_a_job_of_one_node_reaches_other_sites(workshop, mpi, slurm):
     """No MPI library takes the number of the batch job's nodes for that of the ranks' nodes."""
     run = [LANDBRIDGE, "run", "--mpi", mpi.name, "--site", "a=2", "--site", "b=2", "--", *hello(mpi)]
     script = workshop.folder / "job.sh"
-    script.write_text(f"#!/bin/bash\n{words(run)}\n")
+    script.write_text(f"#!/bin/bash\n{shell_words(run)}\n")
     out = workshop.folder / "job.out"
     batch = ["sbatch", "--wait", "-N1", "-n2", "--distribution=cyclic", f"--output={out}", f"--chdir={workshop.folder}", script]
     sites = {"a": slurm_site(), "b": slurm_site()}
@@ -151,7 +119,7 @@ def test_a_job_that_a_gateways_memory_cannot_hold_makes_no_batch_job(workshop, m
     sites = {"a": ssh_site("a"), "b": slurm_site()}
     run = [LANDBRIDGE, "run", "--site", "a=300", "--site", "b=2", "--", "true"]
     asked = f"{LANDBRIDGE} lab enter b-gw1 -- env SLURM_CONF=/run/slurm-b/slurm.conf scontrol show config"
-    script = f"{words(run)}; code=$?; {asked} | grep NEXT_JOB_ID; exit $code"
+    script = f"{shell_words(run)}; code=$?; {asked} | grep NEXT_JOB_ID; exit $code"
     done = start(workshop, sites, ["bash", "-c", script], options=["--gateway-memory", "16MiB"]).finish()
     done.fails_naming("site b", "gateway gw1 has 16 MiB", "300 ranks", 'memory = "19MiB"', "sites file")
     assert done.out.split() == ["NEXT_JOB_ID", "=", "1"], str(done)
@@ -170,7 +138,7 @@ def test_a_job_that_can_never_start_ends_at_once(workshop, mpich_only, slurm):
     given back."""
     sites = {"a": slurm_site(), "b": slurm_site('partition = "short"\ntime = "1:00:00"')}
     run = run_words(workshop, mpich_only, ["true"], "--wait", "50s")
-    script = f"{words(run)}; code=$?; {queue('a')}; {queue('b')}; exit $code"
+    script = f"{shell_words(run)}; code=$?; {queue('a')}; {queue('b')}; exit $code"
     done = start(workshop, sites, ["bash", "-c", script]).finish()
     # Slurm says PartitionConfig until its scheduler has looked at the job, then PartitionTimeLimit.
     done.fails_naming("site b", "PENDING, Partition", "never starts as it is: the partition", "was cancelled")
@@ -278,7 +246,7 @@ def test_check_with_a_job_ends_its_wait_and_needs_no_batch_system(workshop, mpic
 def test_check_finds_everything_while_no_gateway_answers(workshop, mpich_only, slurm):
     """What Slurm says is asked by the check itself."""
     sites = {"a": slurm_site('partition = "nosuch"'), "b": slurm_site()}
-    check = words([LANDBRIDGE, "sites", "check", "--quick"])
+    check = shell_words([LANDBRIDGE, "sites", "check", "--quick"])
     script = f"pkill -9 -f '[g]ateway.*--site a$'; sleep 1; {check}; code=$?; {queue('a')}; exit $code"
     done = start(workshop, sites, ["bash", "-c", script], host="a-gw1").finish()
     for found in (
@@ -315,7 +283,7 @@ def test_nodes_stay_when_the_gateway_that_asked_for_them_is_lost(workshop, mpich
     more = workshop.folder / "more"
     program = [mpich_only.python, PROGRAMS / "until.py", workshop.folder / "working", more]
     run = run_words(workshop, mpich_only, program)
-    script = f"{words(run)}; code=$?; {queue('a')}; {queue('b')}; exit $code"
+    script = f"{shell_words(run)}; code=$?; {queue('a')}; {queue('b')}; exit $code"
     sites = {"a": slurm_site(), "b": slurm_site()}
     running = start(workshop, sites, ["bash", "-c", script], environment=mpich_only.environment, options=["--gateways", 2])
     working = workshop.folder / "working"

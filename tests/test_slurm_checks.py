@@ -1,9 +1,7 @@
 """What a job's #BB_LUA lines name is looked at before the job computes. See test_slurm_staging.py."""
 
 from harness import LANDBRIDGE
-from people import people  # noqa: F401
-from test_slurm import slurm  # noqa: F401
-from test_slurm_staging import RATE, begin, gone, job, on, until
+from slurm_jobs import RATE, begin, gone, job, on, until
 
 
 def comment(name):

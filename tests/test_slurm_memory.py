@@ -7,9 +7,7 @@ from pathlib import Path
 import pytest
 
 from harness import LANDBRIDGE
-from people import people  # noqa: F401
-from test_slurm import slurm  # noqa: F401
-from test_slurm_staging import MOVE, at_work_as, begin, on
+from slurm_jobs import MOVE, at_work_as, begin, on
 
 # node_service::memory::TURNS, and the default of --user-memory.
 TURNS = 4

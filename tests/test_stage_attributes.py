@@ -7,12 +7,11 @@ import sys
 
 import pytest
 
-from mounts import mounts  # noqa: F401 (a fixture)
 from test_stage import MOVE, moved, nothing_hidden
 from transfers import MIB, SLOWLY, move, noise
 
 
-def test_an_attribute_without_room_is_left_out_and_named(workshop, mounts):  # noqa: F811
+def test_an_attribute_without_room_is_left_out_and_named(workshop, mounts):
     """tmpfs has room for it, ext4 has not."""
     memory, seen = mounts.mount("tmpfs", name="memory")
     disk, there = mounts.mount("ext4")
@@ -34,7 +33,7 @@ def test_an_attribute_without_room_is_left_out_and_named(workshop, mounts):  # n
     nothing_hidden(there)
 
 
-def test_a_file_system_that_does_not_say_its_size_is_used(workshop, mounts):  # noqa: F811
+def test_a_file_system_that_does_not_say_its_size_is_used(workshop, mounts):
     at = workshop.folder / "sizeless"
     at.mkdir()
     mounts.must("mount", "-t", "ramfs", "ramfs", at)
@@ -72,7 +71,7 @@ while True:
 
 @pytest.mark.parametrize("kind", ["disk", "memory"])
 @pytest.mark.parametrize("where", ["here", "between-sites"])
-def test_a_file_that_is_rewritten_through_a_mapping_is_refused(workshop, mounts, kind, where):  # noqa: F811
+def test_a_file_that_is_rewritten_through_a_mapping_is_refused(workshop, mounts, kind, where):
     """Its pages are dirty before the transfer begins, so its times do not change by themselves."""
     at, seen = mounts.mount("ext4" if kind == "disk" else "tmpfs", size=64 * MIB)
     (seen / "source").write_bytes(noise(4 * MIB))

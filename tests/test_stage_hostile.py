@@ -9,7 +9,6 @@ import time
 
 import pytest
 
-from mounts import mounts  # noqa: F401 (a fixture)
 from transfers import MIB, ORDINARY, SLOWLY, areas, contents, interrupted, killed, move, noise
 from test_stage import MOVE, arrived, description, in_lab, make_tree, moved, nothing_hidden
 
@@ -366,7 +365,7 @@ def test_a_damaged_journal_makes_no_wrong_file(workshop, damage):
 
 
 @pytest.mark.parametrize("damage", ["a bit", "cut off", "gone"])
-def test_after_another_boot_damaged_blocks_are_found(workshop, mounts, damage):  # noqa: F811
+def test_after_another_boot_damaged_blocks_are_found(workshop, mounts, damage):
     """A kernel that names another boot, for the second attempt alone."""
     source, target = workshop.folder / "source", workshop.folder / "to" / "target"
     source.write_bytes(noise(8 * MIB))
@@ -547,7 +546,7 @@ def test_a_folder_that_was_added_to_in_part_is_completed(workshop):
     nothing_hidden(target.parent)
 
 
-def test_a_target_that_was_removed_after_it_was_in_place_arrives_again(workshop, mounts):  # noqa: F811
+def test_a_target_that_was_removed_after_it_was_in_place_arrives_again(workshop, mounts):
     """The hidden folder cannot be removed at first, because something is mounted there."""
     source, target = workshop.folder / "source", workshop.folder / "to" / "target"
     source.write_bytes(noise(4 * MIB))
@@ -569,7 +568,7 @@ def test_a_target_that_was_removed_after_it_was_in_place_arrives_again(workshop,
 # Kills
 
 
-def test_a_transfer_that_is_killed_while_it_removes_its_hidden_folder_ends(workshop, mounts):  # noqa: F811
+def test_a_transfer_that_is_killed_while_it_removes_its_hidden_folder_ends(workshop, mounts):
     """All is in place. The same command afterwards removes the rest."""
     count = 1500
     at, seen = mounts.mount("ext4", size=256 * MIB, options=f"-E {TREE_FIRST}")

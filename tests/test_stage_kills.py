@@ -9,10 +9,8 @@ from pathlib import Path
 import pytest
 
 from harness import LANDBRIDGE, ROOT
-from people import people  # noqa: F401
 from services import start
-from test_slurm import slurm  # noqa: F401
-from test_slurm_staging import at_work_as, on, script, sites
+from slurm_jobs import at_work_as, on, script, sites
 from test_stage import arrived, make_tree
 from victims import Victims
 
@@ -42,7 +40,7 @@ def arrived_once(node, folder, source):
 @pytest.mark.parametrize(("blows", "gateways"), [
     (4, 1), pytest.param(100, 1, marks=pytest.mark.matrix), pytest.param(100, 2, marks=pytest.mark.matrix),
 ])
-def test_after_random_kills_all_arrives_once(workshop, people, slurm, blows, gateways):  # noqa: F811
+def test_after_random_kills_all_arrives_once(workshop, people, slurm, blows, gateways):
     """Movers, the command, agents, gateways and node services. From a node of a site without a batch system to two
     nodes of a cluster, where node services start what moves, and from one of these to the other site's gateway."""
     anna, _ = people

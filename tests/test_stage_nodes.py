@@ -8,9 +8,9 @@ import re
 import numpy as np
 import pytest
 
-from harness import LANDBRIDGE, PROGRAMS
+from harness import LANDBRIDGE
 from services import start
-from test_slurm import EMPTY, slurm, slurm_site, watched  # noqa: F401 (a fixture)
+from slurm import EMPTY, slurm_site, watched
 from test_stage import MOVE, arrived, in_lab, moved, nothing_hidden, on
 
 STAGE = f"{LANDBRIDGE} stage"
@@ -144,7 +144,7 @@ def test_without_a_sites_file_this_machine_is_the_only_node(workshop):
     assert (workshop.folder / "target-2").read_bytes() == source.read_bytes()
 
 
-def test_a_batch_jobs_nodes_are_staged_to_in_its_script(workshop, mpich_only, slurm):  # noqa: F811
+def test_a_batch_jobs_nodes_are_staged_to_in_its_script(workshop, mpich_only, slurm):
     """Setting 1: `stage in`, a run with the next one's input and the last one's output, `stage out`. A site without an
     allocation has only its gateway's machine."""
     source = workshop.folder / "source"

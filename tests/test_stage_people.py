@@ -10,13 +10,12 @@ import subprocess
 import pytest
 
 from harness import LANDBRIDGE
-from people import people  # noqa: F401 (a fixture)
 from test_stage import arrived, description, moved, nothing_hidden
 from transfers import MIB, SLOWLY, areas, move, noise
 
 
 @pytest.fixture
-def shared(workshop, people):  # noqa: F811
+def shared(workshop, people):
     """A folder in which both can rename everything, and a private folder of anna's in it."""
     anna, bob = people
     workshop.folder.chmod(0o755)
@@ -50,7 +49,7 @@ def untouched(precious):
     return (precious / "journal").read_text() == (precious / "tree" / "deep").read_text() == "precious"
 
 
-def test_renaming_the_hidden_folder_makes_nobody_delete_another(workshop, people, shared):  # noqa: F811
+def test_renaming_the_hidden_folder_makes_nobody_delete_another(workshop, people, shared):
     """Bob renames it away in flight, and anna's own folder to its name: her transfer must not take that for its own."""
     anna, bob = people
     source = source_of(anna, workshop.folder)
@@ -66,7 +65,7 @@ def test_renaming_the_hidden_folder_makes_nobody_delete_another(workshop, people
         assert "somebody has renamed" in done.out + done.err
 
 
-def test_a_folder_that_got_the_hidden_name_beforehand_is_not_used(workshop, people, shared):  # noqa: F811
+def test_a_folder_that_got_the_hidden_name_beforehand_is_not_used(workshop, people, shared):
     anna, bob = people
     source = source_of(anna, workshop.folder, 100_000)
     running = as_user(anna, workshop, move("--rate", "10kB/s", "--harm", "100", source, shared / "target"))
@@ -82,7 +81,7 @@ def test_a_folder_that_got_the_hidden_name_beforehand_is_not_used(workshop, peop
     assert untouched(area)
 
 
-def test_a_target_that_is_exchanged_in_flight_gets_nothing(workshop, people, shared):  # noqa: F811
+def test_a_target_that_is_exchanged_in_flight_gets_nothing(workshop, people, shared):
     """Anna adds to a folder of hers; bob gives its name to another one of hers."""
     anna, bob = people
     source = source_of(anna, workshop.folder)
@@ -98,7 +97,7 @@ def test_a_target_that_is_exchanged_in_flight_gets_nothing(workshop, people, sha
     assert untouched(target) and not (target / "file").exists()
 
 
-def test_a_folder_of_another_user_is_refused_unless_it_is_allowed(workshop, people, shared):  # noqa: F811
+def test_a_folder_of_another_user_is_refused_unless_it_is_allowed(workshop, people, shared):
     anna, bob = people
     source = source_of(anna, workshop.folder, 1000)
     target = shared / "target"
@@ -131,7 +130,7 @@ def test_a_folder_of_another_user_is_refused_unless_it_is_allowed(workshop, peop
     moved(as_user(anna, workshop, move("--allow-other-owner", source, f"{around}/")).finish())
 
 
-def test_a_link_of_another_user_leads_nowhere(workshop, people, shared):  # noqa: F811
+def test_a_link_of_another_user_leads_nowhere(workshop, people, shared):
     anna, bob = people
     source = source_of(anna, workshop.folder, 1000)
     workshop.run(bob.words("ln", "-s", shared / "precious", shared / "way")).check()
@@ -157,7 +156,7 @@ def listed(path):
     return [struct.unpack_from("<HHI", value, at) for at in range(4, len(value), 8)]
 
 
-def test_access_control_lists_arrive_by_name(workshop, people):  # noqa: F811
+def test_access_control_lists_arrive_by_name(workshop, people):
     """Who has no account at the target is left out, and nobody else gets that right."""
     anna, bob = people
     source, target = workshop.folder / "source", workshop.folder / "target"
@@ -175,7 +174,7 @@ def test_access_control_lists_arrive_by_name(workshop, people):  # noqa: F811
         listed(workshop.folder / "plain")
 
 
-def test_staged_folders_keep_the_group_of_the_folder_around_them(workshop, people):  # noqa: F811
+def test_staged_folders_keep_the_group_of_the_folder_around_them(workshop, people):
     anna, bob = people
     source, shared = workshop.folder / "source", workshop.folder / "project"
     (source / "in").mkdir(parents=True)
@@ -194,7 +193,7 @@ def test_staged_folders_keep_the_group_of_the_folder_around_them(workshop, peopl
     assert not (workshop.folder / "elsewhere" / "in").stat().st_mode & 0o2000
 
 
-def test_slurm_install_follows_no_link_of_slurms_user(workshop, people):  # noqa: F811
+def test_slurm_install_follows_no_link_of_slurms_user(workshop, people):
     """Slurm's user owns its state folder, and perhaps that of its configuration."""
     slurm, _ = people
     workshop.folder.chmod(0o755)
@@ -236,7 +235,7 @@ def pushed(workshop, person, path, contents, mode=0o755):
 
 
 @pytest.mark.parametrize("plant", ["symbolic link", "hard link", "file"])
-def test_a_planted_part_makes_a_push_overwrite_nothing(workshop, people, shared, plant):  # noqa: F811
+def test_a_planted_part_makes_a_push_overwrite_nothing(workshop, people, shared, plant):
     anna, bob = people
     secret, part = shared / "precious" / "journal", shared / ".prog.landbridge-part"
     if plant == "symbolic link":
@@ -253,7 +252,7 @@ def test_a_planted_part_makes_a_push_overwrite_nothing(workshop, people, shared,
     assert sorted(os.listdir(shared)) == ["precious", "prog"]
 
 
-def test_a_push_is_not_led_elsewhere_by_anothers_link(workshop, people, shared):  # noqa: F811
+def test_a_push_is_not_led_elsewhere_by_anothers_link(workshop, people, shared):
     anna, bob = people
     workshop.run(bob.words("ln", "-s", shared / "precious", shared / "bin")).check()
     answer, done = pushed(workshop, anna, shared / "bin" / "journal", b"pushed")

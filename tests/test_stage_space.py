@@ -5,15 +5,15 @@ import shutil
 
 import pytest
 
-from mounts import fill, mounts  # noqa: F401 (a fixture)
-from transfers import MIB, ORDINARY, SLOWLY, contents, move, noise, ordinary, owned
+from mounts import fill
+from transfers import MIB, ORDINARY, SLOWLY, move, noise, ordinary, owned
 from test_stage import MOVE, arrived, description, moved, nothing_hidden
 
 DISKS = pytest.mark.parametrize("disk", ["tmpfs", "ext4"])
 
 
 @DISKS
-def test_a_source_that_does_not_fit_is_refused_before_the_first_byte(workshop, mounts, disk):  # noqa: F811
+def test_a_source_that_does_not_fit_is_refused_before_the_first_byte(workshop, mounts, disk):
     at, seen = mounts.mount(disk)
     (seen / "precious").write_bytes(noise(100_000))
     (workshop.folder / "source").write_bytes(noise(40 * MIB))
@@ -30,7 +30,7 @@ def test_a_source_that_does_not_fit_is_refused_before_the_first_byte(workshop, m
     "disk",
     ["tmpfs", "ext4"],
 )
-def test_a_disk_without_a_free_byte_keeps_nothing_hidden(workshop, mounts, disk):  # noqa: F811
+def test_a_disk_without_a_free_byte_keeps_nothing_hidden(workshop, mounts, disk):
     at, seen = mounts.mount(disk, size=16 * MIB)
     (workshop.folder / "source").write_bytes(noise(10_000))
     filler = fill(seen)
@@ -45,7 +45,7 @@ def test_a_disk_without_a_free_byte_keeps_nothing_hidden(workshop, mounts, disk)
 
 @pytest.mark.parametrize("where", ["here", "between-sites"])
 @DISKS
-def test_space_that_is_reserved_is_not_taken_by_others(workshop, mounts, disk, where):  # noqa: F811
+def test_space_that_is_reserved_is_not_taken_by_others(workshop, mounts, disk, where):
     """Somebody fills the disk in flight: the large file arrives all the same."""
     at, seen = mounts.mount(disk)
     source = workshop.folder / "source"
@@ -64,7 +64,7 @@ def test_space_that_is_reserved_is_not_taken_by_others(workshop, mounts, disk, w
 
 
 @DISKS
-def test_blocks_are_remembered_on_a_disk_that_others_have_filled(workshop, mounts, disk):  # noqa: F811
+def test_blocks_are_remembered_on_a_disk_that_others_have_filled(workshop, mounts, disk):
     """What remembers the blocks takes space too: with many blocks, more than a page."""
     at, seen = mounts.mount(disk)
     source = workshop.folder / "source"
@@ -81,7 +81,7 @@ def test_blocks_are_remembered_on_a_disk_that_others_have_filled(workshop, mount
 
 
 @DISKS
-def test_small_files_on_a_disk_that_fills_up_continue_once_there_is_room(workshop, mounts, disk):  # noqa: F811
+def test_small_files_on_a_disk_that_fills_up_continue_once_there_is_room(workshop, mounts, disk):
     """Files of less than 1 MiB are not reserved one by one."""
     at, seen = mounts.mount(disk, size=32 * MIB)
     source = workshop.folder / "source"
@@ -105,7 +105,7 @@ def test_small_files_on_a_disk_that_fills_up_continue_once_there_is_room(worksho
     "kind",
     ["files", "folders"],
 )
-def test_a_disk_without_inodes_is_refused_before_the_first_byte(workshop, mounts, kind):  # noqa: F811
+def test_a_disk_without_inodes_is_refused_before_the_first_byte(workshop, mounts, kind):
     at, seen = mounts.mount("tmpfs", options=",nr_inodes=50")
     source = workshop.folder / "source"
     source.mkdir()
@@ -122,7 +122,7 @@ def test_a_disk_without_inodes_is_refused_before_the_first_byte(workshop, mounts
     assert description(seen / "target") == description(source)
 
 
-def test_a_quota_of_the_user_is_kept(workshop, mounts):  # noqa: F811
+def test_a_quota_of_the_user_is_kept(workshop, mounts):
     if shutil.which("setquota") is None:
         pytest.skip("there is no setquota")
     try:
@@ -160,7 +160,7 @@ def test_a_limit_on_the_size_of_files_is_named(workshop):
 
 
 @pytest.mark.parametrize("where", ["here", "between-sites"])
-def test_a_read_only_target_is_named(workshop, mounts, where):  # noqa: F811
+def test_a_read_only_target_is_named(workshop, mounts, where):
     source, folder = workshop.folder / "source", workshop.folder / "to"
     source.write_text("x")
     folder.mkdir()
@@ -175,7 +175,7 @@ def test_a_read_only_target_is_named(workshop, mounts, where):  # noqa: F811
     assert os.listdir(folder) == ["precious"]
 
 
-def test_a_folder_without_permission_is_named(workshop, mounts):  # noqa: F811
+def test_a_folder_without_permission_is_named(workshop, mounts):
     source, folder, home = workshop.folder / "source", workshop.folder / "to", workshop.folder / "home"
     source.write_text("x")
     folder.mkdir(mode=0o755)
@@ -201,7 +201,7 @@ def with_read_only_folder(folder):
     return folder
 
 
-def test_a_sealed_folder_is_added_to_a_folder_that_is_there(workshop, mounts):  # noqa: F811
+def test_a_sealed_folder_is_added_to_a_folder_that_is_there(workshop, mounts):
     """A user who is not root cannot take files out of a folder without write permission."""
     source = with_read_only_folder(workshop.folder / "source")
     folder = workshop.folder / "to"
@@ -215,7 +215,7 @@ def test_a_sealed_folder_is_added_to_a_folder_that_is_there(workshop, mounts):  
     nothing_hidden(folder)
 
 
-def test_a_sealed_folder_that_arrived_in_vain_is_replaced(workshop, mounts):  # noqa: F811
+def test_a_sealed_folder_that_arrived_in_vain_is_replaced(workshop, mounts):
     """The target appears in flight, so it is refused; then the source changes. The same command succeeds."""
     source = with_read_only_folder(workshop.folder / "source")
     folder = workshop.folder / "to"

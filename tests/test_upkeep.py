@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from accounts import wan
 from harness import LANDBRIDGE
-from test_sites_add import LAPTOP, person, process_of  # noqa: F401 (a fixture)
+from laptop import LAPTOP, process_of
 
 pytestmark = [
     pytest.mark.slow,
@@ -19,12 +18,12 @@ pytestmark = [
 SITES = (("lyon", "a-gw1"), ("kyoto", "b-gw1"))
 
 
-def adds_both(person, *options):  # noqa: F811
+def adds_both(person, *options):
     for name, host in SITES:
         person.adds(name, host, *options)
 
 
-def kills(person, name):  # noqa: F811
+def kills(person, name):
     """The site's gateway dies, and its lock with it."""
     host = dict(SITES)[name]
     return person.types("sh", "-c", f"kill -9 {process_of(person, host, name)}; sleep 0.5", on=host)
@@ -35,7 +34,7 @@ def starts(name):
     return f"`landbridge sites start {name}` starts it again"
 
 
-def test_a_gateway_that_died_is_started_again(person):  # noqa: F811
+def test_a_gateway_that_died_is_started_again(person):
     """By a job that is carried, by one typed at its site, and by the command that all others name."""
     person = person()
     adds_both(person)
@@ -81,7 +80,7 @@ esac
 """
 
 
-def test_a_machine_keeps_its_gateway_and_the_command_can_be_typed_there(person):  # noqa: F811
+def test_a_machine_keeps_its_gateway_and_the_command_can_be_typed_there(person):
     person = person()
     for host in ("a-gw1", "b-gw1"):
         (person.home(host) / ".local/bin").mkdir(parents=True)
@@ -124,7 +123,7 @@ def test_a_machine_keeps_its_gateway_and_the_command_can_be_typed_there(person):
     assert not left, f"left at the site: {left}"
 
 
-def test_a_program_is_pushed_to_where_it_is_below_home_there(person, mpich_only):  # noqa: F811
+def test_a_program_is_pushed_to_where_it_is_below_home_there(person, mpich_only):
     """Files, a Python environment, links and modes; what is there already is not sent again; and `run --push`."""
     person = person()
     adds_both(person)
@@ -178,7 +177,7 @@ def test_a_program_is_pushed_to_where_it_is_below_home_there(person, mpich_only)
     assert results[rest].good().out == "", str(results[rest])
 
 
-def test_an_edited_sites_file_is_noticed_and_handed_out(person):  # noqa: F811
+def test_an_edited_sites_file_is_noticed_and_handed_out(person):
     """Nodes of a site concern its own gateway alone, so the other one goes on as the process that it was."""
     person = person()
     adds_both(person)
@@ -218,7 +217,7 @@ def test_an_edited_sites_file_is_noticed_and_handed_out(person):  # noqa: F811
     results[broken].bad("sites.toml", "nonsense")
 
 
-def test_check_top_and_page_work_where_no_site_is(person):  # noqa: F811
+def test_check_top_and_page_work_where_no_site_is(person):
     """Each is carried to the first site that ssh reaches, or to the one that is named; nothing of them is left."""
     person = person()
     adds_both(person)
