@@ -84,7 +84,8 @@ def measure(arguments):
     # Copies of long messages are nothing that anybody would send.
     singles = [curve for curve in PACKETS if not curve.startswith("ttcc")]
     cases = [
-        (f"{links} links", long, singles, ["--rates", links, "--window", LONG_WINDOW]) for links in ("uniform", "unlike")
+        (f"{links} links", long, singles, ["--rates", links, "--window", LONG_WINDOW])
+        for links in ("uniform", "unlike")
     ]
     for nodes in [1000] if quick else [1000, 10_000]:
         cases.append((f"{nodes} nodes, unlike links", at, PACKETS, ["--nodes", nodes, "--rates", "unlike"]))
@@ -172,6 +173,7 @@ def _is_in(row, figure):
 def _table(title, mine, figure):
     def place(row):
         return (row["members"], row["bytes"])
+
     heads = sorted({place(row) for row in mine})
     rows = [[title, *(f"{count} members" if figure == "7a" else size_name(size) for count, size in heads)]]
     for curve in dict.fromkeys(row["curve"] for row in mine):

@@ -184,7 +184,9 @@ def table(result):
         )
     parts = [columns(rows)]
     if result["crossings"]:
-        crossings = [["broadcast", "MPI", "sites", "native", "crossings", "of the least", "native out of a", "out of a"]]
+        crossings = [
+            ["broadcast", "MPI", "sites", "native", "crossings", "of the least", "native out of a", "out of a"]
+        ]
         for row in result["crossings"]:
             crossings.append(
                 [

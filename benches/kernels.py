@@ -107,7 +107,9 @@ def cases(arguments):
         def once(build, problems):
             measured = _once(delay, way, arguments, problems, build)
             return {name: (value, "Mbit/s" if figures[name] == "mbit_s" else "s") for name, value in measured.items()}
+
         return Case(f"one-way {delay}, {way} gateways", once)
+
     return [case(delay, way) for delay in delays for way in trunks]
 
 

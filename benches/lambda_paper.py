@@ -38,9 +38,30 @@ def available():
 
 
 def solve(size, ranks, decomposition, seconds, *before, limit=120.0):
-    return {"limit": limit, "words": [
-        LANDBRIDGE, "run", "-n", ranks, "--ranks-per-node", 1, "--mpi", "mpich", "--", *before, SOLVER,
-        "--size", size, "--decompose", decomposition, "--seconds", seconds, "--json", "-"]}
+    return {
+        "limit": limit,
+        "words": [
+            LANDBRIDGE,
+            "run",
+            "-n",
+            ranks,
+            "--ranks-per-node",
+            1,
+            "--mpi",
+            "mpich",
+            "--",
+            *before,
+            SOLVER,
+            "--size",
+            size,
+            "--decompose",
+            decomposition,
+            "--seconds",
+            seconds,
+            "--json",
+            "-",
+        ],
+    }
 
 
 def measure(arguments):

@@ -46,8 +46,7 @@ def _rows(lines, rounds):
         base = seconds[BASE, size]
         repeats = len(times) // rounds
         by_round = [
-            median(times[i : i + repeats]) / median(base[i : i + repeats])
-            for i in range(0, len(times), repeats)
+            median(times[i : i + repeats]) / median(base[i : i + repeats]) for i in range(0, len(times), repeats)
         ]
         rows.append(
             {

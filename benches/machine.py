@@ -135,8 +135,13 @@ def run(words, environment=None, limit=120.0):
     """Output of a program that must succeed. After `limit` seconds the program and all its descendants are ended."""
     words = [str(word) for word in words]
     child = subprocess.Popen(
-        words, env=environment if environment is not None else clean_environment(), stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+        words,
+        env=environment if environment is not None else clean_environment(),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
     )
     try:
         out, err = child.communicate(timeout=limit)
@@ -182,6 +187,7 @@ def load():
 
 def describe():
     """The properties of the machine by which a reader judges a figure."""
+
     def text(path):
         try:
             return Path(path).read_text().strip()

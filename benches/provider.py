@@ -130,6 +130,7 @@ def cases(arguments):
         def once(build, _):
             out, _ = launch(mpi, "landbridge", _words(mpi, kind, sizes, seconds), build=build)
             return figures(json_lines(out), kind)
+
         return Case(f"{mpi}, one host through sockets, {kind}", once)
 
     def placed(mpi, place, kind):
@@ -145,6 +146,7 @@ def cases(arguments):
             if failures:
                 raise Failed(failures["it"])
             return figures(samples["it"], kind)
+
         return Case(f"{mpi}, {place}, {kind}", once)
 
     found = []

@@ -91,7 +91,9 @@ def cases(arguments):
                     for streams, lines in by_streams.items()
                 }
             return figures
+
         return Case(lab["name"], once)
+
     return [case(lab) for lab in _labs(arguments)]
 
 
@@ -271,7 +273,6 @@ def table(result):
     parts += [f"FAILED {problem}" for problem in result["problems"]]
     parts.append(f"load {result['machine']['load_before']} before, {result['machine']['load_after']} after")
     return "\n".join(parts)
-
 
 
 def plot(pyplot, result):

@@ -38,8 +38,12 @@ class Lab:
     def start(self, host, *words):
         log = open(Path(self.plan["folder"]) / f"{host}-{Path(str(words[0])).name}.log", "ab")
         child = subprocess.Popen(
-            [self.lab, "lab", "enter", host, "--", *map(str, words)], env=self.environment,
-            stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+            [self.lab, "lab", "enter", host, "--", *map(str, words)],
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
         )
         self.started.append((child, log))
 
@@ -119,20 +123,40 @@ def start_ssh(lab):
     sshd = f"mkdir -p /run/sshd 2>/dev/null; exec /usr/sbin/sshd -D -e -f {folder / 'sshd_config'}"
     lab.start("b-gw1", "sh", "-c", sshd)
     lab.wait_for(lab.wan[1], SSHD)
-    options = ["BatchMode=yes", "StrictHostKeyChecking=no", "UserKnownHostsFile=/dev/null", "ExitOnForwardFailure=yes",
-               "IdentitiesOnly=yes", f"IdentityFile={folder / 'user'}", "LogLevel=ERROR"]
+    options = [
+        "BatchMode=yes",
+        "StrictHostKeyChecking=no",
+        "UserKnownHostsFile=/dev/null",
+        "ExitOnForwardFailure=yes",
+        "IdentitiesOnly=yes",
+        f"IdentityFile={folder / 'user'}",
+        "LogLevel=ERROR",
+    ]
     words = [word for option in options for word in ("-o", option)]
-    lab.start("a-gw1", "ssh", "-F", "none", *words, "-p", SSHD, "-N", "-L", f"0.0.0.0:{SSH}:{lab.far}:{SERVE}",
-              f"{getpass.getuser()}@{lab.wan[1]}")
+    lab.start(
+        "a-gw1",
+        "ssh",
+        "-F",
+        "none",
+        *words,
+        "-p",
+        SSHD,
+        "-N",
+        "-L",
+        f"0.0.0.0:{SSH}:{lab.far}:{SERVE}",
+        f"{getpass.getuser()}@{lab.wan[1]}",
+    )
     lab.wait_for(lab.near_gateway, SSH)
 
 
 def tcp(address, port):
     """The commands that measure over plain TCP to an address."""
+
     def command(kind, seconds, streams):
         if kind == "latency":
             return [PROGRAMS / "stream", "latency", address, port, seconds, LATENCY_SIZE], {}
         return [PROGRAMS / "stream", "stream", address, port, seconds, streams, STREAM_SIZE], {}
+
     return command
 
 
@@ -147,6 +171,7 @@ def mpi_direct(lab):
     def command(kind, seconds, streams):
         words, environment = direct("mpich", hosts, streams if kind == "stream" else 1, lab.lab)
         return [*words, *program(kind, seconds)], environment
+
     return command
 
 
@@ -154,6 +179,7 @@ def landbridge(lab, *options):
     def command(kind, seconds, streams):
         ranks = 2 * streams if kind == "stream" else 2
         return [lab.landbridge, "run", *options, "-n", ranks, "--mpi", "mpich", "--", *program(kind, seconds)], {}
+
     return command
 
 

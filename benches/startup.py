@@ -60,6 +60,7 @@ def _run(build, mpi, count):
 
 def cases(arguments):
     """The cases for --against."""
+
     def case(mpi):
         def once(build, problems):
             commands = [
@@ -69,7 +70,9 @@ def cases(arguments):
             samples, failures = in_lab(LAB, commands, 1, build)
             problems += failures.values()
             return {name: (lines[0]["wall_s"], "s") for name, lines in samples.items()}
+
         return Case(f"{mpi}, start to end", once)
+
     return [case(mpi) for mpi in installed(arguments)]
 
 

@@ -117,7 +117,7 @@ def cases(arguments):
         three, four = _lost_once(3, seconds, build, gone), _lost_once(4, seconds, build, gone)
         at, back = int(LOST_AT * 1000 / BIN), _back_ms(three, four)
         # The time has two modes, depending on whether a tenth of a second suffices; the rate in that time has one.
-        after = mean(four["bins_mbit_s"][at:at + AFTER_MS // BIN])
+        after = mean(four["bins_mbit_s"][at : at + AFTER_MS // BIN])
         figures = {
             "rate of three": (three["mbit_s"], "Mbit/s"),
             "rate of the three that are left, in the first 3 s": (after, "Mbit/s"),
@@ -269,8 +269,10 @@ def _fair(rounds, seconds, problems):
 def _crowd(rounds, seconds, problems):
     """One pair streams, and 63 others could. At 250 Mbit/s the path is the bottleneck and not the cores."""
     options = ["--nodes", 2, "--delay", "200ms", "--nic-rate", "0", "--wan-rate", "250mbit"]
+
     def once(pairs):
         return _alone_in_lab(options, run(pairs, 4 * seconds, "--ahead", 64, "--pairs", 1), limit=300)["mbit_s"]
+
     for pairs, rate, ratio in _against(in_turns("pairs", [1, 64], rounds, problems, once), 1):
         if pairs > 1:
             yield {
@@ -297,7 +299,9 @@ def _back_ms(three, four):
     bins, enough = four["bins_mbit_s"], 0.9 * three["mbit_s"]
     at = int(LOST_AT * 1000 / BIN)
     # An average over half a second from there, so that one full bin after an empty one does not count.
-    back = next((i for i in range(at, len(bins) - 5) if mean(bins[i:i + 5]) >= enough and bins[i] >= enough / 2), None)
+    back = next(
+        (i for i in range(at, len(bins) - 5) if mean(bins[i : i + 5]) >= enough and bins[i] >= enough / 2), None
+    )
     return None if back is None else (back - at) * BIN
 
 

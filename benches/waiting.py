@@ -49,8 +49,13 @@ def measure(arguments):
     # Messages that bypass the provider: the library still polls it while it waits for them.
     for mpi in ("mpich", "intel"):
         for name, environment in (("", {}), (", tcp", TCP)):
-            commands.append({"name": f"pingpong, {mpi}'s own memory{name}", "words": ranks(2, 2, *pingpong, mpi=mpi),
-                             "environment": {**libraries(mpi), **environment}})
+            commands.append(
+                {
+                    "name": f"pingpong, {mpi}'s own memory{name}",
+                    "words": ranks(2, 2, *pingpong, mpi=mpi),
+                    "environment": {**libraries(mpi), **environment},
+                }
+            )
     result = {"machine": describe(), "rounds": rounds, "rows": [], "problems": []}
     try:
         samples, failures = in_lab(LAB, commands, rounds)

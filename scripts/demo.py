@@ -66,8 +66,17 @@ def poisson(name):
     """The program's command line and the two files it will write."""
     report, field = OUT / f"{name}.json", OUT / f"{name}.f32"
     command = [
-        POISSON, "--size", SIZE, "--iterations", str(ITERATIONS), "--coefficients", "varied",
-        "--json", report, "--field", field,
+        POISSON,
+        "--size",
+        SIZE,
+        "--iterations",
+        str(ITERATIONS),
+        "--coefficients",
+        "varied",
+        "--json",
+        report,
+        "--field",
+        field,
     ]
     return command, report, field
 
@@ -95,8 +104,22 @@ def demonstrate():
     run(
         f"{RANKS} ranks across two sites, {DELAY} apart",
         [
-            LANDBRIDGE, "lab", "--sites", "2", "--nodes", "2", "--delay", DELAY, "--",
-            LANDBRIDGE, "run", "-n", str(RANKS), f"--json={summary}", "--", *program,
+            LANDBRIDGE,
+            "lab",
+            "--sites",
+            "2",
+            "--nodes",
+            "2",
+            "--delay",
+            DELAY,
+            "--",
+            LANDBRIDGE,
+            "run",
+            "-n",
+            str(RANKS),
+            f"--json={summary}",
+            "--",
+            *program,
         ],
     )
 
@@ -117,16 +140,20 @@ def demonstrate():
     def share(report):
         return f"{100 * report['share_communicating']['mean']:.0f} %"
 
-    table([
-        ("", "one site", "two sites"),
-        ("sites", "this machine", sites),
-        ("ranks", str(one["ranks"]), ranks),
-        ("bytes relayed", "0", megabytes(job["bytes_relayed"])),
-        ("MFLOPS", f"{one['mflops']:.0f}", f"{two['mflops']:.0f}"),
-        ("time communicating", share(one), share(two)),
-    ])
+    table(
+        [
+            ("", "one site", "two sites"),
+            ("sites", "this machine", sites),
+            ("ranks", str(one["ranks"]), ranks),
+            ("bytes relayed", "0", megabytes(job["bytes_relayed"])),
+            ("MFLOPS", f"{one['mflops']:.0f}", f"{two['mflops']:.0f}"),
+            ("time communicating", share(one), share(two)),
+        ]
+    )
     if LANDBRIDGE.parent.name == "demo":
-        print("\nThis was a quick build, in target/demo. `make` builds the release, which is faster, in target/release.")
+        print(
+            "\nThis was a quick build, in target/demo. `make` builds the release, which is faster, in target/release."
+        )
 
 
 def main():

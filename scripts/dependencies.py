@@ -12,8 +12,21 @@ from collections import defaultdict
 
 # Licences that may be linked into a program under Apache-2.0 OR MIT and passed on without further duties.
 LICENCES = {
-    "0BSD", "Apache-2.0", "Apache-2.0 WITH LLVM-exception", "BSD-2-Clause", "BSD-3-Clause", "BSL-1.0", "CC0-1.0",
-    "CDLA-Permissive-2.0", "ISC", "MIT", "MIT-0", "OpenSSL", "Unicode-3.0", "Unlicense", "Zlib",
+    "0BSD",
+    "Apache-2.0",
+    "Apache-2.0 WITH LLVM-exception",
+    "BSD-2-Clause",
+    "BSD-3-Clause",
+    "BSL-1.0",
+    "CC0-1.0",
+    "CDLA-Permissive-2.0",
+    "ISC",
+    "MIT",
+    "MIT-0",
+    "OpenSSL",
+    "Unicode-3.0",
+    "Unlicense",
+    "Zlib",
 }
 
 # Packages whose manifest names no licence: name -> (licence, where it is stated).

@@ -171,7 +171,9 @@ def wheel(machine, folder, module, version, time):
     """The wheel, made by hatchling from arrays/python/, the compiled module and the folder."""
     sources = STAGES / f"{machine}-wheel"
     shutil.rmtree(sources, ignore_errors=True)
-    shutil.copytree(ROOT / "arrays" / "python", sources, ignore=shutil.ignore_patterns("__pycache__", "src", "Cargo.toml", "*.so"))
+    shutil.copytree(
+        ROOT / "arrays" / "python", sources, ignore=shutil.ignore_patterns("__pycache__", "src", "Cargo.toml", "*.so")
+    )
     shutil.copytree(folder, sources / "built")
     glibc = ".".join(map(str, check_symbols(module)))
     print(f"dist: {machine}: {MODULE_IN_WHEEL}: {module.stat().st_size / 1e6:.1f} MB, glibc {glibc}")

@@ -11,7 +11,6 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 
 
-
 def code_map():
     """Crates and their rooms, in the order of ARCHITECTURE.md's tables: each crate may use only those below it."""
     section = (ROOT / "ARCHITECTURE.md").read_text().split("\n## Code map\n")[1].split("\n## ")[0]
@@ -75,7 +74,15 @@ UNSAFE_FILES = {"testing/lab/src/sys.rs", "stage/src/mover/lent.rs", "stage/src/
 
 # Code that handles paths below folders that others can write to. There, others can change a path's target between two
 # system calls, so all accesses go through the crate `folder`, or relative to a descriptor.
-BENEATH = ("stage/src/", "user/setup/src/here/", "user/cli/src/slurm_install.rs", "user/cli/src/slurm_service.rs", "user/cli/src/stage_control.rs", "site/node-service/src/record.rs", "core/folder/src/")
+BENEATH = (
+    "stage/src/",
+    "user/setup/src/here/",
+    "user/cli/src/slurm_install.rs",
+    "user/cli/src/slurm_service.rs",
+    "user/cli/src/stage_control.rs",
+    "site/node-service/src/record.rs",
+    "core/folder/src/",
+)
 BY_PATH = re.compile(
     r"\bstd::fs::(?!File::from\b|(File|Permissions|Metadata|FileType)\b(?!::))\w+|\b(File|OpenOptions)::(open|create|new)\b"
     r"|\brustix::fs::(open|stat|lstat|mkdir|rename|unlink|rmdir|link|symlink|readlink|chmod|access|statfs|statvfs)\("
@@ -95,9 +102,15 @@ BY_PATH_ALLOWED = {
     ("user/setup/src/here/folders.rs", "std::fs::"): "the account's own folders of mode 0700",
     ("user/setup/src/here/folders.rs", "File::open("): "the account's own folders, or what the user names; reads only",
     ("user/setup/src/here/folders.rs", "is_file()"): "the account's own folders of mode 0700",
-    ("user/setup/src/here/background.rs", "std::fs::"): "the account's own folder, which make_private has examined; /proc",
+    (
+        "user/setup/src/here/background.rs",
+        "std::fs::",
+    ): "the account's own folder, which make_private has examined; /proc",
     ("user/setup/src/here/background.rs", "OpenOptions::"): "the account's own folder, which make_private has examined",
-    ("user/setup/src/here/background.rs", "File::open(log)"): "the account's own folder, which make_private has examined",
+    (
+        "user/setup/src/here/background.rs",
+        "File::open(log)",
+    ): "the account's own folder, which make_private has examined",
     ("user/setup/src/here/background.rs", ".exists()"): "the account's own folder, which make_private has examined",
     ("user/setup/src/here/background.rs", "is_file()"): "the account's own folder, which make_private has examined",
     ("user/setup/src/here/link.rs", "fs::"): "~/.local/bin: who can write there can give the account any command",
@@ -113,14 +126,22 @@ BY_PATH_ALLOWED = {
     ("user/cli/src/stage_control.rs", ".exists()"): "/proc",
     ("site/node-service/src/record.rs", "std::fs::"): "the hooks' own folder, which make_private has examined",
     ("user/cli/src/slurm_install.rs", "is_dir()"): "/run/systemd/system: whether systemd runs here",
-    ("user/cli/src/slurm_install.rs", "std::fs::read_to_string"): "shown to the administrator, and compared; not written to",
+    (
+        "user/cli/src/slurm_install.rs",
+        "std::fs::read_to_string",
+    ): "shown to the administrator, and compared; not written to",
 }
 
 # The command line's output goes through user/cli/src/output.rs, which escapes characters that act on a terminal. These
 # files pass on the output of ranks, forwarded connections and the other end of a conversation.
 OUTPUT_FILE = "user/cli/src/output.rs"
 RAW_OUTPUT_FILES = {
-    "user/cli/src/carried.rs", "user/cli/src/forward.rs", "user/cli/src/jobs.rs", "user/cli/src/sites_add.rs", "user/cli/src/stage.rs", "user/cli/src/terminal.rs",
+    "user/cli/src/carried.rs",
+    "user/cli/src/forward.rs",
+    "user/cli/src/jobs.rs",
+    "user/cli/src/sites_add.rs",
+    "user/cli/src/stage.rs",
+    "user/cli/src/terminal.rs",
 }
 LOG_FILE = "user/cli/src/log.rs"
 STREAM = r"\bio::std(out|err)\(\)(?!\.is_terminal\(\)|\)\.map_or)|\be?print(ln)?!"
@@ -138,9 +159,7 @@ MOST_LINES = 700
 
 def without_comments_and_strings(text):
     """The code without prose and messages, with its line structure, so that words in them do not count."""
-    pattern = re.compile(
-        r'//[^\n]*|/\*.*?\*/|b?r(#*)".*?"\1|b?"(?:\\.|[^"\\])*"|\'(?:\\.|[^\'\\])\'', re.DOTALL
-    )
+    pattern = re.compile(r'//[^\n]*|/\*.*?\*/|b?r(#*)".*?"\1|b?"(?:\\.|[^"\\])*"|\'(?:\\.|[^\'\\])\'', re.DOTALL)
     return pattern.sub(lambda found: "\n" * found.group().count("\n"), text)
 
 
@@ -164,7 +183,10 @@ def places(pattern, code, path):
 def tracked(*patterns):
     listing = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z", *patterns],
-        cwd=ROOT, stdout=subprocess.PIPE, check=True, text=True,
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        check=True,
+        text=True,
     ).stdout
     return [ROOT / name for name in sorted(set(listing.split("\0")) - {""}) if (ROOT / name).is_file()]
 
@@ -173,7 +195,10 @@ def tree_names(crate):
     """Names of all packages that a crate links, itself included, without build and test dependencies."""
     listing = subprocess.run(
         ["cargo", "tree", "--locked", "-p", f"landbridge-{crate}", "-e", "normal", "--prefix", "none", "-f", "{p}"],
-        cwd=ROOT, stdout=subprocess.PIPE, check=True, text=True,
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        check=True,
+        text=True,
     ).stdout
     return {line.split()[0] for line in listing.splitlines() if line.strip()}
 
@@ -182,7 +207,9 @@ def dependency_direction():
     metadata = json.loads(
         subprocess.run(
             ["cargo", "metadata", "--format-version", "1", "--no-deps", "--locked"],
-            cwd=ROOT, stdout=subprocess.PIPE, check=True,
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            check=True,
         ).stdout
     )
     for package in metadata["packages"]:
@@ -197,7 +224,11 @@ def dependency_direction():
             other = dependency["name"].removeprefix("landbridge-")
             if dependency["kind"] is None and other in ORDER and ORDER.index(other) <= ORDER.index(crate):
                 yield f"{crate} uses {other}: dependencies point down ARCHITECTURE.md's tables only"
-            if dependency["kind"] is None and ROOM.get(other) == "testing" != ROOM[crate] and not dependency["optional"]:
+            if (
+                dependency["kind"] is None
+                and ROOM.get(other) == "testing" != ROOM[crate]
+                and not dependency["optional"]
+            ):
                 yield f"{crate} uses {other}: what is in testing/ is never a part of a job"
             if dependency["kind"] is None and crate in WITHOUT_GATEWAY and other == "gateway":
                 yield f"{crate} uses gateway: it talks to one by client, and does for one what hooks says"

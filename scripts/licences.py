@@ -72,7 +72,8 @@ def main(target, file, *extra):
     metadata = json.loads(subprocess.run(words, stdout=subprocess.PIPE, check=True).stdout)
     wanted, members = linked(target), set(metadata["workspace_members"])
     packages = [
-        package for package in metadata["packages"]
+        package
+        for package in metadata["packages"]
         if package["id"] not in members and f"{package['name']} {package['version']}" in wanted
     ]
     root = Path(metadata["workspace_root"])

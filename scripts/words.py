@@ -85,7 +85,9 @@ def faults(path, text):
 def prose(path, text):
     """(kind, line number, line, whether a doc comment begins there) of each line that explains something."""
     if path.suffix == ".md":
-        text = re.sub(r"^```.*?^```", lambda found: "\n" * found.group().count("\n"), text, flags=re.DOTALL | re.MULTILINE)
+        text = re.sub(
+            r"^```.*?^```", lambda found: "\n" * found.group().count("\n"), text, flags=re.DOTALL | re.MULTILINE
+        )
         yield from (("Markdown", number, line, False) for number, line in enumerate(text.split("\n"), 1))
     elif path.suffix == ".rs":
         before = None
@@ -98,7 +100,9 @@ def prose(path, text):
     elif path.suffix in (".py", ".pyi", ".c", ".h"):
         for number, piece, is_comment in pieces(path, text):
             if is_comment:
-                yield from (("Python, C and shell", at, line, False) for at, line in enumerate(piece.split("\n"), number))
+                yield from (
+                    ("Python, C and shell", at, line, False) for at, line in enumerate(piece.split("\n"), number)
+                )
     else:
         for number, line in enumerate(text.split("\n"), 1):
             if line.lstrip().startswith("# "):
@@ -128,7 +132,10 @@ class Rates:
             for pattern, most in limits.items():
                 count = len(self.found[kind][pattern])
                 if pattern == "openings":
-                    rate, of = 100 * count / max(self.doc_comments, 1), "% of doc comments begin with What, How, Whether…"
+                    rate, of = (
+                        100 * count / max(self.doc_comments, 1),
+                        "% of doc comments begin with What, How, Whether…",
+                    )
                 else:
                     rate, of = 1000 * count / max(self.words[kind], 1), f"`{pattern}` in 1,000 words"
                 if rate > most:
@@ -139,7 +146,9 @@ class Rates:
 
 
 def faults_of_commits():
-    listing = subprocess.run(["git", "log", f"-{COMMITS}", "--format=%h %s"], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    listing = subprocess.run(
+        ["git", "log", f"-{COMMITS}", "--format=%h %s"], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    )
     found = [line for line in listing.stdout.splitlines() if UNNAMED.search(line) or VAGUE.search(line)]
     if len(found) > MOST_IN_COMMITS:
         yield f"of the last {COMMITS} commits, {len(found)} name no noun: {'; '.join(found)}"

@@ -79,9 +79,11 @@ class Accounts:
         host_key = self.folder / f"{host}.hostkey"
         keygen(host_key)
         carried = {
-            "HOME": self.variables(host)["HOME"], "PATH": self.variables(host)["PATH"],
+            "HOME": self.variables(host)["HOME"],
+            "PATH": self.variables(host)["PATH"],
             # ssh forwards no environment; the harness finds what is left of a test by this variable.
-            "LANDBRIDGE_TEST_MARKER": os.environ.get("LANDBRIDGE_TEST_MARKER", ""), **self.plan.get("environment", {}),
+            "LANDBRIDGE_TEST_MARKER": os.environ.get("LANDBRIDGE_TEST_MARKER", ""),
+            **self.plan.get("environment", {}),
         }
         conf = Path(f"/run/slurm-{host[0]}/slurm.conf")
         if conf.exists():
@@ -104,7 +106,10 @@ class Accounts:
         log = (self.folder / f"sshd-{host}.log").open("ab")
         self.children.append(
             subprocess.Popen(
-                self.enter(host, words), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                self.enter(host, words),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
             )
         )
         end = time.monotonic() + READY_S
@@ -128,8 +133,13 @@ class Accounts:
         begin = time.monotonic()
         with out.open("wb") as out_file, err.open("wb") as err_file:
             child = subprocess.Popen(
-                self.enter(step["host"], step["words"]), env=environment, cwd=step.get("cwd", self.folder),
-                stdin=subprocess.DEVNULL, stdout=out_file, stderr=err_file, start_new_session=True,
+                self.enter(step["host"], step["words"]),
+                env=environment,
+                cwd=step.get("cwd", self.folder),
+                stdin=subprocess.DEVNULL,
+                stdout=out_file,
+                stderr=err_file,
+                start_new_session=True,
             )
             if step.get("background"):
                 self.children.append(child)

@@ -46,14 +46,17 @@ class Cell:
         self.spool = self.root / "spool"
         # Every host has a network of its own, so the usual ports are free.
         self.environment = {
-            "SGE_ROOT": str(self.root), "SGE_CELL": name, "SGE_QMASTER_PORT": "6444", "SGE_EXECD_PORT": "6445",
+            "SGE_ROOT": str(self.root),
+            "SGE_CELL": name,
+            "SGE_QMASTER_PORT": "6444",
+            "SGE_EXECD_PORT": "6445",
         }
 
     def start(self):
         """Returns once all execution hosts are up."""
         self.create()
         # A SIGTERM ends sge_qmaster only after many seconds. Nobody needs its state afterwards.
-        killed = f"{PROGRAMS}/sge_qmaster & trap \"kill -KILL $!\" TERM; wait $!"
+        killed = f'{PROGRAMS}/sge_qmaster & trap "kill -KILL $!" TERM; wait $!'
         self.daemon(self.master, "sh", "-c", killed, log=f"qmaster-{self.name}")
         self.inside.wait_for(f"qmaster of {self.name}", self.master, *self.words("qconf", "-sh"))
         self.configure()
@@ -75,10 +78,19 @@ class Cell:
             (self.root / folder / architecture).symlink_to(PROGRAMS)
         places = f"{self.common};{self.spool / 'qmaster'}"
         (self.common / "act_qmaster").write_text(f"{self.master}\n")
-        (self.common / "bootstrap").write_text(with_values((SHARED / "default-bootstrap").read_text(), {
-            "admin_user": "none", "spooling_method": "classic", "spooling_lib": "libspoolc", "spooling_params": places,
-            "binary_path": PROGRAMS, "qmaster_spool_dir": self.spool / "qmaster",
-        }))
+        (self.common / "bootstrap").write_text(
+            with_values(
+                (SHARED / "default-bootstrap").read_text(),
+                {
+                    "admin_user": "none",
+                    "spooling_method": "classic",
+                    "spooling_lib": "libspoolc",
+                    "spooling_params": places,
+                    "binary_path": PROGRAMS,
+                    "qmaster_spool_dir": self.spool / "qmaster",
+                },
+            )
+        )
         # Jobs of root are refused by default.
         configuration = {"execd_spool_dir": self.spool, "min_uid": 0, "min_gid": 0}
         global_file = self.written("global", with_values((SHARED / "default-configuration").read_text(), configuration))
@@ -101,16 +113,23 @@ class Cell:
         self.qconf("-Ap", self.written("pe", with_values(shipped, values)))
         template = self.qconf("-sq")
         values = {
-            "qname": QUEUE, "hostlist": "@allhosts", "slots": self.slots, "pe_list": PARALLEL_ENVIRONMENT,
+            "qname": QUEUE,
+            "hostlist": "@allhosts",
+            "slots": self.slots,
+            "pe_list": PARALLEL_ENVIRONMENT,
             # Other tests may keep the machine busy.
-            "shell": "/bin/bash", "load_thresholds": "NONE",
+            "shell": "/bin/bash",
+            "load_thresholds": "NONE",
         }
         self.qconf("-Aq", self.written("queue", with_values(template, values)))
         values |= {"qname": SHUT, "initial_state": "disabled"}
         self.qconf("-Aq", self.written("shut", with_values(template, values)))
         # By default a job waits up to 15 s for the scheduler.
         quick = {
-            "schedule_interval": "0:0:1", "flush_submit_sec": 1, "flush_finish_sec": 1, "job_load_adjustments": "NONE",
+            "schedule_interval": "0:0:1",
+            "flush_submit_sec": 1,
+            "flush_finish_sec": 1,
+            "job_load_adjustments": "NONE",
             "schedd_job_info": "true",
         }
         self.qconf("-Msconf", self.written("scheduler", with_values(self.qconf("-ssconf"), quick)))

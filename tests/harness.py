@@ -246,7 +246,12 @@ class Workshop:
         variables[MARKER] = marker
         with out.open("wb") as out_file, err.open("wb") as err_file:
             child = subprocess.Popen(
-                words, cwd=cwd or self.folder, env=variables, stdin=stdin, stdout=out_file, stderr=err_file,
+                words,
+                cwd=cwd or self.folder,
+                env=variables,
+                stdin=stdin,
+                stdout=out_file,
+                stderr=err_file,
                 start_new_session=True,
             )
         running = Running(words, child, marker, limit, out, err)

@@ -47,7 +47,10 @@ class Inside:
     def start(self, host, *words, log, environment=None):
         with (self.folder / f"{log}.log").open("ab") as out:
             child = subprocess.Popen(
-                self.enter(host, *words), stdin=subprocess.DEVNULL, stdout=out, stderr=out,
+                self.enter(host, *words),
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
                 env={**os.environ, **(environment or {})},
             )
         self.children.append((log, child))
@@ -75,7 +78,9 @@ class Inside:
                 return
             for log, child in self.children:
                 if child.poll() not in (None, 0):
-                    sys.exit(f"inside: {log} ended with {child.returncode}: {(self.folder / f'{log}.log').read_text()[-2000:]}")
+                    sys.exit(
+                        f"inside: {log} ended with {child.returncode}: {(self.folder / f'{log}.log').read_text()[-2000:]}"
+                    )
             if time.monotonic() > end:
                 sys.exit(f"inside: {what} is not ready after {READY_S} s: {done.stdout}{done.stderr}")
             time.sleep(0.1)
@@ -112,7 +117,13 @@ class Inside:
         for host in self.hosts(site, "n"):
             self.wait_for(f"sshd of {host}", host, "bash", "-c", "exec 3<>/dev/tcp/127.0.0.1/22")
 
-    def slurm(self, site, partitions=("PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP",), job_submit=None, burst_buffer=False):
+    def slurm(
+        self,
+        site,
+        partitions=("PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP",),
+        job_submit=None,
+        burst_buffer=False,
+    ):
         """A munged, a slurmctld and a slurmd per node, of this site alone. One of the partitions is called main.
         `job_submit`: Lua that judges every job, as many centres have it. `burst_buffer`: with ours."""
         own = Path(f"/run/slurm-{site}")
@@ -129,18 +140,35 @@ class Inside:
         number = ord(site) - ord("a") + 1
         conf = own / "slurm.conf"
         lines = [
-            f"ClusterName={site}", f"SlurmctldHost={controller}(10.{number}.0.101)", f"SlurmUser={owner}", "SlurmdUser=root",
-            "AuthType=auth/munge", "CredType=cred/munge", f"AuthInfo=socket={own}/munge/socket",
-            "ProctrackType=proctrack/linuxproc", "TaskPlugin=task/none", "JobAcctGatherType=jobacct_gather/none",
-            "MpiDefault=none", "ReturnToService=2", "SelectType=select/cons_tres", "SelectTypeParameters=CR_Core",
-            f"SchedulerParameters=sched_interval=1,batch_sched_delay=0{',bf_interval=1' if burst_buffer else ''}", "SlurmdParameters=config_overrides", "KillWait=2",
-            f"StateSaveLocation={own}/state", f"SlurmdSpoolDir={own}/spool.%n", f"SlurmdPidFile={own}/slurmd.%n.pid",
-            f"SlurmctldPidFile={own}/slurmctld.pid", f"SlurmdLogFile={self.folder}/slurmd-{site}-%n.log",
+            f"ClusterName={site}",
+            f"SlurmctldHost={controller}(10.{number}.0.101)",
+            f"SlurmUser={owner}",
+            "SlurmdUser=root",
+            "AuthType=auth/munge",
+            "CredType=cred/munge",
+            f"AuthInfo=socket={own}/munge/socket",
+            "ProctrackType=proctrack/linuxproc",
+            "TaskPlugin=task/none",
+            "JobAcctGatherType=jobacct_gather/none",
+            "MpiDefault=none",
+            "ReturnToService=2",
+            "SelectType=select/cons_tres",
+            "SelectTypeParameters=CR_Core",
+            f"SchedulerParameters=sched_interval=1,batch_sched_delay=0{',bf_interval=1' if burst_buffer else ''}",
+            "SlurmdParameters=config_overrides",
+            "KillWait=2",
+            f"StateSaveLocation={own}/state",
+            f"SlurmdSpoolDir={own}/spool.%n",
+            f"SlurmdPidFile={own}/slurmd.%n.pid",
+            f"SlurmctldPidFile={own}/slurmctld.pid",
+            f"SlurmdLogFile={self.folder}/slurmd-{site}-%n.log",
             f"SlurmctldLogFile={self.folder}/slurmctld-{site}.log",
         ]
         for host in nodes:
             index = host.split("-n")[1]
-            lines.append(f"NodeName=n{index} NodeHostname={host} NodeAddr=10.{number}.0.{index} CPUs=2 RealMemory=1000 State=UNKNOWN")
+            lines.append(
+                f"NodeName=n{index} NodeHostname={host} NodeAddr=10.{number}.0.{index} CPUs=2 RealMemory=1000 State=UNKNOWN"
+            )
             (own / f"spool.n{index}").mkdir()
         lines.extend(partitions)
         if job_submit:
@@ -155,14 +183,32 @@ class Inside:
             with (self.folder / "install.log").open("wb") as log:
                 subprocess.run([str(word) for word in [*install, *places]], check=True, stdout=log)
         self.start(
-            controller, "/usr/sbin/munged", "--foreground", "--force", f"--key-file={key}", f"--socket={own}/munge/socket",
-            f"--pid-file={own}/munge/pid", f"--seed-file={own}/munge/seed", "--origin=127.0.0.1", log=f"munged-{site}",
+            controller,
+            "/usr/sbin/munged",
+            "--foreground",
+            "--force",
+            f"--key-file={key}",
+            f"--socket={own}/munge/socket",
+            f"--pid-file={own}/munge/pid",
+            f"--seed-file={own}/munge/seed",
+            "--origin=127.0.0.1",
+            log=f"munged-{site}",
         )
         self.wait_for(f"munged of {site}", controller, "test", "-S", own / "munge/socket")
         slurm = {"SLURM_CONF": str(conf)}
         self.start(controller, "/usr/sbin/slurmctld", "-D", "-f", conf, log=f"slurmctld-{site}", environment=slurm)
         for host in nodes:
-            self.start(host, "/usr/sbin/slurmd", "-D", "-f", conf, "-N", host.split("-")[1], log=f"slurmd-{host}", environment=slurm)
+            self.start(
+                host,
+                "/usr/sbin/slurmd",
+                "-D",
+                "-f",
+                conf,
+                "-N",
+                host.split("-")[1],
+                log=f"slurmd-{host}",
+                environment=slurm,
+            )
         idle = f"test $(SLURM_CONF={conf} sinfo -h -p main -o '%D %t' | awk '$2==\"idle\" {{n+=$1}} END {{print n+0}}') = {len(nodes)}"
         self.wait_for(f"Slurm of {site}", controller, "bash", "-c", idle)
 
@@ -184,7 +230,16 @@ class Inside:
         environment = {"SLURM_CONF": str(own / "slurm.conf")}
         for host in [*self.hosts(site, "n"), *self.hosts(site, "gw")[:1]]:
             name = host.split("-")[1]
-            words = [self.landbridge, "slurm", "node-service", "--node", name, "--munge-socket", own / "munge/socket", *keep]
+            words = [
+                self.landbridge,
+                "slurm",
+                "node-service",
+                "--node",
+                name,
+                "--munge-socket",
+                own / "munge/socket",
+                *keep,
+            ]
             words += ["--slurm-user", pwd.getpwnam("slurm").pw_uid, "--programs", self.folder / f"programs-{host}"]
             if name.startswith("gw"):
                 words += ["--hooks", own / "hooks"]
@@ -286,7 +341,8 @@ def main():
         batch = {"SLURM_CONF": str(conf)} if conf.exists() else {}
         batch |= inside.environments.get(host_site, {})
         command = subprocess.Popen(
-            inside.enter(host, *plan["command"]), env={**os.environ, "LANDBRIDGE_SITES": str(path), **batch},
+            inside.enter(host, *plan["command"]),
+            env={**os.environ, "LANDBRIDGE_SITES": str(path), **batch},
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
         return command.wait()

@@ -20,7 +20,11 @@ class Person:
         self.folder = workshop.folder / "accounts"
         self.folder.mkdir()
         self.plan = {
-            "folder": str(self.folder), "landbridge": str(LANDBRIDGE), "logins": list(logins), "environment": environment, **plan,
+            "folder": str(self.folder),
+            "landbridge": str(LANDBRIDGE),
+            "logins": list(logins),
+            "environment": environment,
+            **plan,
         }
         self.steps, self.family = [], plan.get("family", "4")
 
@@ -56,7 +60,13 @@ class Person:
         plan = self.workshop.folder / "plan.json"
         plan.write_text(json.dumps({**self.plan, "steps": self.steps}))
         command = [sys.executable, ROOT / "tests" / "accounts.py", plan]
-        lab = self.workshop.lab(command, sites=3, nodes=1, options=["--gateway-command", "", "--nic-rate", "0", "--ip", self.family], limit=limit)
+        lab = self.workshop.lab(
+            command,
+            sites=3,
+            nodes=1,
+            options=["--gateway-command", "", "--nic-rate", "0", "--ip", self.family],
+            limit=limit,
+        )
         finished = lab.finish().check()
         results = [Result(self, **result) for result in json.loads((self.folder / "results.json").read_text())]
         assert len(results) == len(self.steps), f"ended early: {results[-1]}\n{finished}"
@@ -68,7 +78,9 @@ class Result:
         self.person, self.words, self.code, self.out, self.err, self.seconds = person, words, code, out, err, seconds
 
     def __str__(self):
-        logs = "".join(f"\n--- {path}\n{path.read_text()[-1500:]}" for path in sorted(self.person.folder.rglob("*.log")))
+        logs = "".join(
+            f"\n--- {path}\n{path.read_text()[-1500:]}" for path in sorted(self.person.folder.rglob("*.log"))
+        )
         return f"$ {' '.join(self.words)}\ncode {self.code} after {self.seconds:.1f} s\n--- out\n{self.out}\n--- err\n{self.err}{logs}"
 
     def good(self):

@@ -23,10 +23,18 @@ def start(workshop, sites, command, *, environment=None, nodes=2, limit=90, host
     folder.mkdir()
     plan = workshop.folder / "plan.json"
     words = [str(word) for word in command]
-    plan.write_text(json.dumps({
-        "folder": str(folder), "landbridge": str(LANDBRIDGE), "sites": sites, "command": words, "host": host,
-        **({"user": person.name, "home": str(person.home)} if person else {}),
-    }))
+    plan.write_text(
+        json.dumps(
+            {
+                "folder": str(folder),
+                "landbridge": str(LANDBRIDGE),
+                "sites": sites,
+                "command": words,
+                "host": host,
+                **({"user": person.name, "home": str(person.home)} if person else {}),
+            }
+        )
+    )
     inside = [sys.executable, ROOT / "tests" / "inside.py", plan]
     # An empty gateway command: inside.py starts the gateways, once the services they need are up.
     return workshop.lab(

@@ -22,7 +22,9 @@ def queue(site):
 def slurm(isolated):
     if os.geteuid() != 0:
         pytest.skip("Slurm's daemons in a lab need root")
-    missing = [name for name in ("slurmctld", "slurmd", "munged", "sshd") if not shutil.which(name, path="/usr/sbin:/usr/bin")]
+    missing = [
+        name for name in ("slurmctld", "slurmd", "munged", "sshd") if not shutil.which(name, path="/usr/sbin:/usr/bin")
+    ]
     if missing:
         pytest.skip(f"no {', '.join(missing)}: apt install slurm-wlm munge openssh-server")
 

@@ -78,24 +78,38 @@ NODES = range(1, 5)
 def until(condition, seconds=60):
     """Shell words that wait for a condition."""
     count = int(seconds * 5)
-    return (f"for i in $(seq {count}); do {condition} && break; test $i -lt {count} || {{ echo TOO LATE: {quoted(condition)};"
-            f" squeue -o '%i %j %T %r %Y %N'; exit 9; }}; sleep 0.2; done")
+    return (
+        f"for i in $(seq {count}); do {condition} && break; test $i -lt {count} || {{ echo TOO LATE: {quoted(condition)};"
+        f" squeue -o '%i %j %T %r %Y %N'; exit 9; }}; sleep 0.2; done"
+    )
 
 
 # Slurm may kill a teardown that it has just started; then the next sweep but one does it, within a minute.
-FORGOTTEN = until("test -z \"$(ls /run/slurm-a/state/landbridge)\"", 90)
+FORGOTTEN = until('test -z "$(ls /run/slurm-a/state/landbridge)"', 90)
 
 
 def gone(name):
     """Until a job is over, and nothing is known of any job's copies."""
-    over = until(f"test -z \"$(squeue -h -n {name} -o %i)\"", 90)
+    over = until(f'test -z "$(squeue -h -n {name} -o %i)"', 90)
     return f"{over}; {FORGOTTEN}"
 
 
 def occupied(bob, node, minutes):
     """Another user's job on a node, which Slurm expects to end after some minutes. Slurm rounds: keep ends apart."""
-    words = bob.words("sbatch", "-w", f"n{node}", "--exclusive", f"-t{minutes}", "-J", f"busy{node}", "-o", "/dev/null",
-                      "--chdir=/", "--wrap", "exec sleep 1000")
+    words = bob.words(
+        "sbatch",
+        "-w",
+        f"n{node}",
+        "--exclusive",
+        f"-t{minutes}",
+        "-J",
+        f"busy{node}",
+        "-o",
+        "/dev/null",
+        "--chdir=/",
+        "--wrap",
+        "exec sleep 1000",
+    )
     return f"{line(words)}; {until(f'squeue -h -t R -n busy{node} -o %i | grep -q .')}"
 
 
@@ -116,5 +130,9 @@ def assert_nothing_left(done):
 
 def service(running, node):
     """The node service of a node of site a. None while it is started again."""
-    found = [process for process in running.processes("slurm") if process.words[1:5] == ["slurm", "node-service", "--node", node]]
+    found = [
+        process
+        for process in running.processes("slurm")
+        if process.words[1:5] == ["slurm", "node-service", "--node", node]
+    ]
     return found[0] if found else None

@@ -9,8 +9,12 @@ PACKAGE = BUILT / "python"
 ARRAYS, TORCH = ROOT / ".venv-arrays", ROOT / ".venv-torch"
 
 pytestmark = pytest.mark.slow
-with_arrays = pytest.mark.skipif(not (ARRAYS / "bin" / "python").exists(), reason=f"{ARRAYS} is not there: make test-arrays makes it")
-with_torch = pytest.mark.skipif(not (TORCH / "bin" / "python").exists(), reason=f"{TORCH} is not there: make test-torch makes it")
+with_arrays = pytest.mark.skipif(
+    not (ARRAYS / "bin" / "python").exists(), reason=f"{ARRAYS} is not there: make test-arrays makes it"
+)
+with_torch = pytest.mark.skipif(
+    not (TORCH / "bin" / "python").exists(), reason=f"{TORCH} is not there: make test-torch makes it"
+)
 
 
 def python(workshop, home, text, *, ranks=None):

@@ -53,11 +53,14 @@ def test_blocks_of_unlike_lengths(workshop, mpi, sites, nodes):
     assert "layer: True" in run(workshop, mpi, "auto", sites, nodes=nodes, program=BLOCKS).out
 
 
-@pytest.mark.parametrize("sites,nodes", [
-    ((3, 3), 2),
-    pytest.param((2, 1, 3), 1, marks=MATRIX),
-    pytest.param((4, 2), 1, marks=MATRIX),
-])
+@pytest.mark.parametrize(
+    "sites,nodes",
+    [
+        ((3, 3), 2),
+        pytest.param((2, 1, 3), 1, marks=MATRIX),
+        pytest.param((4, 2), 1, marks=MATRIX),
+    ],
+)
 def test_what_is_covered_is_right_whatever_the_library_does(workshop, mpi, sites, nodes):
     """Intel MPI's MPI_Reduce is wrong for datatypes with gaps, for example."""
     seed = int(os.environ.get("LANDBRIDGE_SEED", random.randrange(1 << 32)))

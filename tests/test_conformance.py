@@ -88,7 +88,9 @@ def test_tests_of_sandia_openshmem_are_found(tmp_path, monkeypatch):
     (tmp_path / "hello.c").touch()
     monkeypatch.setenv("SOS", str(tmp_path))
     assert sos.missing() is None and sos.tests() == ["get1", "hello", "libtool"]
-    (tmp_path / "Makefile").write_text("check_PROGRAMS = hello$(EXEEXT) \\\n\tget1$(EXEEXT) absent$(EXEEXT)\nTESTS = x\n")
+    (tmp_path / "Makefile").write_text(
+        "check_PROGRAMS = hello$(EXEEXT) \\\n\tget1$(EXEEXT) absent$(EXEEXT)\nTESTS = x\n"
+    )
     assert sos.tests() == ["get1", "hello"]
     (tmp_path / "hello").unlink()
     assert "make check TESTS=" in sos.missing()

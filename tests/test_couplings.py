@@ -36,7 +36,21 @@ def test_random_arrays_between_programs_on_different_mpis_are_right(workshop, le
 
 def test_a_program_across_sites_meets_one_that_its_own_launcher_started(workshop):
     coupled, mpi = Coupled(workshop, names="abc"), mpich()
-    words = [LANDBRIDGE, "run", "-n", 4, "--mpi", mpi.name, "-x", "PYTHONPATH", "-x", "PATH", "-x", "LANDBRIDGE_SITES", "--"]
+    words = [
+        LANDBRIDGE,
+        "run",
+        "-n",
+        4,
+        "--mpi",
+        mpi.name,
+        "-x",
+        "PYTHONPATH",
+        "-x",
+        "PATH",
+        "-x",
+        "LANDBRIDGE_SITES",
+        "--",
+    ]
     words += [mpi.python, RANDOM, "far@b", 0, "4,3", 40, 9000]
     across = workshop.start(words, environment=coupled.environment(mpi, "a"), limit=120)
     other = coupled.start(mpi, "c", 3, RANDOM, "far@b", 1, "4,3", 40, 9000)
@@ -240,7 +254,10 @@ print("ended well")
 
 def test_fetches_are_started_and_waited_for(workshop):
     coupled = Coupled(workshop)
-    runs = [coupled.start(mpi(), site, 2, "-c", STARTS, side) for side, (mpi, site) in enumerate([(mpich, "a"), (openmpi, "b")])]
+    runs = [
+        coupled.start(mpi(), site, 2, "-c", STARTS, side)
+        for side, (mpi, site) in enumerate([(mpich, "a"), (openmpi, "b")])
+    ]
     for run in runs:
         assert run.finish().check().out.count("ended well") == 2
 

@@ -38,7 +38,9 @@ PLACES = {
     "other@login.kyoto.example:2222": f"root@{wan('b-gw1')}:{PORT}",
 }
 SOLVER = '#!/bin/sh\necho "solver at $LANDBRIDGE_SITE_NAME in $(pwd)"\n'
-JOB = "import os, sys\nprint('job at', os.environ['LANDBRIDGE_SITE_NAME'], 'reads', sys.argv[0], len(sys.stdin.read()))\n"
+JOB = (
+    "import os, sys\nprint('job at', os.environ['LANDBRIDGE_SITE_NAME'], 'reads', sys.argv[0], len(sys.stdin.read()))\n"
+)
 
 
 def typed(start):
@@ -54,7 +56,9 @@ def typed(start):
 def test_the_first_hour(workshop, isolated, mpich_only):
     partitions = ["PartitionName=main Nodes=ALL MaxTime=INFINITE State=UP Default=YES"]
     person = Person(
-        workshop, mpich_only.environment, sshd_of={"a-gw1": TCSH},
+        workshop,
+        mpich_only.environment,
+        sshd_of={"a-gw1": TCSH},
         slurm={"b": {"partitions": partitions, "job_submit": ACCOUNT_NEEDED}},
     )
     home = person.home(LAPTOP)
@@ -87,13 +91,21 @@ def test_the_first_hour(workshop, isolated, mpich_only):
     pushed = types(typed("landbridge run -n 8 --push ./solver"))
     there = types(typed("landbridge run -n 8 -- ./solver"))
     argument = types(typed("landbridge run -n 8 --push ~/work/job.py"))
-    fed = types(f"echo data | {shlex.join(typed('landbridge run -n 8 --push ~/work/job.py'))}".replace("'~/work/job.py'", "~/work/job.py"))
+    fed = types(
+        f"echo data | {shlex.join(typed('landbridge run -n 8 --push ~/work/job.py'))}".replace(
+            "'~/work/job.py'", "~/work/job.py"
+        )
+    )
     # A job of the site's: its input comes from here, its laptop is not needed.
     types("printf '#!/bin/sh\nwc -c\nsleep 600\n' >solver", must=True)
     types(typed("landbridge sites push")[:4], must=True)
-    detached = types(f"head -c 200000 /dev/zero | {shlex.join(typed('landbridge run --detach'))} >id; cat id", must=True)
+    detached = types(
+        f"head -c 200000 /dev/zero | {shlex.join(typed('landbridge run --detach'))} >id; cat id", must=True
+    )
     jobs = types("landbridge jobs --json")
-    logs = types("for i in $(seq 200); do landbridge logs $(cat id) | grep 200000 && exit; sleep 0.2; done; exit 1", must=True)
+    logs = types(
+        "for i in $(seq 200); do landbridge logs $(cat id) | grep 200000 && exit; sleep 0.2; done; exit 1", must=True
+    )
     listed = types(typed("landbridge jobs"))
     cancelled = types("landbridge cancel $(cat id)")
     after = types(typed("landbridge jobs"))
@@ -110,7 +122,9 @@ def test_the_first_hour(workshop, isolated, mpich_only):
         f"{shlex.join(typed('landbridge run -n 8 -- ./solver'))} >out & job=$!; "
         "until grep -q . out; do sleep 0.2; done; kill -9 $(pgrep -P $job); wait $job; echo ended $?"
     )
-    idle = types("for i in $(seq 100); do landbridge sites status --json | grep -q '\"jobs\":[1-9]' || exit 0; sleep 0.2; done; exit 1")
+    idle = types(
+        "for i in $(seq 100); do landbridge sites status --json | grep -q '\"jobs\":[1-9]' || exit 0; sleep 0.2; done; exit 1"
+    )
     for name in ("kyoto", "lyon"):
         types(f"landbridge sites remove {name}", must=True)
     results = person.run(limit=600)
@@ -137,7 +151,9 @@ def test_the_first_hour(workshop, isolated, mpich_only):
     assert (person.home("b-gw1") / "moved.py").read_text() == JOB, str(results[moved])
     assert '"transfers":[]' in results[status].good().out, str(results[status])
     results[not_a_place].bad("landbridge sites push job.py --to lyon")
-    assert re.search(r"landbridge: 127\.0\.0\.1:\d+ is forwarded to site kyoto, 127\.0\.0\.1:2222", results[forwarded].err), str(results[forwarded])
+    assert re.search(
+        r"landbridge: 127\.0\.0\.1:\d+ is forwarded to site kyoto, 127\.0\.0\.1:2222", results[forwarded].err
+    ), str(results[forwarded])
     assert "ended 130" in results[forwarded].out or "ended 124" in results[forwarded].out, str(results[forwarded])
     assert "job lyon/1 is cancelled" in results[cancelled].good().out, str(results[cancelled])
     assert re.search(r"^lyon/1  ended 143", results[after].good().out, re.MULTILINE), str(results[after])

@@ -18,16 +18,23 @@ FLOOD_S = 3.0
 @pytest.mark.slow
 # Ranks and the emulator use both cores fully, and so would other tests.
 @pytest.mark.alone
-@pytest.mark.parametrize(("count", "size", "how"), [
-    pytest.param(200_000, 1000, "asleep", id="200000-small-messages-asleep"),
-    pytest.param(200_000, 1000, "awake", id="200000-small-messages-awake", marks=pytest.mark.matrix),
-    pytest.param(400, MEBIBYTE, "asleep", id="400-large-messages-asleep", marks=pytest.mark.matrix),
-    pytest.param(400, MEBIBYTE, "awake", id="400-large-messages-awake"),
-])
+@pytest.mark.parametrize(
+    ("count", "size", "how"),
+    [
+        pytest.param(200_000, 1000, "asleep", id="200000-small-messages-asleep"),
+        pytest.param(200_000, 1000, "awake", id="200000-small-messages-awake", marks=pytest.mark.matrix),
+        pytest.param(400, MEBIBYTE, "asleep", id="400-large-messages-asleep", marks=pytest.mark.matrix),
+        pytest.param(400, MEBIBYTE, "awake", id="400-large-messages-awake"),
+    ],
+)
 def test_gateway_memory_is_bounded(workshop, mpi, count, size, how):
     go = workshop.folder / "go"
     running = workshop.across(
-        mpi, 2, [mpi.python, PROGRAMS / "flood.py", count, size, how, go], nodes=1, limit=180,
+        mpi,
+        2,
+        [mpi.python, PROGRAMS / "flood.py", count, size, how, go],
+        nodes=1,
+        limit=180,
         options=("--gateway-memory", "32MiB", "--nic-rate", "0"),
     )
     gateways = wait_until(

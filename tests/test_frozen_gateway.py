@@ -22,7 +22,10 @@ while comm.bcast(time.monotonic() < end, 0):
         open(sys.argv[1], "w").close()
     time.sleep(0.005)
 """
-FROZEN = [("a-gw1", 8), *(pytest.param(host, time, marks=MATRIX) for host, time in [("a-gw1", 6), ("b-gw1", 6), ("b-gw1", 7)])]
+FROZEN = [
+    ("a-gw1", 8),
+    *(pytest.param(host, time, marks=MATRIX) for host, time in [("a-gw1", 6), ("b-gw1", 6), ("b-gw1", 7)]),
+]
 
 
 @pytest.mark.slow

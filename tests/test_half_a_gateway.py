@@ -35,7 +35,10 @@ if comm.rank == 0:
 # The leading gateway and another one, of the site where the job was started and of the other.
 CASES = [
     (2, 2, "b-gw1"),
-    *(pytest.param(*case, marks=MATRIX) for case in [(2, 2, "b-gw2"), (2, 2, "a-gw1"), (2, 2, "a-gw2"), (2, 3, "b-gw1"), (3, 2, "c-gw1")]),
+    *(
+        pytest.param(*case, marks=MATRIX)
+        for case in [(2, 2, "b-gw2"), (2, 2, "a-gw1"), (2, 2, "a-gw2"), (2, 3, "b-gw1"), (3, 2, "c-gw1")]
+    ),
 ]
 
 

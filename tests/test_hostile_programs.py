@@ -15,7 +15,9 @@ LIMIT_S = 120
 
 FORGED = "landbridge: lyon: all is well"
 HOSTILE = {
-    "escapes": r"printf 'x\033]52;c;aGk=\007\033[2J\n" + FORGED + r"\nhost evil\nhostname evil\nuser root\nos Linux\nyes'",
+    "escapes": r"printf 'x\033]52;c;aGk=\007\033[2J\n"
+    + FORGED
+    + r"\nhost evil\nhostname evil\nuser root\nos Linux\nyes'",
     "escapes and failure": r"printf 'x\033]52;c;aGk=\007\n" + FORGED + r"' >&2; exit 1",
     "endless lines": "exec yes",
     "an endless line": "exec cat /dev/zero",
@@ -23,8 +25,13 @@ HOSTILE = {
 }
 # For each program, what has the command run it.
 PROGRAMS = {
-    "ssh": [["sites", "add", "lyon", "me@login.example"], ["doctor", "--output", "report.txt"], ["run", "-n", "1", "true"],
-            ["sites", "status"], ["sites", "push", "file"]],
+    "ssh": [
+        ["sites", "add", "lyon", "me@login.example"],
+        ["doctor", "--output", "report.txt"],
+        ["run", "-n", "1", "true"],
+        ["sites", "status"],
+        ["sites", "push", "file"],
+    ],
     "sinfo": [["sites", "add", "home"], ["sites", "remove", "home"]],
     "loginctl": [["sites", "add", "home", "--keep"], ["sites", "remove", "home"]],
     "systemctl": [["sites", "add", "home", "--keep"], ["sites", "remove", "home"]],
@@ -61,7 +68,11 @@ def test_nothing_that_a_program_prints_acts_or_fills_the_memory(program, kind, t
     for name, text in {**harmless, program: HOSTILE[kind]}.items():
         (programs / name).write_text(f"#!/bin/sh\n{text}\n")
         (programs / name).chmod(0o755)
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("LANDBRIDGE_", "SLURM_", "XDG_", "PBS_"))}
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("LANDBRIDGE_", "SLURM_", "XDG_", "PBS_"))
+    }
     environment = {**kept, "HOME": str(home), "PATH": f"{programs}:{os.environ['PATH']}"}
     if marker := os.environ.get("LANDBRIDGE_TEST_MARKER"):
         environment["LANDBRIDGE_TEST_MARKER"] = marker
@@ -70,13 +81,20 @@ def test_nothing_that_a_program_prints_acts_or_fills_the_memory(program, kind, t
     measure = [sys.executable, "-c", MEASURE]
     for words in PROGRAMS[program]:
         done = subprocess.run(
-            [*measure, LANDBRIDGE, *words], cwd=tmp_path, env=environment, stdin=subprocess.DEVNULL,
-            capture_output=True, timeout=LIMIT_S, check=False,
+            [*measure, LANDBRIDGE, *words],
+            cwd=tmp_path,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=LIMIT_S,
+            check=False,
         )
         text = (done.stdout + done.stderr).decode(errors="replace")
         most = text.rpartition("most memory ")[2].split()[0]
         assert int(most) * 1024 < MOST_BYTES, f"{program}, {words}: {int(most) >> 10} MiB"
-        assert not any(ord(c) < 32 and c not in "\n\t" or 127 <= ord(c) < 160 for c in text), f"{program}, {words}: {text!r}"
+        assert not any(ord(c) < 32 and c not in "\n\t" or 127 <= ord(c) < 160 for c in text), (
+            f"{program}, {words}: {text!r}"
+        )
         assert not any(line.startswith(FORGED) for line in text.splitlines()), f"{program}, {words}: {text}"
         assert "panicked" not in text, text
 

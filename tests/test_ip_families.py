@@ -46,7 +46,7 @@ def test_what_commands_say_of_such_sites(workshop, isolated, families):
 
 def test_a_link_local_address_is_refused_by_name(workshop, isolated):
     script = (
-        f"sed 's/^address = \"2001:db8:0:1::1\"/address = \"fe80::1\"/' $LANDBRIDGE_SITES > {workshop.folder}/s.toml;"
+        f'sed \'s/^address = "2001:db8:0:1::1"/address = "fe80::1"/\' $LANDBRIDGE_SITES > {workshop.folder}/s.toml;'
         f" LANDBRIDGE_SITES={workshop.folder}/s.toml {LANDBRIDGE} sites list"
     )
     done = workshop.lab(["sh", "-c", script], options=["--ip", "6"]).finish()

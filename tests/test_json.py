@@ -17,7 +17,9 @@ INSTANCE = ROOT / "core" / "plan" / "tests" / "vectors" / "v08_gw4_1048576.json"
 
 
 def help_of(path):
-    return subprocess.run([LANDBRIDGE, *path, "--help"], check=True, text=True, stdout=subprocess.PIPE, timeout=60).stdout
+    return subprocess.run(
+        [LANDBRIDGE, *path, "--help"], check=True, text=True, stdout=subprocess.PIPE, timeout=60
+    ).stdout
 
 
 def with_json(path=()):
@@ -65,13 +67,18 @@ def test_each_json_object_has_the_schema(person):
         ("key",): person.types("landbridge", "key", folder / "new.key", "--json"),
         ("stage", "move"): person.types("landbridge", "stage", "move", "--json", pushed, folder / "moved"),
         ("stage", "in"): person.types(landbridge, "stage", "in", "--json", f"{pushed}=/tmp/staged-%n", on="a-gw1"),
-        ("stage", "out"): person.types(landbridge, "stage", "out", "--json", f"/tmp/staged-%n={folder}/staged-%n", on="a-gw1"),
+        ("stage", "out"): person.types(
+            landbridge, "stage", "out", "--json", f"/tmp/staged-%n={folder}/staged-%n", on="a-gw1"
+        ),
         ("stage", "status"): person.types("landbridge", "stage", "status", "--json"),
         ("plan", "broadcast"): person.types("landbridge", "plan", "broadcast", INSTANCE, "--json"),
         ("sites", "remove"): person.types("landbridge", "sites", "remove", "kyoto", "--json"),
         ("sites", "invite"): person.types("sh", "-c", f"{landbridge} sites invite --json | tee {folder}/ticket"),
         ("sites", "join"): person.types(
-            "sh", "-c", f"sed 's/.*\"ticket\":\"\\([^\"]*\\).*/\\1/' {folder}/ticket | {landbridge} sites join nancy --json", on="b-gw1",
+            "sh",
+            "-c",
+            f'sed \'s/.*"ticket":"\\([^"]*\\).*/\\1/\' {folder}/ticket | {landbridge} sites join nancy --json',
+            on="b-gw1",
         ),
     }
     commands = with_json()

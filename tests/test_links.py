@@ -14,7 +14,9 @@ CHANGED = {("a", "b"): (16, 25)}
 
 def shape(shapes):
     """Afterwards TCP needs 10 s to believe in a longer delay, where its congestion control is BBR."""
-    changes = [f"{LANDBRIDGE} lab wan {a} {b} rate={rate}mbit delay={delay}ms" for (a, b), (rate, delay) in shapes.items()]
+    changes = [
+        f"{LANDBRIDGE} lab wan {a} {b} rate={rate}mbit delay={delay}ms" for (a, b), (rate, delay) in shapes.items()
+    ]
     return [*changes, "sleep 12"]
 
 
@@ -30,9 +32,11 @@ def in_lab(workshop, mpi, steps, limit):
     # The links are the bottleneck, not the gateways' cards.
     options = ["--nic-rate", "1gbit", "--isolation", "namespaces"]
     script = " && ".join(steps)
-    done = workshop.lab(
-        ["sh", "-c", script], sites=3, nodes=1, options=options, environment=mpi.environment, limit=limit
-    ).finish().check()
+    done = (
+        workshop.lab(["sh", "-c", script], sites=3, nodes=1, options=options, environment=mpi.environment, limit=limit)
+        .finish()
+        .check()
+    )
     return [json.loads(line) for line in done.out.splitlines() if line.startswith("{")], done
 
 

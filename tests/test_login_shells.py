@@ -18,9 +18,13 @@ TITLE = "printf '\\033]0;a title\\007'"
 LOGINS = {
     "a title without a newline": ("bash", ".bashrc", TITLE),
     "echo -n": ("bash", ".bashrc", "echo -n 'Welcome to lyon'"),
-    "a start-up file that reads a line": ("bash", ".bashrc", "read -r answer; echo -n \"you said $answer\""),
+    "a start-up file that reads a line": ("bash", ".bashrc", 'read -r answer; echo -n "you said $answer"'),
     "a start-up file that starts another shell": ("bash", ".bashrc", "exec dash"),
-    "a program left running that prints": ("bash", ".bashrc", "(for i in 1 2 3 4 5 6 7 8; do echo mail; sleep 0.3; done) &"),
+    "a program left running that prints": (
+        "bash",
+        ".bashrc",
+        "(for i in 1 2 3 4 5 6 7 8; do echo mail; sleep 0.3; done) &",
+    ),
     "a copy of our own lines": ("bash", ".bashrc", "echo 'landbridge-0123456789abcdef os Plan9'"),
     "dash": ("dash", ".profile", ""),
     "tcsh with a greeting": ("tcsh", ".cshrc", "echo -n 'tcsh greets'"),
@@ -54,7 +58,12 @@ def test_every_login_shell_becomes_a_site(person):
         source = person.folder / f"{shell}-{len(tried)}"
         source.write_text(text + "\n")
         place = home / file
-        person.types("sh", "-c", f"{login_as(person, shutil.which(shell))}; mkdir -p {place.parent}; cp {source} {place}", must=True)
+        person.types(
+            "sh",
+            "-c",
+            f"{login_as(person, shutil.which(shell))}; mkdir -p {place.parent}; cp {source} {place}",
+            must=True,
+        )
         tried[name] = person.adds("lyon", "a-gw1", must=False)
         person.types("rm", "-f", place, must=True)
     refused = {}

@@ -238,7 +238,9 @@ def test_a_pool_that_has_no_room_for_an_answer(workshop, mpich_only, isolated):
     options = ["--pool", "/run/pool", "--pool-size", "576KiB"]
     program = [mpich_only.python, PROGRAMS / "no_answer.py"]
     running = workshop.across(mpich_only, 8, program, sites=1, options=options, environment=environment)
-    done = running.finish().fails_naming("site a", "rank 3 cannot go on: memory /run/pool/", "16384 bytes are needed and")
+    done = running.finish().fails_naming(
+        "site a", "rank 3 cannot go on: memory /run/pool/", "16384 bytes are needed and"
+    )
     assert "has it" in done.out and "went on" not in done.out, str(done)
 
 
@@ -255,7 +257,9 @@ exec {LANDBRIDGE} gateway --sites {file} --site "$1" --gateway "$2"
     )
     gateway.chmod(0o755)
     options = ["--gateway-command", f"{gateway} {{site}} {{gateway}} {{sites_file}}"]
-    running = workshop.across(mpich_only, 4, [mpich_only.python, PROGRAMS / "messages.py", 22], sites=1, options=options)
+    running = workshop.across(
+        mpich_only, 4, [mpich_only.python, PROGRAMS / "messages.py", 22], sites=1, options=options
+    )
     running.finish().fails_naming("site a", "n2", "/tmp/landbridge-", "the same on all nodes of the site")
 
 
@@ -274,7 +278,19 @@ def test_ranks_in_user_namespaces(workshop, mpi, container, shares):
     sites.start_gateway("a")
     log = workshop.folder / "provider.log"
     environment = {**mpi.environment, **through_provider(workshop, mpi), "LANDBRIDGE_SITES": str(sites.file)}
-    words = [LANDBRIDGE, "run", "--mpi", mpi.name, "--site", "a=2", "--", *container, mpi.python, PROGRAMS / "messages.py", 22]
+    words = [
+        LANDBRIDGE,
+        "run",
+        "--mpi",
+        mpi.name,
+        "--site",
+        "a=2",
+        "--",
+        *container,
+        mpi.python,
+        PROGRAMS / "messages.py",
+        22,
+    ]
     done = workshop.run(words, environment=environment, limit=60).check()
     assert f"messages: {22 * 2 * 2} good" in done.out, str(done)
     if shares:

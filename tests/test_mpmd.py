@@ -7,7 +7,10 @@ import pytest
 
 from harness import LANDBRIDGE, PROGRAMS
 
-LINE = re.compile(r"^(\w+): rank (\d+) of (\d+) at (\w+), program (\d+) of (\S+), rank (\d+) of (\d+) there, universe (\d+)$", re.MULTILINE)
+LINE = re.compile(
+    r"^(\w+): rank (\d+) of (\d+) at (\w+), program (\d+) of (\S+), rank (\d+) of (\d+) there, universe (\d+)$",
+    re.MULTILINE,
+)
 
 
 def run(workshop, mpi, *words, **options):
@@ -21,10 +24,28 @@ def program(mpi, name):
 
 @pytest.mark.one_mpi
 def test_programs_know_their_number_across_sites(workshop, mpi):
-    done = run(workshop, mpi, "-n", 1, *program(mpi, "head"), ":", "-n", 4, *program(mpi, "ocean"), ":", "-n", 3, *program(mpi, "air"))
+    done = run(
+        workshop,
+        mpi,
+        "-n",
+        1,
+        *program(mpi, "head"),
+        ":",
+        "-n",
+        4,
+        *program(mpi, "ocean"),
+        ":",
+        "-n",
+        3,
+        *program(mpi, "air"),
+    )
     done.check()
     sites = "aaaabbbb"
-    expected = [("head", 0, 0, 1), *(("ocean", 1, rank, 4) for rank in range(4)), *(("air", 2, rank, 3) for rank in range(3))]
+    expected = [
+        ("head", 0, 0, 1),
+        *(("ocean", 1, rank, 4) for rank in range(4)),
+        *(("air", 2, rank, 3) for rank in range(3)),
+    ]
     expected = [
         (name, str(rank), "8", sites[rank], str(number), "head,ocean,air", str(inner), str(size), "8")
         for rank, (name, number, inner, size) in enumerate(expected)
@@ -34,9 +55,13 @@ def test_programs_know_their_number_across_sites(workshop, mpi):
 
 
 def test_each_program_at_a_site_of_its_own(workshop, mpi):
-    done = run(workshop, mpi, "--site", "b=3", *program(mpi, "ocean"), ":", "--site", "a=2", *program(mpi, "air")).check()
+    done = run(
+        workshop, mpi, "--site", "b=3", *program(mpi, "ocean"), ":", "--site", "a=2", *program(mpi, "air")
+    ).check()
     found = sorted((int(rank), name, site, number) for name, rank, _, site, number, *_ in LINE.findall(done.out))
-    assert found == [(rank, "ocean", "b", "0") for rank in range(3)] + [(rank, "air", "a", "1") for rank in (3, 4)], str(done)
+    assert found == [(rank, "ocean", "b", "0") for rank in range(3)] + [(rank, "air", "a", "1") for rank in (3, 4)], (
+        str(done)
+    )
     summary = json.loads((workshop.folder / "run.json").read_text())
     assert [(site["name"], site["ranks"]) for site in summary["sites"]] == [("b", [0, 1, 2]), ("a", [3, 4])]
 

@@ -28,9 +28,13 @@ def call(*whats, node="n1", munged=MUNGED, port=7760):
 
 def answers(done):
     """What each call was answered: reasons of refusals, else exit codes and words."""
+
     def short(answer):
         answer = answer.get("unproven", answer)
-        return answer["refused"]["reason"] if "refused" in answer else (answer["ended"]["code"], answer["ended"]["words"])
+        return (
+            answer["refused"]["reason"] if "refused" in answer else (answer["ended"]["code"], answer["ended"]["words"])
+        )
+
     return [[short(answer) for answer in json.loads(text)] for text in done.out.splitlines() if text.startswith("[")]
 
 
@@ -39,17 +43,22 @@ def test_files_go_to_nodes_on_which_others_compute(workshop, people, slurm):
     source = make_tree(workshop.folder / "source")
     busy = " ".join(bob.words("srun", "-N4", "--exclusive", "sleep", "1000"))
     done = begin(
-        workshop, anna,
+        workshop,
+        anna,
         f"{busy} & until squeue -h -t R | grep -q .; do sleep 0.2; done",
         f"{MOVE} b:{source} a/n1,n3:/tmp/target",
         f"{MOVE} a/n3:/tmp/target a/n4:/tmp/other",
         "squeue -h -o '%u %T'",
-        *(on(f"a-{node}", f"cp -a /tmp/{name} {workshop.folder}/{node}; ls -A /tmp") for node, name in
-          (("n1", "target"), ("n3", "target"), ("n4", "other"))),
+        *(
+            on(f"a-{node}", f"cp -a /tmp/{name} {workshop.folder}/{node}; ls -A /tmp")
+            for node, name in (("n1", "target"), ("n3", "target"), ("n4", "other"))
+        ),
         "scancel --user " + bob.name,
     ).finish()
     done.check()
-    assert f"{bob.name} RUNNING" in done.out and anna.name not in done.out.split("RUNNING")[0].split("\n")[-1], str(done)
+    assert f"{bob.name} RUNNING" in done.out and anna.name not in done.out.split("RUNNING")[0].split("\n")[-1], str(
+        done
+    )
     for node in ("n1", "n3", "n4"):
         copy = workshop.folder / node
         assert description(copy) == description(source), node
@@ -84,7 +93,8 @@ def test_the_node_service_does_nothing_for_whom_munge_does_not_vouch(workshop, p
     forged = call(["munge", nothing], munged=f"{own}/socket")
     for_root = call(["munge", nothing])
     done = begin(
-        workshop, anna,
+        workshop,
+        anna,
         f"anna: {line(mine)}",
         f"install -d -o {anna.uid} {own}; head -c 128 /dev/urandom > {own}/key; chown {anna.uid} {own}/key; chmod 400 {own}/key",
         f"anna: munged --force --key-file={own}/key --socket={own}/socket --pid-file={own}/pid --seed-file={own}/seed "
@@ -117,13 +127,22 @@ def test_a_user_cannot_have_anothers_files_read_written_or_removed(workshop, peo
     ]
     mine = f"b:{workshop.folder}/mine/file"
     refused = [
-        f"a/n1:{b}/secret b:{out}1", f"a/n1:{a}/way/secret b:{out}2", f"a/n1:{a}/hard b:{out}3", f"a/n1:{a}/tree b:{out}4",
-        f"{mine} a/n1:{b}/in", f"{mine} a/n1:{b}/secret", f"{mine} a/n1:{a}/way/in", f"b:{workshop.folder}/mine a/n1:{a}/way/",
+        f"a/n1:{b}/secret b:{out}1",
+        f"a/n1:{a}/way/secret b:{out}2",
+        f"a/n1:{a}/hard b:{out}3",
+        f"a/n1:{a}/tree b:{out}4",
+        f"{mine} a/n1:{b}/in",
+        f"{mine} a/n1:{b}/secret",
+        f"{mine} a/n1:{a}/way/in",
+        f"b:{workshop.folder}/mine a/n1:{a}/way/",
     ]
     attack = f"while :; do mkdir {a}/turn 2>/dev/null; rmdir {a}/turn 2>/dev/null; ln -sfn {b} {a}/turn; rm -f {a}/turn; done"
-    removals = call(["munge", request(removal(f"{b}/secret", f"{b}/folder", b, f"{a}/way/secret", f"{a}/link", f"{a}/way"))])
+    removals = call(
+        ["munge", request(removal(f"{b}/secret", f"{b}/folder", b, f"{a}/way/secret", f"{a}/link", f"{a}/way"))]
+    )
     done = begin(
-        workshop, anna,
+        workshop,
+        anna,
         *(on("a-n1", step) for step in prepare),
         *(f"anna: if {LANDBRIDGE} stage move {places}; then echo DONE {places}; fi" for places in refused),
         f"anna: {LANDBRIDGE} stage move {mine} a/n1:{a}/hard || true",
@@ -135,9 +154,13 @@ def test_a_user_cannot_have_anothers_files_read_written_or_removed(workshop, peo
         f"anna: {line(removals)}",
         on("a-n1", f"find {b} -type f | xargs sha256sum > /tmp/after; ls -lR --time-style=full-iso {b} >> /tmp/after"),
         # The hard link at the target has been replaced by anna's file, so that bob's has one link less.
-        on("a-n1", f"sed -i 's/^\\(-[^ ]*\\) [0-9]*/\\1/' /tmp/before /tmp/after; cmp /tmp/before /tmp/after && echo UNTOUCHED"),
+        on(
+            "a-n1",
+            f"sed -i 's/^\\(-[^ ]*\\) [0-9]*/\\1/' /tmp/before /tmp/after; cmp /tmp/before /tmp/after && echo UNTOUCHED",
+        ),
         on("a-n1", f"cat {a}/hard; stat -c %u {a}/hard; ls {a}"),
-        nodes=1, limit=270,
+        nodes=1,
+        limit=270,
     ).finish()
     done.check()
     assert "DONE" not in done.out and "UNTOUCHED" in done.out, str(done)
@@ -155,17 +178,24 @@ def test_what_runs_beside_others_is_the_user_and_nothing_of_the_users(workshop, 
     (workshop.folder / "source").write_bytes(random.Random(1).randbytes(8_000_000))
     evil = f"LD_PRELOAD=/nonexistent/evil.so PATH=/nonexistent:$PATH {LANDBRIDGE}"
     running = begin(
-        workshop, anna,
+        workshop,
+        anna,
         f"anna: {evil} stage move --rate 1MB/s b:{workshop.folder}/source a/n1:/tmp/target || true",
         f"anna: {LANDBRIDGE} run --host a/n1:1 -- true || true",
         f"anna: {LANDBRIDGE} stage move --block 512MiB b:{workshop.folder}/source a/n1:/tmp/large || true",
         nodes=1,
     )
+
     def at_work():
-        return at_work_as(anna, "mover") and [p for kind in ("mover", "agent", "agent-worker") for p in at_work_as(anna, kind)]
+        return at_work_as(anna, "mover") and [
+            p for kind in ("mover", "agent", "agent-worker") for p in at_work_as(anna, kind)
+        ]
+
     running.wait_for(at_work, 60, "a mover")
     for process in at_work():
-        status = dict(text.split(":\t", 1) for text in open(f"/proc/{process.pid}/status").read().splitlines() if ":\t" in text)
+        status = dict(
+            text.split(":\t", 1) for text in open(f"/proc/{process.pid}/status").read().splitlines() if ":\t" in text
+        )
         assert set(status["Uid"].split()) == {str(anna.uid)} and set(status["Gid"].split()) == {str(anna.gid)}, status
         assert status["Groups"].split() == [str(anna.gid)] and status["NoNewPrivs"] == "1", status
         assert {int(status[name], 16) for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")} == {0}, status
@@ -186,10 +216,12 @@ def test_a_mover_cannot_be_traced_and_does_not_outlive_its_order(workshop, peopl
     anna, _ = people
     (workshop.folder / "source").write_bytes(random.Random(1).randbytes(8_000_000))
     running = begin(
-        workshop, anna,
+        workshop,
+        anna,
         f"anna: {LANDBRIDGE} stage move --rate 200kB/s b:{workshop.folder}/source a/n1:/tmp/target || true",
         f"touch {workshop.folder}/over; {until('test -e ' + str(workshop.folder / 'checked'), 90)}",
-        nodes=1, limit=180,
+        nodes=1,
+        limit=180,
     )
 
     def ours():
@@ -199,9 +231,11 @@ def test_a_mover_cannot_be_traced_and_does_not_outlive_its_order(workshop, peopl
     found = ours()
     assert len(found) == 3, found
     for process in found:
-        attack = ("import ctypes, sys; libc = ctypes.CDLL(None, use_errno=True); "
-                  f"print(libc.ptrace(16, {process.pid}, 0, 0), ctypes.get_errno()); "
-                  f"open('/proc/{process.pid}/mem', 'r+b')")
+        attack = (
+            "import ctypes, sys; libc = ctypes.CDLL(None, use_errno=True); "
+            f"print(libc.ptrace(16, {process.pid}, 0, 0), ctypes.get_errno()); "
+            f"open('/proc/{process.pid}/mem', 'r+b')"
+        )
         tried = workshop.run(anna.words("/usr/bin/python3", "-c", attack))
         assert tried.out.split() == ["-1", "1"] and "Permission denied" in tried.err, str(tried)
     # A user may stop his own processes, but then they do not stay when the order is over.
@@ -220,17 +254,36 @@ def test_silent_callers_keep_nobody_out(workshop, people, slurm):
     anna, bob = people
     (workshop.folder / "source").write_text("x")
     ready = workshop.folder / "homes" / bob.name / "ready"
-    crowd = line(bob.words("/usr/bin/python3", PROGRAMS / "silent_callers.py", "100", ready, "n1:7760", "/run/slurm-a/hooks"))
-    path = job(workshop, anna, "calm", f"stage_in=b:{workshop.folder}/source=/tmp/calm {RATE}", body=f"cp /tmp/calm {anna.home}/got")
-    threads = f"cat /proc/$(pgrep -f 'slurm node-service --node NODE' | head -1)/status | grep Threads | sed 's/^/NODE /'"
+    crowd = line(
+        bob.words("/usr/bin/python3", PROGRAMS / "silent_callers.py", "100", ready, "n1:7760", "/run/slurm-a/hooks")
+    )
+    path = job(
+        workshop,
+        anna,
+        "calm",
+        f"stage_in=b:{workshop.folder}/source=/tmp/calm {RATE}",
+        body=f"cp /tmp/calm {anna.home}/got",
+    )
+    threads = (
+        f"cat /proc/$(pgrep -f 'slurm node-service --node NODE' | head -1)/status | grep Threads | sed 's/^/NODE /'"
+    )
     done = begin(
-        workshop, anna,
+        workshop,
+        anna,
         f"{crowd} & crowd=$!; {until(f'test -e {ready}')}",
-        *(f"anna: {LANDBRIDGE} stage move --rate 200MB/s b:{workshop.folder}/source a/n1:/tmp/moved{number}" for number in range(3)),
-        f"anna: cd; sbatch -N1 -t1 -o /dev/null {path}", until(f"test -s {anna.home}/got"), gone("calm"),
+        *(
+            f"anna: {LANDBRIDGE} stage move --rate 200MB/s b:{workshop.folder}/source a/n1:/tmp/moved{number}"
+            for number in range(3)
+        ),
+        f"anna: cd; sbatch -N1 -t1 -o /dev/null {path}",
+        until(f"test -s {anna.home}/got"),
+        gone("calm"),
         *(threads.replace("NODE", node) for node in ("n1", "gw1")),
-        "kill $crowd; wait $crowd || true", on("a-n1", "ls /tmp"),
-        nodes=1, staging=True, limit=200,
+        "kill $crowd; wait $crowd || true",
+        on("a-n1", "ls /tmp"),
+        nodes=1,
+        staging=True,
+        limit=200,
     ).finish()
     done.check()
     assert all(f"moved{number}" in done.out for number in range(3)), str(done)
@@ -247,11 +300,13 @@ def test_an_impostor_at_the_services_port_is_not_believed(workshop, people, slur
     # It tries until the service is killed, and then is faster than whatever starts the service again.
     again = f"while ! test -e {ready}; do {impostor} 2>/dev/null; done"
     running = begin(
-        workshop, anna,
+        workshop,
+        anna,
         f"{LAB} enter a-n1 -- sh -c {quoted(again)} & touch {workshop.folder}/begun; {until(f'test -e {ready}')}",
         *(f"{order} && echo BELIEVED || true" for _ in range(4)),
         f"wait; {until(f'{order} 2>&1 | grep -q unreadable')}; echo BACK",
-        nodes=1, limit=180,
+        nodes=1,
+        limit=180,
     )
     running.wait_for((workshop.folder / "begun").exists, 90, "the services")
     while not ready.exists():

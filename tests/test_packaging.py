@@ -48,7 +48,9 @@ json.dump(made.recipe.to_dict(), sys.stdout)
 def test_rattler_build_renders_condas_recipe(platform):
     text = (PACKAGING / "conda" / "recipe.yaml").read_text()
     filled = text.replace("@HOMEPAGE@", "https://landbridge.example").replace("@SHA256@", 64 * "0")
-    done = subprocess.run([DIST_PYTHON, "-c", RENDER, platform], input=filled, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [DIST_PYTHON, "-c", RENDER, platform], input=filled, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     recipe = json.loads(done.stdout)
     assert recipe["package"] == {"name": "landbridge", "version": VERSION}

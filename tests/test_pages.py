@@ -11,7 +11,6 @@ import pytest
 from harness import LANDBRIDGE, ROOT
 
 
-
 def script(name):
     spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
@@ -25,6 +24,7 @@ pages, docs = script("pages"), script("docs")
 @pytest.fixture
 def links(tmp_path, monkeypatch):
     """Faults of the links in a text that is the page docs/page.md, beside docs/run.md."""
+
     def of(text):
         (tmp_path / "docs" / "page.md").write_text(text)
         return list(pages.link_faults("docs/page.md", text, {}))
@@ -53,15 +53,18 @@ def test_links_that_lead_somewhere(links, text):
     assert links(text) == []
 
 
-@pytest.mark.parametrize(("text", "says"), [
-    ("\n[gone](nowhere.md)", "docs/page.md:2: nowhere.md: there is no nowhere.md"),
-    ("[gone](run.md#no-such)", "docs/run.md has no heading #no-such"),
-    ("[other](run.md#-upgrade)", "gives this heading another anchor"),
-    ("[own](#no-such)", "#no-such"),
-    ("a [link that goes\non](nowhere.md) here", "docs/page.md:2"),
-    ("- list\n    - [inner](nowhere.md)", "docs/page.md:2"),
-    ("[`code`](nowhere.md)", "nowhere.md"),
-])
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("\n[gone](nowhere.md)", "docs/page.md:2: nowhere.md: there is no nowhere.md"),
+        ("[gone](run.md#no-such)", "docs/run.md has no heading #no-such"),
+        ("[other](run.md#-upgrade)", "gives this heading another anchor"),
+        ("[own](#no-such)", "#no-such"),
+        ("a [link that goes\non](nowhere.md) here", "docs/page.md:2"),
+        ("- list\n    - [inner](nowhere.md)", "docs/page.md:2"),
+        ("[`code`](nowhere.md)", "nowhere.md"),
+    ],
+)
 def test_links_that_do_not(links, text, says):
     [fault] = links(text)
     assert says in fault
@@ -94,8 +97,15 @@ def test_the_reference_has_every_command_and_the_messages_of_every_crate(tmp_pat
 
 def commands_of(text):
     """Command lines of Landbridge in a page's code: in blocks as they are typed, and in the text."""
-    code = "\n".join(block for _, block in re.findall(r"^```(sh|bash|console)\n(.*?)^```", text, re.MULTILINE | re.DOTALL))
-    code += "\n" + "\n".join(re.findall(r"^    (.*)$", text, re.MULTILINE)) + "\n" + "\n".join(re.findall(r"`(landbridge [^`]*)`", text))
+    code = "\n".join(
+        block for _, block in re.findall(r"^```(sh|bash|console)\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    )
+    code += (
+        "\n"
+        + "\n".join(re.findall(r"^    (.*)$", text, re.MULTILINE))
+        + "\n"
+        + "\n".join(re.findall(r"`(landbridge [^`]*)`", text))
+    )
     for line in code.splitlines():
         words = re.match(r"(?:\$ )?(landbridge [^#;|&]*)", line)
         # A drawing or a table of commands has wide gaps; what is left out or in brackets cannot be typed.

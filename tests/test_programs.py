@@ -105,8 +105,23 @@ def test_a_message_of_one_gibibyte(workshop, mpi):
 
 
 IMB = [
-    "PingPong", "PingPing", "Sendrecv", "Exchange", "Allreduce", "Reduce", "Reduce_scatter", "Allgather", "Allgatherv",
-    "Gather", "Gatherv", "Scatter", "Scatterv", "Alltoall", "Alltoallv", "Bcast", "Barrier",
+    "PingPong",
+    "PingPing",
+    "Sendrecv",
+    "Exchange",
+    "Allreduce",
+    "Reduce",
+    "Reduce_scatter",
+    "Allgather",
+    "Allgatherv",
+    "Gather",
+    "Gatherv",
+    "Scatter",
+    "Scatterv",
+    "Alltoall",
+    "Alltoallv",
+    "Bcast",
+    "Barrier",
 ]
 
 
@@ -163,9 +178,11 @@ def test_the_summary_tells_sites_ranks_and_bytes(workshop, mpi):
 
 
 def test_the_site_option_places_ranks(workshop, mpich_only):
-    done = workshop.across(
-        mpich_only, 4, bench(mpich_only, "helloworld"), run_options=["--site", "b=3", "--site", "a=1"]
-    ).finish().check()
+    done = (
+        workshop.across(mpich_only, 4, bench(mpich_only, "helloworld"), run_options=["--site", "b=3", "--site", "a=1"])
+        .finish()
+        .check()
+    )
     assert done.out.count("Hello, World!") == 4
     assert {site["name"]: len(site["ranks"]) for site in workshop.summary()["sites"]} == {"a": 1, "b": 3}
 

@@ -40,7 +40,14 @@ def blocks_with(word):
 def test_every_command_is_one_of_those_below():
     known = [
         line
-        for word in ("make", README_INSTALL, "export PATH", "landbridge lab", "landbridge run -n 4", "landbridge sites add")
+        for word in (
+            "make",
+            README_INSTALL,
+            "export PATH",
+            "landbridge lab",
+            "landbridge run -n 4",
+            "landbridge sites add",
+        )
         for block in blocks_with(word)
         for line in block
     ]
@@ -137,4 +144,3 @@ def test_its_commands_work_from_a_fresh_clone(workshop):
 
 def test_it_keeps_its_two_commands():
     assert lines_of_readme()[0] == ["make demo", "make test"]
-

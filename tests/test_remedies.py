@@ -54,7 +54,10 @@ REMEDIES = {
     "landbridge sites add {name} --advertise {address}": (HERE, "test_what_is_printed_about_firewalls"),
     "landbridge sites add {name} {place}": (HERE, "test_what_is_printed_about_names_and_removed_sites"),
     "landbridge sites add {site}": (HERE, "test_what_is_printed_about_a_key_for_trunks"),
-    "landbridge sites add {site} --keep": (UPKEEP, "test_a_machine_keeps_its_gateway_and_the_command_can_be_typed_there"),
+    "landbridge sites add {site} --keep": (
+        UPKEEP,
+        "test_a_machine_keeps_its_gateway_and_the_command_can_be_typed_there",
+    ),
     "landbridge sites add {site} --slurm {setting}": (ADD, "test_slurm_that_wants_a_partition_and_an_account"),
     "landbridge sites apply {}": (HERE, "test_what_is_printed_about_a_site_that_joined"),
     "landbridge sites apply": (HERE, "test_what_is_printed_about_an_edited_file"),
@@ -160,7 +163,9 @@ def test_what_is_printed_about_an_edited_file(person):
     steps.append(person.follows(unread, "landbridge sites apply", on="a-gw1"))
     steps.append(person.types(*until_good("sites check --quick"), on="a-gw1"))
     none = person.types("landbridge", "page", on="a-gw1")
-    person.types("sed", "-i", 's/^name = "gw1"/&\\npage = "127.0.0.1:7780"/', person.file("a-gw1"), on="a-gw1", must=True)
+    person.types(
+        "sed", "-i", 's/^name = "gw1"/&\\npage = "127.0.0.1:7780"/', person.file("a-gw1"), on="a-gw1", must=True
+    )
     steps.append(person.follows(none, "landbridge sites apply", on="a-gw1"))
     steps.append(person.types("landbridge", "page", on="a-gw1"))
     results = person.run(limit=400)
@@ -264,7 +269,10 @@ def test_what_is_printed_about_a_site_that_joined(person):
     person = person(logins=("a-gw1",))
     person.adds("lyon", "a-gw1")
     ticket = person.folder / "ticket"
-    invite, join = f"rm -f {ticket}; {LANDBRIDGE} sites invite --ticket {ticket}", f"{LANDBRIDGE} sites join kyoto <{ticket}"
+    invite, join = (
+        f"rm -f {ticket}; {LANDBRIDGE} sites invite --ticket {ticket}",
+        f"{LANDBRIDGE} sites join kyoto <{ticket}",
+    )
     person.types("sh", "-c", invite, must=True)
     person.types("sh", "-c", join, on="b-gw1", must=True)
     unknown = person.types("landbridge", "sites", "add", "lyon")
@@ -297,7 +305,9 @@ def test_what_is_printed_about_a_site_that_joined(person):
     results = person.run(limit=400)
     results[unknown].bad("names site kyoto (key sha256:", "type this again with --accept kyoto", "Nothing was changed")
     # How lyon is reached is not its guest's to know.
-    results[removed_there].bad("site lyon: cannot be told from here: type `landbridge sites remove kyoto` where you add")
+    results[removed_there].bad(
+        "site lyon: cannot be told from here: type `landbridge sites remove kyoto` where you add"
+    )
     for which in refused:
         results[which].bad("others can read this ticket")
     for which in (used, status, away, check, removed):

@@ -103,4 +103,3 @@ def test_wrong_entries_are_named(workshop, line, said):
     file = workshop.folder / "sites.toml"
     file.write_text(text)
     workshop.run([LANDBRIDGE, "run", "--sites", file, "-n", "1", "--", "true"]).fails_naming("sites.toml", said)
-

@@ -33,16 +33,26 @@ def test_three_commands_then_a_job(person, mpich_only):
     person.types("ls", "-A", person.home("a-gw1") / ".config", person.home("a-gw1") / ".local/share", on="a-gw1")
     results = [result.good() for result in person.run()]
     job = results[2]
-    assert sorted(line.split()[-1] for line in job.out.splitlines()) == ["a-gw1.", "a-gw1.", "b-gw1.", "b-gw1."], str(job)
+    assert sorted(line.split()[-1] for line in job.out.splitlines()) == ["a-gw1.", "a-gw1.", "b-gw1.", "b-gw1."], str(
+        job
+    )
     assert "copied to" in results[1].out and "is there already" in results[again].out
     assert "gateway runs, process" in results[again].err, str(results[again])
     sites = json.loads(results[4].out)["sites"]
     assert [site["site"] for site in sites] == ["lyon", "kyoto"]
     assert sites[1]["advertise"] == f"{wan('b-gw1')}:7700"
     status = json.loads(results[5].out)
-    assert status["ok"] and [trunk["up"] for site in status["sites"] for trunk in site["gateway"]["trunks"]] == [True, True]
+    assert status["ok"] and [trunk["up"] for site in status["sites"] for trunk in site["gateway"]["trunks"]] == [
+        True,
+        True,
+    ]
     assert not person.file(LAPTOP).exists(), "the last site is gone, and with it what the command wrote"
-    left = [path for host in ("a-gw1", "b-gw1") for path in person.home(host).rglob("*") if path.is_file() and ".bench" not in path.name]
+    left = [
+        path
+        for host in ("a-gw1", "b-gw1")
+        for path in person.home(host).rglob("*")
+        if path.is_file() and ".bench" not in path.name
+    ]
     assert not left, f"left at the sites: {left}"
 
 
@@ -81,7 +91,9 @@ def test_programs_are_copied_compressed_and_only_what_changed(person):
     again = person.adds("lyon", "a-gw1")
     last = person.types(*received, on="a-gw1", must=True)
     # Another program of the same size takes its place there.
-    swap = "set -- ~/.local/share/landbridge/*/landbridge; cp $1 ~/new; echo x | dd of=$HOME/new conv=notrunc; mv ~/new $1"
+    swap = (
+        "set -- ~/.local/share/landbridge/*/landbridge; cp $1 ~/new; echo x | dd of=$HOME/new conv=notrunc; mv ~/new $1"
+    )
     person.types("sh", "-c", swap, on="a-gw1", must=True)
     repaired = person.adds("lyon", "a-gw1")
     results = person.run()
@@ -116,22 +128,53 @@ def test_a_job_typed_where_no_site_is(person, mpich_only):
     nowhere = person.types("landbridge", "run", "-n", 2, "--", "true", cwd="/tmp/..//proc/1")
     summary = person.types("landbridge", "run", "-n", 2, "--json=f", "--", "true", **at_home)
     fed = person.types("sh", "-c", f"echo data | {LANDBRIDGE} run -n 2 wc -c", **at_home)
-    much = person.types("sh", "-c", f"head -c 3000000 /dev/zero | {LANDBRIDGE} run -n 1 -- sh -c 'sleep 1; md5sum'; head -c 3000000 /dev/zero | md5sum", **at_home)
-    unread = person.types("sh", "-c", f"yes | head -c 9000000 | {LANDBRIDGE} run -n 1 -- true; yes | timeout -s INT 20 {LANDBRIDGE} run -n 1 -- sleep 300", **at_home)
-    unfed = person.types("sh", "-c", f"echo data | {LANDBRIDGE} run -n 2 --stdin none wc -c; {LANDBRIDGE} run -n 1 cat </dev/null", **at_home)
-    several = f"V=5 {LANDBRIDGE} run -n 1 -x V -x A=1 sh -c 'echo a $V $A' : -n 1 -x V --wdir ~ sh -c 'echo b $V $A; pwd'"
+    much = person.types(
+        "sh",
+        "-c",
+        f"head -c 3000000 /dev/zero | {LANDBRIDGE} run -n 1 -- sh -c 'sleep 1; md5sum'; head -c 3000000 /dev/zero | md5sum",
+        **at_home,
+    )
+    unread = person.types(
+        "sh",
+        "-c",
+        f"yes | head -c 9000000 | {LANDBRIDGE} run -n 1 -- true; yes | timeout -s INT 20 {LANDBRIDGE} run -n 1 -- sleep 300",
+        **at_home,
+    )
+    unfed = person.types(
+        "sh",
+        "-c",
+        f"echo data | {LANDBRIDGE} run -n 2 --stdin none wc -c; {LANDBRIDGE} run -n 1 cat </dev/null",
+        **at_home,
+    )
+    several = (
+        f"V=5 {LANDBRIDGE} run -n 1 -x V -x A=1 sh -c 'echo a $V $A' : -n 1 -x V --wdir ~ sh -c 'echo b $V $A; pwd'"
+    )
     several = person.types("sh", "-c", several, **at_home)
     endless = [mpich_only.python, PROGRAMS / "endless.py", working]
-    stopped = person.types("landbridge", "run", "-n", 4, "--mpi", "mpich", "--", *endless, interrupt=str(working), **at_home)
+    stopped = person.types(
+        "landbridge", "run", "-n", 4, "--mpi", "mpich", "--", *endless, interrupt=str(working), **at_home
+    )
     status = person.types("landbridge", "sites", "status", "--json")
     cut = person.types(
-        "sh", "-c", f"rm {working}; {LANDBRIDGE} run -n 4 --mpi mpich -- {' '.join(map(str, endless))} & job=$!; "
-        f"until [ -e {working} ]; do sleep 0.1; done; kill -9 $job; wait $job; echo ended $?", **at_home,
+        "sh",
+        "-c",
+        f"rm {working}; {LANDBRIDGE} run -n 4 --mpi mpich -- {' '.join(map(str, endless))} & job=$!; "
+        f"until [ -e {working} ]; do sleep 0.1; done; kill -9 $job; wait $job; echo ended $?",
+        **at_home,
     )
-    idle = person.types("sh", "-c", f"for i in $(seq 100); do {LANDBRIDGE} sites status --json >{person.folder}/status.json; "
-                        f"grep -q '\"jobs\":[1-9]' {person.folder}/status.json || exit 0; sleep 0.2; done; exit 1")
+    idle = person.types(
+        "sh",
+        "-c",
+        f"for i in $(seq 100); do {LANDBRIDGE} sites status --json >{person.folder}/status.json; "
+        f"grep -q '\"jobs\":[1-9]' {person.folder}/status.json || exit 0; sleep 0.2; done; exit 1",
+    )
     results = person.run(limit=400)
-    assert sorted(line.split()[-1] for line in results[job].good().out.splitlines()) == ["a-gw1.", "a-gw1.", "b-gw1.", "b-gw1."]
+    assert sorted(line.split()[-1] for line in results[job].good().out.splitlines()) == [
+        "a-gw1.",
+        "a-gw1.",
+        "b-gw1.",
+        "b-gw1.",
+    ]
     assert results[plain].code == 7 and "to stderr" in results[plain].err, str(results[plain])
     assert str(person.home("a-gw1") / "work") in results[plain].out, str(results[plain])
     results[elsewhere].good()
@@ -141,7 +184,9 @@ def test_a_job_typed_where_no_site_is(person, mpich_only):
     assert len(set(results[much].good().out.splitlines())) == 1, str(results[much])
     # Input that nobody reads keeps neither the end of the job nor a signal from its way.
     assert results[unread].code == 124 and "interrupted" in results[unread].err, str(results[unread])
-    assert results[unfed].good().out.split() == ["0", "0"] and "standard input" not in results[unfed].err, str(results[unfed])
+    assert results[unfed].good().out.split() == ["0", "0"] and "standard input" not in results[unfed].err, str(
+        results[unfed]
+    )
     lines = sorted(results[several].good().out.splitlines())
     assert lines == [str(person.home("b-gw1")), "a 5 1", "b 5"], str(results[several])
     assert results[stopped].code == 130 and "interrupted" in results[stopped].err, str(results[stopped])
@@ -170,11 +215,15 @@ def test_homes_that_differ(person):
         person.types("mount", "-t", "tmpfs", "tmpfs", person.home(other), on=host, must=True)
     lyon = {"on": "a-gw1", "cwd": str(person.home("a-gw1") / "work")}
     ours = person.home("a-gw1") / "bin"
-    laptop = person.types("landbridge", "run", "-n", 2, "--", person.home(LAPTOP) / "bin/solver", cwd=str(person.home(LAPTOP) / "work"))
+    laptop = person.types(
+        "landbridge", "run", "-n", 2, "--", person.home(LAPTOP) / "bin/solver", cwd=str(person.home(LAPTOP) / "work")
+    )
     typed = person.types("landbridge", "run", "-n", 2, "--", ours / "solver", **lyon)
     # As typed, and as bash makes it of that.
     tools = [
-        person.types("landbridge", "run", "--site", "lyon=1", "--site", f"kyoto=1:{tool}", "--", ours / "solver", **lyon)
+        person.types(
+            "landbridge", "run", "--site", "lyon=1", "--site", f"kyoto=1:{tool}", "--", ours / "solver", **lyon
+        )
         for tool in ("~/bin/tool", ours / "tool")
     ]
     said, file = person.folder / "said", person.file("a-gw1")
@@ -185,18 +234,30 @@ def test_homes_that_differ(person):
     named = person.types("sh", "-c", f"{edit}; cat {said}; {alone}", **lyon)
     person.types("rm", "-r", person.home("b-gw1") / "work", on="b-gw1")
     nowhere = person.types("landbridge", "run", "--site", "kyoto=1", "--", "true", **lyon)
-    wdir = person.types("landbridge", "run", "--site", "kyoto=1", "--wdir", person.home("a-gw1"), "--", "~/bin/solver", **lyon)
+    wdir = person.types(
+        "landbridge", "run", "--site", "kyoto=1", "--wdir", person.home("a-gw1"), "--", "~/bin/solver", **lyon
+    )
     results = person.run()
-    works = {site: f"in {person.home(host) / 'work'} at {person.home(host) / 'bin'}" for site, host in (("lyon", "a-gw1"), ("kyoto", "b-gw1"))}
+    works = {
+        site: f"in {person.home(host) / 'work'} at {person.home(host) / 'bin'}"
+        for site, host in (("lyon", "a-gw1"), ("kyoto", "b-gw1"))
+    }
     both = sorted(f"solver of {site} {work}/solver" for site, work in works.items())
     for place in (laptop, typed):
         assert sorted(results[place].good().out.splitlines()) == both, str(results[place])
     for place in tools:
         assert f"tool of kyoto {works['kyoto']}/tool" in results[place].good().out, str(results[place])
-    places = (str(person.home("b-gw1") / "bin"), "[site.run]", 'programs = { "~/bin/alone" = "/path/at/kyoto" }', "site kyoto")
+    places = (
+        str(person.home("b-gw1") / "bin"),
+        "[site.run]",
+        'programs = { "~/bin/alone" = "/path/at/kyoto" }',
+        "site kyoto",
+    )
     results[missing].bad(*places)
     assert f"tool of kyoto {works['kyoto']}/tool" in results[named].good().out, str(results[named])
-    results[nowhere].bad(f"working directory {person.home('b-gw1') / 'work'} does not exist", 'directory = "/path/at/kyoto"')
+    results[nowhere].bad(
+        f"working directory {person.home('b-gw1') / 'work'} does not exist", 'directory = "/path/at/kyoto"'
+    )
     assert f"solver of kyoto in {person.home('b-gw1')} at" in results[wdir].good().out, str(results[wdir])
 
 
@@ -230,7 +291,9 @@ def test_what_cannot_be_reached_changes_nothing(person):
     nobody = person.types("landbridge", "sites", "add", "lyon", f"me@-oProxyCommand=touch${{IFS}}{person.folder}/pwned")
     name = person.types("landbridge", "sites", "add", "../x", f"root@{wan('a-gw1')}:2222")
     nodes = person.types("landbridge", "sites", "add", "lyon", f"root@{wan('a-gw1')}:2222", "--nodes", "n[3-1]")
-    both = person.types("landbridge", "sites", "add", "lyon", f"root@{wan('a-gw1')}:2222", "--dial-out", "--advertise", "x")
+    both = person.types(
+        "landbridge", "sites", "add", "lyon", f"root@{wan('a-gw1')}:2222", "--dial-out", "--advertise", "x"
+    )
     missing = person.types("landbridge", "sites", "remove", "lyon")
     run = person.types("landbridge", "run", "--site", "lyon=2", "--", "true")
     nobody_there = person.types("landbridge", "sites", "status")
@@ -252,7 +315,9 @@ def test_a_user_who_is_not_let_in_learns_why(person):
     person = person()
     # Another key than the one that is let in.
     denied = person.types(
-        "sh", "-c", f"ssh-keygen -q -t ed25519 -N '' -f {person.folder}/other && "
+        "sh",
+        "-c",
+        f"ssh-keygen -q -t ed25519 -N '' -f {person.folder}/other && "
         f"sed -i s/user_key/other/ {person.folder}/ssh_config && {LANDBRIDGE} sites add lyon root@{wan('a-gw1')}:{PORT}",
     )
     person.run()[denied].bad("Permission denied", "ssh -v", "site lyon")
@@ -268,7 +333,13 @@ def test_a_site_that_does_not_work_is_undone(person):
     # Both dial an address at which nobody is: the firewall in front of the new site.
     wall = person.adds("kyoto", "b-gw1", "--advertise", f"{wan('b-gw1')}:9", must=False)
     stopped = person.types("sh", "-c", f"kill -0 {process_of(person, 'b-gw1', 'kyoto')}", on="b-gw1")
-    person.types(sys.executable, "-c", "import socket,time; s=socket.create_server(('0.0.0.0', 7701)); time.sleep(60)", on="b-gw1", background=True)
+    person.types(
+        sys.executable,
+        "-c",
+        "import socket,time; s=socket.create_server(('0.0.0.0', 7701)); time.sleep(60)",
+        on="b-gw1",
+        background=True,
+    )
     person.types("sleep", "1")
     taken = person.adds("kyoto", "b-gw1", "--port", "7701", must=False)
     noexec = person.types("mount", "-t", "tmpfs", "-o", "noexec", "tmpfs", "/mnt", on="b-gw1")
@@ -329,7 +400,21 @@ end
 function slurm_job_modify(job, record, partitions, uid) return slurm.SUCCESS end
 """
 # Without connection tracking, which not every kernel has: what begins from outside anywhere but at sshd is dropped.
-CLOSED_BUT_FOR_SSH = ["iptables", "-A", "INPUT", "-s", "198.18.0.0/15", "-p", "tcp", "--syn", "!", "--dport", str(PORT), "-j", "DROP"]
+CLOSED_BUT_FOR_SSH = [
+    "iptables",
+    "-A",
+    "INPUT",
+    "-s",
+    "198.18.0.0/15",
+    "-p",
+    "tcp",
+    "--syn",
+    "!",
+    "--dport",
+    str(PORT),
+    "-j",
+    "DROP",
+]
 
 
 @pytest.mark.skipif(not Path("/usr/sbin/iptables").exists(), reason="no iptables: apt install iptables")
@@ -370,8 +455,19 @@ def test_two_sites_closed_but_for_ssh_run_a_checked_job(person, mpich_only):
     check = person.types("landbridge", "sites", "check", "--quick", on="a-gw1")
     keys = person.types("cat", person.home("b-gw1") / ".ssh/authorized_keys", on="b-gw1")
     # The key opens no shell and reaches nothing else.
-    login = ["/usr/bin/ssh", "-F", "none", "-oBatchMode=yes", "-oIdentitiesOnly=yes", "-oStrictHostKeyChecking=no", "-oUserKnownHostsFile=/dev/null",
-             "-i", person.home("a-gw1") / ".config/landbridge/lyon.trunk", "-p", PORT]
+    login = [
+        "/usr/bin/ssh",
+        "-F",
+        "none",
+        "-oBatchMode=yes",
+        "-oIdentitiesOnly=yes",
+        "-oStrictHostKeyChecking=no",
+        "-oUserKnownHostsFile=/dev/null",
+        "-i",
+        person.home("a-gw1") / ".config/landbridge/lyon.trunk",
+        "-p",
+        PORT,
+    ]
     shell = person.types(*login, f"root@{wan('b-gw1')}", "echo", "inside", on="a-gw1")
     elsewhere = person.types(*login, "-W", f"127.0.0.1:{PORT}", f"root@{wan('b-gw1')}", on="a-gw1")
     started, stop = person.folder / "started", person.folder / "stop"
@@ -402,7 +498,9 @@ def test_two_sites_closed_but_for_ssh_run_a_checked_job(person, mpich_only):
     for words in ("firewall", "port 7700", "through ssh", ".ssh/authorized_keys", "sites remove kyoto"):
         assert words in note.out + note.err, f"does not say `{words}`\n{note}"
     assert "through ssh" in results[check].good().out, str(results[check])
-    assert results[keys].out.startswith("restrict,port-forwarding,permitopen=") and "lyon->kyoto" in results[keys].out, str(results[keys])
+    assert (
+        results[keys].out.startswith("restrict,port-forwarding,permitopen=") and "lyon->kyoto" in results[keys].out
+    ), str(results[keys])
     assert results[shell].code != 0 and "inside" not in results[shell].out, str(results[shell])
     assert results[elsewhere].code != 0 and "prohibited" in results[elsewhere].err, str(results[elsewhere])
     assert "rounds good on 4 ranks" in results[job].good().out, str(results[job])
@@ -421,7 +519,9 @@ def test_only_the_new_site_can_log_in_at_the_older_one(person, mpich_only):
     person.adds("lyon", "a-gw1")
     for host in ("a-gw1", "b-gw1"):
         person.types(*CLOSED_BUT_FOR_SSH, on=host, must=True)
-    person.types("iptables", "-A", "INPUT", "-s", wan("a-gw1"), "-p", "tcp", "--syn", "-j", "DROP", on="b-gw1", must=True)
+    person.types(
+        "iptables", "-A", "INPUT", "-s", wan("a-gw1"), "-p", "tcp", "--syn", "-j", "DROP", on="b-gw1", must=True
+    )
     forbidden = person.adds("kyoto", "b-gw1", "--no-trunk-ssh", must=False)
     added = person.adds("kyoto", "b-gw1")
     check = person.types("landbridge", "sites", "check", "--quick", on="a-gw1")
@@ -473,14 +573,18 @@ def test_repair_and_what_the_user_wrote(person):
     """A gateway that was killed is started again by the same command; comments in the sites file stay."""
     person = person()
     person.adds("lyon", "a-gw1", "--nodes", "a-gw1")
-    person.types("sed", "-i", "s/^name = \"gw1\"/name = \"gw1\" # mine\\nmemory = \"64MiB\"/", person.file(LAPTOP))
+    person.types("sed", "-i", 's/^name = "gw1"/name = "gw1" # mine\\nmemory = "64MiB"/', person.file(LAPTOP))
     person.types("sh", "-c", f"kill -9 {process_of(person, 'a-gw1', 'lyon')}", on="a-gw1")
     down = person.types("landbridge", "sites", "status")
     repaired = person.types("landbridge", "sites", "add", "lyon")
     status = person.types("landbridge", "sites", "status", "--json")
     person.types("rm", "-r", person.home("a-gw1") / ".local/share/landbridge", on="a-gw1")
     again = person.types("landbridge", "sites", "add", "lyon")
-    person.types("sh", "-c", f"cp {person.file(LAPTOP)} {person.folder}/before; printf '[site.run]\\ndirectory = \"~/work\"\\n' >>{person.file(LAPTOP)}")
+    person.types(
+        "sh",
+        "-c",
+        f"cp {person.file(LAPTOP)} {person.folder}/before; printf '[site.run]\\ndirectory = \"~/work\"\\n' >>{person.file(LAPTOP)}",
+    )
     removed = person.types("landbridge", "sites", "remove", "lyon")
     anew = person.adds("lyon", "a-gw1")
     run = person.types("grep", "-A1", "site.run", person.file("a-gw1"))
@@ -503,7 +607,20 @@ def test_a_site_that_nobody_can_dial_joins_by_a_ticket(person, mpich_only):
     ticket = person.folder / "ticket"
     invited = person.types("landbridge", "sites", "invite", "--ticket", ticket, must=True)
     joined = person.types("landbridge", "sites", "join", "kyoto", "--ticket", ticket, on="b-gw1", must=True)
-    job = person.types("landbridge", "run", "-n", 4, "--mpi", "mpich", "--", mpich_only.python, "-m", "mpi4py.bench", "helloworld", on="b-gw1")
+    job = person.types(
+        "landbridge",
+        "run",
+        "-n",
+        4,
+        "--mpi",
+        "mpich",
+        "--",
+        mpich_only.python,
+        "-m",
+        "mpi4py.bench",
+        "helloworld",
+        on="b-gw1",
+    )
     again = person.types("sh", "-c", f"{LANDBRIDGE} sites join nancy <{ticket}", on="b-gw1")
     broken = person.types("sh", "-c", f"{LANDBRIDGE} sites join nancy $(cut -c1-99 {ticket})", on="b-gw1")
     told = person.types("landbridge", "sites", "add", "lyon", "--accept", "kyoto")

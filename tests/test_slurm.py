@@ -48,7 +48,9 @@ def test_run_in_a_batch_script_uses_the_jobs_nodes_and_tasks(workshop, mpi, slur
     run = [LANDBRIDGE, "run", "--mpi", mpi.name, "--", *hello(mpi)]
     across = [LANDBRIDGE, "run", "--mpi", mpi.name, "--site", "a=3", "--site", "b=1", "--", *hello(mpi)]
     script = workshop.folder / "job.sh"
-    script.write_text(f"#!/bin/bash\n{shell_words(run)}\necho between\n{shell_words(across)}\nsqueue -h -o 'JOB %i %T'\n")
+    script.write_text(
+        f"#!/bin/bash\n{shell_words(run)}\necho between\n{shell_words(across)}\nsqueue -h -o 'JOB %i %T'\n"
+    )
     out = workshop.folder / "job.out"
     batch = ["sbatch", "--wait", "-N2", "--ntasks-per-node=2", f"--output={out}", f"--chdir={workshop.folder}", script]
     sites = {"a": slurm_site(), "b": slurm_site()}
@@ -64,7 +66,20 @@ def test_run_in_a_batch_script_uses_the_jobs_nodes_and_tasks(workshop, mpi, slur
 def test_a_task_of_an_array_knows_which_it_is(workshop, mpich_only, slurm):
     """The batch job's variables reach the ranks of all sites. Those that identify another launcher's ranks do not."""
     shown = 'echo "TASK $SLURM_ARRAY_TASK_ID of $SLURM_ARRAY_TASK_COUNT, X=$SLURM_ARRAY_TASK_MAX, rank ${SLURM_PROCID-none}"'
-    program = [LANDBRIDGE, "run", "-x", "SLURM_ARRAY_TASK_MAX=9", "--site", "a=1", "--site", "b=1", "--", "sh", "-c", shown]
+    program = [
+        LANDBRIDGE,
+        "run",
+        "-x",
+        "SLURM_ARRAY_TASK_MAX=9",
+        "--site",
+        "a=1",
+        "--site",
+        "b=1",
+        "--",
+        "sh",
+        "-c",
+        shown,
+    ]
     script = workshop.folder / "job.sh"
     script.write_text(f"#!/bin/bash\n{shell_words(program)}\n")
     out = workshop.folder / "job-%a.out"
@@ -83,7 +98,18 @@ def test_all_components_of_a_heterogeneous_job_are_used(workshop, mpi, slurm):
     script = workshop.folder / "job.sh"
     script.write_text(f"#!/bin/bash\n{shell_words(run)}\n")
     out = workshop.folder / "job.out"
-    batch = ["sbatch", "--wait", f"--output={out}", f"--chdir={workshop.folder}", "-N1", "-n2", ":", "-N1", "-n1", script]
+    batch = [
+        "sbatch",
+        "--wait",
+        f"--output={out}",
+        f"--chdir={workshop.folder}",
+        "-N1",
+        "-n2",
+        ":",
+        "-N1",
+        "-n1",
+        script,
+    ]
     sites = {"a": slurm_site(), "b": slurm_site()}
     done = start(workshop, sites, watched(batch), environment=mpi.environment, host="a-gw1").finish()
     text = out.read_text()
@@ -98,7 +124,16 @@ def test_a_job_of_one_node_reaches_other_sites(workshop, mpi, slurm):
     script = workshop.folder / "job.sh"
     script.write_text(f"#!/bin/bash\n{shell_words(run)}\n")
     out = workshop.folder / "job.out"
-    batch = ["sbatch", "--wait", "-N1", "-n2", "--distribution=cyclic", f"--output={out}", f"--chdir={workshop.folder}", script]
+    batch = [
+        "sbatch",
+        "--wait",
+        "-N1",
+        "-n2",
+        "--distribution=cyclic",
+        f"--output={out}",
+        f"--chdir={workshop.folder}",
+        script,
+    ]
     sites = {"a": slurm_site(), "b": slurm_site()}
     done = start(workshop, sites, watched(batch), environment=mpi.environment, host="a-gw1").finish()
     text = out.read_text()
@@ -187,7 +222,9 @@ def test_whatever_happens_in_mid_run_no_job_stays(workshop, mpich_only, slurm, w
     if what == "scancel":
         environment = {"SLURM_CONF": "/run/slurm-b/slurm.conf"}
         [supervisor] = [process for process in running.processes("gateway") if process.words[-1] == "b"]
-        workshop.run(["nsenter", "-t", supervisor.pid, "-a", "scancel", "--user", "root"], environment=environment).check()
+        workshop.run(
+            ["nsenter", "-t", supervisor.pid, "-a", "scancel", "--user", "root"], environment=environment
+        ).check()
     else:
         found = {
             "kill-9-run": lambda: running.processes("run"),
@@ -262,7 +299,9 @@ def test_run_under_srun_says_where_it_belongs(workshop, mpich_only, slurm):
     """Every task of a step would start the whole job."""
     sites = {"a": slurm_site(), "b": slurm_site()}
     step = ["srun", "-N2", "-n2", LANDBRIDGE, "run", "--", "true"]
-    start(workshop, sites, watched(step), host="a-gw1").finish().fails_naming("site a", "srun started several", "script")
+    start(workshop, sites, watched(step), host="a-gw1").finish().fails_naming(
+        "site a", "srun started several", "script"
+    )
 
 
 def gateways(running, site):
@@ -277,7 +316,11 @@ def leads(workshop, site, number):
     return "nodes granted" in log.read_text()
 
 
-@pytest.mark.parametrize(("site", "number"), [("a", signal.SIGKILL), ("b", signal.SIGKILL), ("b", signal.SIGTERM)], ids=["own", "other", "stopped"])
+@pytest.mark.parametrize(
+    ("site", "number"),
+    [("a", signal.SIGKILL), ("b", signal.SIGKILL), ("b", signal.SIGTERM)],
+    ids=["own", "other", "stopped"],
+)
 def test_nodes_stay_when_the_gateway_that_asked_for_them_is_lost(workshop, mpich_only, slurm, site, number):
     """They belong to the job: it continues through the site's other gateway, and gives them back at its end."""
     more = workshop.folder / "more"
@@ -285,7 +328,9 @@ def test_nodes_stay_when_the_gateway_that_asked_for_them_is_lost(workshop, mpich
     run = run_words(workshop, mpich_only, program)
     script = f"{shell_words(run)}; code=$?; {queue('a')}; {queue('b')}; exit $code"
     sites = {"a": slurm_site(), "b": slurm_site()}
-    running = start(workshop, sites, ["bash", "-c", script], environment=mpich_only.environment, options=["--gateways", 2])
+    running = start(
+        workshop, sites, ["bash", "-c", script], environment=mpich_only.environment, options=["--gateways", 2]
+    )
     working = workshop.folder / "working"
     running.wait_for(working.exists, 60, "the job's ranks")
     asked = [which for which in (1, 2) if leads(workshop, site, which)]
@@ -310,7 +355,9 @@ def test_no_job_stays_when_all_that_would_give_it_back_is_lost(workshop, mpich_o
         # Slurm's own commands of site b: their jobs are on its nodes, but both sites' commands look alike, so both are
         # killed.
         victims += [process for process in running.processes() if process.words[:1] == ["salloc"]]
-        victims += [process for process in running.processes() if "squeue --noheader --steps" in " ".join(process.words)]
+        victims += [
+            process for process in running.processes() if "squeue --noheader --steps" in " ".join(process.words)
+        ]
     for process in victims:
         process.kill()
     done = running.finish(within=2 * END_S)

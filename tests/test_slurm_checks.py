@@ -17,7 +17,8 @@ def test_a_job_whose_output_has_no_folder_does_not_start(workshop, people, slurm
     path = job(workshop, anna, "typo", f"stage_out=/tmp/typo=b:{out} {RATE}", body=f"touch {ran}; echo out > /tmp/typo")
     reason = f"{out.parent}: there is no such folder: make it"
     done = begin(
-        workshop, anna,
+        workshop,
+        anna,
         f"anna: {LANDBRIDGE} slurm check {path} || echo CHECKED $?",
         f"anna: cd; sbatch -N1 -t1 -o /dev/null {path}",
         until(f"{comment('typo')} | grep -qF '{reason}'"),
@@ -27,7 +28,10 @@ def test_a_job_whose_output_has_no_folder_does_not_start(workshop, people, slurm
         f"scancel -n typo; {gone('typo')}",
         f"anna: cd; sbatch -N1 -t1 -o /dev/null {path}",
         f"{until(f'test -e {out}', 90)}; {gone('typo')}",
-        on("a-n1", "rm /tmp/typo"), nodes=1, staging=True, limit=200,
+        on("a-n1", "rm /tmp/typo"),
+        nodes=1,
+        staging=True,
+        limit=200,
     ).finish()
     done.check()
     assert "while it is PENDING" in done.out and "CHECKED 1" in done.out and "1 place(s) usable" in done.out, str(done)
@@ -39,13 +43,18 @@ def test_a_job_whose_output_its_user_cannot_write_does_not_start(workshop, peopl
     """On its own nodes, where the folder is root's."""
     anna, _ = people
     ran = anna.home / "ran"
-    path = job(workshop, anna, "roots", f"stage_out=/tmp/roots=/roots/out {RATE}", body=f"touch {ran}; echo out > /tmp/roots")
+    path = job(
+        workshop, anna, "roots", f"stage_out=/tmp/roots=/roots/out {RATE}", body=f"touch {ran}; echo out > /tmp/roots"
+    )
     done = begin(
-        workshop, anna,
+        workshop,
+        anna,
         f"anna: cd; sbatch -N1 -t1 -o /dev/null {path}",
         until(f"{comment('roots')} | grep -q '/roots: there is no such folder'"),
         f"test ! -e {ran} && echo NOT RUN; {comment('roots')}; scancel -n roots; {gone('roots')}",
-        nodes=1, staging=True, limit=150,
+        nodes=1,
+        staging=True,
+        limit=150,
     ).finish()
     done.check()
     assert "NOT RUN" in done.out, str(done)
@@ -55,14 +64,23 @@ def test_a_site_that_does_not_answer_keeps_no_job_waiting(workshop, people, slur
     """The job starts, and its comment says that its places were not checked."""
     anna, _ = people
     ran = anna.home / "ran"
-    path = job(workshop, anna, "blind", f"stage_out=/tmp/blind=b:{workshop.folder}/none/out {RATE}", body=f"touch {ran}; sleep 20")
+    path = job(
+        workshop,
+        anna,
+        "blind",
+        f"stage_out=/tmp/blind=b:{workshop.folder}/none/out {RATE}",
+        body=f"touch {ran}; sleep 20",
+    )
     running = begin(
-        workshop, anna,
+        workshop,
+        anna,
         f"touch {workshop.folder}/begun; {until(f'test -e {workshop.folder}/cut')}",
         f"anna: cd; sbatch -N1 -t1 -o /dev/null {path}",
         f"{until(f'test -e {ran}', 90)}; {comment('blind')}; scancel -n blind",
         f"{until('squeue -h -n blind -t STAGE_OUT -o %i | grep -q .')}; scancel --hurry $(squeue -h -n blind -o %i); {gone('blind')}",
-        nodes=1, staging=True, limit=250,
+        nodes=1,
+        staging=True,
+        limit=250,
     )
     running.wait_for((workshop.folder / "begun").exists, 90, "the services")
     [gateway] = [process for process in running.processes("gateway") if process.words[-1] == "b"]

@@ -30,9 +30,13 @@ def test_the_movers_of_a_user_have_a_bound(workshop, people, slurm):
         return f"{LANDBRIDGE} stage move --rate {rate} b:{workshop.folder}/{name} a/n1:/tmp/{target}"
 
     slow = " ".join(f'{move("source", f"slow{number}", "20kB/s")} & pids="$pids $!";' for number in range(TURNS))
-    one_more = f'{move("small", "fifth", "200MB/s")} && echo FIFTH; kill $pids; wait; {move("small", "sixth", "200MB/s")} && echo SIXTH'
+    one_more = f"{move('small', 'fifth', '200MB/s')} && echo FIFTH; kill $pids; wait; {move('small', 'sixth', '200MB/s')} && echo SIXTH"
     running = begin(
-        workshop, anna, f"anna: {slow} until test -e {full}; do sleep 0.2; done; {one_more}", nodes=1, limit=280,
+        workshop,
+        anna,
+        f"anna: {slow} until test -e {full}; do sleep 0.2; done; {one_more}",
+        nodes=1,
+        limit=280,
     )
     running.wait_for(lambda: len(at_work_as(anna, "mover")) == TURNS, 150, "movers")
     movers = at_work_as(anna, "mover")
@@ -60,9 +64,11 @@ def test_blocks_of_the_largest_size_fit_into_a_movers_memory(workshop, people, s
         for part in range(6):
             file.write(random.Random(part).randbytes(64 << 20))
     done = begin(
-        workshop, anna,
+        workshop,
+        anna,
         f"{MOVE} --block 64MiB b:{workshop.folder}/source a/n1:/tmp/target",
         on("a-n1", f"cmp /tmp/target {workshop.folder}/source && rm /tmp/target && echo THE SAME"),
-        nodes=1, limit=180,
+        nodes=1,
+        limit=180,
     ).finish()
     assert "THE SAME" in done.check().out, str(done)

@@ -90,7 +90,9 @@ def test_a_job_runs_through_ssh_and_survives_its_loss(workshop, mpi):
         stop.write_text("stop\n")
         done = running.finish().check()
         assert "rounds good on 4 ranks" in done.out, str(done)
-        assert proxy.cuts >= 8 and killed >= 8, f"only {proxy.cuts} connections and {killed} clients were there to be cut"
+        assert proxy.cuts >= 8 and killed >= 8, (
+            f"only {proxy.cuts} connections and {killed} clients were there to be cut"
+        )
         assert "through ssh to" in plain(a.err()), a.err()
 
 
@@ -134,19 +136,26 @@ def test_check_and_view_say_that_it_goes_through_ssh(workshop):
         sites.start_gateways()
         environment = {"LANDBRIDGE_SITES": str(sites.file)}
         for site in "ab":
-            done = workshop.run([LANDBRIDGE, "sites", "check", "--from", site], environment=environment, limit=20).check()
+            done = workshop.run(
+                [LANDBRIDGE, "sites", "check", "--from", site], environment=environment, limit=20
+            ).check()
             assert "through ssh" in done.out, str(done)
-        done = workshop.run([LANDBRIDGE, "top", "--json", "--once", "--from", "a"], environment=environment, limit=20).check()
+        done = workshop.run(
+            [LANDBRIDGE, "top", "--json", "--once", "--from", "a"], environment=environment, limit=20
+        ).check()
         assert f"through ssh to {sites.login}" in done.out, str(done)
 
 
-@pytest.mark.parametrize("fault, words", [
-    ("key", ("Permission denied", "landbridge sites add b", "a.trunk.pub")),
-    ("permit", ("prohibited", "AllowTcpForwarding")),
-    ("host", ("ssh-keygen -R", "trunk_known_hosts")),
-    ("sshd", ("through ssh to", "Connection")),
-    ("gateway", ("nobody answers at 127.0.0.1:", "is the gateway of site b running?")),
-])
+@pytest.mark.parametrize(
+    "fault, words",
+    [
+        ("key", ("Permission denied", "landbridge sites add b", "a.trunk.pub")),
+        ("permit", ("prohibited", "AllowTcpForwarding")),
+        ("host", ("ssh-keygen -R", "trunk_known_hosts")),
+        ("sshd", ("through ssh to", "Connection")),
+        ("gateway", ("nobody answers at 127.0.0.1:", "is the gateway of site b running?")),
+    ],
+)
 def test_what_is_wrong_is_named_with_what_to_do(workshop, fault, words):
     with CuttingProxy() as proxy:
         sites = SshSites(workshop, proxy, permit="127.0.0.1:9" if fault == "permit" else None)
@@ -163,7 +172,9 @@ def test_what_is_wrong_is_named_with_what_to_do(workshop, fault, words):
         if fault != "gateway":
             sites.start_gateway("b")
         environment = {"LANDBRIDGE_SITES": str(sites.file)}
-        wait_until(lambda: all(word in plain(a.err()) for word in words), 15, f"{words} in what the gateway says: {a.err()}")
+        wait_until(
+            lambda: all(word in plain(a.err()) for word in words), 15, f"{words} in what the gateway says: {a.err()}"
+        )
         done = workshop.run([LANDBRIDGE, "sites", "check", "--from", "a"], environment=environment, limit=30)
         assert done.code == 1, str(done)
         assert all(word in done.out for word in words), str(done)

@@ -135,21 +135,31 @@ def test_several_sources_and_this_machine(workshop):
     assert "one is at b/n1:/tmp/all/ (/tmp/all/one): 1 file(s), 3 bytes" in done.out, str(done)
 
 
-@pytest.mark.parametrize(("places", "says"), [
-    (("b/n1:/tmp/none", "here"), ("b/n1", "/tmp/none", "No such file")),
-    (("c:/tmp/x", "here"), ("unknown site `c`", "a, b")),
-    (("b/n9:/tmp/x", "here"), ("no node `n9`", "n1, n2")),
-    (("b/*:/tmp/x", "here"), ("a source is on one node",)),
-    (("b:", "here"), ("`b:` names no path",)),
-    (("here/it", "b/n1:/none/x"), ("b/n1", "/none", "No such file")),
-    (("here/it", "here", "b/n1:/tmp/none"), ("several sources go into a folder that is there: write b/n1:/tmp/none/",)),
-    (("here/it", "here", "b/n1:/tmp/none/"), ("b/n1", "/tmp/none/", "there is no such folder")),
-    (("here/it", "./here/it", "b/n1:/tmp/"), ("here/it and ./here/it have the same name",)),
-    (("here", "a/n1:{folder}/here/it"), ("inside its source",)),
-    (("--block", "0", "here", "b:/tmp/x"), ("--block", "0 bytes")),
-    (("--rate", "0MB/s", "here", "b:/tmp/x"), ("--rate", "0MB/s")),
-    (("--keep-free", "1000000GB", "here", "b:/tmp/x"), ("gateway of b", "/tmp/x", "has room for", "Nothing was moved")),
-], ids=lambda value: None if isinstance(value, tuple) else value)
+@pytest.mark.parametrize(
+    ("places", "says"),
+    [
+        (("b/n1:/tmp/none", "here"), ("b/n1", "/tmp/none", "No such file")),
+        (("c:/tmp/x", "here"), ("unknown site `c`", "a, b")),
+        (("b/n9:/tmp/x", "here"), ("no node `n9`", "n1, n2")),
+        (("b/*:/tmp/x", "here"), ("a source is on one node",)),
+        (("b:", "here"), ("`b:` names no path",)),
+        (("here/it", "b/n1:/none/x"), ("b/n1", "/none", "No such file")),
+        (
+            ("here/it", "here", "b/n1:/tmp/none"),
+            ("several sources go into a folder that is there: write b/n1:/tmp/none/",),
+        ),
+        (("here/it", "here", "b/n1:/tmp/none/"), ("b/n1", "/tmp/none/", "there is no such folder")),
+        (("here/it", "./here/it", "b/n1:/tmp/"), ("here/it and ./here/it have the same name",)),
+        (("here", "a/n1:{folder}/here/it"), ("inside its source",)),
+        (("--block", "0", "here", "b:/tmp/x"), ("--block", "0 bytes")),
+        (("--rate", "0MB/s", "here", "b:/tmp/x"), ("--rate", "0MB/s")),
+        (
+            ("--keep-free", "1000000GB", "here", "b:/tmp/x"),
+            ("gateway of b", "/tmp/x", "has room for", "Nothing was moved"),
+        ),
+    ],
+    ids=lambda value: None if isinstance(value, tuple) else value,
+)
 def test_what_cannot_be_is_refused(workshop, places, says):
     (workshop.folder / "here" / "it").mkdir(parents=True)
     words = " ".join(f"'{place}'" for place in places).format(folder=workshop.folder)
@@ -171,9 +181,15 @@ def arrived(folder):
 
 
 # Processes in between are random victims too, in test_stage_kills.py.
-@pytest.mark.parametrize("victim", [
-    "source", "target", "stage", *(pytest.param(other, marks=pytest.mark.matrix) for other in ("run", "agent")),
-])
+@pytest.mark.parametrize(
+    "victim",
+    [
+        "source",
+        "target",
+        "stage",
+        *(pytest.param(other, marks=pytest.mark.matrix) for other in ("run", "agent")),
+    ],
+)
 def test_after_a_kill_the_same_command_continues(workshop, isolated, victim):
     """In mid-transfer: what has arrived is not moved again, and nothing is left over."""
     source = make_tree(workshop.folder / "source")

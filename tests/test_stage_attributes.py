@@ -29,7 +29,9 @@ def test_an_attribute_without_room_is_left_out_and_named(workshop, mounts):
     (note,) = [note for note in one["notes"] if "attributes" in note]
     assert "user.large" in note and "target/file" in note and "of 1 files" in note, note
     (one,) = moved(mounts.run(move("--no-xattrs", memory / "source", disk / "without")))
-    assert os.listxattr(there / "without" / "file") == [] and not [note for note in one["notes"] if "attributes" in note]
+    assert os.listxattr(there / "without" / "file") == [] and not [
+        note for note in one["notes"] if "attributes" in note
+    ]
     nothing_hidden(there)
 
 

@@ -386,16 +386,20 @@ def test_after_another_boot_damaged_blocks_are_found(workshop, mounts, damage):
 # Targets that are sources, and transfers that meet
 
 
-@pytest.mark.parametrize(("from_", "to", "says"), [
-    ("tree", "tree", "the target is its own source"),
-    ("tree/sub/file", "tree/sub/", "the target is its own source"),
-    ("tree/sub/file", "tree/sub/file", "the target is its own source"),
-    ("tree/sub/file", "tree/same", "the target is its own source"),
-    ("tree/sub/file", "tree/link", "the target is its own source"),
-    ("tree", "tree/sub/new", "the target is inside its source"),
-    ("tree", "by-link/sub/new", "the target is inside its source"),
-    ("tree/sub", "tree/", "the target is its own source"),
-], ids=lambda value: value.replace("/", "-") if "the target" not in value else "")
+@pytest.mark.parametrize(
+    ("from_", "to", "says"),
+    [
+        ("tree", "tree", "the target is its own source"),
+        ("tree/sub/file", "tree/sub/", "the target is its own source"),
+        ("tree/sub/file", "tree/sub/file", "the target is its own source"),
+        ("tree/sub/file", "tree/same", "the target is its own source"),
+        ("tree/sub/file", "tree/link", "the target is its own source"),
+        ("tree", "tree/sub/new", "the target is inside its source"),
+        ("tree", "by-link/sub/new", "the target is inside its source"),
+        ("tree/sub", "tree/", "the target is its own source"),
+    ],
+    ids=lambda value: value.replace("/", "-") if "the target" not in value else "",
+)
 def test_a_target_that_is_its_source_is_refused(workshop, from_, to, says):
     tree = workshop.folder / "tree"
     (tree / "sub").mkdir(parents=True)

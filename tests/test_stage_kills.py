@@ -37,9 +37,14 @@ def arrived_once(node, folder, source):
     return on(node, f'ls -A {folder}; test "$(ls -A {folder})" = copy && {same} && rm -r {folder}/copy')
 
 
-@pytest.mark.parametrize(("blows", "gateways"), [
-    (4, 1), pytest.param(100, 1, marks=pytest.mark.matrix), pytest.param(100, 2, marks=pytest.mark.matrix),
-])
+@pytest.mark.parametrize(
+    ("blows", "gateways"),
+    [
+        (4, 1),
+        pytest.param(100, 1, marks=pytest.mark.matrix),
+        pytest.param(100, 2, marks=pytest.mark.matrix),
+    ],
+)
 def test_after_random_kills_all_arrives_once(workshop, people, slurm, blows, gateways):
     """Movers, the command, agents, gateways and node services. From a node of a site without a batch system to two
     nodes of a cluster, where node services start what moves, and from one of these to the other site's gateway."""
@@ -62,7 +67,13 @@ def test_after_random_kills_all_arrives_once(workshop, people, slurm, blows, gat
     ]
     plan = {name: {**site, "restart": True} for name, site in sites().items()}
     running = start(
-        workshop, plan, script(anna, *steps), nodes=2, host="a-gw1", person=anna, options=["--gateways", gateways],
+        workshop,
+        plan,
+        script(anna, *steps),
+        nodes=2,
+        host="a-gw1",
+        person=anna,
+        options=["--gateways", gateways],
         limit=120 + 10 * blows,
     )
 
@@ -75,13 +86,17 @@ def test_after_random_kills_all_arrives_once(workshop, people, slurm, blows, gat
         """Movers whose node has a part of the copy."""
         return [mover for mover in found("mover") if arrived(Path(f"/proc/{mover.pid}/root/tmp")) > 40]
 
-    victims = Victims({
-        "mover": lambda: found("mover"),
-        "command": lambda: found("stage", "run"),
-        "agent": lambda: found("agent", "agent-worker"),
-        "gateway": lambda: found("gateway"),
-        "node service": lambda: found("node-service"),
-    }, freezes=("mover", "gateway"), rounds=blows)
+    victims = Victims(
+        {
+            "mover": lambda: found("mover"),
+            "command": lambda: found("stage", "run"),
+            "agent": lambda: found("agent", "agent-worker"),
+            "gateway": lambda: found("gateway"),
+            "node service": lambda: found("node-service"),
+        },
+        freezes=("mover", "gateway"),
+        rounds=blows,
+    )
     # Chance alone may strike only before the first block has arrived.
     running.wait_for(receiving, AGAIN_S, "a part of a copy")
     victims.hit("mover", receiving())

@@ -80,13 +80,16 @@ def test_a_slash_at_the_end_is_a_folder_to_go_into(workshop, run7):
     assert moved(done)[0]["path"] == str(target / "here" / "run7")
 
 
-@pytest.mark.parametrize(("source", "target", "says"), [
-    ("run7/in/file", "t", ["t", "a folder is where a file should go", "with a slash at its end"]),
-    ("run7", "t/file", ["t/file", "a file is where a folder should go", "remove it first"]),
-    ("run7", "t/file/", ["t/file", "it is no folder", "leave out the slash"]),
-    ("run7", "t/none/", ["t/none", "there is no such folder", "leave out the slash"]),
-    ("run7", "t/link", ["t/link", "something else is where a folder should go"]),
-])
+@pytest.mark.parametrize(
+    ("source", "target", "says"),
+    [
+        ("run7/in/file", "t", ["t", "a folder is where a file should go", "with a slash at its end"]),
+        ("run7", "t/file", ["t/file", "a file is where a folder should go", "remove it first"]),
+        ("run7", "t/file/", ["t/file", "it is no folder", "leave out the slash"]),
+        ("run7", "t/none/", ["t/none", "there is no such folder", "leave out the slash"]),
+        ("run7", "t/link", ["t/link", "something else is where a folder should go"]),
+    ],
+)
 def test_what_is_in_the_way_is_named(workshop, run7, source, target, says):
     (workshop.folder / "t" / "file").write_text("precious")
     (workshop.folder / "elsewhere").mkdir()
@@ -108,11 +111,15 @@ def test_several_sources_need_the_slash(workshop, run7):
 def test_what_all_nodes_give_goes_into_a_folder(workshop, isolated):
     stage = f"{LANDBRIDGE} stage"
     (workshop.folder / "out").mkdir()
-    done = in_lab(
-        workshop,
-        *(on(f"a-n{node}", f"echo {node} >/tmp/result") for node in (1, 2)),
-        f"{stage} out --json /tmp/result=b:{workshop.folder}/out/",
-        f"{stage} out --json /tmp/result=b:{workshop.folder}/out/",
-    ).finish().check()
+    done = (
+        in_lab(
+            workshop,
+            *(on(f"a-n{node}", f"echo {node} >/tmp/result") for node in (1, 2)),
+            f"{stage} out --json /tmp/result=b:{workshop.folder}/out/",
+            f"{stage} out --json /tmp/result=b:{workshop.folder}/out/",
+        )
+        .finish()
+        .check()
+    )
     assert sorted(os.listdir(workshop.folder / "out")) == ["result.n1", "result.n2"]
     assert all(len(json.loads(line)["moved"]) == 2 for line in done.out.splitlines() if line.startswith("{"))

@@ -33,13 +33,17 @@ def test_all_nodes_of_three_sites_get_a_tree(workshop, mode):
     nodes = ["a/n1", "a/n2", "b/n1", "b/n2", "c/n1", "c/n2"]
     for node in nodes:
         (workshop.folder / "to" / node).mkdir(parents=True)
-    done = in_lab(
-        workshop,
-        f"{STAGE} in --json --mode {mode} {QUICK} --host {','.join(nodes)} a/n1:{source}={workshop.folder}/to/%s/%n/",
-        crossed("b"),
-        crossed("c"),
-        sites=3,
-    ).finish().check()
+    done = (
+        in_lab(
+            workshop,
+            f"{STAGE} in --json --mode {mode} {QUICK} --host {','.join(nodes)} a/n1:{source}={workshop.folder}/to/%s/%n/",
+            crossed("b"),
+            crossed("c"),
+            sites=3,
+        )
+        .finish()
+        .check()
+    )
     for node in nodes:
         assert description(workshop.folder / "to" / node / "source") == description(source), node
         nothing_hidden(workshop.folder / "to" / node)
@@ -95,19 +99,23 @@ def test_what_is_sent_is_steered_by_its_targets(workshop, mode):
     move = f"{STAGE} in --mode {mode} --harm 100 --rate 2MB/s --block 256KiB --host b/n1,b/n2"
     move += f" a/n1:{source}={workshop.folder}/%n/target"
     begun = f"until {STAGE} status --json | grep -q '\"arrived\":[1-9]'; do sleep 0.1; done"
-    done = in_lab(
-        workshop,
-        f"export XDG_STATE_HOME={workshop.folder}",
-        f"{move} & moving=$!",
-        f"{begun}; {STAGE} pause; before=",
-        f"while now=$({STAGE} status --json | grep -o '\"arrived\":[0-9]*'); [ \"$now\" != \"$before\" ]; do",
-        "before=$now; sleep 0.6; done",
-        f"{STAGE} status --json; sleep 0.6; {STAGE} status --json",
-        f"{STAGE} resume; {STAGE} rate $moving 500MB/s; wait $moving",
-        f"cd {workshop.folder}; for node in n1 n2; do cmp source $node/target; rm $node/target; done",
-        f"{move} & moving=$!",
-        f"{begun}; {STAGE} cancel; wait $moving && exit 9 || true",
-    ).finish().check()
+    done = (
+        in_lab(
+            workshop,
+            f"export XDG_STATE_HOME={workshop.folder}",
+            f"{move} & moving=$!",
+            f"{begun}; {STAGE} pause; before=",
+            f'while now=$({STAGE} status --json | grep -o \'"arrived":[0-9]*\'); [ "$now" != "$before" ]; do',
+            "before=$now; sleep 0.6; done",
+            f"{STAGE} status --json; sleep 0.6; {STAGE} status --json",
+            f"{STAGE} resume; {STAGE} rate $moving 500MB/s; wait $moving",
+            f"cd {workshop.folder}; for node in n1 n2; do cmp source $node/target; rm $node/target; done",
+            f"{move} & moving=$!",
+            f"{begun}; {STAGE} cancel; wait $moving && exit 9 || true",
+        )
+        .finish()
+        .check()
+    )
     (early,), (late,) = [json.loads(line)["transfers"] for line in done.out.splitlines() if line.startswith("{")]
     assert early["paused"] and late["arrived"] == early["arrived"] < 40_000_000, (early, late)
     assert "cancelled" in done.err, str(done)
@@ -120,7 +128,9 @@ def test_a_checkpoint_that_is_sent_gets_another_layout(workshop):
         (workshop.folder / f"x.{process}").write_bytes(part(array, [(3, 20), (2, 22)], process).tobytes())
     layouts = "--from-layout '60x44/8:block(3),block(2)' --to-layout '60x44/8:cyclic(4,4),whole'"
     there = f"b/n1:{workshop.folder}/to/y.%r"
-    in_lab(workshop, f"{MOVE} --mode send --no-checksum {QUICK} {layouts} a/n2:{workshop.folder}/x.%r {there}").finish().check()
+    in_lab(
+        workshop, f"{MOVE} --mode send --no-checksum {QUICK} {layouts} a/n2:{workshop.folder}/x.%r {there}"
+    ).finish().check()
     for process in range(4):
         expected = part(array, [(4, 4), (1, 44)], process).tobytes()
         assert (workshop.folder / "to" / f"y.{process}").read_bytes() == expected, process
@@ -133,8 +143,10 @@ def test_many_sources_are_broadcast_a_few_at_a_time(workshop):
     for number in range(80):
         (source / str(number)).write_bytes(random.Random(number).randbytes(number * 100))
     move = f"{MOVE} --mode bcast {QUICK} {source}/* 'b/*:/tmp/all/'"
-    make, keep = ([on(f"b-n{node}", line.format(node)) for node in (1, 2)] for line in (
-        "mkdir /tmp/all", f"cp -a /tmp/all {workshop.folder}/copy{{}}"))
+    make, keep = (
+        [on(f"b-n{node}", line.format(node)) for node in (1, 2)]
+        for line in ("mkdir /tmp/all", f"cp -a /tmp/all {workshop.folder}/copy{{}}")
+    )
     in_lab(workshop, *make, f"{move} | tail -1", *keep).finish().check()
     for node in (1, 2):
         assert description(workshop.folder / f"copy{node}") == description(source), node

@@ -120,7 +120,9 @@ def test_who_ends_a_run_ends_its_staging(workshop, isolated):
     (workshop.folder / "to").mkdir()
     target = workshop.folder / "to" / "target"
     stages = f"--stage-in b:{source}={target} --stage-rate 2MB/s --stage-mode send"
-    running = in_lab(workshop, f"{RUN} -n 1 --site a=1 {stages} -- sleep 60 || echo ended with $?; {STAGE} status; sleep 1")
+    running = in_lab(
+        workshop, f"{RUN} -n 1 --site a=1 {stages} -- sleep 60 || echo ended with $?; {STAGE} status; sleep 1"
+    )
     running.wait_for(lambda: arrived(target.parent) > 0, 30, "some blocks")
     staging = [process.words for process in running.processes("stage") if "--mode" in process.words]
     assert staging and all(words[words.index("--mode") + 1] == "send" for words in staging), staging

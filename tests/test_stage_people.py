@@ -125,7 +125,9 @@ def test_a_folder_of_another_user_is_refused_unless_it_is_allowed(workshop, peop
     bob.owns(around)
     for typed in (f"{around}/", around / "new"):
         for who in (lambda words: as_user(anna, workshop, words), workshop.start):
-            who(move(source, typed)).finish().fails_naming(f"{around}: this", f"user id {bob.uid}", "--allow-other-owner")
+            who(move(source, typed)).finish().fails_naming(
+                f"{around}: this", f"user id {bob.uid}", "--allow-other-owner"
+            )
             assert os.listdir(around) == []
     moved(as_user(anna, workshop, move("--allow-other-owner", source, f"{around}/")).finish())
 
@@ -208,7 +210,17 @@ def test_slurm_install_follows_no_link_of_slurms_user(workshop, people):
     conf = etc / "slurm.conf"
     conf.write_text("ClusterName=x\n")
     slurm.owns(conf)
-    words = ["slurm", "install", "--controller", "--yes", "--no-start", "--conf", conf, "--units", workshop.folder / "units"]
+    words = [
+        "slurm",
+        "install",
+        "--controller",
+        "--yes",
+        "--no-start",
+        "--conf",
+        conf,
+        "--units",
+        workshop.folder / "units",
+    ]
     words = [LANDBRIDGE, *words, "--state", state / "landbridge", "--socket", workshop.folder / "hooks"]
     workshop.run(slurm.words("ln", "-s", outside, state / "landbridge")).check()
     workshop.run(slurm.words("ln", "-s", outside / "file", etc / "slurm.conf.landbridge-new")).check()
@@ -226,7 +238,11 @@ def test_slurm_install_follows_no_link_of_slurms_user(workshop, people):
 
 def pushed(workshop, person, path, contents, mode=0o755):
     """What the other end of `sites push` answers to a file that comes for this path."""
-    item = {"path": list(os.fsencode(path)), "below_home": False, "kind": {"File": {"mode": mode, "length": len(contents)}}}
+    item = {
+        "path": list(os.fsencode(path)),
+        "below_home": False,
+        "kind": {"File": {"mode": mode, "length": len(contents)}},
+    }
     request = json.dumps({"Place": {"items": [item]}}).encode() + b"\n" + contents + hashlib.sha256(contents).digest()
     environment = {**os.environ, "HOME": str(person.home)}
     words = [str(word) for word in person.words(LANDBRIDGE, "site-end")]
@@ -248,7 +264,9 @@ def test_a_planted_part_makes_a_push_overwrite_nothing(workshop, people, shared,
     assert "Done" in answer, (answer, done)
     assert untouched(shared / "precious")
     prog = shared / "prog"
-    assert prog.read_bytes() == b"#!/bin/sh\n" and prog.stat().st_uid == anna.uid and prog.stat().st_mode & 0o777 == 0o755
+    assert (
+        prog.read_bytes() == b"#!/bin/sh\n" and prog.stat().st_uid == anna.uid and prog.stat().st_mode & 0o777 == 0o755
+    )
     assert sorted(os.listdir(shared)) == ["precious", "prog"]
 
 

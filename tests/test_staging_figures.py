@@ -78,7 +78,10 @@ def test_what_fails_is_a_problem_and_no_sample(monkeypatch):
 
 def test_a_bar_is_met_or_missed_by_the_median():
     judged = figures.judged(overlap.bars([row(one_round(4, 4, 2, 4.4, 4.5))]))
-    assert [(bar["figure"], bar["met"]) for bar in judged] == [(0.1, False), (pytest.approx(4.1 / 4.5, abs=1e-4), False)]
+    assert [(bar["figure"], bar["met"]) for bar in judged] == [
+        (0.1, False),
+        (pytest.approx(4.1 / 4.5, abs=1e-4), False),
+    ]
     judged = figures.judged(overlap.bars([row(one_round(4, 4, 2, 4.2, 4.3))]))
     assert all(bar["met"] for bar in judged)
 

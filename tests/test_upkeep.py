@@ -59,7 +59,9 @@ def test_a_gateway_that_died_is_started_again(person):
     for which in (carried, typed, again):
         assert sorted(results[which].good().out.split()) == ["a-gw1", "b-gw1"], str(results[which])
     for name, _ in SITES:
-        assert f"landbridge: {name}: " in results[carried].err and "started, process" in results[carried].err, str(results[carried])
+        assert f"landbridge: {name}: " in results[carried].err and "started, process" in results[carried].err, str(
+            results[carried]
+        )
     assert "lyon: its gateway had ended: started" in results[typed].err, str(results[typed])
     for which, name in ((lost, "kyoto"), (status, "kyoto"), (top, "lyon")):
         results[which].bad(starts(name))
@@ -106,9 +108,15 @@ def test_a_machine_keeps_its_gateway_and_the_command_can_be_typed_there(person):
         person.types("landbridge", "sites", "remove", name)
     after = person.types("cat", home / "crontab")
     results = person.run()
-    results[neither].bad("kyoto", "keep", "neither", "crontab", "landbridge sites start", f"{mine} is not from `sites add`")
-    assert "landbridge sites add lyon --keep` makes a line in your crontab do it" in results[plain].good().out, str(results[plain])
-    assert f"`landbridge` can be typed there too: {home}/.local/bin/landbridge" in results[plain].out, str(results[plain])
+    results[neither].bad(
+        "kyoto", "keep", "neither", "crontab", "landbridge sites start", f"{mine} is not from `sites add`"
+    )
+    assert "landbridge sites add lyon --keep` makes a line in your crontab do it" in results[plain].good().out, str(
+        results[plain]
+    )
+    assert f"`landbridge` can be typed there too: {home}/.local/bin/landbridge" in results[plain].out, str(
+        results[plain]
+    )
     assert "a line in your crontab starts its gateway again" in results[kept].good().out, str(results[kept])
     assert "can be typed" not in results[kept].out, str(results[kept])
     results[twice].good()
@@ -116,7 +124,9 @@ def test_a_machine_keeps_its_gateway_and_the_command_can_be_typed_there(person):
     results[down].bad(starts("lyon"))
     results[cron].good()
     results[up].good()
-    assert results[table].out.splitlines()[0] == "0 0 * * * own" and len(results[table].out.splitlines()) == 2, str(results[table])
+    assert results[table].out.splitlines()[0] == "0 0 * * * own" and len(results[table].out.splitlines()) == 2, str(
+        results[table]
+    )
     assert results[after].good().out == "0 0 * * * own\n", str(results[after])
     assert not (home / ".local/bin/landbridge").is_symlink() and mine.read_text() == "mine"
     left = [path for path in home.rglob("*") if path.is_file() and path.name != "crontab"]
@@ -142,15 +152,21 @@ def test_a_program_is_pushed_to_where_it_is_below_home_there(person, mpich_only)
     at_home = {"cwd": str(home / "work")}
     first = person.types("landbridge", "sites", "push", tool, folder, home / "venv", "--json", must=True, **at_home)
     again = person.types("landbridge", "sites", "push", "./tool", "folder/", "../venv", "--json", **at_home)
-    python = person.types("landbridge", "run", "-n", 2, "--", "../venv/bin/python", "-c", "import sys; print(sys.prefix)", **at_home)
+    python = person.types(
+        "landbridge", "run", "-n", 2, "--", "../venv/bin/python", "-c", "import sys; print(sys.prefix)", **at_home
+    )
     change = person.types("sh", "-c", f"sed -i s/first/second/ {tool}")
     job = person.types("landbridge", "run", "-n", 2, "--push", "./tool", "--", "./tool", **at_home)
     one = person.types("landbridge", "sites", "push", "./tool", "--to", "kyoto", **at_home)
     missing = person.types("landbridge", "run", "-n", 2, "--push", "./nothing", "--", "true", **at_home)
-    person.types("sh", "-c", f"rm {person.home('b-gw1')}/work/tool && mkdir {person.home('b-gw1')}/work/tool", on="b-gw1")
+    person.types(
+        "sh", "-c", f"rm {person.home('b-gw1')}/work/tool && mkdir {person.home('b-gw1')}/work/tool", on="b-gw1"
+    )
     blocked = person.types("landbridge", "run", "-n", 2, "--push", "./tool", "--", "true", **at_home)
     person.types("sh", "-c", "mount -t tmpfs -o size=1m tmpfs /mnt", on="b-gw1")
-    full = person.types("sh", "-c", f"mkdir -p /mnt/x && head -c 3000000 /dev/zero >/mnt/x/big && {LANDBRIDGE} sites push /mnt/x")
+    full = person.types(
+        "sh", "-c", f"mkdir -p /mnt/x && head -c 3000000 /dev/zero >/mnt/x/big && {LANDBRIDGE} sites push /mnt/x"
+    )
     rest = person.types("ls", "-A", "/mnt/x", on="b-gw1")
     results = person.run(limit=400)
     for which in (venv, change):
@@ -162,8 +178,12 @@ def test_a_program_is_pushed_to_where_it_is_below_home_there(person, mpich_only)
     for _, host in SITES:
         there = person.home(host) / "work"
         assert (there / "folder/data").read_bytes() == (folder / "data").read_bytes()
-        assert (there / "folder/sealed").stat().st_mode & 0o7777 == 0o555 and (there / "folder/sealed/inner").read_text() == "inner"
-        assert (there / "tool").stat().st_mode & 0o7777 == 0o750 or host == "b-gw1", "a folder takes its place there later"
+        assert (there / "folder/sealed").stat().st_mode & 0o7777 == 0o555 and (
+            there / "folder/sealed/inner"
+        ).read_text() == "inner"
+        assert (there / "tool").stat().st_mode & 0o7777 == 0o750 or host == "b-gw1", (
+            "a folder takes its place there later"
+        )
         assert (there.parent / "venv/bin/python").is_symlink() and (there.parent / "venv/pyvenv.cfg").is_file()
         assert (there / "folder/up").readlink() == Path("../tool") and (there / "folder/home").readlink() == there
         assert not list(there.rglob("*landbridge-part"))
@@ -185,7 +205,7 @@ def test_an_edited_sites_file_is_noticed_and_handed_out(person):
     def processes():
         return [person.types("sh", "-c", f"echo {process_of(person, host, name)}") for name, host in SITES]
 
-    edit = "/^name = \"a-gw1\"/s/$/\\nslots = SLOTS/"
+    edit = '/^name = "a-gw1"/s/$/\\nslots = SLOTS/'
     before = processes()
     edited = person.types("sed", "-i", edit.replace("SLOTS", "3"), person.file(LAPTOP))
     job = ["landbridge", "run", "-n", 2, "--", "uname", "-n"]

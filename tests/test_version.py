@@ -19,7 +19,12 @@ def build_script(tmp_path_factory):
 
 
 def version(build_script, tree, features=("lab", "share", "top"), **more):
-    variables = {"PATH": os.environ["PATH"], "HOME": str(tree), "CARGO_MANIFEST_DIR": str(tree / "user" / "cli"), "CARGO_PKG_VERSION": "1.2.3"}
+    variables = {
+        "PATH": os.environ["PATH"],
+        "HOME": str(tree),
+        "CARGO_MANIFEST_DIR": str(tree / "user" / "cli"),
+        "CARGO_PKG_VERSION": "1.2.3",
+    }
     variables |= {f"CARGO_FEATURE_{name.upper()}": "1" for name in features}
     done = subprocess.run([build_script], env=variables | more, stdout=subprocess.PIPE, text=True, check=True)
     (line,) = [line for line in done.stdout.splitlines() if line.startswith("cargo:rustc-env=LANDBRIDGE_VERSION_TEXT=")]
@@ -40,7 +45,9 @@ def commit(folder):
     identity = ["-c", "user.name=t", "-c", "user.email=t@t"]
     subprocess.run(["git", "init", "-q"], cwd=folder, check=True)
     subprocess.run(["git", *identity, "commit", "-q", "--allow-empty", "-m", "x"], cwd=folder, check=True)
-    return subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], cwd=folder, check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
+    return subprocess.run(
+        ["git", "rev-parse", "--short=12", "HEAD"], cwd=folder, check=True, stdout=subprocess.PIPE, text=True
+    ).stdout.strip()
 
 
 def test_sources_without_git_have_no_commit(build_script, tree):
@@ -52,7 +59,9 @@ def test_sources_without_git_have_no_commit(build_script, tree):
 def test_a_clone_has_its_commit(build_script, tree):
     name = commit(tree)
     assert version(build_script, tree) == f"1.2.3 ({name})"
-    assert version(build_script, tree, LANDBRIDGE_COMMIT="0123abcd-dirty") == "1.2.3 (0123abcd-dirty)", "what is given counts"
+    assert version(build_script, tree, LANDBRIDGE_COMMIT="0123abcd-dirty") == "1.2.3 (0123abcd-dirty)", (
+        "what is given counts"
+    )
 
 
 def test_an_archive_has_the_commit_that_git_wrote(build_script, tree):
@@ -63,4 +72,7 @@ def test_an_archive_has_the_commit_that_git_wrote(build_script, tree):
 
 
 def test_what_was_left_out_is_named(build_script, tree):
-    assert version(build_script, tree, features=["share"], LANDBRIDGE_COMMIT="0123abcd") == "1.2.3 (0123abcd, without lab and top)"
+    assert (
+        version(build_script, tree, features=["share"], LANDBRIDGE_COMMIT="0123abcd")
+        == "1.2.3 (0123abcd, without lab and top)"
+    )

@@ -1,7 +1,7 @@
 """The files of Landbridge that are in use here, as JSON: {"found": [path…]}.
 
-    built.py provider    a rank: the provider that its MPI loaded
-    built.py gateway     a host of a lab: the programs of the gateways that run on it
+built.py provider    a rank: the provider that its MPI loaded
+built.py gateway     a host of a lab: the programs of the gateways that run on it
 """
 
 import json

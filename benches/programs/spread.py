@@ -33,7 +33,16 @@ def main():
     started = []
     try:
         for node in others:
-            words = [landbridge, "lab", "enter", f"{site['name']}-{node['name']}", "--", str(SPREAD), "serve", str(PORT)]
+            words = [
+                landbridge,
+                "lab",
+                "enter",
+                f"{site['name']}-{node['name']}",
+                "--",
+                str(SPREAD),
+                "serve",
+                str(PORT),
+            ]
             started.append(subprocess.Popen(words, stdin=subprocess.DEVNULL, start_new_session=True))
         for node in others:
             wait_for(node["address"])

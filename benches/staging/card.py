@@ -18,8 +18,11 @@ class Card:
     def __init__(self, words, environment, direction):
         self.samples, self.column = [], {"received": 1, "sent": 2}[direction]
         self.process = subprocess.Popen(
-            [*map(str, words), sys.executable, __file__, "eth0"], env=environment, stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE, text=True,
+            [*map(str, words), sys.executable, __file__, "eth0"],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            text=True,
         )
         self.thread = threading.Thread(target=self._read, daemon=True)
         self.thread.start()
@@ -52,7 +55,9 @@ def timeline(card, start, end):
     complete; and the rate between the first two, in bytes per second."""
     first, last, count = card.carried(start, end)
     return {
-        "start_s": first - start, "moving_s": last - first, "end_s": end - last,
+        "start_s": first - start,
+        "moving_s": last - first,
+        "end_s": end - last,
         "rate": (count - 2 * MESSAGES) / max(last - first, 1e-3),
     }
 

@@ -33,14 +33,20 @@ def measure(quick, rounds, record):
         record.left_out.append(why)
         return
     plan = {
-        "seconds": 1.0 if quick else 10.0, "jobs": 2 if quick else JOBS, "rounds": rounds, "trials": 1 if quick else 3,
+        "seconds": 1.0 if quick else 10.0,
+        "jobs": 2 if quick else JOBS,
+        "rounds": rounds,
+        "trials": 1 if quick else 3,
     }
     answer = inside(ONE_NODE, "chain", plan, 120 + 300 * rounds)
     record.add(answer)
     pairs = list(zip(answer["serial"], answer["overlapped"]))
     if pairs:
         yield {
-            "case": "chain", "mover": "ours", "jobs": plan["jobs"], "serial_s": summary([serial for serial, _ in pairs]),
+            "case": "chain",
+            "mover": "ours",
+            "jobs": plan["jobs"],
+            "serial_s": summary([serial for serial, _ in pairs]),
             "overlapped_s": summary([overlapped for _, overlapped in pairs]),
             "of_serial": summary([overlapped / serial for serial, overlapped in pairs]),
         }

@@ -71,7 +71,9 @@ def victim(quick, rounds, record):
     for name, pairs in rows.items():
         if pairs:
             yield {
-                "case": "victim", "mover": name, "iops": summary([value for value, _ in pairs]),
+                "case": "victim",
+                "mover": name,
+                "iops": summary([value for value, _ in pairs]),
                 "alone_iops": summary([alone for _, alone in pairs]),
                 "of_alone": summary([value / alone for value, alone in pairs]),
             }

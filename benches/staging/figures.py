@@ -21,8 +21,20 @@ def _median(row, key, digits=2):
 
 
 def _overlaps(rows):
-    heading = ["application, MiB", "mover", "slowdown, %", "speedup", "optimum", "of the optimum", "Tcomp, s", "Tio, s",
-               "Tconc, s", "CPU s/GiB", "receiver's", "others, cores"]
+    heading = [
+        "application, MiB",
+        "mover",
+        "slowdown, %",
+        "speedup",
+        "optimum",
+        "of the optimum",
+        "Tcomp, s",
+        "Tio, s",
+        "Tconc, s",
+        "CPU s/GiB",
+        "receiver's",
+        "others, cores",
+    ]
     lines = [heading]
     for row in rows:
         lines.append([
@@ -44,8 +56,10 @@ def _of(case, rows):
 
 def _lines(case, heading, cells):
     """A function that makes the table of a case from its rows."""
+
     def table(rows):
         return columns([heading, *([row["mover"], *cells(row)] for row in rows)])
+
     return case, table
 
 
@@ -99,7 +113,9 @@ def table(result):
         lines = [["bar", "figure", "", ""]]
         for bar in result["bars"]:
             sign = RELATIONS[bar["relation"]][1]
-            lines.append([bar["what"], f"{bar['figure']:.3f}", f"{sign} {bar['bar']:.3f}", "met" if bar["met"] else "MISSED"])
+            lines.append(
+                [bar["what"], f"{bar['figure']:.3f}", f"{sign} {bar['bar']:.3f}", "met" if bar["met"] else "MISSED"]
+            )
         parts.append(columns(lines))
     said = {text for row in rows for text in row.get("said", [])}
     parts += [f"ours: {text}" for text in sorted(said)]

@@ -32,7 +32,7 @@ class Mover:
 
     def prepare(self):
         """Removes the target, and the source's pages in the page cache, because input is rarely there."""
-        for path in (self.target.parent.glob(f"{self.target.name}*")):
+        for path in self.target.parent.glob(f"{self.target.name}*"):
             path.unlink()
         forget(self.source)
 
@@ -75,6 +75,7 @@ def _mpi(mode):
     def words(source, target, rate):
         program = [PROGRAMS / "mpi_mover", "--mode", mode, "--block", BLOCK, "--rate", rate]
         return [VENV["mpich"] / "bin" / "mpiexec", "-n", 2, *program, source, target]
+
     return words
 
 
@@ -102,13 +103,12 @@ FLOOR = "recv and RWF_DONTCACHE in C"
 MOVERS = {
     "ours": (_ours, []),
     "TCP pull": (lambda source, target, rate: [PROGRAMS / "pull_mover", "--rate", rate, source, target], []),
-    FLOOR: (
-        lambda source, target, rate: [PROGRAMS / "pull_mover", "--uncached", "--rate", rate, source, target], []
-    ),
+    FLOOR: (lambda source, target, rate: [PROGRAMS / "pull_mover", "--uncached", "--rate", rate, source, target], []),
     "MPI send": (_mpi("send"), []),
     "MPI broadcast": (_mpi("bcast"), []),
     "buffered copy": (
-        lambda source, target, rate: [PROGRAMS / "pull_mover", "--copy", "--rate", rate, source, target], []
+        lambda source, target, rate: [PROGRAMS / "pull_mover", "--copy", "--rate", rate, source, target],
+        [],
     ),
     "rsync": (_rsync, ["rsync"]),
     "rclone": (_rclone, ["rclone"]),
@@ -157,8 +157,14 @@ class Place:
 
     def _scp(self, rate):
         port = self._serve()
-        options = ["BatchMode=yes", "StrictHostKeyChecking=no", "UserKnownHostsFile=/dev/null", "IdentitiesOnly=yes",
-                   f"IdentityFile={self.folder / 'user'}", "LogLevel=ERROR"]
+        options = [
+            "BatchMode=yes",
+            "StrictHostKeyChecking=no",
+            "UserKnownHostsFile=/dev/null",
+            "IdentitiesOnly=yes",
+            f"IdentityFile={self.folder / 'user'}",
+            "LogLevel=ERROR",
+        ]
         words = [word for option in options for word in ("-o", option)]
         kbit = rate * 8 // 1000
         copy = ["scp", "-q", "-F", "none", *words, "-P", port, "-l", kbit, self.source]
@@ -200,9 +206,19 @@ def write_sshd(folder, port):
     # Without privileges, sshd cannot see that an account without a password or a shell is not locked; PAM can. Files go
     # to sshd's internal SFTP server, so they need no shell.
     pam = "no" if os.geteuid() == 0 else "yes"
-    lines = [f"Port {port}", f"HostKey {folder / 'host'}", f"AuthorizedKeysFile {folder / 'authorized'}",
-             "PidFile none", "PasswordAuthentication no", "KbdInteractiveAuthentication no", f"UsePAM {pam}",
-             "PermitRootLogin prohibit-password", "StrictModes no", "Subsystem sftp internal-sftp", "LogLevel ERROR"]
+    lines = [
+        f"Port {port}",
+        f"HostKey {folder / 'host'}",
+        f"AuthorizedKeysFile {folder / 'authorized'}",
+        "PidFile none",
+        "PasswordAuthentication no",
+        "KbdInteractiveAuthentication no",
+        f"UsePAM {pam}",
+        "PermitRootLogin prohibit-password",
+        "StrictModes no",
+        "Subsystem sftp internal-sftp",
+        "LogLevel ERROR",
+    ]
     config = folder / "sshd_config"
     config.write_text("\n".join(lines) + "\n")
     return config

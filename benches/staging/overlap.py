@@ -80,7 +80,11 @@ def experiments(quick):
         "blocks": Experiment("blocks a third of its time", {"blocks a third": comp}, ["ours", *rivals], size),
         "busy": Experiment("both cores busy", {"both cores busy": comp}, ["ours", *rivals], size, harm),
         "deadline": Experiment(
-            "both cores busy, a deadline twice as far", {"both cores busy": comp + _io_s(size)}, ["ours"], size, deadline
+            "both cores busy, a deadline twice as far",
+            {"both cores busy": comp + _io_s(size)},
+            ["ours"],
+            size,
+            deadline,
         ),
         "harmless": Experiment("both cores busy, --harm 1", {"both cores busy": comp}, ["ours"], size, harmless),
     }
@@ -221,5 +225,7 @@ def bars(rows):
         peers = [row(case, peer)["slowdown"]["median"] for peer in PEERS if row(case, peer)]
         if peers and row(case):
             bar = min(peers) / 4
-            found.append((f"{case}: slowdown, of the least of {len(peers)} peers", row(case)["slowdown"]["median"], "<=", bar))
+            found.append(
+                (f"{case}: slowdown, of the least of {len(peers)} peers", row(case)["slowdown"]["median"], "<=", bar)
+            )
     return found

@@ -71,8 +71,12 @@ class Steered:
         self.phase, self.wanted, self.paused, self.over = phase, False, False, False
         self.start = time.monotonic()
         self.process = subprocess.Popen(
-            [str(word) for word in mover.words], env=clean_environment(), stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+            [str(word) for word in mover.words],
+            env=clean_environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
         )
 
     def steer(self, phase):
@@ -106,8 +110,11 @@ def _beside(application, place, phase):
     wait_for_quiet()
     start, started = time.monotonic(), []
     child = subprocess.Popen(
-        [str(word) for word in application.words], env={**clean_environment(), **application.environment},
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True,
+        [str(word) for word in application.words],
+        env={**clean_environment(), **application.environment},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        text=True,
     )
     begin = threading.Timer(LEAD_S, lambda: started.append(Steered(mover, phase)))
     begin.start()
@@ -131,7 +138,9 @@ def _beside(application, place, phase):
     mover.check()
     # From the application's start to the last end.
     return {
-        "application_s": figures["seconds"], "mover_s": took, "seconds": max(ended, steered.start + took) - start,
+        "application_s": figures["seconds"],
+        "mover_s": took,
+        "seconds": max(ended, steered.start + took) - start,
         "beside_s": min(took, ended - steered.start),
     }
 
@@ -143,8 +152,12 @@ def _row(phase, size, samples):
     extra = [found["application_s"] - alone for alone, found in pairs]
     rates = [size / found["mover_s"] for _, found in pairs]
     return {
-        "case": "phases", "application": "a third each", "mover": phase, "size_mib": size >> 20,
-        "tcomp_s": summary([alone for alone, _ in pairs]), "mover_s": summary([found["mover_s"] for _, found in pairs]),
+        "case": "phases",
+        "application": "a third each",
+        "mover": phase,
+        "size_mib": size >> 20,
+        "tcomp_s": summary([alone for alone, _ in pairs]),
+        "mover_s": summary([found["mover_s"] for _, found in pairs]),
         "slowdown": summary([found["application_s"] / alone - 1 for alone, found in pairs]),
         "tconc_s": summary([found["seconds"] for _, found in pairs]),
         # For the simulation: the cost of a second beside the application, and the part of the rate that remains there.

@@ -155,7 +155,7 @@ class Simulation:
         expected, staged = self.expected.pop(job.number, set()), self.staged.pop(job.number, set())
         free = [node for node, holder in enumerate(self.holder) if holder is None]
         free.sort(key=lambda node: (node not in staged, node not in expected, len(self.tasks[node]), node))
-        run = Run(job, free[:job.nodes], self.now, remaining=job.compute)
+        run = Run(job, free[: job.nodes], self.now, remaining=job.compute)
         self.running.append(run)
         for node in run.nodes:
             self.holder[node] = run

@@ -13,7 +13,10 @@ LOADS, SHARES = [0.5, 0.7, 0.9, float("inf")], [0.05, 0.1, 0.2, 0.4]
 HARM = 0.06
 # The same for each phase, and the part of the rate that remains if it moves only in that phase.
 PHASES = {
-    "any phase": (0.06, 1.0), "compute": (0.06, 1.0), "block": (0.01, 1.0), "communicate": (0.08, 1.0),
+    "any phase": (0.06, 1.0),
+    "compute": (0.06, 1.0),
+    "block": (0.01, 1.0),
+    "communicate": (0.08, 1.0),
 }
 
 
@@ -29,7 +32,8 @@ def measured_phases(rows):
     """The cost and the remaining rate in each phase, as measured in this run."""
     return {
         row["mover"]: (max(row["harm"]["median"], 0.0), row["busy_rate"]["median"])
-        for row in rows if row["case"] == "phases"
+        for row in rows
+        if row["case"] == "phases"
     }
 
 
@@ -43,7 +47,10 @@ def _pairs(seeds, jobs, load, share, policies):
             outcome = simulate(work, NODES, policy)
             found[name].append(
                 (
-                    outcome.makespan / serial.makespan, outcome.wait / serial.wait, outcome.wrong, serial.wait,
+                    outcome.makespan / serial.makespan,
+                    outcome.wait / serial.wait,
+                    outcome.wrong,
+                    serial.wait,
                     outcome.wait,
                 )
             )
@@ -75,8 +82,13 @@ def measure(quick, rows):
             policies = {"overlapped": Policy(True, harm=harm), "without harm": Policy(True)}
             for name, values in _pairs(seeds, jobs, load, share, policies).items():
                 yield {
-                    "case": "queue", "mover": name, "load": load_name(load), "io_share": share,
-                    "harm": round(policies[name].harm, 4), "harm_is": source if policies[name].harm else "", **_figures(values),
+                    "case": "queue",
+                    "mover": name,
+                    "load": load_name(load),
+                    "io_share": share,
+                    "harm": round(policies[name].harm, 4),
+                    "harm_is": source if policies[name].harm else "",
+                    **_figures(values),
                 }
     phases = measured_phases(rows)
     source = "measured in this run" if phases else "assumed"
@@ -86,7 +98,12 @@ def measure(quick, rows):
     for share in SHARES[1::2]:
         for name, values in _pairs(seeds, jobs, 0.9, share, policies).items():
             yield {
-                "case": "queue of phases", "mover": name, "load": "0.9", "io_share": share,
-                "harm": round(policies[name].harm, 4), "busy_rate": round(policies[name].busy_rate, 3),
-                "harm_is": source, **_figures(values),
+                "case": "queue of phases",
+                "mover": name,
+                "load": "0.9",
+                "io_share": share,
+                "harm": round(policies[name].harm, 4),
+                "busy_rate": round(policies[name].busy_rate, 3),
+                "harm_is": source,
+                **_figures(values),
             }

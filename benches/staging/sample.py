@@ -69,8 +69,13 @@ class Child:
         self.start = time.monotonic()
         self.limit = limit
         self.process = subprocess.Popen(
-            self.words, env={**clean_environment(), **environment}, stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, process_group=0,
+            self.words,
+            env={**clean_environment(), **environment},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            process_group=0,
         )
         self.out = self.err = ""
         self.end = None

@@ -9,6 +9,7 @@ from report import summary
 
 from . import disk, movers
 
+
 def payload(bits):
     """The payload rate of TCP through a card, in bytes per second: 1448 of 1514 bytes of a frame."""
     return bits / 8 * 1448 / 1514
@@ -95,8 +96,11 @@ def restart(quick, rounds, record):
     record.add(answer)
     if answer["of_whole"]:
         yield {
-            "case": "restart", "mover": "ours", "whole_s": summary(answer["whole_s"]),
-            "killed_at": summary(answer["killed_at"]), "again_s": summary(answer["again_s"]),
+            "case": "restart",
+            "mover": "ours",
+            "whole_s": summary(answer["whole_s"]),
+            "killed_at": summary(answer["killed_at"]),
+            "again_s": summary(answer["again_s"]),
             "of_whole": summary(answer["of_whole"]),
         }
 
@@ -108,10 +112,15 @@ def fanout(quick, rounds, record):
     record.add(answer)
     if answer["seconds"]:
         yield {
-            "case": "fanout", "mover": "ours", "nodes": NODES, "size_mib": size >> 20,
-            "seconds": summary(answer["seconds"]), "cores": summary(answer["cores"]),
+            "case": "fanout",
+            "mover": "ours",
+            "nodes": NODES,
+            "size_mib": size >> 20,
+            "seconds": summary(answer["seconds"]),
+            "cores": summary(answer["cores"]),
             "of_slowest_link": summary([value / (size / SLOW_CARD) for value in answer["seconds"]]),
-            "first_node": phases(answer["first"]), "last_node": phases(answer["last"]),
+            "first_node": phases(answer["first"]),
+            "last_node": phases(answer["last"]),
             "wan_payload_of_file": summary([value / size for value in answer["payload"]]),
             "wan_bytes_of_file": summary([value / size for value in answer["wire"]]),
         }
@@ -140,7 +149,14 @@ def receiver(quick, rounds, record):
         yield row
 
 
-CASES = {"receiver": receiver, "alone": alone, "small": small, "restart": restart, "fanout": fanout, "nodes": between_nodes}
+CASES = {
+    "receiver": receiver,
+    "alone": alone,
+    "small": small,
+    "restart": restart,
+    "fanout": fanout,
+    "nodes": between_nodes,
+}
 
 
 def bars(rows):

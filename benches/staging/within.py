@@ -143,7 +143,10 @@ def _in_turns(folder, ways, source, rounds, same):
     finally:
         ways.end()
     return {
-        "seconds": seconds, "timelines": ways.timelines, "problems": ways.problems, "left_out": ways.left_out,
+        "seconds": seconds,
+        "timelines": ways.timelines,
+        "problems": ways.problems,
+        "left_out": ways.left_out,
     }
 
 
@@ -205,8 +208,12 @@ def restart(folder, plan):
 def _killed(source, target, share):
     """Starts a transfer, kills it as soon as this share has arrived, and returns the share that had arrived."""
     child = subprocess.Popen(
-        [LANDBRIDGE, "stage", "move", *map(str, REGARDLESS), source, f"b/n1:{target}"], env=_environment(),
-        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+        [LANDBRIDGE, "stage", "move", *map(str, REGARDLESS), source, f"b/n1:{target}"],
+        env=_environment(),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
     )
     end, arrived = time.monotonic() + 120, 0.0
     while child.poll() is None and time.monotonic() < end and arrived < share:
@@ -253,9 +260,7 @@ HEADERS = 24 + 14 + 20 + 32
 def _crossed():
     """Bytes and segments that have crossed the WAN from a to b."""
     out, _ = run([LANDBRIDGE, "lab", "wan", "report"], _environment())
-    [counters] = [
-        link["counters"] for link in json_lines(out)[-1]["links"] if (link["from"], link["to"]) == ("a", "b")
-    ]
+    [counters] = [link["counters"] for link in json_lines(out)[-1]["links"] if (link["from"], link["to"]) == ("a", "b")]
     return counters["wire_bytes"], counters["segments"]
 
 
@@ -275,7 +280,15 @@ def receiver(folder, plan):
     return disk.receiver(folder, plan["rounds"], plan["size_mib"])
 
 
-CASES = {"receiver": receiver, "chain": chain.within, "alone": alone, "small": small, "restart": restart, "fanout": fanout, "overlap": beside}
+CASES = {
+    "receiver": receiver,
+    "chain": chain.within,
+    "alone": alone,
+    "small": small,
+    "restart": restart,
+    "fanout": fanout,
+    "overlap": beside,
+}
 
 
 def main():

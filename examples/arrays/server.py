@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Answers with weights that are spread by columns, each time with the next version that the trainer has made.
 
-    mpiexec -n 2 python server.py weights@SITE [STEPS]"""
+mpiexec -n 2 python server.py weights@SITE [STEPS]"""
 
 import sys
 

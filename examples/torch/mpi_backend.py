@@ -24,8 +24,17 @@ from torch._C._distributed_c10d import _create_work_from_future
 
 NAME = "mpi4py"
 # Types that MPI computes with, by torch's type.
-COMPUTED = {torch.float32, torch.float64, torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8,
-            torch.complex64, torch.complex128}
+COMPUTED = {
+    torch.float32,
+    torch.float64,
+    torch.int8,
+    torch.int16,
+    torch.int32,
+    torch.int64,
+    torch.uint8,
+    torch.complex64,
+    torch.complex128,
+}
 # Types that are computed in float32.
 HALF = {torch.float16, torch.bfloat16}
 OPERATIONS = {

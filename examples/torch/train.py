@@ -63,7 +63,9 @@ def main():
         train(alone, arguments.steps, size)
         pairs = zip(model.module.parameters(), alone.parameters())
         apart = max((ours - theirs).abs().max().item() for ours, theirs in pairs)
-        print(f"{ranks} ranks, {arguments.steps} steps: loss {mean.item():.4f}, weights within {apart:.1e} of one process")
+        print(
+            f"{ranks} ranks, {arguments.steps} steps: loss {mean.item():.4f}, weights within {apart:.1e} of one process"
+        )
         if apart > 1e-9:
             raise SystemExit("the weights differ from those of one process")
     dist.destroy_process_group()

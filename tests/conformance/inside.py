@@ -1,6 +1,6 @@
 """Inside a lab: the jobs of one place, one after the other. Reads them from a file, says on stdout what became of each.
 
-    python inside.py JOBS.json
+python inside.py JOBS.json
 """
 
 import json

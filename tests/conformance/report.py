@@ -31,9 +31,15 @@ def write(path, rows, skipped, problems):
         for (suite, mpi, where, ranks), found in tally(rows).items()
     ]
     report = {
-        "build": build(), "commit": commit, "machine": platform.platform(), "against": "tcp",
+        "build": build(),
+        "commit": commit,
+        "machine": platform.platform(),
+        "against": "tcp",
         "ok": not problems and not any(row["judged"] == REGRESSION for row in rows),
-        "counts": counts, "skipped_suites": skipped, "problems": problems, "cases": rows,
+        "counts": counts,
+        "skipped_suites": skipped,
+        "problems": problems,
+        "cases": rows,
     }
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(report, indent=1) + "\n")
@@ -44,8 +50,16 @@ def figures(found):
     """The columns of the table for one tally."""
     passed, skipped = found[f"here {PASSED}"], found[f"here {SKIPPED}"]
     values = [
-        found["cases"], passed, skipped, found["cases"] - passed - skipped, found[f"there {PASSED}"], found[BOTH_FAIL],
-        found[ONLY_HERE], found[KNOWN], found[UNSTEADY], found[REGRESSION],
+        found["cases"],
+        passed,
+        skipped,
+        found["cases"] - passed - skipped,
+        found[f"there {PASSED}"],
+        found[BOTH_FAIL],
+        found[ONLY_HERE],
+        found[KNOWN],
+        found[UNSTEADY],
+        found[REGRESSION],
     ]
     return dict(zip(COLUMNS, values))
 

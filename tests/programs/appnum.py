@@ -14,6 +14,9 @@ leaders = world.Split(0 if program.rank == 0 else MPI.UNDEFINED, world.rank)
 names = leaders.allgather(name) if leaders != MPI.COMM_NULL else None
 names = program.bcast(names)
 site = os.environ["LANDBRIDGE_SITE_NAME"]
-print(f"{name}: rank {world.rank} of {world.size} at {site}, program {number} of {','.join(names)}, "
-      f"rank {program.rank} of {program.size} there, universe {universe}", flush=True)
+print(
+    f"{name}: rank {world.rank} of {world.size} at {site}, program {number} of {','.join(names)}, "
+    f"rank {program.rank} of {program.size} there, universe {universe}",
+    flush=True,
+)
 assert world.allreduce(1) == world.size

@@ -84,9 +84,11 @@ def exact(address, length, seed):
     data = os.urandom(64) * (length // 64 + 1)
     data = data[:length] + bytes([seed])
     with socket.create_connection(address, timeout=60) as peer:
+
         def send():
             peer.sendall(b"e" + data)
             peer.shutdown(socket.SHUT_WR)
+
         sending = threading.Thread(target=send)
         sending.start()
         back = read_all(peer)

@@ -60,7 +60,7 @@ def main():
         elif way == "changed":
             line = credential(munged, request, options)
             middle = len(line) // 2
-            line = line[:middle] + (b"A" if line[middle:middle + 1] != b"A" else b"B") + line[middle + 1:]
+            line = line[:middle] + (b"A" if line[middle : middle + 1] != b"A" else b"B") + line[middle + 1 :]
         elif way == "raw":
             line = request.encode()
         elif way == "long":

@@ -15,7 +15,9 @@ ENDED = {"ended": {"code": 0, "output": "[]", "words": ""}}
 
 def sealed(munged, answer):
     reply = json.dumps({"landbridge_node_service": 2, "nonce": "0" * 32, "answer": answer}).encode()
-    return subprocess.run(["munge", f"--socket={munged}"], input=reply, stdout=subprocess.PIPE, check=True).stdout.strip()
+    return subprocess.run(
+        ["munge", f"--socket={munged}"], input=reply, stdout=subprocess.PIPE, check=True
+    ).stdout.strip()
 
 
 def main():

@@ -148,7 +148,9 @@ def little_memory():
 
 def lent():
     """Where ranks pack pieces for others, by the number of the file: the bytes of it that this rank has used."""
-    found = re.findall(r" (\d+) +/memfd:landbridge-lent.*?Rss: +(\d+) kB", Path("/proc/self/smaps").read_text(), re.DOTALL)
+    found = re.findall(
+        r" (\d+) +/memfd:landbridge-lent.*?Rss: +(\d+) kB", Path("/proc/self/smaps").read_text(), re.DOTALL
+    )
     return {file: int(kilobytes) * 1024 for file, kilobytes in found}
 
 

@@ -155,7 +155,17 @@ def predefined(comm, chance, case):
 
     own = room()
     own[MARGIN : MARGIN + count] = every[comm.rank]
-    reduced(comm, chance, f"case {case}: {combine.__name__} of {count} {datatype.name}", own, room, datatype, count, operation, check)
+    reduced(
+        comm,
+        chance,
+        f"case {case}: {combine.__name__} of {count} {datatype.name}",
+        own,
+        room,
+        datatype,
+        count,
+        operation,
+        check,
+    )
 
 
 def composed(one, other):
@@ -213,7 +223,9 @@ def moved(comm, chance, case):
     one, many = Form(chance, items), Form(chance, items)
     counts, starts, total = lengths(comm, chance, equally)
     given = [numbers(case, rank, items * count) for rank, count in enumerate(counts)]
-    what = f"case {case}: {kind} of {counts} from {root}{' in place' if in_place else ''}, {one.places} of {one.extent}, "
+    what = (
+        f"case {case}: {kind} of {counts} from {root}{' in place' if in_place else ''}, {one.places} of {one.extent}, "
+    )
     what += f"{many.places} of {many.extent}"
     own, everyone = one.holding(given[comm.rank]), many.room(total)
     for count, start, values in zip(counts, starts, given):
@@ -265,7 +277,11 @@ def exchanged(comm, chance, case):
     lists = (table[me].tolist(), begin[me, :-1].tolist()), (table[:, me].tolist(), begin_in[:-1, me].tolist())
     call = comm.Alltoall if equally else comm.Alltoallv
     call(message(sent, out, *lists[0], equally), message(got, into, *lists[1], equally))
-    equal(got, wanted, f"case {case}: alltoall of {table.tolist()}, {out.places} of {out.extent}, {into.places} of {into.extent}")
+    equal(
+        got,
+        wanted,
+        f"case {case}: alltoall of {table.tolist()}, {out.places} of {out.extent}, {into.places} of {into.extent}",
+    )
     equal(sent, out.holding(of[me]), f"case {case}: alltoall, what is sent")
     out.datatype.Free()
     into.datatype.Free()

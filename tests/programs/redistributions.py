@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Random redistributions among the ranks of MPI_COMM_WORLD, against what NumPy says of the whole array.
 
-    redistributions.py SEEDS [FIRST]
+redistributions.py SEEDS [FIRST]
 """
 
 import random

@@ -79,33 +79,57 @@ class Owned:
 
 
 CASES = [
-    (lambda: lb.plan(runs((8 * rank, 9 - rank)), runs((0, 24)), "f8", comm), "element 8 is owned by process 0 and by process 1"),
+    (
+        lambda: lb.plan(runs((8 * rank, 9 - rank)), runs((0, 24)), "f8", comm),
+        "element 8 is owned by process 0 and by process 1",
+    ),
     (lambda: lb.plan(runs((8 * rank, 8), (8 * rank, 1)), runs((0, 1)), "f8", comm), "is owned twice by process "),
     (lambda: lb.plan(runs((8 * rank, 7)), runs((8 * rank, 8)), "f8", comm), ", which process "),
     (lambda: lb.plan(runs((16, 9)), runs((0, 24)), "f8", comm), "elements 16 to 24: the array has 24"),
     (lambda: lb.plan(runs((8, 8), (3, -1)), runs((0, 24)), "f8", comm), "run 1 is (3, -1): it cannot be negative"),
-    (lambda: lb.plan(runs(8, 8), runs((0, 24)), "f8", comm), "have shape (2,) and dtype int64: they must be whole numbers in two"),
+    (
+        lambda: lb.plan(runs(8, 8), runs((0, 24)), "f8", comm),
+        "have shape (2,) and dtype int64: they must be whole numbers in two",
+    ),
     (lambda: lb.plan(Owned(), rows, "f8", comm), "element 8, at (2, 0): process 1 has it, but owner says 0"),
     (lambda: lb.plan(rows, runs((0, 24)), "f8", comm, select=[0, 0]), "select: both must be a Layout"),
     (lambda: lb.plan(rows, lb.Runs((24,), 3, []), "f8", comm), "src has shape (6, 4), dst has (24,)"),
     (lambda: lb.plan(rows, 7, "f8", comm), "dst is 7: it must be a Layout, or have shape, size and runs"),
-    (lambda: lb.redistribute(part(), rows, columns, comm, into="text" if rank < 2 else None), "into is str: it must be an array"),
+    (
+        lambda: lb.redistribute(part(), rows, columns, comm, into="text" if rank < 2 else None),
+        "into is str: it must be an array",
+    ),
     (lambda: lb.redistribute(part(), rows, columns, comm, into=b"text" if rank < 2 else None), "into is read-only"),
     (lambda: lb.redistribute(np.zeros((1, 4)), rows, columns, comm), "a has shape (1, 4): this rank's part has (2, 4)"),
-    (lambda: lb.redistribute(part() if rank else None, rows, columns, comm), "a is None, but this rank is process 0 of src"),
-    (lambda: lb.redistribute(part("i4" if rank == 2 else "f8"), rows, columns, comm), "parts have different dtypes: rank 0 float64, rank 2 int32"),
-    (lambda: lb.redistribute(masked(), rows, columns, comm), "rank 1: TypeError: a is a masked array: its mask would be lost"),
+    (
+        lambda: lb.redistribute(part() if rank else None, rows, columns, comm),
+        "a is None, but this rank is process 0 of src",
+    ),
+    (
+        lambda: lb.redistribute(part("i4" if rank == 2 else "f8"), rows, columns, comm),
+        "parts have different dtypes: rank 0 float64, rank 2 int32",
+    ),
+    (
+        lambda: lb.redistribute(masked(), rows, columns, comm),
+        "rank 1: TypeError: a is a masked array: its mask would be lost",
+    ),
     (lambda: lb.redistribute(masked(), rows, runs((0, 24)), comm), "rank 1: TypeError: a is a masked array"),
     (
         lambda: lb.redistribute(part(), rows, columns, comm, into=columns_part(np.ma.masked_all)),
         "ranks 0, 1: TypeError: into is a masked array",
     ),
-    (lambda: lb.redistribute(part().view(Metres), rows, columns, comm), "ranks 0 to 2: TypeError: a is __main__.Metres, a subclass of"),
+    (
+        lambda: lb.redistribute(part().view(Metres), rows, columns, comm),
+        "ranks 0 to 2: TypeError: a is __main__.Metres, a subclass of",
+    ),
     (
         lambda: lb.redistribute(part(), rows, columns, comm, into=columns_part(in_metres)),
         "into is __main__.Metres, a subclass of numpy.ndarray",
     ),
-    (lambda: lb.redistribute(Quantity(part()), rows, columns, comm), "ranks 0 to 2: TypeError: a is __main__.Quantity in metre"),
+    (
+        lambda: lb.redistribute(Quantity(part()), rows, columns, comm),
+        "ranks 0 to 2: TypeError: a is __main__.Quantity in metre",
+    ),
     (
         lambda: lb.redistribute(part(), rows, columns, comm, into=columns_part(lambda shape: strided(shape, (8, 0)))),
         "into has elements that share memory (shape (6, 2), strides (8, 0))",
@@ -116,9 +140,15 @@ CASES = [
     ),
     (lambda: lb.redistribute(part("O"), rows, columns, comm), "dtype object: Python objects cannot be sent"),
     (wanted_elsewhere, "ranks want different redistributions: rank 0 "),
-    (lambda: lb.redistribute(part(), rows, columns, comm, dst_ranks=[0, 3]), "dst_ranks[1] is 3, but the communicator has 3 ranks"),
+    (
+        lambda: lb.redistribute(part(), rows, columns, comm, dst_ranks=[0, 3]),
+        "dst_ranks[1] is 3, but the communicator has 3 ranks",
+    ),
     (lambda: lb.redistribute(part(), rows, columns, comm, dst_ranks=[1, 1]), "dst_ranks[1] is 1, which is named twice"),
-    (lambda: lb.redistribute(part(), rows, columns, comm, src_ranks=[0]), "src_ranks names 1 ranks, but the layout is for 3 processes"),
+    (
+        lambda: lb.redistribute(part(), rows, columns, comm, src_ranks=[0]),
+        "src_ranks names 1 ranks, but the layout is for 3 processes",
+    ),
     (
         lambda: lb.redistribute(part(), rows, lb.Layout((6, 4), [lb.Block(4), lb.Whole()]), comm),
         "dst_ranks: the layout is for 4 processes, but the communicator has 3 ranks",
@@ -127,7 +157,10 @@ CASES = [
         lambda: lb.redistribute(part(), rows, columns, comm, select=[slice(0, 5), slice(None)]),
         "axis 0 of what is selected: 5 positions in the source, 6 in the target",
     ),
-    (lambda: lb.redistribute(part(), rows, columns, comm, select=[7, slice(None)]), "source, axis 0: index 7 is selected"),
+    (
+        lambda: lb.redistribute(part(), rows, columns, comm, select=[7, slice(None)]),
+        "source, axis 0: index 7 is selected",
+    ),
     (
         lambda: lb.redistribute(part(), rows, columns, comm, into=np.zeros((6, 2), "i8") if rank < 2 else None),
         "into has dtype int64: float64 does not cast to it (same_kind)",

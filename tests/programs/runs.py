@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Random redistributions of elements that are anywhere, among the ranks of MPI_COMM_WORLD: each rank knows its own.
 
-    runs.py SEEDS [FIRST]
+runs.py SEEDS [FIRST]
 """
 
 import random

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Arrays whose elements are anywhere on either side, between two programs.
 
-    scattered.py NAME@SITE SIDE      side 0 exports, side 1 fetches"""
+scattered.py NAME@SITE SIDE      side 0 exports, side 1 fetches"""
 
 import sys
 import time
@@ -85,7 +85,9 @@ def exports(coupling):
     fails("a has shape", lambda: coupling.export("c", np.zeros(1), scattered(twice)))
     mixed = rows if comm.rank == 0 else scattered(twice)
     part = np.zeros((13, SHAPE[1])) if comm.rank == 0 else np.zeros(COUNT)
-    fails("ranks want different things: rank 0 export 'm', version 0, Layout", lambda: coupling.export("m", part, mixed))
+    fails(
+        "ranks want different things: rank 0 export 'm', version 0, Layout", lambda: coupling.export("m", part, mixed)
+    )
     time.sleep(1)
     numbers, _ = dealt(4, comm.size)
     send("late", 4, numbers, scattered(numbers))
@@ -111,7 +113,10 @@ def fetches(coupling):
     text = "ranks want different things: rank 0 fetch 'w', version 1, Runs((37, 29), 4)"
     fails(text, lambda: coupling.fetch("w", columns if comm.rank else scattered(wanted), version=1))
     fails("it must be a Layout", lambda: coupling.fetch("w", scattered(wanted), version=1, select=(0, 0)))
-    fails("is exported with shape (37, 29), layout has shape (5,)", lambda: coupling.fetch("w", lb.Runs((5,), comm.size, [(0, 5)]), version=1))
+    fails(
+        "is exported with shape (37, 29), layout has shape (5,)",
+        lambda: coupling.fetch("w", lb.Runs((5,), comm.size, [(0, 5)]), version=1),
+    )
     # The first two give up too early, unless this machine is so slow that it is there already.
     for timeout in (0.1, 0.1, 30):
         try:

@@ -9,8 +9,17 @@ import torch.distributed as dist
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples" / "torch"))
 import mpi_backend  # noqa: E402
 
-TYPES = [torch.float32, torch.float64, torch.int8, torch.int32, torch.int64, torch.uint8, torch.complex64,
-         torch.float16, torch.bfloat16]
+TYPES = [
+    torch.float32,
+    torch.float64,
+    torch.int8,
+    torch.int32,
+    torch.int64,
+    torch.uint8,
+    torch.complex64,
+    torch.float16,
+    torch.bfloat16,
+]
 OPERATIONS = {"SUM": sum, "PRODUCT": lambda values: torch.tensor(values).prod().item(), "MIN": min, "MAX": max}
 
 
@@ -113,7 +122,9 @@ if rank % 2:
     dist.all_reduce(mine, group=odd)
     same(mine, torch.tensor([sum(r for r in everybody if r % 2)]), "sum in a group")
 dist.barrier()
-refused("the average of integers", TypeError, lambda: dist.all_reduce(torch.ones(1, dtype=torch.int64), dist.ReduceOp.AVG))
+refused(
+    "the average of integers", TypeError, lambda: dist.all_reduce(torch.ones(1, dtype=torch.int64), dist.ReduceOp.AVG)
+)
 refused("the sum of bool", TypeError, lambda: dist.all_reduce(torch.ones(1, dtype=torch.bool)))
 if rank == 0:
     print(f"{size} ranks: all right")

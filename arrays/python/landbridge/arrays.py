@@ -63,7 +63,9 @@ def target(array: Any, name: str = "into") -> np.ndarray:
         _refuse_units(array, name)
         if hasattr(array, "__dlpack__"):
             if array.__dlpack_device__()[0] not in HOST:
-                raise TypeError(f"{name} is in the memory of a device: receive into an array of the host, then copy it there")
+                raise TypeError(
+                    f"{name} is in the memory of a device: receive into an array of the host, then copy it there"
+                )
             found = _imported(array, name)
             if not found.flags.writeable and hasattr(array, "data_ptr"):
                 # Torch before 2.9 exports a version of DLPack that has no flag for read-only memory.

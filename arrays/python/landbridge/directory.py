@@ -92,7 +92,9 @@ def check(name: str, layout: Any) -> None:
         return
     for of in ("shape", "size", "runs"):
         if not hasattr(layout, of):
-            raise TypeError(f"{name} is {layout!r}: it must be a Layout, or have shape, size and runs as lb.Spread says")
+            raise TypeError(
+                f"{name} is {layout!r}: it must be a Layout, or have shape, size and runs as lb.Spread says"
+            )
 
 
 def summary(layout: Any) -> str:
@@ -112,7 +114,9 @@ def runs_of(layout: Spread, process: int) -> np.ndarray:
         raise ValueError(f"the runs of process {process} {text}: they must be whole numbers in two columns")
     if runs.dtype.kind == "i" and runs.min() < 0:
         at = int(np.argmax((runs < 0).any(axis=1)))
-        raise ValueError(f"the runs of process {process}: run {at} is {tuple(runs[at].tolist())}: it cannot be negative")
+        raise ValueError(
+            f"the runs of process {process}: run {at} is {tuple(runs[at].tolist())}: it cannot be negative"
+        )
     return np.ascontiguousarray(runs, np.uint64)
 
 

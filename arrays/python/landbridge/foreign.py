@@ -112,7 +112,9 @@ def from_nvmath(shape: Sequence[int], distribution: Any, size: int, order: str) 
     for axis, (over, block, first) in enumerate(zip(grid.shape, distribution.block_sizes, distribution.first_process)):
         if block < 0:
             if shape[axis] % over:
-                raise ValueError(f"{distribution}: axis {axis} has {shape[axis]} indices, which {over} cannot share evenly")
+                raise ValueError(
+                    f"{distribution}: axis {axis} has {shape[axis]} indices, which {over} cannot share evenly"
+                )
             block = max(shape[axis] // over, 1)
         axes.append(Cyclic(over, block, first))
     numbers = list(range(len(shape)))

@@ -41,7 +41,6 @@ class Labels:
             found.append((name, axes, coordinate.dtype, dict(coordinate.attrs)))
         return Labels(part.name, tuple(part.dims), dict(part.attrs), found)
 
-
     def summary(self) -> str:
         """The labels that all parts must share, as text."""
         return repr((self.dims, [(name, axes, dtype.str) for name, axes, dtype, _ in self.coordinates]))

@@ -331,9 +331,14 @@ def _described(axis: Axis, number: int) -> _AxisOf:
         over = _processes(axis, name)
         return _AxisOf("block", over, sizes=sizes, before=before, after=after, periodic=axis.periodic)
     if isinstance(axis, Cyclic):
-        over, (block, first) = _processes(axis, name), (_natural(getattr(axis, of), f"{name}: {of}") for of in ("block", "first"))
+        over, (block, first) = (
+            _processes(axis, name),
+            (_natural(getattr(axis, of), f"{name}: {of}") for of in ("block", "first")),
+        )
         return _AxisOf("cyclic", over, block, first)
     if isinstance(axis, Lists):
-        lists = [[_natural(at, f"{name}: an index of process {rank}") for at in each] for rank, each in enumerate(axis.lists)]
+        lists = [
+            [_natural(at, f"{name}: an index of process {rank}") for at in each] for rank, each in enumerate(axis.lists)
+        ]
         return _AxisOf("lists", len(lists), lists=lists)
     raise TypeError(f"{name} is {axis!r}: it can be Whole, Block, Cyclic or Lists")

@@ -646,7 +646,9 @@ def _ranks(name: str, ranks: Optional[Sequence[int]], layout: Union[Layout, Spre
     size = comm.Get_size()
     if ranks is None:
         if layout.size > size:
-            raise ValueError(f"{name}: the layout is for {layout.size} processes, but the communicator has {size} ranks")
+            raise ValueError(
+                f"{name}: the layout is for {layout.size} processes, but the communicator has {size} ranks"
+            )
         return list(range(layout.size))
     ranks = [int(rank) for rank in ranks]
     if len(ranks) != layout.size:

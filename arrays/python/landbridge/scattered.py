@@ -78,4 +78,6 @@ class Scattered:
         """Raises ValueError or TypeError if this is not a layout of an array that can be scattered on this side."""
         directory.check("layout", layout)
         if self._comm is None:
-            raise ValueError(f"layout is {directory.summary(layout)}: such a one needs a communicator: join(name, comm)")
+            raise ValueError(
+                f"layout is {directory.summary(layout)}: such a one needs a communicator: join(name, comm)"
+            )
