@@ -7,10 +7,10 @@ import math
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Callable
 
 import report
 from machine import (
@@ -219,7 +219,10 @@ def table(result):
             ]
         )
     parts = [
-        f"new {result['builds']['new']['commit']} against old {result['builds']['old']['commit']}, {result['rounds']} rounds",
+        (
+            f"new {result['builds']['new']['commit']} against old {result['builds']['old']['commit']}, "
+            f"{result['rounds']} rounds"
+        ),
         report.columns(rows),
     ]
     parts += [f"FAILED {problem}" for problem in result["problems"]]
@@ -227,7 +230,8 @@ def table(result):
         over = sum(ratio > WORSE for ratio in ratios)
         mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
         parts.append(
-            f"{over} of {len(ratios)} figures over {WORSE}; geometric mean {mean:.3f}. Over 1 the new build is worse, of all units; the ratio is of medians"
+            f"{over} of {len(ratios)} figures over {WORSE}; geometric mean {mean:.3f}. Over 1 the new build is "
+            "worse, of all units; the ratio is of medians"
         )
     parts.append(f"load {result['machine']['load_before']} before, {result['machine'].get('load_after')} after")
     return "\n".join(parts)

@@ -101,7 +101,10 @@ def shaped(links, words):
 def _jobs(sites, mpi, arguments):
     """The jobs of a lab: name, words and time limit of each. A name is (operation, way), or ("crossings", way, size) if
     bytes are counted."""
-    start = lambda way, *words: run_words(sites, mpi, way, ["--", program("collectives", mpi), *words])  # noqa: E731
+
+    def start(way, *words):
+        return run_words(sites, mpi, way, ["--", program("collectives", mpi), *words])
+
     operations = only(arguments, SIZES)
     for operation in operations:
         sizes = arguments.sizes or (SIZES[operation][::2] if arguments.quick else SIZES[operation])
@@ -130,7 +133,7 @@ def _lab(sites, mpi, jobs, problems):
 
 
 def _times(sites, mpi, turns):
-    for operation, sizes in SIZES.items():
+    for operation in SIZES:
         ms = [
             {way: {sample["size"]: sample["ms"] for sample in turn[operation, way]} for way in WAYS}
             for turn in turns
@@ -151,8 +154,8 @@ def _times(sites, mpi, turns):
 def _crossings(sites, mpi, turns):
     """Bytes of a broadcast that cross trunks, in all and out of the root's site, in multiples of its size."""
     for size in COUNTED:
-        whole = lambda turn, size=size: all(("crossings", way, each) in turn for way in WAYS for each in (8, size))  # noqa: E731
-        if turn := next(filter(whole, turns), None):
+        needed = [("crossings", way, each) for way in WAYS for each in (8, size)]
+        if turn := next((turn for turn in turns if all(name in turn for name in needed)), None):
             row = {"sites": sites, "mpi": mpi, "size": size, "least": sites - 1}
             for way in WAYS:
                 row[way], row[f"{way}_out"] = _per_turn(turn["crossings", way, 8], turn["crossings", way, size], size)

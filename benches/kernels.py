@@ -73,7 +73,11 @@ def measure(arguments):
     result = {"machine": describe(), "rounds": rounds, "lab": [str(word) for word in LAB], "rows": [], "problems": []}
     for delay in delays:
         turns = in_turns(
-            delay, ways, rounds, result["problems"], lambda way: _once(delay, way, arguments, result["problems"])
+            delay,
+            ways,
+            rounds,
+            result["problems"],
+            lambda way, delay=delay: _once(delay, way, arguments, result["problems"]),
         )
         for name, (_, figure) in programs(arguments).items():
             for way in ways:

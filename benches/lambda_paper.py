@@ -234,7 +234,8 @@ def table(result):
     both = big["two_nodes"]
     two = f"{both['mflops']:.0f} MFLOPS on two" if isinstance(both, dict) else f"FAILED on two: {both}"
     parts.append(
-        f"{big['size']} needs {big['needs_mib']} MiB, each node may use {big['limit_mib']}: one node: {big['one node']}; {two}"
+        f"{big['size']} needs {big['needs_mib']} MiB, each node may use {big['limit_mib']}: one node: "
+        f"{big['one node']}; {two}"
     )
     if not big["one_node_failed"]:
         parts.append("FAILED: one node's limit was not felt")

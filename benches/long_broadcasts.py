@@ -81,8 +81,7 @@ def bound(sites, rates, size):
     """An upper bound in bytes/s of broadcasts from site a to all others: the bound of `landbridge plan` for the links,
     the gateways' cards as uplinks, and the card of the sending node."""
     names = "abcdefgh"[:sites]
-    rate = lambda one, other: rates[frozenset((one, other))]  # noqa: E731
-    matrix = [[None if one == other else rate(one, other) for other in names] for one in names]
+    matrix = [[None if one == other else rates[frozenset((one, other))] for other in names] for one in names]
     instance = {
         "N": sites, "root": 0, "message_bytes": size, "packet_bytes": PACKET,
         "latency_s": [[0.005 * (one != other) for other in names] for one in names], "bandwidth_Bps": matrix,
@@ -99,7 +98,10 @@ def bound(sites, rates, size):
 
 def _rates(links):
     """Bytes/s of each pair of sites, from `a b delay=5ms rate=40mbit`."""
-    rate = lambda word: float(word.removeprefix("rate=").removesuffix("mbit")) * 1e6 / 8  # noqa: E731
+
+    def rate(word):
+        return float(word.removeprefix("rate=").removesuffix("mbit")) * 1e6 / 8
+
     return {frozenset(link.split()[:2]): rate(link.split()[3]) for link in links}
 
 
@@ -162,6 +164,11 @@ def _drift(arguments, rounds, problems):
         yield {"seed": collectives.SEED + number, "of_bound": round(LONG * len(ends) / allowed, 3)}
 
 
+def _rate_within(ends, start, end):
+    """Bytes/s of the broadcasts that ended between two times."""
+    return KILL_SIZE * sum(start < at <= end for at in ends) / (end - start)
+
+
 def _killed(arguments, rounds, problems):
     """At a relaying site, one of two gateways is killed, or its host falls silent: the rate from 1 s later on, relative
     to the rate before."""
@@ -170,23 +177,22 @@ def _killed(arguments, rounds, problems):
         "process": [*enter, "pkill", "-KILL", "-f", "gateway --sites"],
         "host": [LANDBRIDGE, "lab", "kill", "b-gw1"],
     }
-    for number, what in itertools.product(range(rounds), ways):
+    for _, what in itertools.product(range(rounds), ways):
         links = [f"{one} {other} delay=5ms rate=1gbit" for one, other in itertools.combinations("abc", 2)]
         events = [[KILLED_AT_S, *ways[what]]]
         try:
-            began, ends, (killed,) = _broadcasts(
+            _, ends, (killed,) = _broadcasts(
                 arguments.mpi or MPI, "auto", KILL_FOR_S, KILL_SIZE, events, ["--gateways", 2], links
             )
         except Failed as failed:
             problems.append(f"{what} killed: {failed}")
             continue
-        rate = lambda start, end: KILL_SIZE * sum(start < at <= end for at in ends) / (end - start)  # noqa: E731
-        before = rate(killed - FOR_S, killed - 0.2)
+        before = _rate_within(ends, killed - FOR_S, killed - 0.2)
         gaps = [late - early for early, late in itertools.pairwise(at for at in ends if at > killed - 1)]
         yield {
             "what": what,
             "before_mbit": round(before * 8 / 1e6, 1),
-            "after": round(rate(killed + AFTER_S, killed + AFTER_S + FOR_S) / before, 3),
+            "after": round(_rate_within(ends, killed + AFTER_S, killed + AFTER_S + FOR_S) / before, 3),
             "longest_pause_s": round(max(gaps), 3),
         }
 

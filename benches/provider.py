@@ -234,7 +234,8 @@ def table(result):
         parts.append(columns(rows) + "\n")
     parts += [f"FAILED {problem}" for problem in result["problems"]]
     parts.append(
-        f"load {result['machine']['load_before']} before, {result['machine']['load_after']} after; a ratio under 1 means landbridge is faster"
+        f"load {result['machine']['load_before']} before, {result['machine']['load_after']} after; "
+        "a ratio under 1 means landbridge is faster"
     )
     return "\n".join(parts)
 

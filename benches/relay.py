@@ -232,7 +232,8 @@ def table(result):
     parts = []
     for lab in result["labs"]:
         parts.append(
-            f"{lab['name']}; emulator's p99 lateness {lab['lateness_us']['p99_ns']:.0f} µs, {len(lab['rejected'])} rejected"
+            f"{lab['name']}; emulator's p99 lateness {lab['lateness_us']['p99_ns']:.0f} µs, "
+            f"{len(lab['rejected'])} rejected"
         )
         rows = [["64 B", "half round trip µs", "min", "against", "added per gateway µs", "± spread", "of minima", "n"]]
         for row in lab["latency"]:

@@ -8,8 +8,9 @@ import socket
 import subprocess
 import sys
 import time
-import tomllib
 from pathlib import Path
+
+import tomllib
 
 from direct import direct
 from machine import PROGRAMS, Failed, clean_environment, json_lines, run
@@ -36,16 +37,16 @@ class Lab:
         self.environment.update({key: value for key, value in os.environ.items() if key.startswith("LANDBRIDGE_")})
 
     def start(self, host, *words):
-        log = open(Path(self.plan["folder"]) / f"{host}-{Path(str(words[0])).name}.log", "ab")
-        child = subprocess.Popen(
-            [self.lab, "lab", "enter", host, "--", *map(str, words)],
-            env=self.environment,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        )
-        self.started.append((child, log))
+        with open(Path(self.plan["folder"]) / f"{host}-{Path(str(words[0])).name}.log", "ab") as log:
+            child = subprocess.Popen(
+                [self.lab, "lab", "enter", host, "--", *map(str, words)],
+                env=self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        self.started.append(child)
 
     def wait_for(self, address, port, seconds=10):
         end = time.monotonic() + seconds
@@ -69,15 +70,14 @@ class Lab:
 
     def end(self):
         # `lab enter` forwards the signal. After `lab enter` has ended, the host kills the remaining processes.
-        for child, log in self.started:
+        for child in self.started:
             child.send_signal(signal.SIGTERM)
-        for child, log in self.started:
+        for child in self.started:
             try:
                 child.wait(timeout=3)
             except subprocess.TimeoutExpired:
                 child.kill()
                 child.wait()
-            log.close()
 
 
 def start_server(lab):

@@ -177,7 +177,7 @@ def _many(rounds, seconds, problems):
                 lab["trunks"],
                 rounds,
                 problems,
-                lambda trunks: _many_once(lab, delay, trunks, seconds),
+                lambda trunks, lab=lab, delay=delay: _many_once(lab, delay, trunks, seconds),
             )
             for trunks, rate, ratio in _against(turns, 1):
                 most = min(trunks, lab["full"])
@@ -212,7 +212,11 @@ def _one_once(delay, trunks, seconds, build=OURS):
 def _one(rounds, seconds, problems):
     for delay in DELAYS:
         turns = in_turns(
-            f"one message, {delay}", ONE["trunks"], rounds, problems, lambda trunks: _one_once(delay, trunks, seconds)
+            f"one message, {delay}",
+            ONE["trunks"],
+            rounds,
+            problems,
+            lambda trunks, delay=delay: _one_once(delay, trunks, seconds),
         )
         for trunks, rate, ratio in _against(turns, 1):
             yield {
@@ -235,7 +239,9 @@ def _long(rounds, seconds, problems):
         in_turns("links", LINKS, rounds, problems, lambda links: _long_once(links, seconds)), 1
     ):
         yield {
-            "what": f"1+1 ranks, 1 Gbit/s, 100 ms round trip, default socket buffers, links {links or 'by the round trip'}",
+            "what": (
+                f"1+1 ranks, 1 Gbit/s, 100 ms round trip, default socket buffers, links {links or 'by the round trip'}"
+            ),
             "mbit_s": rate,
             "against": "one link",
             "ratio": ratio,
@@ -248,7 +254,10 @@ def _fair_once(beside, seconds, build=OURS):
     options = ["--nodes", 5, "--delay", "5ms", "--nic-rate", "0", "--wan-rate", "50mbit"]
     if not beside:
         return _streams(1, options, seconds, build=build)["mbit_s"]
-    both = f"{{ {shell(run(4, 2 * seconds + 2, build=build))} > /dev/null & sleep 1; {shell(run(1, seconds, build=build))}; wait; }}"
+    both = (
+        f"{{ {shell(run(4, 2 * seconds + 2, build=build))} > /dev/null & sleep 1; "
+        f"{shell(run(1, seconds, build=build))}; wait; }}"
+    )
     return _alone_in_lab(options, ["sh", "-c", both], build)["mbit_s"]
 
 

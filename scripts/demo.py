@@ -14,7 +14,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "examples" / "poisson"))
-import compare  # noqa: E402
+import compare  # noqa: E402 (the path is set above)
 
 LANDBRIDGE = Path(*sys.argv[1:2] or [ROOT / "target" / "demo"]).resolve() / "landbridge"
 POISSON = ROOT / "examples" / "poisson" / "poisson"

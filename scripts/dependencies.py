@@ -119,7 +119,10 @@ def problems(metadata):
             yield f"{label}: {BANNED[package['name']]}"
     for name, found in sorted(versions.items()):
         if len(found) > 1 and name not in DUPLICATES_ALLOWED:
-            yield f"{name}: {len(found)} versions ({', '.join(sorted(found))}); drop one or say why in scripts/dependencies.py"
+            yield (
+                f"{name}: {len(found)} versions ({', '.join(sorted(found))}); "
+                "drop one or say why in scripts/dependencies.py"
+            )
 
 
 def main():
@@ -134,7 +137,8 @@ def main():
     for line in found:
         print(f"dependencies: {line}", file=sys.stderr)
     print(
-        f"dependencies: {len(metadata['packages']) - len(metadata['workspace_members'])} packages, {len(found)} problems"
+        f"dependencies: {len(metadata['packages']) - len(metadata['workspace_members'])} packages, "
+        f"{len(found)} problems"
     )
     return 1 if found else 0
 

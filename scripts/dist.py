@@ -15,10 +15,10 @@ import shutil
 import subprocess
 import sys
 import tarfile
-import tomllib
 import zipfile
 from pathlib import Path
 
+import tomllib
 import zstandard
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -135,7 +135,7 @@ def stage(machine, files, share):
     licences.mkdir(parents=True)
     for name in ("LICENSE", "LICENSE-APACHE", "LICENSE-MIT"):
         shutil.copy(ROOT / name, licences)
-    import ziglang  # noqa: PLC0415 (only where a build is made)
+    import ziglang  # only where a build is made
 
     zig = Path(ziglang.__file__).parent
     extra = [f"Zig's compiler-rt={zig / 'LICENSE'}", f"LLVM's libunwind={zig / 'lib/libunwind/LICENSE.TXT'}"]

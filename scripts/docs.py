@@ -5,6 +5,7 @@ The script gathers pages in target/docs-source at the same paths as in the repos
 two pages: the --help of every command, and every error message of the source. mkdocs runs strictly: a broken link or
 anchor is an error, and so is a page that docs/mkdocs.yml lists but that does not exist."""
 
+import functools
 import html
 import re
 import shutil
@@ -68,7 +69,7 @@ def gather():
         (SOURCE / path).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(ROOT / path, SOURCE / path)
     for page in SOURCE.rglob("*.md"):
-        page.write_text(LINK.sub(lambda link: stays(page, link), page.read_text()))
+        page.write_text(LINK.sub(functools.partial(stays, page), page.read_text()))
 
 
 def stays(page, link):

@@ -19,7 +19,7 @@ def code_map():
         if heading := re.fullmatch(r"### `([\w-]+)/`", line):
             room = heading[1]
         elif cell := re.match(r"\| ((?:`[\w-]+`(?:, )?)+) \|", line):
-            found |= {crate: room for crate in re.findall(r"`([\w-]+)`", cell[1])}
+            found |= dict.fromkeys(re.findall(r"`([\w-]+)`", cell[1]), room)
     return found
 
 
@@ -240,7 +240,9 @@ def by_path(name, code):
     for number, line in enumerate(code.splitlines(), 1):
         found = BY_PATH.search(line)
         if found and not line.lstrip().startswith(("use ", "pub use ")) and not any(text in line for text in allowed):
-            yield f"{name}:{number}: `{found.group().strip()}`: others can change what a path means: use the crate folder"
+            yield (
+                f"{name}:{number}: `{found.group().strip()}`: others can change what a path means: use the crate folder"
+            )
 
 
 def eager_drops():
@@ -277,7 +279,9 @@ def breaches():
                 yield f"{place} in {crate}, which knows no socket, thread or clock"
         if crate not in UNSAFE_CRATES and name not in UNSAFE_FILES:
             for place in places(r"\bunsafe\b(?!_code)", code, path):
-                yield f"{place}: unsafe belongs in {', '.join(sorted(UNSAFE_CRATES))}, {', '.join(sorted(UNSAFE_FILES))}"
+                yield (
+                    f"{place}: unsafe belongs in {', '.join(sorted(UNSAFE_CRATES))}, {', '.join(sorted(UNSAFE_FILES))}"
+                )
         if name.startswith(BENEATH) and not is_test(path):
             yield from by_path(name, code)
         if crate == "cli" and name not in {OUTPUT_FILE, LOG_FILE}:

@@ -54,7 +54,8 @@ def compose(packages, extra, ours):
             fitting = [text for name, text in ours.items() if name in (package["license"] or "")]
             if not fitting:
                 raise SystemExit(
-                    f"licences: {label} ({package['license']}) has no licence text in its sources: add it to scripts/licences.py"
+                    f"licences: {label} ({package['license']}) has no licence text in its sources: "
+                    "add it to scripts/licences.py"
                 )
             found = fitting[:1]
         for text in found:

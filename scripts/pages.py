@@ -77,7 +77,10 @@ def link_faults(path, text, texts):
             if anchor not in anchors(texts.get(other) or wanted.read_text()):
                 yield f"{path}:{number}: {target}: {other} has no heading #{anchor}"
             elif anchor.startswith("-"):
-                yield f"{path}:{number}: {target}: the site of `make docs` gives this heading another anchor: link to the page"
+                yield (
+                    f"{path}:{number}: {target}: the site of `make docs` gives this heading another anchor: "
+                    "link to the page"
+                )
 
 
 def length_faults(path, text):

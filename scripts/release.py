@@ -11,8 +11,9 @@ import hashlib
 import os
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
+
+import tomllib
 
 ROOT = Path(__file__).resolve().parent.parent
 DIST = ROOT / "target" / "dist"
@@ -38,9 +39,15 @@ def problems(version, addresses):
     """One line for each reason why this is no release yet, with the remedy."""
     for name, value in addresses.items():
         if ".example" in value:
-            yield f"{name} = {value} in [workspace.metadata.release] of Cargo.toml is a placeholder: put the real address there and in SECURITY.md"
+            yield (
+                f"{name} = {value} in [workspace.metadata.release] of Cargo.toml is a placeholder: "
+                "put the real address there and in SECURITY.md"
+            )
     if addresses["report"] not in (ROOT / "SECURITY.md").read_text():
-        yield f"SECURITY.md does not name {addresses['report']} (report in Cargo.toml's [workspace.metadata.release]) for vulnerabilities"
+        yield (
+            f"SECURITY.md does not name {addresses['report']} (report in Cargo.toml's [workspace.metadata.release]) "
+            "for vulnerabilities"
+        )
     if f"\n## {version} " not in (ROOT / "CHANGELOG.md").read_text():
         yield f"CHANGELOG.md has no section `## {version} (date)`: rename Unreleased"
     if git("status", "--porcelain").strip():

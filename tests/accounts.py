@@ -66,7 +66,8 @@ class Accounts:
         config = self.folder / "ssh_config"
         config.write_text(
             f"Host *\n  IdentityFile {self.folder / 'user_key'}\n  IdentitiesOnly yes\n"
-            f"  UserKnownHostsFile {self.folder / 'known_hosts'}\n  StrictHostKeyChecking yes\n  GlobalKnownHostsFile /dev/null\n"
+            f"  UserKnownHostsFile {self.folder / 'known_hosts'}\n  StrictHostKeyChecking yes\n"
+            "  GlobalKnownHostsFile /dev/null\n"
             f"{self.plan.get('ssh_config', '')}"
         )
         (self.folder / "bin").mkdir()
@@ -91,8 +92,10 @@ class Accounts:
         settings = " ".join(f'"{key}={value}"' for key, value in carried.items())
         config = self.folder / f"{host}.sshd"
         config.write_text(
-            f"Port {PORT}\nHostKey {host_key}\nAuthorizedKeysFile {self.folder / 'user_key'}.pub {self.home(host)}/.ssh/authorized_keys\nPidFile none\nStrictModes no\n"
-            f"UsePAM no\nPermitRootLogin prohibit-password\nPasswordAuthentication no\nKbdInteractiveAuthentication no\nSetEnv {settings}\n"
+            f"Port {PORT}\nHostKey {host_key}\nAuthorizedKeysFile {self.folder / 'user_key'}.pub "
+            f"{self.home(host)}/.ssh/authorized_keys\nPidFile none\nStrictModes no\n"
+            "UsePAM no\nPermitRootLogin prohibit-password\nPasswordAuthentication no\n"
+            f"KbdInteractiveAuthentication no\nSetEnv {settings}\n"
             f"{self.plan.get('sshd', '')}{self.plan.get('sshd_of', {}).get(host, '')}"
         )
         Path("/run/sshd").mkdir(exist_ok=True)

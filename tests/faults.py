@@ -66,7 +66,10 @@ class FaultLab:
         shape = {"sites": len(site_names), "nodes": 3, "delay": "5ms", "options": options}
         self.running = workshop.lab(["sleep", "infinity"], limit=ENDLESS_S, **shape)
         command = ["sleep", "infinity"]
-        up = lambda: any(process.words == command for process in self.running.processes())  # noqa: E731
+
+        def up():
+            return any(process.words == command for process in self.running.processes())
+
         wait_until(lambda: up() or self.running.child.poll() is not None, READY_S, "the lab")
         assert self.running.child.poll() is None, self.running.err()
         supervisor = next(process.pid for process in self.running.processes() if "lab-supervisor" in process.words)

@@ -335,7 +335,10 @@ class LoopbackSites:
         """Writes a sites file; `changed` replaces whole texts in it, as old=new pairs under any names."""
         text = ""
         for site in self.names:
-            text += f'[[site]]\nname = "{site}"\nkey = "{site}.key"\nfingerprint = "{self.fingerprints[site]}"\npatience = "{self.patience}"\n'
+            text += (
+                f'[[site]]\nname = "{site}"\nkey = "{site}.key"\nfingerprint = "{self.fingerprints[site]}"\n'
+                f'patience = "{self.patience}"\n'
+            )
             for (of, number), own in self.gateways.items():
                 if of == site:
                     dialled = self.proxies[site].port if site in self.proxies and number == 1 else own
@@ -374,9 +377,11 @@ class LoopbackSites:
         started = {(site, number): self.start_gateway(site, number=number) for site, number in self.gateways}
         for (site, number), gateway in started.items():
             trunks = sum(other != site for other, _ in self.gateways)
-            wait_until(
-                lambda: gateway.err().count("trunk up") >= trunks, 10, f"the trunks of gateway {number} of site {site}"
-            )
+
+            def connected(gateway=gateway, trunks=trunks):
+                return gateway.err().count("trunk up") >= trunks
+
+            wait_until(connected, 10, f"the trunks of gateway {number} of site {site}")
         return started
 
     def run(self, mpi, program, *options, ranks=2, file=None, limit=30):
@@ -445,10 +450,8 @@ class CuttingProxy:
         except OSError:
             pass
         for end in (source, target):
-            try:
+            with contextlib.suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                pass
 
     def cut(self, chosen=lambda: True):
         """Resets the existing connections for which `chosen()` is true."""

@@ -79,7 +79,8 @@ class Inside:
             for log, child in self.children:
                 if child.poll() not in (None, 0):
                     sys.exit(
-                        f"inside: {log} ended with {child.returncode}: {(self.folder / f'{log}.log').read_text()[-2000:]}"
+                        f"inside: {log} ended with {child.returncode}: "
+                        f"{(self.folder / f'{log}.log').read_text()[-2000:]}"
                     )
             if time.monotonic() > end:
                 sys.exit(f"inside: {what} is not ready after {READY_S} s: {done.stdout}{done.stderr}")
@@ -167,7 +168,8 @@ class Inside:
         for host in nodes:
             index = host.split("-n")[1]
             lines.append(
-                f"NodeName=n{index} NodeHostname={host} NodeAddr=10.{number}.0.{index} CPUs=2 RealMemory=1000 State=UNKNOWN"
+                f"NodeName=n{index} NodeHostname={host} NodeAddr=10.{number}.0.{index} CPUs=2 RealMemory=1000 "
+                "State=UNKNOWN"
             )
             (own / f"spool.n{index}").mkdir()
         lines.extend(partitions)
@@ -209,7 +211,10 @@ class Inside:
                 log=f"slurmd-{host}",
                 environment=slurm,
             )
-        idle = f"test $(SLURM_CONF={conf} sinfo -h -p main -o '%D %t' | awk '$2==\"idle\" {{n+=$1}} END {{print n+0}}') = {len(nodes)}"
+        idle = (
+            f"test $(SLURM_CONF={conf} sinfo -h -p main -o '%D %t' | "
+            f"awk '$2==\"idle\" {{n+=$1}} END {{print n+0}}') = {len(nodes)}"
+        )
         self.wait_for(f"Slurm of {site}", controller, "bash", "-c", idle)
 
     def gridengine(self, site):

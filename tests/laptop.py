@@ -81,7 +81,10 @@ class Result:
         logs = "".join(
             f"\n--- {path}\n{path.read_text()[-1500:]}" for path in sorted(self.person.folder.rglob("*.log"))
         )
-        return f"$ {' '.join(self.words)}\ncode {self.code} after {self.seconds:.1f} s\n--- out\n{self.out}\n--- err\n{self.err}{logs}"
+        return (
+            f"$ {' '.join(self.words)}\ncode {self.code} after {self.seconds:.1f} s\n--- out\n{self.out}\n--- err\n"
+            f"{self.err}{logs}"
+        )
 
     def good(self):
         assert self.code == 0, str(self)

@@ -5,7 +5,6 @@ import sys
 
 from harness import LANDBRIDGE, PROGRAMS, ROOT
 
-
 KNOWN = '"-o", "UserKnownHostsFile={folder}/known_hosts.SITE"'
 
 

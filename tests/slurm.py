@@ -14,8 +14,14 @@ EMPTY = "QUEUE[]"
 def queue(site):
     """Shell words that print what is pending or running at a site, after giving it time to end. Jobs that Slurm only
     cleans up (CG) count as ended."""
-    squeue = f"{LANDBRIDGE} lab enter {site}-gw1 -- env SLURM_CONF=/run/slurm-{site}/slurm.conf squeue -h -t PD,CF,R,S -o %i:%T"
-    return f'for i in $(seq 60); do left=$({squeue}) || left=unknown; test -z "$left" && break; sleep 0.1; done; echo "QUEUE[$left]"'
+    squeue = (
+        f"{LANDBRIDGE} lab enter {site}-gw1 -- env SLURM_CONF=/run/slurm-{site}/slurm.conf squeue -h -t PD,CF,R,S -o "
+        "%i:%T"
+    )
+    return (
+        f'for i in $(seq 60); do left=$({squeue}) || left=unknown; test -z "$left" && break; sleep 0.1; done; '
+        'echo "QUEUE[$left]"'
+    )
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """Batch jobs in a lab with Slurm, and the node services that stage their files."""
 
 import os
+from pathlib import Path
 
 from harness import LANDBRIDGE, Process
 from services import start
@@ -51,7 +52,7 @@ def at_work_as(person, kind):
     for entry in filter(str.isdecimal, os.listdir("/proc")):
         try:
             if os.stat(f"/proc/{entry}").st_uid == person.uid:
-                words = open(f"/proc/{entry}/cmdline", "rb").read().decode().split("\0")[:-1]
+                words = Path(f"/proc/{entry}/cmdline").read_bytes().decode().split("\0")[:-1]
                 found.append(Process(int(entry), words))
         except OSError:
             continue
@@ -79,7 +80,8 @@ def until(condition, seconds=60):
     """Shell words that wait for a condition."""
     count = int(seconds * 5)
     return (
-        f"for i in $(seq {count}); do {condition} && break; test $i -lt {count} || {{ echo TOO LATE: {quoted(condition)};"
+        f"for i in $(seq {count}); do {condition} && break; test $i -lt {count} || {{ echo TOO LATE: "
+        f"{quoted(condition)};"
         f" squeue -o '%i %j %T %r %Y %N'; exit 9; }}; sleep 0.2; done"
     )
 

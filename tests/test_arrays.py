@@ -32,7 +32,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 
 devices, shape, shards = np.array(jax.devices()), (16, 24), 0
 whole = np.arange(16 * 24.0).reshape(shape)
-for spec in [P(), P("x"), P(None, "y"), P("x", "y"), P("y", "x"), P(("x", "y")), P(("y", "x"), None), P(None, ("y", "x"))]:
+specs = [P(), P("x"), P(None, "y"), P("x", "y"), P("y", "x"), P(("x", "y")), P(("y", "x"), None), P(None, ("y", "x"))]
+for spec in specs:
     for mesh in (Mesh(devices.reshape(2, 4), ("x", "y")), Mesh(devices.reshape(2, 4).T, ("y", "x"))):
         sharding = NamedSharding(mesh, spec)
         array, layout = jax.device_put(whole, sharding), lb.Layout.from_jax(shape, sharding)
@@ -46,7 +47,8 @@ for spec in [P(), P("x"), P(None, "y"), P("x", "y"), P("y", "x"), P(("x", "y")),
             assert whole[index] in parts[layout.owner(index)], (spec, index)
 assert shards == 128
 for attempt, text in [
-    (lambda: lb.Layout.from_jax((15, 24), NamedSharding(mesh, P("x"))), "axis 0 has 15 indices, which 2 devices cannot share"),
+    (lambda: lb.Layout.from_jax((15, 24), NamedSharding(mesh, P("x"))),
+     "axis 0 has 15 indices, which 2 devices cannot share"),
     (lambda: lb.Layout.from_jax((16,), NamedSharding(mesh, P("x", "y"))), "is for 2 axes, but the array has 1"),
     (lambda: lb.Layout.from_jax(shape, jax.sharding.SingleDeviceSharding(devices[0])), "it must be a NamedSharding"),
 ]:
@@ -139,10 +141,13 @@ xr.testing.assert_identical(got, whole[:, [at % 8 for at in range(first - 1, fir
 into = xr.DataArray(np.zeros(wanted.shape), dims=("y", "x"))
 assert lb.redistribute(part, rows, tiles, comm, into=into) is into and (into.data == wanted.data).all()
 for wrong, text in [
-    (lambda: lb.redistribute(part, rows, tiles, comm, select=[slice(9), slice(8)]), "nothing can be selected: pass its .data"),
-    (lambda: lb.redistribute(part.drop_vars("day") if comm.rank == 1 else part, rows, tiles, comm), "different labels: rank 0 "),
+    (lambda: lb.redistribute(part, rows, tiles, comm, select=[slice(9), slice(8)]),
+     "nothing can be selected: pass its .data"),
+    (lambda: lb.redistribute(part.drop_vars("day") if comm.rank == 1 else part, rows, tiles, comm),
+     "different labels: rank 0 "),
     (lambda: lb.redistribute(part.data if comm.rank == 1 else part, rows, tiles, comm), "rank 1 no DataArray"),
-    (lambda: lb.redistribute(None if part is None else part.assign_coords(height=None), rows, tiles, comm), "drop_vars('height')"),
+    (lambda: lb.redistribute(None if part is None else part.assign_coords(height=None), rows, tiles, comm),
+     "drop_vars('height')"),
 ]:
     try:
         wrong()
@@ -160,7 +165,7 @@ def test_arrays_of_xarray_keep_their_coordinates(workshop):
 
 
 PLACED = """
-import torch, numpy as np
+import itertools, torch, numpy as np
 import torch.distributed as dist
 from torch.distributed._tensor import Partial, Replicate, Shard
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset as piece
@@ -173,7 +178,7 @@ pieces = 0
 for mesh_shape in [(6,), (2, 3), (3, 2)]:
     for shape in [(12, 10), (7, 5), (5, 1), (2, 2)]:
         kinds = [Replicate(), Shard(0), Shard(1)]
-        for placements in [(one,) for one in kinds] if len(mesh_shape) == 1 else [(one, other) for one in kinds for other in kinds]:
+        for placements in itertools.product(kinds, repeat=len(mesh_shape)):
             for rank in range(6):
                 mesh = dist.DeviceMesh("cpu", torch.arange(6).reshape(mesh_shape), _init_backend=False)
                 # The fake group is in any rank's place.
@@ -181,9 +186,10 @@ for mesh_shape in [(6,), (2, 3), (3, 2)]:
                 local, offset = piece(torch.Size(shape), mesh, placements)
                 layout = lb.Layout.from_dtensor(shape, mesh, placements)
                 ours = layout.local_shape(rank)
-                assert ours == tuple(local) or (0 in ours and 0 in local), (mesh_shape, shape, placements, rank, ours, local)
+                where = mesh_shape, shape, placements, rank
+                assert ours == tuple(local) or (0 in ours and 0 in local), (*where, ours, local)
                 if 0 not in ours and Replicate() not in placements:
-                    assert layout.owner(offset) == rank, (mesh_shape, shape, placements, rank, offset)
+                    assert layout.owner(offset) == rank, (*where, offset)
                 pieces += 1
 assert pieces == 6 * 4 * (3 + 9 + 9), pieces
 try:

@@ -7,9 +7,8 @@ import pytest
 from harness import ROOT
 
 sys.path.insert(0, str(ROOT / "benches"))
-from machine import Build, Failed  # noqa: E402
-
-import against  # noqa: E402
+import against
+from machine import Build, Failed
 
 NEW, OLD = (Build(name, ROOT) for name in ("new", "old"))
 

@@ -8,9 +8,9 @@ import pytest
 from harness import ROOT
 
 sys.path.insert(0, str(ROOT / "scripts"))
-import dependencies  # noqa: E402
-import invariants  # noqa: E402
-import words  # noqa: E402
+import dependencies
+import invariants
+import words
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -221,7 +221,8 @@ with lb.join("starts@a", comm, timeout=20) as coupling:
         started = coupling.start_fetch("v", columns, version=1, into=into)
         assert not started.test()
         for early, kind, text in [
-            (lambda: coupling.start_fetch("v", columns, version=2), lb.PlanError, "v, version 1, is still being fetched"),
+            (lambda: coupling.start_fetch("v", columns, version=2), lb.PlanError,
+             "v, version 1, is still being fetched"),
             (lambda: started.wait(0.05), TimeoutError, "longer than 0.05 s"),
         ]:
             try:

@@ -288,7 +288,10 @@ def play(lab, plan):
     while time.monotonic() < end and not job.over():
         time.sleep(0.05)
     job.stop.write_text("stop\n")
-    waited = lambda what: lambda: f"{what} after {blow.what} was struck ({plan})\n{story(lab, job)}"  # noqa: E731
+
+    def waited(what):
+        return lambda: f"{what} after {blow.what} was struck ({plan})\n{story(lab, job)}"
+
     if LAUNCHER_HOST in lab.dead:
         # Like ssh, what was entered there is not notified.
         job.running.child.terminate()
@@ -314,7 +317,10 @@ def play(lab, plan):
 def judge(job, blow, plan, lab):
     """Exact results, or ended with the right last lines."""
     out, err, code = job.running.out(), job.running.err(), job.running.child.returncode
-    told = lambda problem: f"{problem}: {plan}: {blow.what}\n{story(lab, job)}"  # noqa: E731
+
+    def told(problem):
+        return f"{problem}: {plan}: {blow.what}\n{story(lab, job)}"
+
     assert "WRONG BYTES" not in out + err, told("wrong bytes")
     assert "panicked" not in err, told("a panic")
     if code == 0:

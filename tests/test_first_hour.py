@@ -123,7 +123,8 @@ def test_the_first_hour(workshop, isolated, mpich_only):
         "until grep -q . out; do sleep 0.2; done; kill -9 $(pgrep -P $job); wait $job; echo ended $?"
     )
     idle = types(
-        "for i in $(seq 100); do landbridge sites status --json | grep -q '\"jobs\":[1-9]' || exit 0; sleep 0.2; done; exit 1"
+        "for i in $(seq 100); do landbridge sites status --json | grep -q '\"jobs\":[1-9]' || exit 0; sleep 0.2; "
+        "done; exit 1"
     )
     for name in ("kyoto", "lyon"):
         types(f"landbridge sites remove {name}", must=True)

@@ -22,7 +22,8 @@ while comm.bcast(time.monotonic() < end, 0):
         requests += [comm.Isend(np.frombuffer(data, np.uint8), to) for to, data in enumerate(sent)]
         MPI.Request.Waitall(requests)
         for source, place in enumerate(got):
-            assert place.tobytes() == np.random.default_rng((source, comm.rank, round, size)).bytes(size), (source, round)
+            expected = np.random.default_rng((source, comm.rank, round, size)).bytes(size)
+            assert place.tobytes() == expected, (source, round)
     total = np.zeros(100)
     comm.Allreduce(np.full(100, float(comm.rank)), total)
     assert (total == sum(range(comm.size))).all()

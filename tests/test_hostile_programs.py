@@ -92,7 +92,7 @@ def test_nothing_that_a_program_prints_acts_or_fills_the_memory(program, kind, t
         text = (done.stdout + done.stderr).decode(errors="replace")
         most = text.rpartition("most memory ")[2].split()[0]
         assert int(most) * 1024 < MOST_BYTES, f"{program}, {words}: {int(most) >> 10} MiB"
-        assert not any(ord(c) < 32 and c not in "\n\t" or 127 <= ord(c) < 160 for c in text), (
+        assert not any((ord(c) < 32 and c not in "\n\t") or 127 <= ord(c) < 160 for c in text), (
             f"{program}, {words}: {text!r}"
         )
         assert not any(line.startswith(FORGED) for line in text.splitlines()), f"{program}, {words}: {text}"

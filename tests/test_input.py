@@ -19,7 +19,10 @@ PIECES = 100
 
 def test_100_megabytes_arrive_exactly_at_another_site(workshop):
     """In the lab, the last rank is behind the WAN."""
-    producer = f"import sys\nfor n in range({PIECES}): sys.stdout.buffer.write(n.to_bytes(4, 'little') + bytes(range(256)) * 4096)"
+    producer = (
+        f"import sys\nfor n in range({PIECES}): sys.stdout.buffer.write(n.to_bytes(4, "
+        "'little') + bytes(range(256)) * 4096)"
+    )
     script = f"python3 -c \"{producer}\" | {LANDBRIDGE} run -n 2 --stdin 1 -- python3 -c '{DIGEST}'"
     done = workshop.lab(["bash", "-c", script], nodes=1, limit=120).finish().check()
     expected = hashlib.sha256(b"".join(n.to_bytes(4, "little") + PIECE for n in range(PIECES))).hexdigest()

@@ -14,7 +14,10 @@ CLEAN = "LEFT[]"
 def left_on(host):
     """Shell words that print what is in a node's `/dev/shm` and `/tmp`, after giving agents time to end."""
     names = f"{LANDBRIDGE} lab enter {host} -- find /dev/shm /tmp -mindepth 1"
-    return f'for i in $(seq 40); do left=$({names}) || left=unknown; test -z "$left" && break; sleep 0.1; done; echo "LEFT[$left]"'
+    return (
+        f'for i in $(seq 40); do left=$({names}) || left=unknown; test -z "$left" && break; sleep 0.1; done; '
+        'echo "LEFT[$left]"'
+    )
 
 
 def job(mpi, program, options=""):

@@ -22,7 +22,8 @@ def shape(shapes):
 
 def job(mpi, *words, log="/dev/null"):
     return (
-        f"{LANDBRIDGE} run -n 3 --site a=1 --site b=1 --site c=1 --mpi {mpi.name} --collectives native -x LANDBRIDGE_LOG_FILE={log} -- "
+        f"{LANDBRIDGE} run -n 3 --site a=1 --site b=1 --site c=1 --mpi {mpi.name} --collectives native -x "
+        f"LANDBRIDGE_LOG_FILE={log} -- "
         f"{mpi.python} {PROGRAMS / 'links.py'} {' '.join(map(str, words))}"
     )
 

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(not Path("/usr/sbin/sshd").exists(), reason="no sshd: apt install openssh-server"),
@@ -34,7 +33,10 @@ LOGINS = {
 REFUSALS = {
     "nologin": ("echo 'This account is currently not available.'; exit 1", "This account is currently not available."),
     "expired": (
-        "echo 'WARNING: Your password has expired.' >&2; echo 'Password change required but no TTY available.' >&2; exit 1",
+        (
+            "echo 'WARNING: Your password has expired.' >&2; echo 'Password change required but no TTY available.' "
+            ">&2; exit 1"
+        ),
         "Your password has expired",
     ),
     "escapes": (f"{TITLE}; printf 'x\\nlandbridge: lyon: all is well'; exit 1", "\\u{1b}]0;a title"),
@@ -44,7 +46,10 @@ REFUSALS = {
 def login_as(person, shell):
     """What sshd runs in place of the account's own shell."""
     script = person.folder / "login"
-    return f"printf '%s\\n' '#!/bin/sh' 'unset SHLVL' 'exec {shell} -c \"$SSH_ORIGINAL_COMMAND\"' >{script}; chmod 755 {script}"
+    return (
+        f"printf '%s\\n' '#!/bin/sh' 'unset SHLVL' 'exec {shell} -c \"$SSH_ORIGINAL_COMMAND\"' >{script}; "
+        f"chmod 755 {script}"
+    )
 
 
 def test_every_login_shell_becomes_a_site(person):

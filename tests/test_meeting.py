@@ -87,11 +87,13 @@ def test_a_place_that_is_killed_is_replaced_by_another_and_nothing_is_lost(works
     for number, other in ((first, second), (second, first)):
         met[number].child.kill()
         met[number].finish(within=5)
-        wait_until(lambda: "two gateways meet here" in met[other].err(), 10, "a meeting at the other")
+        wait_until(lambda other=other: "two gateways meet here" in met[other].err(), 10, "a meeting at the other")
         time.sleep(1)
         assert running.child.poll() is None, str(running.finish())
         met[number] = sites.start_gateway("z", number=number)
-        wait_until(lambda: met[number].err().count("trunk up") >= 2, 10, "trunks of the gateway that returned")
+        wait_until(
+            lambda number=number: met[number].err().count("trunk up") >= 2, 10, "trunks of the gateway that returned"
+        )
     ends_well(running, stop, 4)
 
 

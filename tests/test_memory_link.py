@@ -139,7 +139,10 @@ def is_empty(folder):
 @pytest.mark.one_mpi
 def test_a_pool_is_empty_after_success(workshop, mpi, pool):
     seen = workshop.folder / "seen"
-    script = f"import os; from mpi4py import MPI; MPI.COMM_WORLD.barrier(); open('{seen}', 'w').write(os.listdir('{pool}')[0])"
+    script = (
+        f"import os; from mpi4py import MPI; MPI.COMM_WORLD.barrier(); open('{seen}', "
+        f"'w').write(os.listdir('{pool}')[0])"
+    )
     _, running = on_pool(workshop, mpi, pool, [mpi.python, "-c", script])
     running.finish().check()
     assert re.fullmatch(r"landbridge-[0-9a-f]{8}-a", seen.read_text())
@@ -166,9 +169,12 @@ def test_a_pool_is_empty_whoever_is_killed(workshop, mpich_only, pool, victim):
     is_empty(pool)
     if victim != "run":
         running.finish(within=END_S)
+
+    def ended():
+        return all(process.is_landbridge("gateway") for process in gateway.processes())
+
     # Its agents and their keepers clean up, unless this test ends them first.
-    started = lambda: [process for process in gateway.processes() if not process.is_landbridge("gateway")]
-    wait_until(lambda: not started(), 10, "what the gateway had started to end")
+    wait_until(ended, 10, "what the gateway had started to end")
 
 
 def refused(workshop, mpi, memory, *names):

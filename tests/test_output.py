@@ -11,7 +11,10 @@ def test_a_question_is_shown_before_its_answer(workshop):
     words = [LANDBRIDGE, "run", "-n", "1", "--", "bash", "-c", program]
     running = workshop.start(words, limit=40, stdin=reading)
     os.close(reading)
-    out = lambda: running.out_path.read_bytes()  # noqa: E731
+
+    def out():
+        return running.out_path.read_bytes()
+
     running.wait_for(lambda: out() == b"name? ", 20, "the question")
     os.write(writing, b"you\n")
     running.wait_for(lambda: b"hello you\n" in out(), 20, "the answer")
@@ -22,7 +25,10 @@ def test_a_question_is_shown_before_its_answer(workshop):
 
 
 def test_lines_of_other_ranks_stay_whole_while_one_asks(workshop):
-    program = 'if [ $PMI_RANK = 0 ]; then printf "name? "; sleep 1; echo; else sleep 0.5; for n in 1 2 3; do echo line $n; done; fi'
+    program = (
+        'if [ $PMI_RANK = 0 ]; then printf "name? "; sleep 1; echo; else sleep 0.5; for n in 1 2 3; do echo line $n; '
+        "done; fi"
+    )
     for words, lines in ([], ["name? ", "line 1", "line 2", "line 3", ""]), (["--prefix"], None):
         done = workshop.run([LANDBRIDGE, "run", "-n", "2", *words, "--", "bash", "-c", program], limit=40).check()
         if lines is None:

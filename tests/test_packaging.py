@@ -6,9 +6,9 @@ import os
 import re
 import subprocess
 import sys
-import tomllib
 
 import pytest
+import tomllib
 
 from harness import ROOT
 

@@ -50,7 +50,9 @@ def browser(workshop):
 # The page's content, read through the ids and data attributes that exist for this purpose.
 SEEN = """
 const texts = (selector) => [...document.querySelectorAll(selector)].map((node) => node.textContent);
-const lines = [...document.querySelectorAll('#map [data-trunk]')].map((line) => [line.dataset.trunk, {...line.dataset}]);
+const all = (selector) => [...document.querySelectorAll(selector)];
+const lines = all('#map [data-trunk]').map((line) => [line.dataset.trunk, {...line.dataset}]);
+const table = (rows) => all(rows).map((row) => [...row.cells].map((cell) => cell.firstChild.textContent));
 return {
     state: document.body.dataset.state,
     banner: document.getElementById('banner').hidden ? '' : document.getElementById('banner').textContent,
@@ -59,8 +61,8 @@ return {
     trunks: Object.fromEntries(lines),
     problems: texts('#problems li'),
     points: Math.max(0, ...[...document.querySelectorAll('.graph .line.sent')].map((line) => line.points.length)),
-    links: [...document.querySelectorAll('#links tbody tr')].map((row) => [...row.cells].map((cell) => cell.firstChild.textContent)),
-    jobs: [...document.querySelectorAll('#jobs tbody tr')].map((row) => [...row.cells].map((cell) => cell.firstChild.textContent)),
+    links: table('#links tbody tr'),
+    jobs: table('#jobs tbody tr'),
 };
 """
 
@@ -70,7 +72,9 @@ def test_the_page_and_the_metrics_follow_what_happens(workshop, browser, mpich_o
     own, other = sites.start_gateways().values()
     url = f"http://127.0.0.1:{sites.pages['a', 1]}"
     browser.get(url + "/")
-    seen = lambda: browser.execute_script(SEEN)
+
+    def seen():
+        return browser.execute_script(SEEN)
 
     def until(condition, what):
         try:
@@ -156,7 +160,7 @@ def follow_metrics(url, job):
     ):
         assert before[name].type == "counter" and before[name].documentation, before[name]
         first = sample(before, name)
-        wait_until(lambda: sample(metrics(url), name) > first > 0, 10, f"{name} to grow")
+        wait_until(lambda name=name, first=first: sample(metrics(url), name) > first > 0, 10, f"{name} to grow")
 
 
 def metrics(url):

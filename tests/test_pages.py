@@ -76,7 +76,10 @@ def test_lines_are_bounded_except_tables_and_code():
 
 
 def test_messages_that_the_source_does_not_have():
-    text = "| message | cause | remedy |\n|---|---|---|\n| `is not the sum of the --site options` | a | b |\n| `no … such words anywhere` | a | b |\n"
+    text = (
+        "| message | cause | remedy |\n|---|---|---|\n| `is not the sum of the --site options` | a | b |\n"
+        "| `no … such words anywhere` | a | b |\n"
+    )
     faults = list(pages.message_faults(text))
     assert len(faults) == 1 and "`such words anywhere`" in faults[0] and ":4:" in faults[0], faults
 

@@ -10,7 +10,7 @@ import pytest
 from harness import POISSON, ROOT
 
 sys.path.insert(0, str(ROOT / "examples" / "poisson"))
-import compare  # noqa: E402
+import compare
 
 
 @pytest.fixture(scope="session", autouse=True)

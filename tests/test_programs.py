@@ -10,7 +10,7 @@ import pytest
 from harness import LANDBRIDGE, POISSON, PROGRAMS, ROOT
 
 sys.path.insert(0, str(ROOT / "examples" / "poisson"))
-import compare  # noqa: E402
+import compare
 
 
 def bench(mpi, *words):

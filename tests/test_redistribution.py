@@ -87,7 +87,8 @@ def numroc(n, nb, iproc, isrcproc, nprocs):  # as in ScaLAPACK's TOOLS/numroc.f
 
 for n, nb, over, first in [(1000, 64, 3, 0), (7, 2, 5, 4), (10, 100, 3, 1), (0, 4, 2, 0)]:
     layout = lb.Layout((n,), [lb.Cyclic(over, block=nb, first=first)])
-    assert [layout.local_shape(rank)[0] for rank in range(over)] == [numroc(n, nb, rank, first, over) for rank in range(over)]
+    for rank in range(over):
+        assert layout.local_shape(rank)[0] == numroc(n, nb, rank, first, over), (n, nb, over, first, rank)
 
 # A descriptor of ScaLAPACK: 9×8 in blocks of 2×3 from process (1, 0) on, over 2×3 processes.
 for numbered in "RC":
@@ -129,10 +130,12 @@ for attempt, text in [
     (lambda: lb.Layout(6, [lb.Block(2), lb.Whole()]), "2 axes are described, but the array has 1"),
     (lambda: lb.Layout((6,), 2), "axes is 2: it must be a list of Whole, Block, Cyclic or Lists"),
     (lambda: lb.Layout(2.5, lb.Whole()), "shape is 2.5: it must be a list of whole numbers"),
-    (lambda: lb.Layout((6,), [lb.Block(0)]), "axis 0 is Block(over=0, sizes=None, halo=0, periodic=False): it must be spread over 1 process or more"),
+    (lambda: lb.Layout((6,), [lb.Block(0)]),
+     "axis 0 is Block(over=0, sizes=None, halo=0, periodic=False): it must be spread over 1 process or more"),
     (lambda: lb.Layout((6,), [lb.Block(2, sizes=[3, 4])]), "axis 0: the sizes add up to 7, but the axis has 6 indices"),
     (lambda: lb.Layout((6,), [lb.Block(2, sizes=[3, -4])]), "axis 0: sizes[1] is -4: it cannot be negative"),
-    (lambda: lb.Layout((6,), [lb.Lists([[0, 1], [1, 2, 3, 4, 5]])]), "axis 0: index 1 is owned by process 0 and by process 1"),
+    (lambda: lb.Layout((6,), [lb.Lists([[0, 1], [1, 2, 3, 4, 5]])]),
+     "axis 0: index 1 is owned by process 0 and by process 1"),
     (lambda: lb.Layout((6,), [lb.Lists([[0, 1], [3, 4, 5]])]), "axis 0: nobody owns index 2"),
     (lambda: lb.Layout((6, 2), [lb.Block(2)]), "1 axes are described, but the array has 2"),
     (lambda: lb.Layout((-6,), [lb.Block(2)]), "shape[0] is -6: it cannot be negative"),
@@ -144,7 +147,8 @@ for attempt, text in [
     (lambda: lb.Layout.from_scalapack([502, 0, 9, 8, 2, 3, 1, 0, 5], (2, 3)),
      "descriptor is [502, 0, 9, 8, 2, 3, 1, 0, 5]: one of a dense matrix has 9 numbers, the first of which is 1"),
     (lambda: lb.Layout.from_scalapack([1, 0, 9, 8, 2, 0, 1, 0, 5], (2, 3)), "axis 1: a block of 0 indices"),
-    (lambda: lb.Layout((8,), [lb.Block(4)], grid=[lb.Along(0, 3)]), "axis 0: spread over 4 processes, but the grid has 3 along it"),
+    (lambda: lb.Layout((8,), [lb.Block(4)], grid=[lb.Along(0, 3)]),
+     "axis 0: spread over 4 processes, but the grid has 3 along it"),
     (lambda: lb.Layout((6,), [3]), "axis 0 is 3: it can be Whole, Block, Cyclic or Lists"),
     (lambda: columns.local_shape(6), "rank 6: the layout is for 6 processes"),
     (lambda: columns.owner((4, 0)), "index [4, 0]: the array has shape [4, 6]"),
@@ -280,7 +284,8 @@ if comm.size > 1:
             oneway.run(one, into=other if comm.rank == 1 else None)
             assert comm.rank != 1 or (other == np.arange(4.0)).all()
         except lb.PlanError as error:
-            assert comm.rank == 0 and not heard and str(error).startswith("rank 1: ValueError: into has shape (3,)"), error
+            assert comm.rank == 0 and not heard, error
+            assert str(error).startswith("rank 1: ValueError: into has shape (3,)"), error
             heard = True
     assert comm.allreduce(heard, MPI.LAND)
     oneway.run(one, into=other if comm.rank == 1 else None)

@@ -19,9 +19,16 @@ needs_sshd = pytest.mark.skipif(not Path("/usr/sbin/sshd").exists(), reason="no 
 needs_iptables = pytest.mark.skipif(not Path("/usr/sbin/iptables").exists(), reason="no iptables: apt install iptables")
 
 SOURCES = (
-    "user/setup/src", "user/watching/src/check", "user/watching/src/check.rs", "site/starters/src",
-    "user/cli/src/gateway_again.rs", "user/cli/src/page.rs", "user/cli/src/carried.rs", "user/cli/src/sites_*.rs", "site/gateway/src/services/join.rs",
-)  # fmt: skip
+    "user/setup/src",
+    "user/watching/src/check",
+    "user/watching/src/check.rs",
+    "site/starters/src",
+    "user/cli/src/gateway_again.rs",
+    "user/cli/src/page.rs",
+    "user/cli/src/carried.rs",
+    "user/cli/src/sites_*.rs",
+    "site/gateway/src/services/join.rs",
+)
 
 # Commands that a message names without telling anybody to type them as they stand.
 NAMED = {

@@ -65,7 +65,7 @@ def test_what_a_test_leaves_behind_is_named(tmp_path, monkeypatch):
     workshop = Workshop(tmp_path)
     workshop.close()
     found.add("/tmp/landbridge-left")
-    with pytest.raises(AssertionError, match="left behind: .*landbridge-left"):
+    with pytest.raises(AssertionError, match=r"left behind: .*landbridge-left"):
         workshop.close()
 
 

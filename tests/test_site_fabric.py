@@ -56,7 +56,7 @@ def fabrics(workshop):
 def through(workshop, **wanted):
     """Every rank used its site's fabric: a provider's name, or None."""
     found = fabrics(workshop)
-    for (number, rank), fabric in found.items():
+    for (number, _), fabric in found.items():
         expected = wanted["ab"[number]]
         assert (fabric is None) == (expected is None), found
         assert expected is None or re.match(rf"{expected}\b", fabric), found

@@ -99,7 +99,10 @@ def test_a_module_that_cannot_be_loaded_is_named(workshop, isolated, module_file
     ],
 )
 def test_wrong_entries_are_named(workshop, line, said):
-    text = f'[[site]]\nname = "b"\nfingerprint = "sha256:{"0" * 64}"\n[[site.gateway]]\nname = "g"\ninside = "h:1"\n[[site.node]]\nname = "n1"\n[site.run]\n{line}\n'
+    text = (
+        f'[[site]]\nname = "b"\nfingerprint = "sha256:{"0" * 64}"\n[[site.gateway]]\nname = "g"\ninside = "h:1"\n'
+        f'[[site.node]]\nname = "n1"\n[site.run]\n{line}\n'
+    )
     file = workshop.folder / "sites.toml"
     file.write_text(text)
     workshop.run([LANDBRIDGE, "run", "--sites", file, "-n", "1", "--", "true"]).fails_naming("sites.toml", said)

@@ -131,13 +131,19 @@ def test_a_job_typed_where_no_site_is(person, mpich_only):
     much = person.types(
         "sh",
         "-c",
-        f"head -c 3000000 /dev/zero | {LANDBRIDGE} run -n 1 -- sh -c 'sleep 1; md5sum'; head -c 3000000 /dev/zero | md5sum",
+        (
+            f"head -c 3000000 /dev/zero | {LANDBRIDGE} run -n 1 -- sh -c 'sleep 1; md5sum'; "
+            "head -c 3000000 /dev/zero | md5sum"
+        ),
         **at_home,
     )
     unread = person.types(
         "sh",
         "-c",
-        f"yes | head -c 9000000 | {LANDBRIDGE} run -n 1 -- true; yes | timeout -s INT 20 {LANDBRIDGE} run -n 1 -- sleep 300",
+        (
+            f"yes | head -c 9000000 | {LANDBRIDGE} run -n 1 -- true; yes | "
+            f"timeout -s INT 20 {LANDBRIDGE} run -n 1 -- sleep 300"
+        ),
         **at_home,
     )
     unfed = person.types(
@@ -318,7 +324,8 @@ def test_a_user_who_is_not_let_in_learns_why(person):
         "sh",
         "-c",
         f"ssh-keygen -q -t ed25519 -N '' -f {person.folder}/other && "
-        f"sed -i s/user_key/other/ {person.folder}/ssh_config && {LANDBRIDGE} sites add lyon root@{wan('a-gw1')}:{PORT}",
+        f"sed -i s/user_key/other/ {person.folder}/ssh_config && "
+        f"{LANDBRIDGE} sites add lyon root@{wan('a-gw1')}:{PORT}",
     )
     person.run()[denied].bad("Permission denied", "ssh -v", "site lyon")
 
@@ -374,7 +381,10 @@ def test_two_commands_at_once_and_a_sites_file_that_cannot_be_written(person):
     """One changes the sites file after the other, and both sites know each other; what cannot be written is noticed
     before anything is done."""
     person = person()
-    add = lambda name, host: f"{LANDBRIDGE} sites add {name} root@{person.wan(host)}:{PORT}"  # noqa: E731
+
+    def add(name, host):
+        return f"{LANDBRIDGE} sites add {name} root@{person.wan(host)}:{PORT}"
+
     both = person.types("sh", "-c", f"{add('lyon', 'a-gw1')} & first=$!; {add('kyoto', 'b-gw1')} && wait $first")
     status = person.types("landbridge", "sites", "status", "--json")
     person.types("sh", "-c", "mount -t tmpfs tmpfs /mnt && mount -o remount,ro /mnt")
@@ -483,7 +493,7 @@ def test_two_sites_closed_but_for_ssh_run_a_checked_job(person, mpich_only):
         f"iptables -D OUTPUT -p tcp --dport {PORT} -j REJECT --reject-with tcp-reset; sleep 4; done\n"
         f"echo cut; touch {stop}"
     )
-    cutting = person.types("bash", "-c", f"exec >{person.folder}/cut.log 2>&1; {cut}", on="a-gw1", background=True)
+    person.types("bash", "-c", f"exec >{person.folder}/cut.log 2>&1; {cut}", on="a-gw1", background=True)
     job = person.types("landbridge", "run", "-n", 4, "--mpi", "mpich", "--", *program, on="a-gw1")
     listed = person.types("cat", person.folder / "cut.log")
     person.types("bash", "-c", f"kill -9 {process_of(person, 'a-gw1', 'lyon')}; sleep 1", on="a-gw1")
@@ -583,7 +593,10 @@ def test_repair_and_what_the_user_wrote(person):
     person.types(
         "sh",
         "-c",
-        f"cp {person.file(LAPTOP)} {person.folder}/before; printf '[site.run]\\ndirectory = \"~/work\"\\n' >>{person.file(LAPTOP)}",
+        (
+            f"cp {person.file(LAPTOP)} {person.folder}/before; printf '[site.run]\\ndirectory = \"~/work\"\\n' "
+            f">>{person.file(LAPTOP)}"
+        ),
     )
     removed = person.types("landbridge", "sites", "remove", "lyon")
     anew = person.adds("lyon", "a-gw1")

@@ -65,7 +65,10 @@ def test_run_in_a_batch_script_uses_the_jobs_nodes_and_tasks(workshop, mpi, slur
 
 def test_a_task_of_an_array_knows_which_it_is(workshop, mpich_only, slurm):
     """The batch job's variables reach the ranks of all sites. Those that identify another launcher's ranks do not."""
-    shown = 'echo "TASK $SLURM_ARRAY_TASK_ID of $SLURM_ARRAY_TASK_COUNT, X=$SLURM_ARRAY_TASK_MAX, rank ${SLURM_PROCID-none}"'
+    shown = (
+        'echo "TASK $SLURM_ARRAY_TASK_ID of $SLURM_ARRAY_TASK_COUNT, X=$SLURM_ARRAY_TASK_MAX, '
+        'rank ${SLURM_PROCID-none}"'
+    )
     program = [
         LANDBRIDGE,
         "run",

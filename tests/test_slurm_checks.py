@@ -77,7 +77,10 @@ def test_a_site_that_does_not_answer_keeps_no_job_waiting(workshop, people, slur
         f"touch {workshop.folder}/begun; {until(f'test -e {workshop.folder}/cut')}",
         f"anna: cd; sbatch -N1 -t1 -o /dev/null {path}",
         f"{until(f'test -e {ran}', 90)}; {comment('blind')}; scancel -n blind",
-        f"{until('squeue -h -n blind -t STAGE_OUT -o %i | grep -q .')}; scancel --hurry $(squeue -h -n blind -o %i); {gone('blind')}",
+        (
+            f"{until('squeue -h -n blind -t STAGE_OUT -o %i | grep -q .')}; "
+            f"scancel --hurry $(squeue -h -n blind -o %i); {gone('blind')}"
+        ),
         nodes=1,
         staging=True,
         limit=250,

@@ -30,7 +30,10 @@ def test_the_movers_of_a_user_have_a_bound(workshop, people, slurm):
         return f"{LANDBRIDGE} stage move --rate {rate} b:{workshop.folder}/{name} a/n1:/tmp/{target}"
 
     slow = " ".join(f'{move("source", f"slow{number}", "20kB/s")} & pids="$pids $!";' for number in range(TURNS))
-    one_more = f"{move('small', 'fifth', '200MB/s')} && echo FIFTH; kill $pids; wait; {move('small', 'sixth', '200MB/s')} && echo SIXTH"
+    one_more = (
+        f"{move('small', 'fifth', '200MB/s')} && echo FIFTH; kill $pids; wait; {move('small', 'sixth', '200MB/s')} && "
+        "echo SIXTH"
+    )
     running = begin(
         workshop,
         anna,

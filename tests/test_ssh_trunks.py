@@ -49,8 +49,10 @@ class SshSites(LoopbackSites):
     def start_sshd(self):
         config = self.workshop.folder / "sshd_config"
         config.write_text(
-            f"ListenAddress 127.0.0.1:{self.sshd_port}\nHostKey {self.host_key}\nAuthorizedKeysFile {self.authorized}\nPidFile none\n"
-            "StrictModes no\nUsePAM no\nPermitRootLogin prohibit-password\nPasswordAuthentication no\nKbdInteractiveAuthentication no\n"
+            f"ListenAddress 127.0.0.1:{self.sshd_port}\nHostKey {self.host_key}\n"
+            f"AuthorizedKeysFile {self.authorized}\nPidFile none\n"
+            "StrictModes no\nUsePAM no\nPermitRootLogin prohibit-password\nPasswordAuthentication no\n"
+            "KbdInteractiveAuthentication no\n"
         )
         if os.geteuid() == 0:
             Path("/run/sshd").mkdir(exist_ok=True)
@@ -119,7 +121,7 @@ def test_no_ssh_is_left_of_a_gateway(workshop, number):
         for cut in (False, True):
             gateways = sites.start_gateways()
             a = gateways["a", 1]
-            wait_until(lambda: len(ssh_of(a)) == 3, 10, "three connections")
+            wait_until(lambda a=a: len(ssh_of(a)) == 3, 10, "three connections")
             proxy.hold(cut)
             a.child.send_signal(number)
             # Fails if any process that the gateway started is left.

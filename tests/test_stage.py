@@ -300,7 +300,10 @@ def test_a_transfer_is_asked_and_steered(workshop, where):
         f"export XDG_STATE_HOME={state}; mkdir -p {state}",
         f"{move} & moving=$!",
         f"{begun}; {stage} pause; sleep 1; {stage} status --json; sleep 1.5; {stage} status --json; {stage} status",
-        f"{stage} resume; {stage} rate $moving 500MB/s; wait $moving; cmp {shlex.quote(str(source))} {target}; rm {target}",
+        (
+            f"{stage} resume; {stage} rate $moving 500MB/s; wait $moving; cmp {shlex.quote(str(source))} {target}; "
+            f"rm {target}"
+        ),
         f"{move} & moving=$!",
         f"{begun}; {stage} cancel; wait $moving && exit 9 || true; {stage} status --json",
         f"mkdir {state}/landbridge/stage/99999 && {stage} pause || true",

@@ -9,8 +9,8 @@ import time
 
 import pytest
 
-from transfers import MIB, ORDINARY, SLOWLY, areas, contents, interrupted, killed, move, noise
 from test_stage import MOVE, arrived, description, in_lab, make_tree, moved, nothing_hidden
+from transfers import MIB, ORDINARY, SLOWLY, areas, contents, interrupted, killed, move, noise
 
 BOOT = "/proc/sys/kernel/random/boot_id"
 # With this seed ext4 lists `tree` before `journal`.

@@ -36,7 +36,10 @@ def test_all_nodes_of_three_sites_get_a_tree(workshop, mode):
     done = (
         in_lab(
             workshop,
-            f"{STAGE} in --json --mode {mode} {QUICK} --host {','.join(nodes)} a/n1:{source}={workshop.folder}/to/%s/%n/",
+            (
+                f"{STAGE} in --json --mode {mode} {QUICK} --host {','.join(nodes)} "
+                f"a/n1:{source}={workshop.folder}/to/%s/%n/"
+            ),
             crossed("b"),
             crossed("c"),
             sites=3,

@@ -99,7 +99,10 @@ def test_files_of_the_next_and_the_last_run_move_while_one_computes(workshop, is
     compute = "i=0; while [ $i -lt 400000 ]; do i=$((i+1)); done"
     steps = [
         on("a-n1", "echo of the last run >/tmp/last"),
-        f"{RUN} -n 2 --site a=2 --json --stage-mode bcast --stage-in b:{source}=/tmp/next --stage-out /tmp/last=b:{workshop.folder}/last -- sh -c '{compute}'",
+        (
+            f"{RUN} -n 2 --site a=2 --json --stage-mode bcast --stage-in b:{source}=/tmp/next --stage-out "
+            f"/tmp/last=b:{workshop.folder}/last -- sh -c '{compute}'"
+        ),
         f"{RUN} -n 2 --site a=2 -- cmp /tmp/next {source}",
         f"{RUN} -n 1 --json --stage-in b:{source}-missing=/tmp/z -- true",
     ]

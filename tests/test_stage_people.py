@@ -17,7 +17,7 @@ from transfers import MIB, SLOWLY, areas, move, noise
 @pytest.fixture
 def shared(workshop, people):
     """A folder in which both can rename everything, and a private folder of anna's in it."""
-    anna, bob = people
+    anna, _ = people
     workshop.folder.chmod(0o755)
     folder = workshop.folder / "shared"
     folder.mkdir()
@@ -160,7 +160,7 @@ def listed(path):
 
 def test_access_control_lists_arrive_by_name(workshop, people):
     """Who has no account at the target is left out, and nobody else gets that right."""
-    anna, bob = people
+    _, bob = people
     source, target = workshop.folder / "source", workshop.folder / "target"
     source.write_text("x")
     named = [(USER, 4, bob.uid), (USER, 6, 54321)]
@@ -177,7 +177,7 @@ def test_access_control_lists_arrive_by_name(workshop, people):
 
 
 def test_staged_folders_keep_the_group_of_the_folder_around_them(workshop, people):
-    anna, bob = people
+    _, bob = people
     source, shared = workshop.folder / "source", workshop.folder / "project"
     (source / "in").mkdir(parents=True)
     (source / "in" / "file").write_text("x")

@@ -6,8 +6,8 @@ import subprocess
 
 import pytest
 
-from transfers import MIB, move, noise
 from test_stage import description, moved, nothing_hidden
+from transfers import MIB, move, noise
 
 
 def deep(folder, levels, name):

@@ -6,8 +6,8 @@ import shutil
 import pytest
 
 from mounts import fill
-from transfers import MIB, ORDINARY, SLOWLY, move, noise, ordinary, owned
 from test_stage import MOVE, arrived, description, moved, nothing_hidden
+from transfers import MIB, ORDINARY, SLOWLY, move, noise, ordinary, owned
 
 DISKS = pytest.mark.parametrize("disk", ["tmpfs", "ext4"])
 

@@ -8,9 +8,9 @@ import pytest
 from harness import ROOT
 
 sys.path.insert(0, str(ROOT / "benches"))
-import staging  # noqa: E402
-from machine import Failed, Missing, only  # noqa: E402
-from staging import applications, card, figures, movers, overlap, sample  # noqa: E402
+import staging
+from machine import Failed, Missing, only
+from staging import applications, card, figures, movers, overlap, sample
 
 
 @pytest.fixture(scope="session", autouse=True)

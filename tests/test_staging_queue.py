@@ -9,7 +9,7 @@ import pytest
 from harness import ROOT
 
 sys.path.insert(0, str(ROOT / "benches"))
-from staging.queue import SERIAL, Job, Policy, simulate, workload  # noqa: E402
+from staging.queue import SERIAL, Job, Policy, simulate, workload
 
 OVERLAPPED = Policy(overlapped=True, harm=0.06)
 INFINITE = float("inf")

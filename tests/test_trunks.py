@@ -101,12 +101,14 @@ def kill_and_return(workshop, mpi, victims, gateways=3, how=signal.SIGKILL):
         for site, number in victims:
             gateways[site, number] = sites.start_gateway(site, number=number)
         for victim in victims:
-            wait_until(lambda: carried(sites, victim) > 0, 20, f"gateway {victim} returned and to be used again")
+            wait_until(
+                lambda victim=victim: carried(sites, victim) > 0, 20, f"gateway {victim} returned and to be used again"
+            )
     stop.write_text("stop\n")
     done = running.finish().check()
     assert "rounds good on 4 ranks" in done.out, str(done)
     for gateway in killed:
-        wait_until(lambda: not gateway.processes(), 5, "what a killed gateway had started to end")
+        wait_until(lambda gateway=gateway: not gateway.processes(), 5, "what a killed gateway had started to end")
 
 
 def carried(sites, gateway):

@@ -99,7 +99,10 @@ def test_a_machine_keeps_its_gateway_and_the_command_can_be_typed_there(person):
     kills(person, "lyon")
     down = person.types("landbridge", "sites", "status")
     # As cron does it: hardly any environment.
-    line = f'line=$(tail -n 1 {home}/crontab); exec env -i HOME={home} PATH=/usr/bin:/bin sh -c "${{line#\\*/2 \\* \\* \\* \\* }}"'
+    line = (
+        f'line=$(tail -n 1 {home}/crontab); exec env -i HOME={home} PATH=/usr/bin:/bin sh -c "${{line#\\*/2 \\* \\* '
+        f'\\* \\* }}"'
+    )
     cron = person.types("sh", "-c", line, on="a-gw1")
     # The other site dials again after a while.
     up = person.types("sh", "-c", f"for i in $(seq 40); do {LANDBRIDGE} sites status && exit; sleep 0.3; done; exit 1")
@@ -249,9 +252,10 @@ def test_check_top_and_page_work_where_no_site_is(person):
     person.types("sed", "-i", 's/^name = "gw1"/&\\npage = "127.0.0.1:7780"/', person.file(LAPTOP), must=True)
     person.types("landbridge", "sites", "apply", must=True)
     at_the_site = person.types("landbridge", "page", on="a-gw1")
+    read = f"import urllib.request as u; print(u.urlopen(open('{person.folder}/page').read().strip(), timeout=10)"
     script = f"""{LANDBRIDGE} page >{person.folder}/page & page=$!
 for i in $(seq 100); do test -s {person.folder}/page && break; sleep 0.1; done
-{sys.executable} -c "import urllib.request as u; print(u.urlopen(open('{person.folder}/page').read().strip(), timeout=10).read().decode())"
+{sys.executable} -c "{read}.read().decode())"
 kill $page; wait $page; echo ended $?; {LANDBRIDGE} page >{person.folder}/again & page=$!
 for i in $(seq 100); do test -s {person.folder}/again && break; sleep 0.1; done
 kill -9 $page; sleep 2; pgrep -f '[1]27.0.0.1:7780' && echo left; test -s {person.folder}/again"""

@@ -12,7 +12,8 @@ class PlatformTag(BuildHookInterface):
         tag = os.environ.get("LANDBRIDGE_WHEEL_TAG")
         if not tag or not command.is_file():
             raise RuntimeError(
-                f"{command} is not there: the wheel is made by `make dist` at the top of Landbridge's sources, not from here"
+                f"{command} is not there: the wheel is made by `make dist` at the top of Landbridge's sources, "
+                "not from here"
             )
         build_data["tag"] = f"cp39-abi3-{tag}"
         build_data["pure_python"] = False

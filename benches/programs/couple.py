@@ -7,6 +7,7 @@ COMMAND: landbridge. KIND: quarters (of 2 x p/2 to rows), dealt (64 x 64 to 48 x
 exports, each of the others fetches all of it). HOSTs: hosts of the two programs in the surrounding lab; by default both
 run here. Without COMMAND (`-`): both copy through one shared file instead."""
 
+import itertools
 import json
 import os
 import subprocess
@@ -107,7 +108,7 @@ def main():
             if others:
                 raise SystemExit("one host a side: a lab's nodes do not share what mpiexec needs")
             words = [command, "lab", "enter", first, "--", *words]
-        out = tempfile.TemporaryFile("w+")
+        out = tempfile.TemporaryFile("w+")  # noqa: SIM115 (read after the process has ended)
         words += [python, __file__, "side", str(number), str(processes), str(n), kind, str(versions)]
         started.append((subprocess.Popen(words, stdout=out, env=environment, text=True), out))
     lines = []
@@ -124,8 +125,8 @@ def main():
 
 def cycle(times):
     """Milliseconds from one version to the next: the median without the first ones, which still allocate memory."""
-    differences = sorted(after - before for before, after in zip(times, times[1:]))
-    later = sorted(after - before for before, after in zip(times[3:], times[4:])) or differences
+    differences = sorted(after - before for before, after in itertools.pairwise(times))
+    later = sorted(after - before for before, after in itertools.pairwise(times[3:])) or differences
     return 1e3 * later[len(later) // 2]
 
 

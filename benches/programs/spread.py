@@ -6,8 +6,9 @@ import socket
 import subprocess
 import sys
 import time
-import tomllib
 from pathlib import Path
+
+import tomllib
 
 PORT = 5031
 SPREAD = Path(__file__).resolve().parent / "spread"

@@ -238,13 +238,14 @@ class Simulation:
                 if run.job.stage_out > 0:
                     for node in run.nodes:
                         self.tasks[node].append(Task("out", run.job, run.job.stage_out))
-            if run.phase == "out" and run.end is None:
-                if self.policy.overlapped or not self._waits_for(run, ("out",)):
-                    run.end = self.now
-                    self.running.remove(run)
-                    self.finished.append(run)
-                    for node in run.nodes:
-                        self.holder[node] = None
+            if run.phase != "out" or run.end is not None:
+                continue
+            if self.policy.overlapped or not self._waits_for(run, ("out",)):
+                run.end = self.now
+                self.running.remove(run)
+                self.finished.append(run)
+                for node in run.nodes:
+                    self.holder[node] = None
         for run in self.finished:
             if run.done is None and not self._waits_for(run, ("out",)):
                 run.done = self.now

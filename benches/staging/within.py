@@ -13,10 +13,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from machine import LANDBRIDGE, OUT, PROGRAMS, Failed, clean_environment, json_lines, run  # noqa: E402
-from relay_inside import Lab  # noqa: E402
-
-from staging import card, chain, disk, movers, overlap, sample  # noqa: E402
+from machine import LANDBRIDGE, OUT, PROGRAMS, Failed, clean_environment, json_lines, run
+from relay_inside import Lab
+from staging import card, chain, disk, movers, overlap, sample
 
 PORT, STREAM_PORT = 5022, 5023
 # Other programs of this user on the machine count as applications, and without these options ours would wait for them.

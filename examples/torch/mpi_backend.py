@@ -180,8 +180,9 @@ class Group(dist.ProcessGroup):
         together = torch.empty(sum(counts), dtype=torch.uint8).numpy()
         self._mpi.Allgatherv([data, MPI.BYTE], [together, counts, None, MPI.BYTE])
         if into is not None:
-            return _put(into, together)
-        _put_all(received, together)
+            _put(into, together)
+        else:
+            _put_all(received, together)
 
     def _gather(self, outputs, sent, root):
         received = outputs[0] if self.rank() == root else []
@@ -255,7 +256,7 @@ def _work(tasks):
         future, result, task = entry
         try:
             task()
-        except Exception as error:  # noqa: BLE001: the caller that waits gets it.
+        except Exception as error:  # the caller that waits gets it.
             future.set_exception(error)
         else:
             future.set_result(result)

@@ -14,7 +14,6 @@ import time
 import unittest
 from pathlib import Path
 
-
 # Folder for the suite's own files, in the job's folder, which all nodes of a lab share: MPI's files are for all ranks.
 FILES = "files"
 

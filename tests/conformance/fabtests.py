@@ -5,6 +5,7 @@ fabtests' own `runfabtests.sh` wants ssh even for localhost and ends processes b
 run is what that script calls unit, functional and short tests, as far as they are for reliable datagram endpoints
 (`-e rdm`): the only kind that landbridge is. Each test gets a port of its own."""
 
+import contextlib
 import os
 import re
 from pathlib import Path
@@ -159,10 +160,8 @@ def _ubertest(job, program, group, environment):
 def _pair(unit, server, port, start_client, limit=LIMIT_S, quiet=None):
     """Runs a client against a started server; returns one case for both ends. `quiet`: seconds for which it may
     write nothing."""
-    try:
+    with contextlib.suppress(AssertionError):
         wait_until(lambda: listens(port) or not server.running(), LISTEN_S, "a server")
-    except AssertionError:
-        pass
     client = start_client()
     try:
         at_client = client.wait(limit, lambda: client.out.stat().st_size, quiet)

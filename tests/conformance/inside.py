@@ -9,8 +9,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from conformance.job import Job  # noqa: E402
-from conformance.suites import run_job  # noqa: E402
+from conformance.job import Job
+from conformance.suites import run_job
 
 
 def main():

@@ -21,9 +21,13 @@ class Known:
 
 _NO_NAMES = "a job has no name service (MPI_Publish_name): PMI's is refused, at once and with MPI's own error"
 _NO_SPAWN = "a job cannot grow (MPI_Comm_spawn): refused at once and with MPI's own error"
-_MPICH_GRAPH = "MPICH 5.0.2's MPI_Dist_graph_create mixes the messages of two calls in a row; it fails on tcp too, in one class or in another"
+_MPICH_GRAPH = (
+    "MPICH 5.0.2's MPI_Dist_graph_create mixes the messages of two calls in a row; it fails on tcp too, "
+    "in one class or in another"
+)
 _INTEL_DYNAMIC = (
-    "Intel MPI 2021.18 gives a dynamic window the size -1 wherever its provider does RMA (libfabric's shm as well, and tcp with"
+    "Intel MPI 2021.18 gives a dynamic window the size -1 wherever its provider does RMA (libfabric's shm as "
+    "well, and tcp with"
     " MPIR_CVAR_CH4_OFI_ENABLE_RMA=1); with tcp it does not use RMA unless told to"
 )
 _NO_WAIT_FD = "queues and counters have no file descriptor to wait on (FI_WAIT_FD); fi_cq_sread and fi_cntr_wait work"

@@ -14,7 +14,7 @@ from harness import ROOT
 
 from . import mpis
 from .cases import FILES
-from .job import ACROSS_SITES, CRASHED, FAILED, HUNG, NOT_REACHED, OUT, OURS, PASSED, RIVAL, SKIPPED, Job, result
+from .job import ACROSS_SITES, CRASHED, FAILED, HUNG, NOT_REACHED, OURS, OUT, PASSED, RIVAL, SKIPPED, Job, result
 
 NAME = "mpi4py"
 REQUIREMENT = ROOT / "tests" / "requirements" / "mpi4py-suite.txt"

@@ -1,5 +1,6 @@
 """Processes of a suite: started with a marker and a time limit, their output in files, all ended by pid."""
 
+import contextlib
 import ctypes
 import os
 import signal
@@ -107,7 +108,5 @@ class Child:
                 self.child.kill()
                 self.child.wait()
         for process in processes(self.marker):
-            try:
+            with contextlib.suppress(ProcessLookupError):
                 process.kill()
-            except ProcessLookupError:
-                pass

@@ -147,7 +147,7 @@ def _value(value):
 
 def counts(out):
     """Number of combinations per outcome, from a client's output."""
-    found = {name: 0 for name in OUTCOMES}
+    found = dict.fromkeys(OUTCOMES, 0)
     for name, count in re.findall(r"^(\w+) *: (\d+)$", out, re.MULTILINE):
         if name in found:
             found[name] += int(count)

@@ -7,7 +7,7 @@ from .job import ACROSS_SITES, FAILED, OURS, PASSED, RIVAL, SKIPPED
 from .known import known
 
 # Where tcp cannot get, its results between two nodes of one site are the reference.
-MEASURED_AT = {where: "two-nodes" for where in ACROSS_SITES}
+MEASURED_AT = dict.fromkeys(ACROSS_SITES, "two-nodes")
 
 # A regression passes on tcp, or was not tried there, and does not pass here. `unsteady`: it passed when tried again.
 REGRESSION, KNOWN, UNSTEADY, BOTH_FAIL, ONLY_HERE, FINE = (

@@ -8,6 +8,7 @@ import sys
 
 import numpy as np
 from mpi4py import MPI
+
 from verify import all_checks, layers, of, require, world
 
 # Numbers of a block, by rank: none, few, and more than travel with others.
@@ -117,10 +118,10 @@ def everything():
         comm.Free()
 
 
-def truncated(call):
-    """Whether a call reports that a message was longer than its place."""
+def truncated(call, *arguments):
+    """Returns true if a call reports that a message was longer than its place."""
     try:
-        call()
+        call(*arguments)
     except MPI.Exception as error:
         return error.Get_error_class() == MPI.ERR_TRUNCATE
     return False
@@ -134,7 +135,8 @@ def mismatched():
     for expected, given in ((10, 20), (10, 5000), (3000, 5000), (5000, 10), (20, 10)):
         numbers = of(comm.rank, given if comm.rank == last else expected)
         into = np.full(expected * comm.size, UNTOUCHED, np.int64)
-        report = truncated(lambda: comm.Gather(numbers, [into, expected, MPI.INT64_T] if comm.rank == 0 else None, 0))
+        place = [into, expected, MPI.INT64_T] if comm.rank == 0 else None
+        report = truncated(comm.Gather, numbers, place, 0)
         require(report == (comm.rank == 0 and given > expected), f"gather of {given}, {expected} expected")
         if comm.rank == 0 and not report:
             arrived = into[last * expected :]
@@ -144,7 +146,7 @@ def mismatched():
         own, sent = (expected if comm.rank == last else given), np.arange(given * comm.size)
         part = np.full(own, UNTOUCHED, np.int64)
         message = [sent, given, MPI.INT64_T] if comm.rank == 0 else None
-        report = truncated(lambda: comm.Scatter(message, part, 0))
+        report = truncated(comm.Scatter, message, part, 0)
         require(report == (comm.rank == last and given > expected), f"scatter of {given}, {expected} expected")
         if not report:
             arrived = min(own, given)

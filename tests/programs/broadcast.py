@@ -7,6 +7,7 @@ import threading
 
 import numpy as np
 from mpi4py import MPI
+
 from verify import all_checks, layers, require, world
 
 rank, ranks = world.rank, world.size

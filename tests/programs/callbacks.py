@@ -3,6 +3,7 @@ that ranks describe in different ways."""
 
 import numpy as np
 from mpi4py import MPI
+
 from verify import all_checks, layers, require, world
 
 RANKS = world.size

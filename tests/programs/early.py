@@ -13,7 +13,7 @@ def watch():
 
 threading.Thread(target=watch, daemon=True).start()
 
-from mpi4py import MPI  # noqa: E402
+from mpi4py import MPI  # noqa: E402 (it calls MPI_Init, which the thread above interrupts)
 
 for _ in range(1_000_000_000):
     MPI.COMM_WORLD.Barrier()

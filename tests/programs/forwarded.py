@@ -111,15 +111,14 @@ def many():
 
 def slow():
     """A target that does not read stops its own connection and no other."""
-    with server(), forward() as (_, address):
-        with socket.create_connection(address, timeout=2) as stuck:
-            stuck.sendall(b"s")
-            sent = 0
-            with contextlib.suppress(TimeoutError):
-                while sent < 64 << 20:
-                    sent += stuck.send(bytes(65536))
-            assert sent < 64 << 20, "nothing bounds what is on its way"
-            exact(address, 1 << 20, 1)
+    with server(), forward() as (_, address), socket.create_connection(address, timeout=2) as stuck:
+        stuck.sendall(b"s")
+        sent = 0
+        with contextlib.suppress(TimeoutError):
+            while sent < 64 << 20:
+                sent += stuck.send(bytes(65536))
+        assert sent < 64 << 20, "nothing bounds what is on its way"
+        exact(address, 1 << 20, 1)
     print("slow: good")
 
 
@@ -148,14 +147,13 @@ def standard():
 
 def killed():
     """After kill -9 of this end, the other is gone as well."""
-    with server(), forward() as (child, address):
-        with socket.create_connection(address, timeout=20) as peer:
-            peer.sendall(b"ex")
-            assert peer.recv(1) == b"x"
-            child.kill()
-            child.wait()
-            with contextlib.suppress(ConnectionResetError):
-                assert peer.recv(1) == b""
+    with server(), forward() as (child, address), socket.create_connection(address, timeout=20) as peer:
+        peer.sendall(b"ex")
+        assert peer.recv(1) == b"x"
+        child.kill()
+        child.wait()
+        with contextlib.suppress(ConnectionResetError):
+            assert peer.recv(1) == b""
     end = time.monotonic() + 15
     while time.monotonic() < end:
         found = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
@@ -171,12 +169,11 @@ def killed():
 
 def gateway():
     """The only gateway of the other site is lost: the forward ends and says so."""
-    with server(), forward() as (child, address):
-        with socket.create_connection(address, timeout=20) as peer:
-            peer.sendall(b"ex")
-            assert peer.recv(1) == b"x"
-            subprocess.run([LANDBRIDGE, "lab", "unplug", "b-gw1"], check=True)
-            assert child.wait(timeout=60) == 1
+    with server(), forward() as (child, address), socket.create_connection(address, timeout=20) as peer:
+        peer.sendall(b"ex")
+        assert peer.recv(1) == b"x"
+        subprocess.run([LANDBRIDGE, "lab", "unplug", "b-gw1"], check=True)
+        assert child.wait(timeout=60) == 1
     print("gateway: good")
 
 

@@ -27,7 +27,7 @@ def main():
     exec(LOOK, globals())
     with open("/proc/self/environ", "rb") as file:
         words = file.read().decode(errors="replace").split("\0")
-    look("rank", [word.split("=", 1) for word in words if "=" in word])  # noqa: F821
+    look("rank", [word.split("=", 1) for word in words if "=" in word])  # noqa: F821 (LOOK defines it)
     child = LOOK + "look('child', os.environ.items())"
     subprocess.run([sys.executable, "-c", child], close_fds=False, env=dict(os.environ), check=True)
 

@@ -4,6 +4,7 @@ import time
 
 import numpy as np
 from mpi4py import MPI
+
 from verify import all_checks, layers, of, require, world
 
 

@@ -9,6 +9,7 @@ An answer counts only if a credential of root's with the request's nonce contain
 printed as {"unproven": answer}.
 """
 
+import contextlib
 import json
 import socket
 import subprocess
@@ -36,10 +37,9 @@ def call(address, munged, line, nonce):
     """The last answer. What was started is ended as soon as it runs."""
     host, port = address.rsplit(":", 1)
     with socket.create_connection((host, int(port)), timeout=30) as connection:
-        try:
+        # It may be refused before all was read.
+        with contextlib.suppress(OSError):
             connection.sendall(line + b"\n")
-        except OSError:
-            pass  # refused before all was read
         last = None
         with connection.makefile("rb") as answers:
             for answer in answers:

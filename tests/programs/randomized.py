@@ -9,6 +9,7 @@ import sys
 
 import numpy as np
 from mpi4py import MPI
+
 from verify import all_checks, layers, require, world
 
 SEED, CASES = int(sys.argv[1]), int(sys.argv[2])
@@ -195,7 +196,10 @@ def program_s(comm, chance, case):
     def check(result, text):
         equal(result, form.holding(expected), text)
 
-    what = f"case {case}: an operation that {'commutes' if commutes else 'does not commute'} of {count} with {form.places} of {form.extent}"
+    what = (
+        f"case {case}: an operation that {'commutes' if commutes else 'does not commute'} of {count} with "
+        f"{form.places} of {form.extent}"
+    )
     reduced(comm, chance, what, own, lambda: form.room(count), form.datatype, count, operation, check)
     operation.Free()
     form.datatype.Free()

@@ -121,7 +121,7 @@ def values(chance, shape, dtype):
         whole = np.zeros(shape, dtype)
         whole["a"], whole["b"] = numbers, -numbers
         return whole
-    return np.asarray(numbers % 2 == 0 if dtype == bool else numbers).astype(dtype)
+    return np.asarray(numbers % 2 == 0 if dtype.kind == "b" else numbers).astype(dtype)
 
 
 def strided(chance, array):

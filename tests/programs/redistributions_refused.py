@@ -197,7 +197,7 @@ assert "a has shape (1, 4)" in said, said
 comm.Barrier()
 reason = "rank 1: ValueError: a is None, but this rank is process 1 of src: its part is (2, 4)"
 said, later = says(lb.plan(rows, columns, "f8", comm), None if rank == 1 else part()), ""
-assert said == reason or rank == 2 and not said, said
+assert said == reason or (rank == 2 and not said), said
 plan, end = lb.plan(rows, columns, "f8", comm), time.monotonic() + 30
 while not all(comm.allgather(bool(said or later))):
     assert time.monotonic() < end, (said, later)

@@ -9,6 +9,7 @@ import sys
 
 import numpy as np
 from mpi4py import MPI
+
 from verify import all_checks, layers, of, require, world
 
 digest = hashlib.sha256()

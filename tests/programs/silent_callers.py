@@ -1,6 +1,7 @@
 """silent_callers.py COUNT READY PLACE…: keeps COUNT silent connections to each PLACE, a HOST:PORT or the path of a
 local socket, and makes a new one for each that is closed, until it is killed."""
 
+import contextlib
 import resource
 import selectors
 import socket
@@ -28,10 +29,8 @@ def main():
     wanted = [place for place in places for _ in range(count)]
     while True:
         for place in wanted:
-            try:
+            with contextlib.suppress(OSError):
                 closed.register(connect(place), selectors.EVENT_READ, place)
-            except OSError:
-                pass
         ready.touch()
         # The processor is not what they take away.
         time.sleep(0.5)

@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples" / "torch"))
-import mpi_backend  # noqa: E402
+import mpi_backend
 
 TYPES = [
     torch.float32,

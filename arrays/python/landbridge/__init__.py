@@ -46,7 +46,10 @@ def _installed(name: str) -> Path:
     try:
         files = distribution("landbridge").files
     except PackageNotFoundError as error:
-        text = "the package landbridge is not installed here: install the wheel that `make dist` made, or that your site has"
+        text = (
+            "the package landbridge is not installed here: install the wheel that `make dist` made, "
+            "or that your site has"
+        )
         raise FileNotFoundError(f"{name}: {text}") from error
     for file in files or ():
         if file.name == name:

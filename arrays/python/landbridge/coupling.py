@@ -118,7 +118,7 @@ class Coupling:
             part = self._part(a, layout, rank, dtype)
             if not is_scattered:
                 self._open.wait_for_room(part.nbytes, self._budget, timeout)
-        except Exception as error:  # noqa: BLE001: all ranks must raise it
+        except Exception as error:  # all ranks must raise it
             problem = error
         kind = self._agree_on_dtype(problem, what, part)
         if is_scattered:
@@ -365,7 +365,7 @@ class Coupling:
         _ = self._open
         try:
             what = work()
-        except Exception as error:  # noqa: BLE001: all ranks must raise it
+        except Exception as error:  # all ranks must raise it
             problem = error
         self._agree(problem, what or "")
 
@@ -385,7 +385,7 @@ class Coupling:
         rank, text = next((rank, text) for rank, text in enumerate(texts) if text)
         if self._ranks.size > 1:
             text = (text[0], f"rank {rank}: {text[1]}")
-        _raise(text, self.name)
+        raise _error_of(text, self.name)
 
 
 class Fetching(Awaited[Result]):
@@ -421,7 +421,7 @@ class Fetching(Awaited[Result]):
         try:
             if not self._begun:
                 self._ask(*found[0])
-        except Exception as error:  # noqa: BLE001: all ranks raise it when they wait
+        except Exception as error:  # all ranks raise it when they wait
             self.problem = error
         self._agreed = True
 
@@ -464,7 +464,7 @@ class Fetching(Awaited[Result]):
                 self._take(0.0)
             except TimeoutError:
                 return False
-            except Exception as error:  # noqa: BLE001: all ranks raise it when they wait
+            except Exception as error:  # all ranks raise it when they wait
                 self.problem = error
         return True
 
@@ -547,13 +547,16 @@ def _text(problem: Optional[BaseException]) -> Optional[tuple[str, str]]:
 
 
 def _raise(problem: Optional[tuple[str, str]], name: Optional[str] = None) -> None:
-    if problem is None:
-        return
+    if problem is not None:
+        raise _error_of(problem, name)
+
+
+def _error_of(problem: tuple[str, str], name: Optional[str]) -> Exception:
     kind, text = problem
     text = text if name is None or name in text else f"{name}: {text}"
     if kind == "timeout":
-        raise TimeoutError(text)
-    raise PlanError(text) if kind == "value" and name is not None else CouplingError(text)
+        return TimeoutError(text)
+    return PlanError(text) if kind == "value" and name is not None else CouplingError(text)
 
 
 class _Ranks:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from math import prod
 from operator import index as whole_number
 from typing import Any, Optional, Protocol, Union
 

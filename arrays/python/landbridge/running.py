@@ -175,7 +175,7 @@ class Running(Awaited[Result]):
         if finish is not None:
             try:
                 self._result = finish()
-            except Exception as error:  # noqa: BLE001: raised below, each time
+            except Exception as error:  # raised below, each time
                 self._error = error
             finally:
                 _in_flight.discard(self)
