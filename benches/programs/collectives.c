@@ -42,7 +42,8 @@ static double now_s(void) {
 
 static void sleep_until(double at_s) {
     struct timespec t = {(time_t)at_s, (long)((at_s - (double)(time_t)at_s) * 1e9)};
-    while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &t, NULL)) {}
+    while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &t, NULL)) {
+    }
 }
 
 static void *memory_of(size_t bytes) {
@@ -190,7 +191,10 @@ static const struct operation *operation_named(const char *name) {
 /* All ranks return at the same moment, `at_s`, and know whether rank 0 wants another turn. Messages of our own: the
  * MPI's barrier may be what is measured. */
 static int begin_together(int again, double *at_s) {
-    struct { double at_s; int again; } go = {0, again};
+    struct {
+        double at_s;
+        int again;
+    } go = {0, again};
     if (rank == 0) {
         for (int from = 1; from < ranks; from++)
             MPI_Recv(NULL, 0, MPI_BYTE, from, TAG, MPI_COMM_WORLD, MPI_STATUS_IGNORE);

@@ -33,7 +33,7 @@ static void accumulate(void) {
 static void get_accumulate(void) {
     static long one[ELEMENTS] = {1, 1, 1, 1}, old[ELEMENTS];
     MPI_Get_accumulate(one, ELEMENTS, MPI_LONG, old, ELEMENTS, MPI_LONG, target, 0, ELEMENTS, MPI_LONG, MPI_SUM,
-        window);
+                       window);
 }
 
 static void fetch_and_op(void) {
@@ -43,7 +43,7 @@ static void fetch_and_op(void) {
 
 static void report(const char *kind, int operations, double began) {
     printf("{\"kind\": \"%s\", \"operations\": %d, \"us\": %.3f}\n", kind, operations,
-        (MPI_Wtime() - began) * 1e6 / operations);
+           (MPI_Wtime() - began) * 1e6 / operations);
     fflush(stdout);
 }
 
@@ -61,8 +61,11 @@ int main(int argc, char **argv) {
     static const struct {
         const char *name;
         void (*begin)(void);
-    } kinds[] = {{"put", put}, {"get", get}, {"accumulate", accumulate}, {"get_accumulate", get_accumulate},
-        {"fetch_and_op", fetch_and_op}};
+    } kinds[] = {{"put", put},
+                 {"get", get},
+                 {"accumulate", accumulate},
+                 {"get_accumulate", get_accumulate},
+                 {"fetch_and_op", fetch_and_op}};
     char *memory, name[64];
     MPI_Win_allocate(4096, 1, MPI_INFO_NULL, MPI_COMM_WORLD, &memory, &window);
     memset(memory, 0, 4096);

@@ -84,9 +84,10 @@ static void latency(int bytes, double seconds) {
         double sum = 0;
         for (int i = 0; i < count; i++) sum += half_s[i];
         qsort(half_s, (size_t)count, sizeof *half_s, ascending);
-        printf("{\"size\": %d, \"iterations\": %d, \"min_us\": %.3f, \"p50_us\": %.3f, \"p90_us\": %.3f, \"mean_us\": %.3f}\n",
+        printf("{\"size\": %d, \"iterations\": %d, \"min_us\": %.3f, \"p50_us\": %.3f, \"p90_us\": %.3f, \"mean_us\": "
+               "%.3f}\n",
                bytes, count, half_s[0] * 1e6, half_s[count / 2] * 1e6, half_s[(long)count * 9 / 10] * 1e6,
-                   sum / count * 1e6);
+               sum / count * 1e6);
         fflush(stdout);
     }
     free(half_s);
@@ -108,18 +109,22 @@ static void pass(char *buffer, int bytes, long count, int window, int sending, i
         int slot = (int)(i % window);
         char *place = buffer + (size_t)slot * (size_t)bytes;
         MPI_Wait(&requests[slot], MPI_STATUS_IGNORE);
-        if (sending) MPI_Isend(place, bytes, MPI_CHAR, peer, TAG, MPI_COMM_WORLD, &requests[slot]);
-        else MPI_Irecv(place, bytes, MPI_CHAR, peer, TAG, MPI_COMM_WORLD, &requests[slot]);
+        if (sending)
+            MPI_Isend(place, bytes, MPI_CHAR, peer, TAG, MPI_COMM_WORLD, &requests[slot]);
+        else
+            MPI_Irecv(place, bytes, MPI_CHAR, peer, TAG, MPI_COMM_WORLD, &requests[slot]);
     }
     MPI_Waitall(window, requests, MPI_STATUSES_IGNORE);
-    if (sending) MPI_Recv(NULL, 0, MPI_CHAR, peer, TAG + 1, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
-    else MPI_Send(NULL, 0, MPI_CHAR, peer, TAG + 1, MPI_COMM_WORLD);
+    if (sending)
+        MPI_Recv(NULL, 0, MPI_CHAR, peer, TAG + 1, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+    else
+        MPI_Send(NULL, 0, MPI_CHAR, peer, TAG + 1, MPI_COMM_WORLD);
 }
 
 static void stream(int bytes, double seconds) {
     int pairs = ranks / 2, sending = rank < pairs, peer = sending ? rank + pairs : rank - pairs;
-    int window = bytes && BYTES_UNDER_WAY / (size_t)bytes < UNDER_WAY
-        ? (int)(BYTES_UNDER_WAY / (size_t)bytes) : UNDER_WAY;
+    int window =
+        bytes && BYTES_UNDER_WAY / (size_t)bytes < UNDER_WAY ? (int)(BYTES_UNDER_WAY / (size_t)bytes) : UNDER_WAY;
     if (window < 2) window = 2;
     char *buffer = buffer_of((size_t)bytes * (size_t)window), *in = buffer_of((size_t)bytes);
     check(buffer, in, bytes, peer);
@@ -139,11 +144,11 @@ static void stream(int bytes, double seconds) {
     MPI_Reduce(cpu, cpus, 2, MPI_DOUBLE, MPI_SUM, 0, MPI_COMM_WORLD);
     if (rank == 0) {
         double messages = (double)count * pairs;
-        printf("{\"size\": %d, \"streams\": %d, \"messages\": %.0f, \"seconds\": %.3f, \"mbit_s\": %.2f, \"messages_s\": %.0f, "
+        printf("{\"size\": %d, \"streams\": %d, \"messages\": %.0f, \"seconds\": %.3f, \"mbit_s\": %.2f, "
+               "\"messages_s\": %.0f, "
                "\"sender_cpu_us\": %.3f, \"receiver_cpu_us\": %.3f}\n",
                bytes, pairs, messages, took, messages * bytes * 8 / took / 1e6, messages / took,
-                   cpus[0] / messages * 1e6,
-               cpus[1] / messages * 1e6);
+               cpus[0] / messages * 1e6, cpus[1] / messages * 1e6);
         fflush(stdout);
     }
     free(buffer);
@@ -164,8 +169,10 @@ int main(int argc, char **argv) {
         char *end;
         long bytes = strtol(argv[i], &end, 10);
         if (*end || bytes < 0 || bytes > 1 << 30) fail("not a size in bytes", argv[i]);
-        if (is_latency) latency((int)bytes, seconds);
-        else stream((int)bytes, seconds);
+        if (is_latency)
+            latency((int)bytes, seconds);
+        else
+            stream((int)bytes, seconds);
     }
     MPI_Finalize();
     return 0;

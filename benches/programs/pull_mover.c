@@ -22,7 +22,8 @@
 #include <time.h>
 #include <unistd.h>
 
-static const char *USAGE = "usage: pull_mover [--copy] [--uncached] [--block BYTES] [--rate BYTES_PER_S] SOURCE TARGET\n";
+static const char *USAGE =
+    "usage: pull_mover [--copy] [--uncached] [--block BYTES] [--rate BYTES_PER_S] SOURCE TARGET\n";
 
 #ifndef RWF_DONTCACHE
 #define RWF_DONTCACHE 0x80
@@ -115,9 +116,11 @@ static int connected(int source, char *block) {
 }
 
 int main(int argc, char **argv) {
-    static const struct option known[] = {
-        {"copy", 0, NULL, 'c'}, {"uncached", 0, NULL, 'u'}, {"block", 1, NULL, 'b'}, {"rate", 1, NULL, 'r'},
-        {NULL, 0, NULL, 0}};
+    static const struct option known[] = {{"copy", 0, NULL, 'c'},
+                                          {"uncached", 0, NULL, 'u'},
+                                          {"block", 1, NULL, 'b'},
+                                          {"rate", 1, NULL, 'r'},
+                                          {NULL, 0, NULL, 0}};
     double rate = 0;
     size_t block_size = 4 << 20;
     int copies = 0, flags = 0, found;

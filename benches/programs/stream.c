@@ -65,7 +65,8 @@ static void *serve_one(void *argument) {
     no_delay(fd);
     if (get(fd, &kind, 1)) goto out;
     if (kind == 'p' && !get(fd, &size, 4) && (size = ntohl(size)) <= MOST_SIZE && (buffer = malloc(size + 1u)))
-        while (!get(fd, buffer, size) && !put(fd, buffer, size)) {}
+        while (!get(fd, buffer, size) && !put(fd, buffer, size)) {
+        }
     if (kind == 's' && (buffer = malloc(1 << 20)))
         while (!get(fd, &total, 8)) {
             for (uint64_t left = be64toh(total); left;) {
@@ -134,8 +135,10 @@ static void latency(const char *host, const char *port, double seconds, size_t s
     qsort(half_s, (size_t)count, sizeof *half_s, ascending);
     double sum = 0;
     for (int i = 0; i < count; i++) sum += half_s[i];
-    printf("{\"size\": %zu, \"iterations\": %d, \"min_us\": %.3f, \"p50_us\": %.3f, \"p90_us\": %.3f, \"mean_us\": %.3f}\n", size,
-           count, half_s[0] * 1e6, half_s[count / 2] * 1e6, half_s[(long)count * 9 / 10] * 1e6, sum / count * 1e6);
+    printf("{\"size\": %zu, \"iterations\": %d, \"min_us\": %.3f, \"p50_us\": %.3f, \"p90_us\": %.3f, \"mean_us\": "
+           "%.3f}\n",
+           size, count, half_s[0] * 1e6, half_s[count / 2] * 1e6, half_s[(long)count * 9 / 10] * 1e6,
+           sum / count * 1e6);
 }
 
 struct push {
@@ -191,20 +194,22 @@ static void stream(const char *host, const char *port, double seconds, int strea
         bytes += (double)pushes[i].bytes;
     }
     printf("{\"size\": %zu, \"streams\": %d, \"seconds\": %.3f, \"mbit_s\": %.2f}\n", size, streams, took,
-        bytes * 8 / took / 1e6);
+           bytes * 8 / took / 1e6);
 }
 
 int main(int argc, char **argv) {
     signal(SIGPIPE, SIG_IGN);
     size_t size = argc > 5 ? strtoul(argv[argc - 1], NULL, 10) : 1;
     if (size < 1 || size > MOST_SIZE) fail("size");
-    if (argc == 3 && !strcmp(argv[1], "serve")) serve(argv[2]);
-    else if (argc == 6 && !strcmp(argv[1], "latency")) latency(argv[2], argv[3], atof(argv[4]), size);
+    if (argc == 3 && !strcmp(argv[1], "serve"))
+        serve(argv[2]);
+    else if (argc == 6 && !strcmp(argv[1], "latency"))
+        latency(argv[2], argv[3], atof(argv[4]), size);
     else if (argc == 7 && !strcmp(argv[1], "stream") && atoi(argv[5]) > 0 && atoi(argv[5]) <= MOST_STREAMS)
         stream(argv[2], argv[3], atof(argv[4]), atoi(argv[5]), size);
     else {
         fprintf(stderr,
-            "usage: stream serve PORT | latency HOST PORT SECONDS SIZE | stream HOST PORT SECONDS STREAMS SIZE\n");
+                "usage: stream serve PORT | latency HOST PORT SECONDS SIZE | stream HOST PORT SECONDS STREAMS SIZE\n");
         return 2;
     }
     return 0;

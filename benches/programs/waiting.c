@@ -27,8 +27,8 @@ static void fail(const char *what) {
 static double cpu_s(void) {
     struct rusage used;
     getrusage(RUSAGE_SELF, &used);
-    return (double)(used.ru_utime.tv_sec + used.ru_stime.tv_sec) + (double)(used.ru_utime.tv_usec
-        + used.ru_stime.tv_usec) / 1e6;
+    return (double)(used.ru_utime.tv_sec + used.ru_stime.tv_sec) +
+           (double)(used.ru_utime.tv_usec + used.ru_stime.tv_usec) / 1e6;
 }
 
 static int ascending(const void *a, const void *b) {
@@ -76,7 +76,8 @@ static void allreduce(double seconds, int bytes) {
     }
     qsort(took, (size_t)samples, sizeof *took, ascending);
     if (rank == 0)
-        printf("{\"kind\": \"allreduce\", \"ranks\": %d, \"bytes\": %d, \"samples\": %d, \"min_us\": %.2f, \"p50_us\": %.2f, \"p90_us\": %.2f}\n",
+        printf("{\"kind\": \"allreduce\", \"ranks\": %d, \"bytes\": %d, \"samples\": %d, \"min_us\": %.2f, \"p50_us\": "
+               "%.2f, \"p90_us\": %.2f}\n",
                ranks, bytes, samples, took[0] * 1e6, took[samples / 2] * 1e6, took[samples * 9 / 10] * 1e6);
 }
 
@@ -84,12 +85,15 @@ int main(int argc, char **argv) {
     MPI_Init(&argc, &argv);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &ranks);
-    if (argc == 3 && !strcmp(argv[1], "blocked") && ranks > 1) blocked(atof(argv[2]));
-    else if (argc == 4 && !strcmp(argv[1], "allreduce") && atoi(argv[3]) >= 8) allreduce(atof(argv[2]), atoi(argv[3]));
+    if (argc == 3 && !strcmp(argv[1], "blocked") && ranks > 1)
+        blocked(atof(argv[2]));
+    else if (argc == 4 && !strcmp(argv[1], "allreduce") && atoi(argv[3]) >= 8)
+        allreduce(atof(argv[2]), atoi(argv[3]));
     else if (argc == 2 && !strcmp(argv[1], "start")) {
         MPI_Barrier(MPI_COMM_WORLD);
         if (rank == 0) printf("{\"kind\": \"start\", \"ranks\": %d}\n", ranks);
-    } else fail("usage: waiting blocked SECONDS (2 ranks or more) | allreduce SECONDS BYTES | start");
+    } else
+        fail("usage: waiting blocked SECONDS (2 ranks or more) | allreduce SECONDS BYTES | start");
     MPI_Finalize();
     return 0;
 }

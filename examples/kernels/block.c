@@ -7,13 +7,9 @@
 
 enum { TAG_FACE = 1, TAG_EDGE = 5 };
 
-bool block_fits(const struct block *b, int n)
-{
-    return b->place.along[0] <= n && b->place.along[1] <= n;
-}
+bool block_fits(const struct block *b, int n) { return b->place.along[0] <= n && b->place.along[1] <= n; }
 
-static void make_types(struct block *b)
-{
+static void make_types(struct block *b) {
     MPI_Type_contiguous(UNKNOWNS * b->owned[1], MPI_DOUBLE, &b->edge[0]);
     MPI_Type_vector(b->owned[0], UNKNOWNS, (int)b->row, MPI_DOUBLE, &b->edge[1]);
     for (int axis = 0; axis < 2; axis++) {
@@ -25,8 +21,7 @@ static void make_types(struct block *b)
     }
 }
 
-bool block_create(struct block *b, MPI_Comm comm, int n)
-{
+bool block_create(struct block *b, MPI_Comm comm, int n) {
     memset(b, 0, sizeof *b);
     place_create(&b->place, comm, 2, false);
     b->n = n;
@@ -51,15 +46,13 @@ bool block_create(struct block *b, MPI_Comm comm, int n)
 }
 
 /* Where the edge of plane `k` starts: the outermost owned points of a side, or the ghosts beyond them. */
-static size_t edge_at(const struct block *b, int axis, int side, bool ghost, int k)
-{
+static size_t edge_at(const struct block *b, int axis, int side, bool ghost, int k) {
     int at[2] = {1, 1};
     at[axis] = side == 0 ? !ghost : b->owned[axis] + ghost;
     return block_at(b, at[0], at[1], k);
 }
 
-void block_exchange(const struct block *b, struct traffic *traffic)
-{
+void block_exchange(const struct block *b, struct traffic *traffic) {
     MPI_Request requests[8];
     int count = 0;
     double begin = MPI_Wtime();
@@ -78,8 +71,7 @@ void block_exchange(const struct block *b, struct traffic *traffic)
     traffic->seconds += MPI_Wtime() - begin;
 }
 
-void block_receive(const struct block *b, int k, bool upward, struct traffic *traffic)
-{
+void block_receive(const struct block *b, int k, bool upward, struct traffic *traffic) {
     const int side = upward ? 0 : 1;
     double begin = MPI_Wtime();
     for (int axis = 0; axis < 2; axis++) {
@@ -94,8 +86,7 @@ void block_receive(const struct block *b, int k, bool upward, struct traffic *tr
     traffic->seconds += MPI_Wtime() - begin;
 }
 
-void block_send(const struct block *b, int k, bool upward, struct traffic *traffic)
-{
+void block_send(const struct block *b, int k, bool upward, struct traffic *traffic) {
     const int side = upward ? 1 : 0;
     double begin = MPI_Wtime();
     for (int axis = 0; axis < 2; axis++) {
@@ -106,8 +97,7 @@ void block_send(const struct block *b, int k, bool upward, struct traffic *traff
     traffic->seconds += MPI_Wtime() - begin;
 }
 
-void block_free(struct block *b)
-{
+void block_free(struct block *b) {
     for (int axis = 0; axis < 2; axis++) {
         MPI_Type_free(&b->edge[axis]);
         MPI_Type_free(&b->face[axis]);

@@ -13,14 +13,14 @@
 #include "traffic.h"
 
 struct block {
-    struct place place;  /* of two axes, I and J */
-    int n;               /* points along each axis of the whole cube */
-    int first[2];        /* global indices of the first owned point */
+    struct place place; /* of two axes, I and J */
+    int n;              /* points along each axis of the whole cube */
+    int first[2];       /* global indices of the first owned point */
     int owned[2];
-    size_t plane, row;   /* from a point to the next along K, along I, in doubles; along J it is UNKNOWNS */
-    size_t values;       /* of a field, with a layer of ghost points around */
-    double *memory;      /* the one allocation behind the fields */
-    double *u, *f, *d;   /* solution, right-hand side, and what the sweeps turn from the residual into a correction */
+    size_t plane, row;    /* from a point to the next along K, along I, in doubles; along J it is UNKNOWNS */
+    size_t values;        /* of a field, with a layer of ghost points around */
+    double *memory;       /* the one allocation behind the fields */
+    double *u, *f, *d;    /* solution, right-hand side, and what the sweeps turn from the residual into a correction */
     MPI_Datatype edge[2]; /* across I, J: the points of one plane along this rank's edge */
     MPI_Datatype face[2]; /* the same of all planes */
     int64_t edge_bytes[2], face_bytes[2];
@@ -44,8 +44,7 @@ void block_send(const struct block *block, int k, bool upward, struct traffic *t
 void block_free(struct block *block);
 
 /* Where a point's unknowns start; owned points count from 1. */
-static inline size_t block_at(const struct block *block, int i, int j, int k)
-{
+static inline size_t block_at(const struct block *block, int i, int j, int k) {
     return (size_t)k * block->plane + (size_t)i * block->row + (size_t)j * UNKNOWNS;
 }
 

@@ -7,19 +7,15 @@
 
 enum { FEWEST_BUCKETS = 1024, BUCKETS_PER_RANK = 16 };
 
-bool buckets_create(struct buckets *b, MPI_Comm comm, uint32_t range, int most)
-{
+bool buckets_create(struct buckets *b, MPI_Comm comm, uint32_t range, int most) {
     memset(b, 0, sizeof *b);
     b->comm = comm;
     MPI_Comm_rank(comm, &b->rank);
     MPI_Comm_size(comm, &b->ranks);
     b->count = FEWEST_BUCKETS;
-    while (b->count < BUCKETS_PER_RANK * b->ranks)
-        b->count *= 2;
-    while ((uint32_t)b->count > range)
-        b->count /= 2;
-    while ((uint64_t)b->count << b->shift < range)
-        b->shift++;
+    while (b->count < BUCKETS_PER_RANK * b->ranks) b->count *= 2;
+    while ((uint32_t)b->count > range) b->count /= 2;
+    while ((uint64_t)b->count << b->shift < range) b->shift++;
     size_t ranks = (size_t)b->ranks, count = (size_t)b->count;
     int **const of_buckets[] = {&b->here, &b->all};
     int **const of_ranks[] = {&b->first, &b->to, &b->to_at, &b->from, &b->from_at};
@@ -31,11 +27,9 @@ bool buckets_create(struct buckets *b, MPI_Comm comm, uint32_t range, int most)
     return kernel_everywhere(comm, good);
 }
 
-static void sum_histogram(struct buckets *b, const uint32_t *keys, int count, struct traffic *traffic)
-{
+static void sum_histogram(struct buckets *b, const uint32_t *keys, int count, struct traffic *traffic) {
     memset(b->here, 0, (size_t)b->count * sizeof *b->here);
-    for (int n = 0; n < count; n++)
-        b->here[keys[n] >> b->shift]++;
+    for (int n = 0; n < count; n++) b->here[keys[n] >> b->shift]++;
     double begin = MPI_Wtime();
     MPI_Allreduce(b->here, b->all, b->count, MPI_INT, MPI_SUM, b->comm);
     traffic->seconds += MPI_Wtime() - begin;
@@ -43,23 +37,19 @@ static void sum_histogram(struct buckets *b, const uint32_t *keys, int count, st
 }
 
 /* Contiguous runs of buckets: each rank's ends with the bucket that fills its share of all keys. */
-static void deal_out(struct buckets *b)
-{
+static void deal_out(struct buckets *b) {
     int64_t total = 0, before = 0;
-    for (int n = 0; n < b->count; n++)
-        total += b->all[n];
+    for (int n = 0; n < b->count; n++) total += b->all[n];
     int next = 0;
     for (int rank = 0; rank < b->ranks; rank++) {
         b->first[rank] = next;
-        while (next < b->count && before < total * (rank + 1) / b->ranks)
-            before += b->all[next++];
+        while (next < b->count && before < total * (rank + 1) / b->ranks) before += b->all[next++];
     }
     b->first[b->ranks] = b->count;
 }
 
 /* Puts the keys into `out` bucket by bucket, hence rank by rank. Uses up `here`. */
-static void order_by_bucket(struct buckets *b, const uint32_t *keys, int count)
-{
+static void order_by_bucket(struct buckets *b, const uint32_t *keys, int count) {
     int at = 0;
     for (int rank = 0; rank < b->ranks; rank++) {
         b->to_at[rank] = at;
@@ -70,12 +60,10 @@ static void order_by_bucket(struct buckets *b, const uint32_t *keys, int count)
         }
         b->to[rank] = at - b->to_at[rank];
     }
-    for (int n = 0; n < count; n++)
-        b->out[b->here[keys[n] >> b->shift]++] = keys[n];
+    for (int n = 0; n < count; n++) b->out[b->here[keys[n] >> b->shift]++] = keys[n];
 }
 
-static bool make_space(struct buckets *b)
-{
+static bool make_space(struct buckets *b) {
     size_t span = (size_t)(b->first[b->rank + 1] - b->first[b->rank]) << b->shift;
     if (b->in_count > b->in_space || b->in == NULL) {
         free(b->in);
@@ -91,8 +79,7 @@ static bool make_space(struct buckets *b)
 }
 
 /* One received key, not this rank's own. */
-static void spoil(struct buckets *b, struct traffic *traffic)
-{
+static void spoil(struct buckets *b, struct traffic *traffic) {
     for (int rank = 0; rank < b->ranks; rank++)
         if (rank != b->rank && b->from[rank] > 0) {
             b->in[b->from_at[rank]] ^= 1;
@@ -101,59 +88,48 @@ static void spoil(struct buckets *b, struct traffic *traffic)
         }
 }
 
-static bool exchange(struct buckets *b, struct traffic *traffic)
-{
+static bool exchange(struct buckets *b, struct traffic *traffic) {
     double begin = MPI_Wtime();
     MPI_Alltoall(b->to, 1, MPI_INT, b->from, 1, MPI_INT, b->comm);
     b->in_count = 0;
     for (int rank = 0; rank < b->ranks; rank++) {
         b->from_at[rank] = b->in_count;
         b->in_count += b->from[rank];
-        if (rank != b->rank)
-            traffic->bytes += (int64_t)sizeof(int) + b->to[rank] * (int64_t)sizeof *b->out;
+        if (rank != b->rank) traffic->bytes += (int64_t)sizeof(int) + b->to[rank] * (int64_t)sizeof *b->out;
     }
     bool good = make_space(b);
-    if (good)
-        MPI_Alltoallv(b->out, b->to, b->to_at, MPI_UINT32_T, b->in, b->from, b->from_at, MPI_UINT32_T, b->comm);
+    if (good) MPI_Alltoallv(b->out, b->to, b->to_at, MPI_UINT32_T, b->in, b->from, b->from_at, MPI_UINT32_T, b->comm);
     traffic->seconds += MPI_Wtime() - begin;
-    if (good && traffic->spoil)
-        spoil(b, traffic);
+    if (good && traffic->spoil) spoil(b, traffic);
     return good;
 }
 
 /* False if a key came that belongs to another rank's buckets. */
-static bool sort_by_counting(struct buckets *b)
-{
+static bool sort_by_counting(struct buckets *b) {
     const int64_t low = (int64_t)b->first[b->rank] << b->shift, high = (int64_t)b->first[b->rank + 1] << b->shift;
     memset(b->times, 0, (size_t)(high - low) * sizeof *b->times);
     for (int n = 0; n < b->in_count; n++) {
-        if (b->in[n] < low || b->in[n] >= high)
-            return false;
+        if (b->in[n] < low || b->in[n] >= high) return false;
         b->times[b->in[n] - low]++;
     }
     int at = 0;
     for (int64_t key = low; key < high; key++)
-        for (int n = b->times[key - low]; n > 0; n--)
-            b->in[at++] = (uint32_t)key;
+        for (int n = b->times[key - low]; n > 0; n--) b->in[at++] = (uint32_t)key;
     return true;
 }
 
-bool buckets_sort(struct buckets *b, const uint32_t *keys, int count, struct traffic *traffic)
-{
+bool buckets_sort(struct buckets *b, const uint32_t *keys, int count, struct traffic *traffic) {
     sum_histogram(b, keys, count, traffic);
     deal_out(b);
     order_by_bucket(b, keys, count);
-    if (!exchange(b, traffic))
-        return false;
+    if (!exchange(b, traffic)) return false;
     b->strayed = !sort_by_counting(b);
     return true;
 }
 
-void buckets_free(struct buckets *b)
-{
+void buckets_free(struct buckets *b) {
     int *const all[] = {b->here, b->all, b->first, b->to, b->to_at, b->from, b->from_at, b->times};
-    for (size_t n = 0; n < sizeof all / sizeof *all; n++)
-        free(all[n]);
+    for (size_t n = 0; n < sizeof all / sizeof *all; n++) free(all[n]);
     free(b->out);
     free(b->in);
 }

@@ -15,17 +15,17 @@
 struct buckets {
     MPI_Comm comm;
     int rank, ranks;
-    int count;             /* buckets */
-    int shift;             /* a key's bucket is key >> shift */
-    int *here, *all;       /* keys in each bucket: of this rank, of all ranks */
-    int *first;            /* of each rank's buckets, and one more; they lie in the order of the ranks */
-    int *to, *to_at;       /* keys for each rank, and where they start in `out` */
-    int *from, *from_at;   /* keys of each rank, and where they start in `in` */
-    uint32_t *out;         /* this rank's keys, bucket by bucket */
-    uint32_t *in;          /* what came: sorted in the end */
+    int count;           /* buckets */
+    int shift;           /* a key's bucket is key >> shift */
+    int *here, *all;     /* keys in each bucket: of this rank, of all ranks */
+    int *first;          /* of each rank's buckets, and one more; they lie in the order of the ranks */
+    int *to, *to_at;     /* keys for each rank, and where they start in `out` */
+    int *from, *from_at; /* keys of each rank, and where they start in `in` */
+    uint32_t *out;       /* this rank's keys, bucket by bucket */
+    uint32_t *in;        /* what came: sorted in the end */
     int in_count, in_space;
-    bool strayed;          /* a key came that belongs to another rank: `in` is not sorted */
-    int *times;            /* how often each key came */
+    bool strayed; /* a key came that belongs to another rank: `in` is not sorted */
+    int *times;   /* how often each key came */
     size_t times_space;
 };
 

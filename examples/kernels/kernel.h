@@ -21,8 +21,8 @@ struct kernel {
     const char *unit;               /* what its rate counts, in the plural */
     const struct named_size *sizes; /* the first is the default; ended by a name of NULL */
     int smallest, largest;
-    long iterations;                /* by default */
-    bool has_full;                  /* understands --verify full */
+    long iterations; /* by default */
+    bool has_full;   /* understands --verify full */
 
     /* Collective. Computes, times, verifies. The same answer on every rank; unless it is DONE, rank 0 has a line in
      * `outcome->problem`. */

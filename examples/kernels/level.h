@@ -17,18 +17,18 @@
 enum { AXES = PLACE_AXES }; /* I, J, K: slowest to fastest in memory */
 
 struct level {
-    int n;                   /* points along each axis of the unit cube; point g lies at g / n */
+    int n; /* points along each axis of the unit cube; point g lies at g / n */
     bool replicated;
-    int *bounds[AXES];       /* where each rank's box begins, by coordinate along the axis; one more for the end */
-    int box[AXES][2];        /* this rank's box: from, to (exclusive); of a replicated level, what it restricts to */
-    int first[AXES];         /* global index of the first point kept: the box's, or 0 on a replicated level */
-    int owned[AXES];         /* points kept, without ghosts */
-    size_t stride[AXES];     /* in doubles; stride[2] == 1 */
-    size_t points;           /* with ghosts */
-    double *memory;          /* the one allocation behind the fields */
-    double *u, *f, *r;       /* solution or correction, right-hand side, residual */
-    int *part, *part_at;     /* a replicated level below a dealt one: points of each rank's box,
-        and where they lie packed */
+    int *bounds[AXES];   /* where each rank's box begins, by coordinate along the axis; one more for the end */
+    int box[AXES][2];    /* this rank's box: from, to (exclusive); of a replicated level, what it restricts to */
+    int first[AXES];     /* global index of the first point kept: the box's, or 0 on a replicated level */
+    int owned[AXES];     /* points kept, without ghosts */
+    size_t stride[AXES]; /* in doubles; stride[2] == 1 */
+    size_t points;       /* with ghosts */
+    double *memory;      /* the one allocation behind the fields */
+    double *u, *f, *r;   /* solution or correction, right-hand side, residual */
+    int *part, *part_at; /* a replicated level below a dealt one: points of each rank's box,
+    and where they lie packed */
     MPI_Datatype out[AXES][2], in[AXES][2]; /* of a field: faces and ghosts */
     int64_t face_bytes[AXES];
 };
@@ -52,8 +52,7 @@ void level_gather(const struct level *level, const struct place *place, struct t
 
 void level_free(struct level *level);
 
-static inline size_t level_at(const struct level *level, int i, int j, int k)
-{
+static inline size_t level_at(const struct level *level, int i, int j, int k) {
     return (size_t)i * level->stride[0] + (size_t)j * level->stride[1] + (size_t)k;
 }
 

@@ -7,8 +7,7 @@
 #include <stdint.h>
 #include <string.h>
 
-static inline uint64_t mix(uint64_t x)
-{
+static inline uint64_t mix(uint64_t x) {
     x += UINT64_C(0x9e3779b97f4a7c15);
     x = (x ^ (x >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
     x = (x ^ (x >> 27)) * UINT64_C(0x94d049bb133111eb);
@@ -16,8 +15,7 @@ static inline uint64_t mix(uint64_t x)
 }
 
 /* One value's share of a field's checksum: its bits and its place. Summed in any order. */
-static inline uint64_t mix_value(double value, uint64_t place)
-{
+static inline uint64_t mix_value(double value, uint64_t place) {
     uint64_t bits;
     memcpy(&bits, &value, sizeof bits);
     return mix(bits ^ mix(place));

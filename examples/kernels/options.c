@@ -8,8 +8,7 @@
 
 #include "kernel.h"
 
-void options_usage(FILE *out, const struct kernel *kernel)
-{
+void options_usage(FILE *out, const struct kernel *kernel) {
     fprintf(out, "Usage: %s [OPTION]...\n%s\n\n", kernel->name, kernel->summary);
     fprintf(out, "  --size NAME|N     %s:", kernel->size_meaning);
     for (const struct named_size *size = kernel->sizes; size->name != NULL; size++)
@@ -21,30 +20,27 @@ void options_usage(FILE *out, const struct kernel *kernel)
         fputs("  --verify KIND     quick: what theory says of the solution; full: also that it is the same, bit for\n"
               "                    bit, as rank 0's alone, which must have memory for all of it [quick]\n",
               out);
-    fputs("  --json FILE       write the result as JSON; - is standard output (no table then)\n"
-          "  --spoil           for testing the verification: the last rank makes one value it received\n"
-          "                    wrong, and the run must fail\n"
-          "  --help            show this text\n"
-          "\n"
-          "Exit code: 0 verified, 1 wrong result or a file could not be written, 2 bad arguments or too little memory.\n",
-          out);
+    fputs(
+        "  --json FILE       write the result as JSON; - is standard output (no table then)\n"
+        "  --spoil           for testing the verification: the last rank makes one value it received\n"
+        "                    wrong, and the run must fail\n"
+        "  --help            show this text\n"
+        "\n"
+        "Exit code: 0 verified, 1 wrong result or a file could not be written, 2 bad arguments or too little memory.\n",
+        out);
 }
 
 /* A whole positive number filling all of `text`, or 0. */
-static long positive(const char *text, long limit)
-{
+static long positive(const char *text, long limit) {
     char *end = NULL;
     errno = 0;
     long value = strtol(text, &end, 10);
-    if (end == text || *end != '\0' || errno != 0 || value < 1 || value > limit)
-        return 0;
+    if (end == text || *end != '\0' || errno != 0 || value < 1 || value > limit) return 0;
     return value;
 }
 
-static bool parse_size(struct options *options, const struct kernel *kernel, const char *text)
-{
-    if (strlen(text) >= sizeof options->size_name)
-        return false;
+static bool parse_size(struct options *options, const struct kernel *kernel, const char *text) {
+    if (strlen(text) >= sizeof options->size_name) return false;
     strcpy(options->size_name, text);
     for (const struct named_size *size = kernel->sizes; size->name != NULL; size++)
         if (strcmp(text, size->name) == 0) {
@@ -55,8 +51,7 @@ static bool parse_size(struct options *options, const struct kernel *kernel, con
     return options->size >= kernel->smallest;
 }
 
-static bool parse_seconds(struct options *options, const char *text)
-{
+static bool parse_seconds(struct options *options, const char *text) {
     char *end = NULL;
     options->seconds = strtod(text, &end);
     return end != text && *end == '\0' && isfinite(options->seconds) && options->seconds > 0;
@@ -64,12 +59,10 @@ static bool parse_seconds(struct options *options, const char *text)
 
 /* Takes the value of one option. False: the name is unknown, or the value is bad and `wanted` names good ones. */
 static bool take(struct options *options, const struct kernel *kernel, const char *name, const char *value,
-    char *wanted,
-                 size_t wanted_size)
-{
+                 char *wanted, size_t wanted_size) {
     if (strcmp(name, "--size") == 0) {
         snprintf(wanted, wanted_size, "a name from --help or a number from %d to %d", kernel->smallest,
-            kernel->largest);
+                 kernel->largest);
         return parse_size(options, kernel, value);
     }
     if (strcmp(name, "--iterations") == 0) {
@@ -89,18 +82,15 @@ static bool take(struct options *options, const struct kernel *kernel, const cha
     return true;
 }
 
-static bool takes_value(const struct kernel *kernel, const char *name)
-{
+static bool takes_value(const struct kernel *kernel, const char *name) {
     static const char *const known[] = {"--size", "--iterations", "--seconds", "--json"};
     for (size_t n = 0; n < sizeof known / sizeof *known; n++)
-        if (strcmp(name, known[n]) == 0)
-            return true;
+        if (strcmp(name, known[n]) == 0) return true;
     return kernel->has_full && strcmp(name, "--verify") == 0;
 }
 
 bool options_parse(struct options *options, const struct kernel *kernel, int argc, char **argv, char *error,
-                   size_t error_size)
-{
+                   size_t error_size) {
     memset(options, 0, sizeof *options);
     parse_size(options, kernel, kernel->sizes->name);
     for (int n = 1; n < argc; n++) {
@@ -127,7 +117,6 @@ bool options_parse(struct options *options, const struct kernel *kernel, int arg
         snprintf(error, error_size, "--iterations and --seconds exclude each other");
         return false;
     }
-    if (options->iterations == 0 && options->seconds <= 0)
-        options->iterations = kernel->iterations;
+    if (options->iterations == 0 && options->seconds <= 0) options->iterations = kernel->iterations;
     return true;
 }

@@ -16,7 +16,7 @@ struct options {
     bool full;          /* verify against the whole computation done by one rank */
     bool spoil;         /* make one received value wrong: for testing the verification */
     bool help;
-    const char *json;   /* file, "-" for standard output, or NULL */
+    const char *json; /* file, "-" for standard output, or NULL */
 };
 
 /* Fills `options` with what this kernel understands; on failure returns false and puts one line into `error`. */

@@ -2,8 +2,7 @@
 
 #include <string.h>
 
-void place_create(struct place *place, MPI_Comm comm, int axes, bool periodic)
-{
+void place_create(struct place *place, MPI_Comm comm, int axes, bool periodic) {
     memset(place, 0, sizeof *place);
     int ring[PLACE_AXES] = {periodic, periodic, periodic};
     place->axes = axes;
@@ -20,13 +19,9 @@ void place_create(struct place *place, MPI_Comm comm, int axes, bool periodic)
     }
 }
 
-void place_free(struct place *place)
-{
-    MPI_Comm_free(&place->comm);
-}
+void place_free(struct place *place) { MPI_Comm_free(&place->comm); }
 
-int place_first(int points, int ranks, int at)
-{
+int place_first(int points, int ranks, int at) {
     int share = points / ranks, left_over = points % ranks;
     return at * share + (at < left_over ? at : left_over);
 }

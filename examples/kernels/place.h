@@ -12,7 +12,7 @@ struct place {
     MPI_Comm comm; /* ranks in the order of the communicator it was made from */
     int rank, ranks;
     int axes;
-    int along[PLACE_AXES];        /* ranks along each axis; 1 beyond `axes` */
+    int along[PLACE_AXES]; /* ranks along each axis; 1 beyond `axes` */
     int coords[PLACE_AXES];
     int neighbour[PLACE_AXES][2]; /* lower, upper; MPI_PROC_NULL at an end that is not joined to the other */
 };

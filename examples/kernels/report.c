@@ -21,13 +21,11 @@ struct total {
     int64_t *bytes; /* sent, by rank */
 };
 
-void outcome_add(struct outcome *outcome, const char *name, double value)
-{
+void outcome_add(struct outcome *outcome, const char *name, double value) {
     outcome->figures[outcome->figure_count++] = (struct figure){name, value};
 }
 
-static struct spread spread_of(double mine, int ranks)
-{
+static struct spread spread_of(double mine, int ranks) {
     struct spread all = {0.0, 0.0};
     MPI_Reduce(&mine, &all.max, 1, MPI_DOUBLE, MPI_MAX, 0, MPI_COMM_WORLD);
     MPI_Reduce(&mine, &all.mean, 1, MPI_DOUBLE, MPI_SUM, 0, MPI_COMM_WORLD);
@@ -35,8 +33,7 @@ static struct spread spread_of(double mine, int ranks)
     return all;
 }
 
-static struct total total_of(const struct outcome *outcome, int64_t *bytes, int ranks)
-{
+static struct total total_of(const struct outcome *outcome, int64_t *bytes, int ranks) {
     struct total total = {.ranks = ranks, .bytes = bytes};
     const struct traffic *traffic = &outcome->traffic;
     total.seconds = spread_of(outcome->seconds, ranks).max;
@@ -46,17 +43,14 @@ static struct total total_of(const struct outcome *outcome, int64_t *bytes, int 
     return total;
 }
 
-static double rate(const struct outcome *outcome, const struct total *total)
-{
+static double rate(const struct outcome *outcome, const struct total *total) {
     return total->seconds > 0 ? outcome->work / total->seconds / 1e6 : 0.0;
 }
 
 static void write_table(const struct kernel *kernel, const struct options *options, const struct outcome *outcome,
-                        const struct total *total)
-{
+                        const struct total *total) {
     int64_t most = 0;
-    for (int n = 0; n < total->ranks; n++)
-        most = total->bytes[n] > most ? total->bytes[n] : most;
+    for (int n = 0; n < total->ranks; n++) most = total->bytes[n] > most ? total->bytes[n] : most;
     printf("size            %s (%d)\n", options->size_name, options->size);
     printf("ranks           %d\n", total->ranks);
     printf("iterations      %ld in %.3f s\n", outcome->iterations, total->seconds);
@@ -71,8 +65,7 @@ static void write_table(const struct kernel *kernel, const struct options *optio
 }
 
 /* JSON knows neither NaN nor infinity. */
-static void write_figure(FILE *out, const struct figure *figure)
-{
+static void write_figure(FILE *out, const struct figure *figure) {
     if (isfinite(figure->value))
         fprintf(out, "\"%s\": %.17g, ", figure->name, figure->value);
     else
@@ -80,8 +73,7 @@ static void write_figure(FILE *out, const struct figure *figure)
 }
 
 static void write_json(FILE *out, const struct kernel *kernel, const struct options *options,
-                       const struct outcome *outcome, const struct total *total)
-{
+                       const struct outcome *outcome, const struct total *total) {
     fprintf(out, "{\"kernel\": \"%s\", \"size\": %d, \"size_name\": \"%s\", \"ranks\": %d, \"iterations\": %ld, ",
             kernel->name, options->size, options->size_name, total->ranks, outcome->iterations);
     fprintf(out, "\"seconds\": %.6f, \"rate\": %.6g, \"rate_unit\": \"million %s a second\", ", total->seconds,
@@ -89,18 +81,15 @@ static void write_json(FILE *out, const struct kernel *kernel, const struct opti
     fprintf(out, "\"seconds_communicating\": {\"max\": %.6f, \"mean\": %.6f}, ", total->communicating.max,
             total->communicating.mean);
     fprintf(out, "\"share_communicating\": {\"max\": %.6f, \"mean\": %.6f}, ", total->share.max, total->share.mean);
-    for (int n = 0; n < outcome->figure_count; n++)
-        write_figure(out, &outcome->figures[n]);
+    for (int n = 0; n < outcome->figure_count; n++) write_figure(out, &outcome->figures[n]);
     fprintf(out, "\"checksum\": \"%016" PRIx64 "\", \"verified\": %s, \"bytes_sent\": [", outcome->checksum,
             outcome->verified ? "true" : "false");
-    for (int n = 0; n < total->ranks; n++)
-        fprintf(out, "%s%" PRId64, n > 0 ? ", " : "", total->bytes[n]);
+    for (int n = 0; n < total->ranks; n++) fprintf(out, "%s%" PRId64, n > 0 ? ", " : "", total->bytes[n]);
     fprintf(out, "]}\n");
 }
 
 static bool write_all(const struct kernel *kernel, const struct options *options, const struct outcome *outcome,
-                      const struct total *total)
-{
+                      const struct total *total) {
     if (options->json == NULL) {
         write_table(kernel, options, outcome, total);
         return true;
@@ -111,15 +100,13 @@ static bool write_all(const struct kernel *kernel, const struct options *options
     }
     write_table(kernel, options, outcome, total);
     FILE *out = fopen(options->json, "w");
-    if (out == NULL)
-        return false;
+    if (out == NULL) return false;
     write_json(out, kernel, options, outcome, total);
     bool good = !ferror(out);
     return fclose(out) == 0 && good;
 }
 
-bool report_write(const struct kernel *kernel, const struct options *options, struct outcome *outcome)
-{
+bool report_write(const struct kernel *kernel, const struct options *options, struct outcome *outcome) {
     int rank = 0, ranks = 0, good = 1;
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &ranks);

@@ -23,7 +23,7 @@ struct outcome {
     bool verified;
     struct figure figures[4];
     int figure_count;
-    char problem[512];      /* why not, on rank 0 at least */
+    char problem[512]; /* why not, on rank 0 at least */
 };
 
 void outcome_add(struct outcome *outcome, const char *name, double value);

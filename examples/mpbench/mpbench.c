@@ -21,16 +21,16 @@ enum pattern { NONE, RING, BROADCAST, ALLREDUCE };
 
 static struct {
     long iterations;
-    size_t memory;       /* bytes of the array that a rank passes over */
-    size_t stride;       /* bytes between two accesses: 8 hits the cache, 64 and more misses it */
-    long passes;         /* over the array in each iteration */
+    size_t memory; /* bytes of the array that a rank passes over */
+    size_t stride; /* bytes between two accesses: 8 hits the cache, 64 and more misses it */
+    long passes;   /* over the array in each iteration */
     enum access access;
     enum pattern pattern;
-    size_t message;      /* bytes */
-    double block;        /* seconds in which a rank waits for nothing that is here */
-    size_t disk;         /* bytes that a rank writes in each iteration */
+    size_t message; /* bytes */
+    double block;   /* seconds in which a rank waits for nothing that is here */
+    size_t disk;    /* bytes that a rank writes in each iteration */
     const char *folder;
-    int announce;        /* whether rank 0 prints each phase when it begins */
+    int announce; /* whether rank 0 prints each phase when it begins */
 } options = {100, 64 << 10, 8, 1000, READS, ALLREDUCE, 8, 0.0, 0, ".", 0};
 
 static const char *USAGE =
@@ -72,10 +72,9 @@ static void parse(int argc, char **argv) {
     static const char *const accesses[] = {"reads", "writes", NULL};
     static const char *const patterns[] = {"none", "ring", "broadcast", "allreduce", NULL};
     static const struct option known[] = {
-        {"iterations", 1, NULL, 'i'}, {"memory", 1, NULL, 'm'},  {"stride", 1, NULL, 's'}, {"passes", 1, NULL, 'p'},
-        {"access", 1, NULL, 'a'},     {"pattern", 1, NULL, 'c'}, {"message", 1, NULL, 'l'}, {"block", 1, NULL, 'b'},
-        {"disk", 1, NULL, 'd'},       {"folder", 1, NULL, 'f'},  {"announce", 0, NULL, 'v'},
-        {NULL, 0, NULL, 0}};
+        {"iterations", 1, NULL, 'i'}, {"memory", 1, NULL, 'm'},  {"stride", 1, NULL, 's'},   {"passes", 1, NULL, 'p'},
+        {"access", 1, NULL, 'a'},     {"pattern", 1, NULL, 'c'}, {"message", 1, NULL, 'l'},  {"block", 1, NULL, 'b'},
+        {"disk", 1, NULL, 'd'},       {"folder", 1, NULL, 'f'},  {"announce", 0, NULL, 'v'}, {NULL, 0, NULL, 0}};
     int found;
     char *end;
     opterr = 0;
@@ -131,9 +130,7 @@ static void communicate(int rank, int size, char *out, char *in) {
                      MPI_COMM_WORLD, MPI_STATUS_IGNORE);
         break;
     case BROADCAST: MPI_Bcast(out, length, MPI_BYTE, 0, MPI_COMM_WORLD); break;
-    case ALLREDUCE:
-        MPI_Allreduce(out, in, length / (int)sizeof(double), MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
-        break;
+    case ALLREDUCE: MPI_Allreduce(out, in, length / (int)sizeof(double), MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD); break;
     }
 }
 

@@ -8,26 +8,22 @@
 static const float omega = 0.8f; /* relaxation factor of the benchmark */
 
 /* Balanced factors from MPI_Dims_create, the largest along the longest axis: less surface, fewer halo bytes. */
-static void choose_decomposition(int ranks, const int size[AXES], int ranks_along[AXES])
-{
+static void choose_decomposition(int ranks, const int size[AXES], int ranks_along[AXES]) {
     int factors[AXES] = {0, 0, 0}; /* MPI returns them in decreasing order */
     MPI_Dims_create(ranks, AXES, factors);
     bool taken[AXES] = {false, false, false};
     for (int n = 0; n < AXES; n++) {
         int longest = -1;
         for (int axis = 0; axis < AXES; axis++)
-            if (!taken[axis] && (longest < 0 || size[axis] > size[longest]))
-                longest = axis;
+            if (!taken[axis] && (longest < 0 || size[axis] > size[longest])) longest = axis;
         taken[longest] = true;
         ranks_along[longest] = factors[n];
     }
 }
 
-static void make_face_types(struct grid *grid)
-{
+static void make_face_types(struct grid *grid) {
     int whole[AXES];
-    for (int axis = 0; axis < AXES; axis++)
-        whole[axis] = grid->owned[axis] + 2;
+    for (int axis = 0; axis < AXES; axis++) whole[axis] = grid->owned[axis] + 2;
     for (int axis = 0; axis < AXES; axis++) {
         int part[AXES], start[AXES];
         int64_t bytes = sizeof(float);
@@ -51,21 +47,18 @@ static void make_face_types(struct grid *grid)
 }
 
 /* True on every rank only if it was true on every rank. */
-static bool everywhere(MPI_Comm comm, bool here)
-{
+static bool everywhere(MPI_Comm comm, bool here) {
     int mine = here, all = 0;
     MPI_Allreduce(&mine, &all, 1, MPI_INT, MPI_LAND, comm);
     return all != 0;
 }
 
-bool grid_create(struct grid *grid, const struct options *options, char *error, size_t error_size)
-{
+bool grid_create(struct grid *grid, const struct options *options, char *error, size_t error_size) {
     memset(grid, 0, sizeof *grid);
     MPI_Comm_size(MPI_COMM_WORLD, &grid->ranks);
     memcpy(grid->size, options->size, sizeof grid->size);
     memcpy(grid->ranks_along, options->decompose, sizeof grid->ranks_along);
-    if (grid->ranks_along[0] == 0)
-        choose_decomposition(grid->ranks, grid->size, grid->ranks_along);
+    if (grid->ranks_along[0] == 0) choose_decomposition(grid->ranks, grid->size, grid->ranks_along);
 
     const int *r = grid->ranks_along, *s = grid->size;
     if ((long double)r[0] * r[1] * r[2] != grid->ranks) {
@@ -76,8 +69,7 @@ bool grid_create(struct grid *grid, const struct options *options, char *error, 
     for (int axis = 0; axis < AXES; axis++)
         if (r[axis] > s[axis]) {
             snprintf(error, error_size, "%d ranks along axis %c, but the grid %dx%dx%d has only %d points there",
-                r[axis],
-                     "IJK"[axis], s[0], s[1], s[2], s[axis]);
+                     r[axis], "IJK"[axis], s[0], s[1], s[2], s[axis]);
             return false;
         }
 
@@ -108,25 +100,21 @@ bool grid_create(struct grid *grid, const struct options *options, char *error, 
     float **const arrays[ARRAYS] = {&grid->p,    &grid->a[0], &grid->a[1], &grid->a[2], &grid->a[3],
                                     &grid->b[0], &grid->b[1], &grid->b[2], &grid->c[0], &grid->c[1],
                                     &grid->c[2], &grid->bnd,  &grid->wrk1, &grid->wrk2};
-    for (int n = 0; n < ARRAYS; n++, next += grid->points)
-        *arrays[n] = next;
+    for (int n = 0; n < ARRAYS; n++, next += grid->points) *arrays[n] = next;
     make_face_types(grid);
     return true;
 }
 
 /* A smooth value in [low, high] that no two axes share; from integers, so the same on every decomposition. */
-static float wave(int i, int j, int k, int seed, float low, float high)
-{
+static float wave(int i, int j, int k, int seed, float low, float high) {
     int phase = (7 * i + 11 * j + 13 * k + 17 * seed) % 64;
     return low + (high - low) * (float)(phase < 32 ? phase : 64 - phase) / 32.0f;
 }
 
-void grid_start(struct grid *grid, bool varied)
-{
+void grid_start(struct grid *grid, bool varied) {
     const float top = (float)(grid->size[0] - 1) * (float)(grid->size[0] - 1);
     grid->bytes_sent = 0;
-    for (size_t at = 0; at < grid->points; at++)
-        grid->p[at] = NAN;
+    for (size_t at = 0; at < grid->points; at++) grid->p[at] = NAN;
     for (int i = 1; i <= grid->owned[0]; i++)
         for (int j = 1; j <= grid->owned[1]; j++)
             for (int k = 1; k <= grid->owned[2]; k++) {
@@ -145,8 +133,7 @@ void grid_start(struct grid *grid, bool varied)
             }
 }
 
-void grid_exchange(struct grid *grid)
-{
+void grid_exchange(struct grid *grid) {
     for (int axis = 0; axis < AXES; axis++) {
         MPI_Request requests[4];
         for (int side = 0; side < 2; side++) {
@@ -157,8 +144,7 @@ void grid_exchange(struct grid *grid)
         for (int side = 0; side < 2; side++) {
             MPI_Isend(grid->p, 1, grid->face_out[axis][side], grid->neighbour[axis][side], 2 * axis + side, grid->comm,
                       &requests[2 + side]);
-            if (grid->neighbour[axis][side] != MPI_PROC_NULL)
-                grid->bytes_sent += grid->face_bytes[axis];
+            if (grid->neighbour[axis][side] != MPI_PROC_NULL) grid->bytes_sent += grid->face_bytes[axis];
         }
         MPI_Waitall(4, requests, MPI_STATUSES_IGNORE);
     }
@@ -166,8 +152,7 @@ void grid_exchange(struct grid *grid)
 
 /* One row along K. Every point is computed by the same sequence of roundings whatever the row's length, so the
  * field does not depend on the decomposition (built with -ffp-contract=off, never with -ffast-math). */
-static double sweep_row(struct grid *grid, size_t row, int first_k, int last_k)
-{
+static double sweep_row(struct grid *grid, size_t row, int first_k, int last_k) {
     const size_t si = grid->stride[0], sj = grid->stride[1];
     const float *restrict p = grid->p + row, *restrict bnd = grid->bnd + row, *restrict wrk1 = grid->wrk1 + row;
     const float *restrict a0 = grid->a[0] + row, *restrict a1 = grid->a[1] + row, *restrict a2 = grid->a[2] + row;
@@ -184,23 +169,21 @@ static double sweep_row(struct grid *grid, size_t row, int first_k, int last_k)
         for (int n = 0; n < length; n++) {
             const int k = start + n;
             const float *q = p + k;
-            float s0 = a0[k] * q[si] + a1[k] * q[sj] + a2[k] * q[1]
-                       + b0[k] * (q[si + sj] - *(q + si - sj) - *(q - si + sj) + *(q - si - sj))
-                       + b1[k] * (q[sj + 1] - *(q - sj + 1) - q[sj - 1] + *(q - sj - 1))
-                       + b2[k] * (q[si + 1] - *(q - si + 1) - q[si - 1] + *(q - si - 1))
-                       + c0[k] * *(q - si) + c1[k] * *(q - sj) + c2[k] * *(q - 1) + wrk1[k];
+            float s0 = a0[k] * q[si] + a1[k] * q[sj] + a2[k] * q[1] +
+                       b0[k] * (q[si + sj] - *(q + si - sj) - *(q - si + sj) + *(q - si - sj)) +
+                       b1[k] * (q[sj + 1] - *(q - sj + 1) - q[sj - 1] + *(q - sj - 1)) +
+                       b2[k] * (q[si + 1] - *(q - si + 1) - q[si - 1] + *(q - si - 1)) + c0[k] * *(q - si) +
+                       c1[k] * *(q - sj) + c2[k] * *(q - 1) + wrk1[k];
             float ss = (s0 * a3[k] - *q) * bnd[k];
             correction[n] = ss;
             wrk2[k] = *q + omega * ss;
         }
-        for (int n = 0; n < length; n++)
-            residual += (double)correction[n] * correction[n];
+        for (int n = 0; n < length; n++) residual += (double)correction[n] * correction[n];
     }
     return residual;
 }
 
-double grid_sweep(struct grid *grid)
-{
+double grid_sweep(struct grid *grid) {
     int from[AXES], to[AXES]; /* local indices of the points that are not boundary */
     for (int axis = 0; axis < AXES; axis++) {
         from[axis] = grid->neighbour[axis][0] == MPI_PROC_NULL ? 2 : 1;
@@ -208,8 +191,7 @@ double grid_sweep(struct grid *grid)
     }
     double residual = 0.0;
     for (int i = from[0]; i <= to[0]; i++)
-        for (int j = from[1]; j <= to[1]; j++)
-            residual += sweep_row(grid, grid_at(grid, i, j, 0), from[2], to[2]);
+        for (int j = from[1]; j <= to[1]; j++) residual += sweep_row(grid, grid_at(grid, i, j, 0), from[2], to[2]);
     for (int i = from[0]; i <= to[0]; i++)
         for (int j = from[1]; j <= to[1]; j++)
             if (to[2] >= from[2]) {
@@ -219,8 +201,7 @@ double grid_sweep(struct grid *grid)
     return residual;
 }
 
-void grid_free(struct grid *grid)
-{
+void grid_free(struct grid *grid) {
     for (int axis = 0; axis < AXES; axis++)
         for (int side = 0; side < 2; side++) {
             MPI_Type_free(&grid->face_out[axis][side]);

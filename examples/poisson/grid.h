@@ -13,19 +13,19 @@
 #include "options.h"
 
 struct grid {
-    MPI_Comm comm;             /* Cartesian, no periods, ranks in the order of MPI_COMM_WORLD */
+    MPI_Comm comm; /* Cartesian, no periods, ranks in the order of MPI_COMM_WORLD */
     int rank, ranks;
     int ranks_along[AXES];
     int coords[AXES];
-    int size[AXES];            /* the whole grid */
-    int first[AXES];           /* global index of the first owned point */
+    int size[AXES];  /* the whole grid */
+    int first[AXES]; /* global index of the first owned point */
     int owned[AXES];
-    size_t stride[AXES];       /* in floats; stride[2] == 1 */
-    size_t points;             /* with ghosts */
-    int neighbour[AXES][2];    /* lower, upper; MPI_PROC_NULL at the edge of the grid */
+    size_t stride[AXES];    /* in floats; stride[2] == 1 */
+    size_t points;          /* with ghosts */
+    int neighbour[AXES][2]; /* lower, upper; MPI_PROC_NULL at the edge of the grid */
     MPI_Datatype face_out[AXES][2], face_in[AXES][2];
     int64_t face_bytes[AXES];
-    int64_t bytes_sent;        /* payload of the halo exchanges so far */
+    int64_t bytes_sent; /* payload of the halo exchanges so far */
 
     float *memory;             /* the one allocation behind the arrays */
     float *p;                  /* pressure */
@@ -53,8 +53,7 @@ double grid_sweep(struct grid *grid);
 
 void grid_free(struct grid *grid);
 
-static inline size_t grid_at(const struct grid *grid, int i, int j, int k)
-{
+static inline size_t grid_at(const struct grid *grid, int i, int j, int k) {
     return (size_t)i * grid->stride[0] + (size_t)j * grid->stride[1] + (size_t)k;
 }
 

@@ -13,12 +13,11 @@ static const struct {
     const char *name;
     int size[AXES];
 } named_sizes[] = {
-    {"XS", {32, 32, 64}},    {"S", {64, 64, 128}},     {"M", {128, 128, 256}},
-    {"L", {256, 256, 512}},  {"XL", {512, 512, 1024}},
+    {"XS", {32, 32, 64}},   {"S", {64, 64, 128}},     {"M", {128, 128, 256}},
+    {"L", {256, 256, 512}}, {"XL", {512, 512, 1024}},
 };
 
-const char *options_usage(void)
-{
+const char *options_usage(void) {
     return "Usage: poisson [OPTION]...\n"
            "Solve the three-dimensional Poisson problem of the Himeno benchmark by Jacobi iteration.\n"
            "\n"
@@ -36,57 +35,45 @@ const char *options_usage(void)
 }
 
 /* A whole positive number filling all of `text`, or 0. */
-static long positive(const char *text, long limit)
-{
+static long positive(const char *text, long limit) {
     char *end = NULL;
     errno = 0;
     long value = strtol(text, &end, 10);
-    if (end == text || *end != '\0' || errno != 0 || value < 1 || value > limit)
-        return 0;
+    if (end == text || *end != '\0' || errno != 0 || value < 1 || value > limit) return 0;
     return value;
 }
 
-static bool parse_triple(const char *text, int out[AXES])
-{
+static bool parse_triple(const char *text, int out[AXES]) {
     char copy[64];
-    if (strlen(text) >= sizeof copy)
-        return false;
+    if (strlen(text) >= sizeof copy) return false;
     strcpy(copy, text);
     char *rest = copy;
     for (int axis = 0; axis < AXES; axis++) {
         char *stop = strchr(rest, 'x');
-        if ((stop != NULL) != (axis < AXES - 1))
-            return false;
-        if (stop != NULL)
-            *stop = '\0';
+        if ((stop != NULL) != (axis < AXES - 1)) return false;
+        if (stop != NULL) *stop = '\0';
         out[axis] = (int)positive(rest, 1 << 20);
-        if (out[axis] == 0)
-            return false;
+        if (out[axis] == 0) return false;
         rest = stop + 1;
     }
     return true;
 }
 
-static bool parse_size(struct options *options, const char *text)
-{
-    if (strlen(text) >= sizeof options->size_name)
-        return false;
+static bool parse_size(struct options *options, const char *text) {
+    if (strlen(text) >= sizeof options->size_name) return false;
     strcpy(options->size_name, text);
     for (size_t n = 0; n < sizeof named_sizes / sizeof *named_sizes; n++)
         if (strcmp(text, named_sizes[n].name) == 0) {
             memcpy(options->size, named_sizes[n].size, sizeof options->size);
             return true;
         }
-    if (!parse_triple(text, options->size))
-        return false;
+    if (!parse_triple(text, options->size)) return false;
     for (int axis = 0; axis < AXES; axis++)
-        if (options->size[axis] < 3)
-            return false;
+        if (options->size[axis] < 3) return false;
     return true;
 }
 
-bool options_parse(struct options *options, int argc, char **argv, char *error, size_t error_size)
-{
+bool options_parse(struct options *options, int argc, char **argv, char *error, size_t error_size) {
     memset(options, 0, sizeof *options);
     options->seconds = 5.0;
     parse_size(options, "S");
@@ -101,8 +88,7 @@ bool options_parse(struct options *options, int argc, char **argv, char *error, 
         static const char *const known[] = {"--size",         "--decompose", "--iterations", "--seconds",
                                             "--coefficients", "--json",      "--field"};
         bool is_known = false;
-        for (size_t k = 0; k < sizeof known / sizeof *known; k++)
-            is_known = is_known || strcmp(name, known[k]) == 0;
+        for (size_t k = 0; k < sizeof known / sizeof *known; k++) is_known = is_known || strcmp(name, known[k]) == 0;
         if (!is_known) {
             snprintf(error, error_size, "unknown option '%s' (poisson --help lists them)", name);
             return false;
@@ -114,16 +100,13 @@ bool options_parse(struct options *options, int argc, char **argv, char *error, 
         const char *value = argv[++n];
         const char *wanted = NULL;
         if (strcmp(name, "--size") == 0) {
-            if (!parse_size(options, value))
-                wanted = "XS, S, M, L, XL, or IxJxK with each at least 3";
+            if (!parse_size(options, value)) wanted = "XS, S, M, L, XL, or IxJxK with each at least 3";
         } else if (strcmp(name, "--decompose") == 0) {
-            if (!parse_triple(value, options->decompose))
-                wanted = "IxJxK, each at least 1";
+            if (!parse_triple(value, options->decompose)) wanted = "IxJxK, each at least 1";
         } else if (strcmp(name, "--iterations") == 0) {
             options->iterations = positive(value, LONG_MAX);
             iterations_given = true;
-            if (options->iterations == 0)
-                wanted = "a whole number from 1";
+            if (options->iterations == 0) wanted = "a whole number from 1";
         } else if (strcmp(name, "--seconds") == 0) {
             char *end = NULL;
             options->seconds = strtod(value, &end);
@@ -132,8 +115,7 @@ bool options_parse(struct options *options, int argc, char **argv, char *error, 
                 wanted = "a number above 0";
         } else if (strcmp(name, "--coefficients") == 0) {
             options->varied = strcmp(value, "varied") == 0;
-            if (!options->varied && strcmp(value, "himeno") != 0)
-                wanted = "himeno or varied";
+            if (!options->varied && strcmp(value, "himeno") != 0) wanted = "himeno or varied";
         } else if (strcmp(name, "--json") == 0) {
             options->json = value;
         } else {

@@ -8,15 +8,15 @@
 enum { AXES = 3 }; /* I, J, K: slowest to fastest in memory */
 
 struct options {
-    char size_name[32];     /* "XS" … "XL", or the text given, for the report */
-    int size[AXES];         /* grid points, boundary included */
-    int decompose[AXES];    /* ranks along each axis; all 0: choose */
-    long iterations;        /* 0: choose from `seconds` */
-    double seconds;         /* wanted length of the timed run */
-    bool varied;            /* position-dependent coefficients instead of Himeno's constants */
+    char size_name[32];  /* "XS" … "XL", or the text given, for the report */
+    int size[AXES];      /* grid points, boundary included */
+    int decompose[AXES]; /* ranks along each axis; all 0: choose */
+    long iterations;     /* 0: choose from `seconds` */
+    double seconds;      /* wanted length of the timed run */
+    bool varied;         /* position-dependent coefficients instead of Himeno's constants */
     bool help;
-    const char *json;       /* file, "-" for standard output, or NULL */
-    const char *field;      /* file, or NULL */
+    const char *json;  /* file, "-" for standard output, or NULL */
+    const char *field; /* file, or NULL */
 };
 
 /* Fills `options`; on failure returns false and puts one line into `error`. */

@@ -2,8 +2,8 @@
  *
  * Written from the published algorithm (R. Himeno, RIKEN): Jacobi iteration with a 19-point stencil and general
  * coefficients, single precision, 34 floating point operations a point. See README.md in this folder. */
-#include <mpi.h>
 #include <math.h>
+#include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -13,8 +13,7 @@
 
 enum { EXIT_USAGE = 2 };
 
-static struct outcome iterate(struct grid *grid, long iterations)
-{
+static struct outcome iterate(struct grid *grid, long iterations) {
     struct outcome outcome = {.iterations = iterations};
     MPI_Barrier(grid->comm);
     const double start = MPI_Wtime();
@@ -35,15 +34,13 @@ static struct outcome iterate(struct grid *grid, long iterations)
 }
 
 /* As the benchmark does: three iterations to learn the speed, then as many as fit. The same number on all ranks. */
-static long iterations_for(struct grid *grid, double seconds)
-{
+static long iterations_for(struct grid *grid, double seconds) {
     struct outcome trial = iterate(grid, 3);
     double fit = trial.seconds > 0 ? seconds * 3 / trial.seconds : 1e9;
     return fit < 3 ? 3 : fit > 1e9 ? 1000000000L : (long)fit;
 }
 
-int main(int argc, char **argv)
-{
+int main(int argc, char **argv) {
     MPI_Init(&argc, &argv);
     int rank = 0, status = EXIT_SUCCESS;
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
@@ -54,8 +51,7 @@ int main(int argc, char **argv)
     if (!options_parse(&options, argc, argv, error, sizeof error)) {
         status = EXIT_USAGE;
     } else if (options.help) {
-        if (rank == 0)
-            fputs(options_usage(), stdout);
+        if (rank == 0) fputs(options_usage(), stdout);
     } else if (!grid_create(&grid, &options, error, sizeof error)) {
         status = EXIT_USAGE;
     } else {
@@ -66,18 +62,16 @@ int main(int argc, char **argv)
         }
         struct outcome outcome = iterate(&grid, options.iterations);
         bool good = report_write(&grid, &options, &outcome, error, sizeof error);
-        if (good && options.field != NULL)
-            good = report_field(&grid, options.field, error, sizeof error);
+        if (good && options.field != NULL) good = report_field(&grid, options.field, error, sizeof error);
         if (good && !isfinite(outcome.residual)) {
             snprintf(error, sizeof error, "the residual is not a finite number after %ld iterations",
-                options.iterations);
+                     options.iterations);
             good = false;
         }
         status = good ? EXIT_SUCCESS : EXIT_FAILURE;
         grid_free(&grid);
     }
-    if (status != EXIT_SUCCESS && rank == 0)
-        fprintf(stderr, "poisson: %s\n", error);
+    if (status != EXIT_SUCCESS && rank == 0) fprintf(stderr, "poisson: %s\n", error);
     MPI_Finalize();
     return status;
 }

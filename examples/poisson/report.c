@@ -15,8 +15,7 @@ struct spread {
     double max, mean;
 };
 
-static struct spread spread_of(const struct grid *grid, double mine)
-{
+static struct spread spread_of(const struct grid *grid, double mine) {
     struct spread all = {0.0, 0.0};
     MPI_Reduce(&mine, &all.max, 1, MPI_DOUBLE, MPI_MAX, 0, grid->comm);
     MPI_Reduce(&mine, &all.mean, 1, MPI_DOUBLE, MPI_SUM, 0, grid->comm);
@@ -24,24 +23,21 @@ static struct spread spread_of(const struct grid *grid, double mine)
     return all;
 }
 
-static bool agree(const struct grid *grid, bool good_on_root)
-{
+static bool agree(const struct grid *grid, bool good_on_root) {
     int good = good_on_root;
     MPI_Bcast(&good, 1, MPI_INT, 0, grid->comm);
     return good != 0;
 }
 
 bool report_write(const struct grid *grid, const struct options *options, const struct outcome *outcome, char *error,
-                  size_t error_size)
-{
+                  size_t error_size) {
     double total = outcome->seconds_computing + outcome->seconds_communicating;
     struct spread computing = spread_of(grid, outcome->seconds_computing);
     struct spread communicating = spread_of(grid, outcome->seconds_communicating);
     struct spread share = spread_of(grid, total > 0 ? outcome->seconds_communicating / total : 0.0);
     int64_t *bytes = NULL;
     bool good = true;
-    if (grid->rank == 0)
-        bytes = calloc((size_t)grid->ranks, sizeof *bytes);
+    if (grid->rank == 0) bytes = calloc((size_t)grid->ranks, sizeof *bytes);
     good = agree(grid, grid->rank != 0 || bytes != NULL);
     if (!good) {
         snprintf(error, error_size, "out of memory for the report");
@@ -56,8 +52,7 @@ bool report_write(const struct grid *grid, const struct options *options, const 
         bool json_to_stdout = options->json != NULL && strcmp(options->json, "-") == 0;
         if (!json_to_stdout) {
             int64_t most = 0;
-            for (int n = 0; n < grid->ranks; n++)
-                most = bytes[n] > most ? bytes[n] : most;
+            for (int n = 0; n < grid->ranks; n++) most = bytes[n] > most ? bytes[n] : most;
             printf("grid            %s (%d x %d x %d), %s coefficients, float32\n", options->size_name, s[0], s[1],
                    s[2], options->varied ? "varied" : "Himeno's");
             printf("ranks           %d as %d x %d x %d\n", grid->ranks, r[0], r[1], r[2]);
@@ -84,43 +79,35 @@ bool report_write(const struct grid *grid, const struct options *options, const 
                         communicating.mean);
                 fprintf(out, "\"share_communicating\": {\"max\": %.6f, \"mean\": %.6f}, \"bytes_sent\": [", share.max,
                         share.mean);
-                for (int n = 0; n < grid->ranks; n++)
-                    fprintf(out, "%s%" PRId64, n > 0 ? ", " : "", bytes[n]);
+                for (int n = 0; n < grid->ranks; n++) fprintf(out, "%s%" PRId64, n > 0 ? ", " : "", bytes[n]);
                 fprintf(out, "]}\n");
                 good = fflush(out) == 0 && !ferror(out);
                 int saved = errno;
-                if (!json_to_stdout)
-                    good = fclose(out) == 0 && good;
+                if (!json_to_stdout) good = fclose(out) == 0 && good;
                 errno = saved != 0 ? saved : errno;
             }
-            if (!good)
-                snprintf(error, error_size, "cannot write %s: %s", options->json, strerror(errno));
+            if (!good) snprintf(error, error_size, "cannot write %s: %s", options->json, strerror(errno));
         }
         free(bytes);
     }
     return agree(grid, good);
 }
 
-static void to_little_endian(float *values, size_t count)
-{
+static void to_little_endian(float *values, size_t count) {
     const uint16_t probe = 1;
-    if (*(const unsigned char *)&probe == 1)
-        return;
+    if (*(const unsigned char *)&probe == 1) return;
     for (size_t n = 0; n < count; n++) {
         unsigned char *raw = (unsigned char *)&values[n], swapped[4] = {raw[3], raw[2], raw[1], raw[0]};
         memcpy(raw, swapped, sizeof swapped);
     }
 }
 
-static bool write_at(int file, const void *data, size_t size, off_t offset)
-{
+static bool write_at(int file, const void *data, size_t size, off_t offset) {
     const char *next = data;
     while (size > 0) {
         ssize_t done = pwrite(file, next, size, offset);
-        if (done < 0 && errno == EINTR)
-            continue;
-        if (done <= 0)
-            return false;
+        if (done < 0 && errno == EINTR) continue;
+        if (done <= 0) return false;
         next += done;
         size -= (size_t)done;
         offset += done;
@@ -129,33 +116,28 @@ static bool write_at(int file, const void *data, size_t size, off_t offset)
 }
 
 /* The owned points of local plane `i`, without ghosts. */
-static void pack_plane(const struct grid *grid, int i, float *plane)
-{
+static void pack_plane(const struct grid *grid, int i, float *plane) {
     for (int j = 1; j <= grid->owned[1]; j++)
         memcpy(plane + (size_t)(j - 1) * (size_t)grid->owned[2], grid->p + grid_at(grid, i, j, 1),
                (size_t)grid->owned[2] * sizeof *plane);
 }
 
-bool report_field(const struct grid *grid, const char *path, char *error, size_t error_size)
-{
+bool report_field(const struct grid *grid, const char *path, char *error, size_t error_size) {
     int file = -1;
     bool good = true;
-    size_t most = (size_t)(grid->size[1] / grid->ranks_along[1] + 1) * (size_t)(grid->size[2] / grid->ranks_along[2]
-        + 1);
+    size_t most =
+        (size_t)(grid->size[1] / grid->ranks_along[1] + 1) * (size_t)(grid->size[2] / grid->ranks_along[2] + 1);
     float *plane = malloc(most * sizeof *plane);
     if (grid->rank == 0) {
         file = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
         good = file >= 0;
-        if (!good)
-            snprintf(error, error_size, "cannot write %s: %s", path, strerror(errno));
+        if (!good) snprintf(error, error_size, "cannot write %s: %s", path, strerror(errno));
     }
     int mine = plane != NULL, all = 0;
     MPI_Allreduce(&mine, &all, 1, MPI_INT, MPI_LAND, grid->comm);
-    if (!all)
-        snprintf(error, error_size, "out of memory for a plane of the field");
+    if (!all) snprintf(error, error_size, "out of memory for a plane of the field");
     if (!agree(grid, good && all)) {
-        if (file >= 0)
-            close(file);
+        if (file >= 0) close(file);
         free(plane);
         return false;
     }
@@ -171,8 +153,7 @@ bool report_field(const struct grid *grid, const char *path, char *error, size_t
         }
     } else {
         for (int from = 0; from < grid->ranks; from++) {
-            if (from != 0)
-                MPI_Recv(box, 2 * AXES, MPI_INT, from, TAG_BOX, grid->comm, MPI_STATUS_IGNORE);
+            if (from != 0) MPI_Recv(box, 2 * AXES, MPI_INT, from, TAG_BOX, grid->comm, MPI_STATUS_IGNORE);
             const int *first = box, *owned = box + AXES;
             for (int i = 0; i < owned[0]; i++) {
                 if (from == 0)
@@ -186,8 +167,7 @@ bool report_field(const struct grid *grid, const char *path, char *error, size_t
                 for (int j = 0; j < pieces && good; j++) {
                     off_t at = ((off_t)(first[0] + i) * grid->size[1] + first[1] + j) * grid->size[2] + first[2];
                     good = write_at(file, plane + (size_t)j * piece, piece * sizeof *plane, at * (off_t)sizeof *plane);
-                    if (!good)
-                        snprintf(error, error_size, "cannot write %s: %s", path, strerror(errno));
+                    if (!good) snprintf(error, error_size, "cannot write %s: %s", path, strerror(errno));
                 }
             }
         }

@@ -22,7 +22,7 @@ bool report_write(const struct grid *grid, const struct options *options, const 
                   size_t error_size);
 
 /* Collective. The pressure in global order (K fastest, then J, then I), raw float32 little-endian, written by rank 0.
-   */
+ */
 bool report_field(const struct grid *grid, const char *path, char *error, size_t error_size);
 
 #endif

@@ -76,7 +76,8 @@ static void fetch_all(lb_coupling *coupling, lb_layout *layout) {
             lb_fetching *fetching;
             int code;
             need(lb_fetch_start(coupling, "sst", (uint64_t)version, layout, "f8", rank < blocks ? into : NULL, &options,
-                                &fetching), "lb_fetch_start");
+                                &fetching),
+                 "lb_fetch_start");
             while ((code = lb_fetch_wait(&fetching, 0)) == LB_TIMEOUT) lb_nap(1000);
             need(code, "lb_fetch_wait");
         } else {
@@ -84,8 +85,7 @@ static void fetch_all(lb_coupling *coupling, lb_layout *layout) {
             lb_transfer_options soon = options;
             soon.timeout = version % 4 ? -1 : 0.002;
             /* What took too long may be asked for again. */
-            do
-                code = lb_fetch(coupling, "sst", (uint64_t)version, layout, "f8", rank < blocks ? into : NULL, &soon);
+            do code = lb_fetch(coupling, "sst", (uint64_t)version, layout, "f8", rank < blocks ? into : NULL, &soon);
             while (code == LB_TIMEOUT);
             need(code, "lb_fetch");
         }

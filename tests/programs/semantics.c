@@ -7,8 +7,7 @@
 
 static int rank, last;
 
-static void require(int good, const char *what)
-{
+static void require(int good, const char *what) {
     if (!good) {
         fprintf(stderr, "semantics: rank %d: %s\n", rank, what);
         MPI_Abort(MPI_COMM_WORLD, 1);
@@ -16,8 +15,7 @@ static void require(int good, const char *what)
 }
 
 /* A receive too small for its message fails with MPI_ERR_TRUNCATE, and the next message is not harmed. */
-static void truncation(int count)
-{
+static void truncation(int count) {
     int next = 0;
     int *data = calloc((size_t)count, sizeof *data);
     require(data != NULL, "out of memory");
@@ -39,8 +37,7 @@ static void truncation(int count)
 }
 
 /* A cancelled receive says so, and what it would have received goes to the next one. */
-static void cancel(void)
-{
+static void cancel(void) {
     if (rank == last) {
         int lost = 0, got = 0, cancelled = 0;
         MPI_Request request;
@@ -56,21 +53,18 @@ static void cancel(void)
     } else {
         int value = 7;
         MPI_Barrier(MPI_COMM_WORLD);
-        if (rank == 0)
-            MPI_Send(&value, 1, MPI_INT, last, 2, MPI_COMM_WORLD);
+        if (rank == 0) MPI_Send(&value, 1, MPI_INT, last, 2, MPI_COMM_WORLD);
     }
 }
 
 /* Wildcards: any source, any tag, in the order sent; zero-byte messages; probe tells the length first. */
-static void wildcards(int count)
-{
+static void wildcards(int count) {
     int *data = calloc((size_t)count, sizeof *data);
     require(data != NULL, "out of memory");
     for (int round = 0; round < 50; round++) {
         int length = round % 5 == 0 ? 0 : count / (1 + round % 7);
         if (rank == 0) {
-            for (int n = 0; n < length; n++)
-                data[n] = round + n;
+            for (int n = 0; n < length; n++) data[n] = round + n;
             MPI_Send(data, length, MPI_INT, last, 100 + round, MPI_COMM_WORLD);
         } else if (rank == last) {
             MPI_Status status;
@@ -87,16 +81,14 @@ static void wildcards(int count)
                 MPI_Get_count(&status, MPI_INT, &got);
             }
             require(got == length && status.MPI_TAG == 100 + round && status.MPI_SOURCE == 0, "messages overtook");
-            for (int n = 0; n < length; n++)
-                require(data[n] == round + n, "a message has wrong content");
+            for (int n = 0; n < length; n++) require(data[n] == round + n, "a message has wrong content");
         }
     }
     free(data);
 }
 
 /* A synchronous send completes only after its receive has begun. */
-static void synchronous(void)
-{
+static void synchronous(void) {
     int value = 1, done = 0;
     if (rank == 0) {
         MPI_Request request;
@@ -114,8 +106,7 @@ static void synchronous(void)
     }
 }
 
-int main(int argc, char **argv)
-{
+int main(int argc, char **argv) {
     MPI_Init(&argc, &argv);
     int ranks;
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
@@ -132,8 +123,7 @@ int main(int argc, char **argv)
     MPI_Barrier(MPI_COMM_WORLD);
     synchronous();
     MPI_Barrier(MPI_COMM_WORLD);
-    if (rank == 0)
-        puts("semantics: all good");
+    if (rank == 0) puts("semantics: all good");
     MPI_Finalize();
     return EXIT_SUCCESS;
 }

@@ -199,7 +199,7 @@ enum { LB_GO_STRAIGHT = 0, LB_GO_PIECES = 1, LB_GO_WHOLE = 2 };
 /* A message to, or from, a rank. */
 typedef struct lb_message {
     int32_t rank;
-    int32_t kind;   /* unless it is LB_GO_STRAIGHT, the fields after `bytes` have no meaning */
+    int32_t kind; /* unless it is LB_GO_STRAIGHT, the fields after `bytes` have no meaning */
     int64_t bytes;
     int64_t offset; /* start of the elements, in bytes from the local array's first element */
     int64_t block;  /* if there are no steps: number of contiguous bytes there */
@@ -213,8 +213,8 @@ typedef struct lb_end lb_end;
 /* The messages of a rank of the source, if `sends`, else of the target; *end is NULL if the rank is none of its
  * processes. `strides`: those of the local array; NULL: it has no gaps. `library`: the text of MPI_Get_library_version,
  * or "". */
-int lb_end_create(const lb_transfer *transfer, int32_t sends, int32_t rank, const int64_t *strides,
-                  const char *library, lb_end **end);
+int lb_end_create(const lb_transfer *transfer, int32_t sends, int32_t rank, const int64_t *strides, const char *library,
+                  lb_end **end);
 
 /* Returns the number of messages. They are in the order of their steps, and valid as long as `end`. */
 int64_t lb_end_messages(const lb_end *end, const lb_message **messages);
@@ -289,8 +289,8 @@ int lb_side_variable(const lb_side *side, const char *name, double timeout, char
 /* Waits until the variable is known, and checks the arguments. lb_side_fetch_begin then requests the elements, and
  * lb_side_fetch_take waits for them. */
 int lb_side_fetch_create(const lb_side *side, const char *name, uint64_t version, const lb_layout *layout,
-                         const char *dtype, const lb_select *select, void *into, const int64_t *strides,
-                         double timeout, lb_side_fetch **fetch);
+                         const char *dtype, const lb_select *select, void *into, const int64_t *strides, double timeout,
+                         lb_side_fetch **fetch);
 /* A hash that is the same for the same name, version, layout, dtype and selection. */
 uint64_t lb_side_fetch_hash(const lb_side_fetch *fetch);
 uint64_t lb_export_hash(const char *name, uint64_t version, const lb_layout *layout, const char *dtype);

@@ -213,8 +213,7 @@ static inline int lb_fetch_start(lb_coupling *coupling, const char *name, uint64
         code = lb_side_fetch_create(coupling->side, name, version, layout, dtype, options ? options->select : NULL,
                                     into, options ? options->strides : NULL, lb_mpi_timeout(options), &begun->fetch);
     if (!code && !(begun->name = lb_mpi_copy(name))) code = lb_fail(LB_MEMORY, "no memory for a fetch");
-    if (!code && again &&
-        (late->into != into || lb_side_fetch_hash(late->fetch) != lb_side_fetch_hash(begun->fetch)))
+    if (!code && again && (late->into != into || lb_side_fetch_hash(late->fetch) != lb_side_fetch_hash(begun->fetch)))
         code = lb_fail(LB_INVALID, "another fetch of it has taken too long: ask for the same, into the same memory");
     /* Begin on all ranks or on none: a rank never requests a version twice. */
     code = lb_mpi_agree(coupling->comm, code, code ? 0 : lb_side_fetch_hash(begun->fetch));

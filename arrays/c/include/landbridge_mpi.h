@@ -66,7 +66,7 @@ typedef struct lb_mpi_side {
     lb_end *end; /* NULL: this rank has no part */
     const lb_message *messages;
     int64_t count;
-    int64_t cut; /* number of messages that go in pieces */
+    int64_t cut;         /* number of messages that go in pieces */
     MPI_Datatype *types; /* of straight messages; MPI_BYTE: the elements are contiguous */
     int64_t low, high;
 } lb_mpi_side;
@@ -92,13 +92,13 @@ struct lb_run {
     MPI_Status *statuses;
     int count;
     int over;
-    int is_ready;   /* the requests are the plan's `ready` */
-    int code;       /* this rank's own error */
+    int is_ready; /* the requests are the plan's `ready` */
+    int code;     /* this rank's own error */
     char *text;
     void **arrived; /* for each received message: its buffer, or NULL */
     void **packed;
-    int *at;        /* for each received message: its request, or -1 */
-    int absent;     /* a rank whose messages are empty, or -1 */
+    int *at;    /* for each received message: its request, or -1 */
+    int absent; /* a rank whose messages are empty, or -1 */
     lb_pieces *pieces;
     int slots;
     /* For each slot. */
@@ -418,7 +418,8 @@ static inline int lb_run_test(lb_run *run, int *over) {
     *over = 0;
     code = lb_mpi_advance(run, &moved);
     if (code || (run->pieces && !lb_pieces_are_over(run->pieces))) return code;
-    if (!run->over) code = lb_mpi_check(MPI_Testall(run->count, run->requests, &run->over, run->statuses), "MPI_Testall");
+    if (!run->over)
+        code = lb_mpi_check(MPI_Testall(run->count, run->requests, &run->over, run->statuses), "MPI_Testall");
     *over = run->over;
     return code;
 }

@@ -63,9 +63,10 @@ static inline int lb_mpi_agree(MPI_Comm comm, int code, uint64_t hash) {
     if (!failed) failed = lb_mpi_wait(&request);
     if (failed) return failed;
     if (least[0] == size)
-        return least[1] == -least[2] ? LB_OK : lb_fail(LB_INVALID, "ranks want different things: names, versions, "
-                                                                   "layouts, dtypes, selections and lists of ranks "
-                                                                   "must be the same on all of them");
+        return least[1] == -least[2] ? LB_OK
+                                     : lb_fail(LB_INVALID, "ranks want different things: names, versions, "
+                                                           "layouts, dtypes, selections and lists of ranks "
+                                                           "must be the same on all of them");
     memset(&told, 0, sizeof told);
     told.code = code;
     if (rank == least[0]) snprintf(told.text, sizeof told.text, "rank %d: %.960s", rank, lb_error());
@@ -112,9 +113,9 @@ static inline int lb_mpi_letters(lb_transfer *transfer, MPI_Comm comm, int size)
     if (!code && (!in || got > INT32_MAX)) code = lb_fail(LB_MEMORY, "a process is told of too many runs");
     code = lb_mpi_agree(comm, code, 0);
     if (code) goto end;
-    code = lb_mpi_check(MPI_Alltoallv(out, counts, counts + size, MPI_BYTE, in, counts + 2 * size,
-                                      counts + 3 * size, MPI_BYTE, comm),
-                        "MPI_Alltoallv");
+    code = lb_mpi_check(
+        MPI_Alltoallv(out, counts, counts + size, MPI_BYTE, in, counts + 2 * size, counts + 3 * size, MPI_BYTE, comm),
+        "MPI_Alltoallv");
     if (!code) code = lb_transfer_read(transfer, in, come);
     code = lb_mpi_agree(comm, code, 0);
 end:
@@ -179,8 +180,8 @@ static inline int lb_mpi_lend(const lb_transfer *transfer, const lb_end *sends, 
         memset(own, 0, sizeof own);
         if (out) lb_transfer_address(transfer, own);
         for (int each = 0; each < come; each++)
-            MPI_Irecv(addresses + each * LB_ADDRESS, LB_ADDRESS, MPI_BYTE, ranks[out + each], LB_MPI_ADDRESS,
-                      comm, &requests[at++]);
+            MPI_Irecv(addresses + each * LB_ADDRESS, LB_ADDRESS, MPI_BYTE, ranks[out + each], LB_MPI_ADDRESS, comm,
+                      &requests[at++]);
         for (int each = 0; each < out; each++)
             MPI_Isend(own, LB_ADDRESS, MPI_BYTE, ranks[each], LB_MPI_ADDRESS, comm, &requests[at++]);
         code = lb_mpi_check(MPI_Waitall(at, requests, MPI_STATUSES_IGNORE), "MPI_Waitall");
