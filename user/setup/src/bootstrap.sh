@@ -1,6 +1,7 @@
 # The first program that runs on a site's machine: it reports what the machine has, receives files, and becomes one of
 # them.
 # Standard input carries data and a few words, never shell text. Variables set before this: mark, folder, id.
+# shellcheck shell=sh disable=SC2154
 # Copies are for this user only. The umask is restored before `exec`, so it does not apply to what jobs write.
 mask=$(umask)
 umask 077
@@ -14,6 +15,8 @@ say "arch $(uname -m)"
 say "host $(uname -n)"
 say "user $(id -un 2>/dev/null)"
 say "libc $( (getconf GNU_LIBC_VERSION 2>/dev/null || ldd --version 2>&1) | head -n 1)"
+# A tilde that arrives here is compared, not expanded.
+# shellcheck disable=SC2088
 case $folder in
 '~/'*) folder=$HOME/${folder#'~/'} ;;
 /*) ;;
@@ -30,7 +33,8 @@ for tool in head sha256sum mkdir chmod mv rm; do
 done
 say "folder $folder"
 say "base $base"
-# Newest first.
+# Newest first. Names of releases have no spaces.
+# shellcheck disable=SC2045
 for name in $(ls -t "$base" 2>/dev/null); do
     if [ -x "$base/$name/landbridge" ]; then say "release $name"; fi
 done
@@ -54,7 +58,7 @@ say ready
 part=$folder/.part-$$
 trap 'rm -f "$part"' EXIT
 # The command that unpacks the files that follow.
-unpack=cat
+unpack='cat'
 while read -r verb name size sum; do
     case $verb in
     gzip) unpack='gzip -dc' ;;
