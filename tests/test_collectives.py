@@ -136,7 +136,8 @@ def test_a_profiling_tool_sees_every_call(workshop, mpi, mpich_only):
     # impi-rt has no compiler wrapper, but MPICH's ABI.
     home = mpich_only.home if mpi.name == "intel" else mpi.home
     tool = workshop.folder / "libtool.so"
-    words = [home / "bin" / "mpicc", "-shared", "-fPIC", "-Wl,--as-needed", PROGRAMS / "tool.c", "-o", tool]
+    flags = ["-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-Wl,--as-needed"]
+    words = [home / "bin" / "mpicc", *flags, PROGRAMS / "tool.c", "-o", tool]
     subprocess.run([str(word) for word in words], check=True, timeout=60)
     code = (
         "from mpi4py import MPI; import numpy as np; c = MPI.COMM_WORLD\n"
@@ -175,7 +176,8 @@ def test_what_is_wrong_is_named(workshop, mpich_only):
 def covered(folder, compiler):
     """The program that calls every covered operation from C, made by a compiler wrapper of MPICH's."""
     program = folder / "covered"
-    words = [compiler, "-std=c99", "-D_XOPEN_SOURCE=700", "-O2", PROGRAMS / "covered.c", "-o", program]
+    flags = ["-std=c99", "-D_XOPEN_SOURCE=700", "-Wall", "-Wextra", "-Werror", "-O2"]
+    words = [compiler, *flags, PROGRAMS / "covered.c", "-o", program]
     subprocess.run([str(word) for word in words], check=True, timeout=60)
     return program
 

@@ -40,7 +40,8 @@ def debian(workshop):
     if compiler is None:
         pytest.skip("mpicc.openmpi is not there: apt install openmpi-bin libopenmpi-dev")
     program = workshop.folder / "semantics"
-    words = [compiler, "-std=c99", "-D_XOPEN_SOURCE=700", "-O1", PROGRAMS / "semantics.c", "-o", program]
+    flags = ["-std=c99", "-D_XOPEN_SOURCE=700", "-Wall", "-Wextra", "-Werror", "-O1"]
+    words = [compiler, *flags, PROGRAMS / "semantics.c", "-o", program]
     subprocess.run([str(word) for word in words], check=True, timeout=60, env=os.environ | {"OMPI_CC": "cc"})
     return program
 
