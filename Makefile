@@ -77,7 +77,7 @@ test-dist: venv dist old-systems  ## builds them, installs the wheel into fresh 
 test-readme: venv  ## types the README's commands in a fresh clone of the last commit; minutes
 	LANDBRIDGE_FRESH_CLONE=1 .venv/bin/python -m pytest tests/test_readme.py tests/test_tutorial.py -n0
 
-release:         ## all that RELEASING.md asks for, checked: STRICT dist, source archive, recipes, checksums (REHEARSAL=1: not yet for real)
+release:         ## all that docs/releasing.md asks for, checked: STRICT dist, source archive, recipes, checksums (REHEARSAL=1: not yet for real)
 	@$(PYTHON) scripts/release.py check
 	@STRICT=$(or $(STRICT),1) $(MAKE) --no-print-directory test-dist
 	@$(PYTHON) scripts/release.py finish
