@@ -133,8 +133,8 @@ def stage(machine, files, share):
         shutil.copytree(ROOT / source, folder / place)
     licences = folder / "share" / "licenses" / "landbridge"
     licences.mkdir(parents=True)
-    for name in ("LICENSE", "LICENSE-APACHE", "LICENSE-MIT"):
-        shutil.copy(ROOT / name, licences)
+    for text in (ROOT / "LICENSES").iterdir():
+        shutil.copy(text, licences)
     import ziglang  # only where a build is made
 
     zig = Path(ziglang.__file__).parent
@@ -197,6 +197,7 @@ def wheel(machine, folder, module, version, time):
         f"{data}/data/share/landbridge/fortran/landbridge.f90",
         f"{data}/data/share/man/man1/landbridge-run.1",
         f"{data}/data/share/bash-completion/completions/landbridge",
+        *(f"landbridge-{version}.dist-info/licenses/{text.name}" for text in (ROOT / "LICENSES").iterdir()),
         f"landbridge-{version}.dist-info/licenses/THIRD-PARTY.txt",
         "landbridge/__init__.py",
         MODULE_IN_WHEEL,

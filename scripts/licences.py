@@ -79,8 +79,8 @@ def main(target, file, *extra):
     ]
     root = Path(metadata["workspace_root"])
     ours = {
-        "Apache-2.0": (root / "LICENSE-APACHE").read_text().strip(),
-        "MIT": (root / "LICENSE-MIT").read_text().strip(),
+        "Apache-2.0": (root / "LICENSES/Apache-2.0.txt").read_text().strip(),
+        "MIT": (root / "LICENSES/MIT.txt").read_text().strip(),
     }
     Path(file).write_text(compose(packages, [part.split("=", 1) for part in extra], ours))
 
