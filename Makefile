@@ -68,7 +68,7 @@ test-arrays: build venv venv-arrays  ## arrays and layouts of JAX, xarray, nvmat
 	.venv/bin/python -m pytest tests/test_arrays.py -n0
 
 dist:            ## wheels and archives for glibc 2.17 and later, in target/dist (ARCH="x86_64 aarch64", STRICT=1: all of them)
-	@scripts/venv .venv-dist packaging/requirements.txt $(PYTHON)
+	@scripts/venv .venv-dist scripts/packaging/requirements.txt $(PYTHON)
 	@.venv-dist/bin/python scripts/dist.py
 
 test-dist: venv dist old-systems  ## builds them, installs the wheel into fresh environments and runs jobs across two sites

@@ -2,9 +2,9 @@
 """Builds the releases of `make dist`: checked builds that run on glibc 2.17 and later, as a wheel and a tar.zst for
 each machine.
 
-Runs in .venv-dist (packaging/requirements.txt). Zig links, and knows which symbols each glibc has. ARCH names the
-machines. If the Rust standard library for a machine is not installed, the script skips the machine and prints a line on
-how to get it; with STRICT=1 this is an error."""
+Runs in .venv-dist (scripts/packaging/requirements.txt). Zig links, and knows which symbols each glibc has. ARCH names
+the machines. If the Rust standard library for a machine is not installed, the script skips the machine and prints a
+line on how to get it; with STRICT=1 this is an error."""
 
 import hashlib
 import io

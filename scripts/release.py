@@ -18,10 +18,10 @@ import tomllib
 ROOT = Path(__file__).resolve().parent.parent
 DIST = ROOT / "target" / "dist"
 RECIPES = [
-    "packaging/spack/package.py",
-    "packaging/conda/recipe.yaml",
-    "packaging/modulefiles/landbridge.lua",
-    "packaging/apptainer/landbridge.def",
+    "scripts/packaging/spack/package.py",
+    "scripts/packaging/conda/recipe.yaml",
+    "scripts/packaging/modulefiles/landbridge.lua",
+    "scripts/packaging/apptainer/landbridge.def",
 ]
 
 
@@ -57,7 +57,7 @@ def problems(version, addresses):
 
 
 def source(version):
-    """Archives the committed sources; git puts the commit into packaging/commit."""
+    """Archives the committed sources; git puts the commit into scripts/packaging/commit."""
     name = f"landbridge-{version}"
     tar = git("archive", "--format=tar", f"--prefix={name}/", "HEAD", binary=True)
     file = DIST / f"{name}.tar.gz"
@@ -70,7 +70,7 @@ def finish(version, addresses):
     sums = hashlib.sha256(source(version).read_bytes()).hexdigest()
     for name in RECIPES:
         text = (ROOT / name).read_text().replace("@HOMEPAGE@", addresses["homepage"]).replace("@SHA256@", sums)
-        file = DIST / "recipes" / Path(name).relative_to("packaging")
+        file = DIST / "recipes" / Path(name).relative_to("scripts/packaging")
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
     files = sorted(path for path in DIST.rglob("*") if path.is_file() and path.name != "SHA256SUMS")

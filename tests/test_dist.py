@@ -124,7 +124,7 @@ def test_lmod_loads_the_unpacked_archive(workshop):
     version = re.search(r"landbridge-([\d.]+)-", one(f"*{MACHINE}*.tar.zst").name)[1]
     module = old.folder / "modules" / "landbridge" / f"{version}.lua"
     module.parent.mkdir(parents=True)
-    shutil.copy(ROOT / "packaging" / "modulefiles" / "landbridge.lua", module)
+    shutil.copy(ROOT / "scripts" / "packaging" / "modulefiles" / "landbridge.lua", module)
     script = """
         export PATH=/usr/sbin:/usr/bin MODULEPATH=$PWD/modules LANDBRIDGE_ROOT_FOLDER=$PWD/opt
         lmod() { lua5.2 /usr/share/lmod/lmod/libexec/lmod bash "$@"; }

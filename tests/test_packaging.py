@@ -1,4 +1,5 @@
-"""The recipes of packaging/: parsed and, where what reads them is here, rendered. test_dist.py loads the modulefile."""
+"""The recipes of scripts/packaging: parsed and, where their tools are installed, rendered. test_dist.py loads the
+modulefile."""
 
 import ast
 import json
@@ -12,7 +13,7 @@ import tomllib
 
 from harness import ROOT
 
-PACKAGING = ROOT / "packaging"
+PACKAGING = ROOT / "scripts" / "packaging"
 VERSION = tomllib.loads((ROOT / "Cargo.toml").read_text())["workspace"]["package"]["version"]
 DIST_PYTHON = ROOT / ".venv-dist" / "bin" / "python"
 

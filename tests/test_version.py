@@ -36,8 +36,8 @@ def tree(tmp_path):
     """Sources as they are committed, below a folder that may become somebody's repository."""
     tree = tmp_path / "around" / "landbridge"
     (tree / "user" / "cli").mkdir(parents=True)
-    (tree / "packaging").mkdir()
-    (tree / "packaging" / "commit").write_text(FORMAT)
+    (tree / "scripts" / "packaging").mkdir(parents=True)
+    (tree / "scripts" / "packaging" / "commit").write_text(FORMAT)
     return tree
 
 
@@ -65,10 +65,10 @@ def test_a_clone_has_its_commit(build_script, tree):
 
 
 def test_an_archive_has_the_commit_that_git_wrote(build_script, tree):
-    (tree / "packaging" / "commit").write_text("0123abcd\n")
+    (tree / "scripts" / "packaging" / "commit").write_text("0123abcd\n")
     assert version(build_script, tree) == "1.2.3 (0123abcd)"
     attributes = (ROOT / ".gitattributes").read_text().splitlines()
-    assert "packaging/commit export-subst" in attributes
+    assert "scripts/packaging/commit export-subst" in attributes
 
 
 def test_what_was_left_out_is_named(build_script, tree):

@@ -1,7 +1,7 @@
 //! Composes the text of `--version`: the package's version, the commit, and the omitted features.
 //!
 //! The commit comes from `LANDBRIDGE_COMMIT` (set by `make dist`), else from this git repository, else from
-//! `packaging/commit`, which `git archive` fills in. Without any of these, the version has no commit.
+//! `scripts/packaging/commit`, which `git archive` fills in. Without any of these, the version has no commit.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -45,7 +45,7 @@ fn of_repository(root: &Path) -> Option<String> {
 
 /// The commit that `git archive` put in place of `$Format:%h$`.
 fn of_archive(root: &Path) -> Option<String> {
-    let file = root.join("packaging/commit");
+    let file = root.join("scripts/packaging/commit");
     println!("cargo:rerun-if-changed={}", file.display());
     let text = fs::read_to_string(file).ok()?;
     let commit = text.trim();
