@@ -10,7 +10,7 @@ STREAMS := units tests-to-l tests-from-m documents
 .PHONY: all built needs release $(STREAMS)
 all: $(STREAMS) needs release
 
-# Hence the +: what it says is seen at once.
+# Hence the +: its output is seen at once.
 built:
 	+@echo "building the release meanwhile; its output is in $(LOG)"
 	+$(ALONE) cargo test --workspace --no-run

@@ -1,4 +1,4 @@
-# What `make demo` needs, built side by side: Landbridge's four files, by a profile that compiles soon rather than runs
+# The needs of `make demo`, built side by side: Landbridge's four files, by a profile that compiles soon rather than runs
 # fast, and the solver with its Python environment. make -j2 -f scripts/demo.mk
 SHELL := /bin/bash
 # Each cargo starts as many compilers as there are cores; make has no say in it.

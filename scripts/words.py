@@ -37,7 +37,7 @@ VAGUE = re.compile(r"\b(tell|tells|told|telling|say|says|said|saying)\b", re.IGN
 LIMITS = {
     "Rust": {"openings": 1.0, "what": 0.3, "told": 0.2},
     "Markdown": {"what": 1.5, "told": 0.3},
-    "Python, C and shell": {"what": 6.5, "told": 1.5},
+    "Python, C and shell": {"what": 2.2, "told": 0.7},
 }
 PATTERNS = {"what": UNNAMED, "told": VAGUE}
 ADVICE = {"openings": "name the noun first", "what": "name the noun", "told": "reports, sends, prints, answers"}

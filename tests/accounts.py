@@ -82,7 +82,7 @@ class Accounts:
         carried = {
             "HOME": self.variables(host)["HOME"],
             "PATH": self.variables(host)["PATH"],
-            # ssh forwards no environment; the harness finds what is left of a test by this variable.
+            # ssh forwards no environment; the harness finds a test's leftovers by this variable.
             "LANDBRIDGE_TEST_MARKER": os.environ.get("LANDBRIDGE_TEST_MARKER", ""),
             **self.plan.get("environment", {}),
         }

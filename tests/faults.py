@@ -139,7 +139,7 @@ class FaultLab:
         )  # fmt: skip
 
     def unsettled(self):
-        """What gateways still have of a job, or are still missing of each other."""
+        """A job's remains in gateways, and the trunks that gateways still miss."""
         found = []
         for gateway in self.gateways:
             if gateway in self.dead:
@@ -200,7 +200,7 @@ class FaultLab:
         return found
 
     def left(self):
-        """What a job has left behind on running hosts, except gateways."""
+        """Leftovers of a job on running hosts, except gateways."""
         return [f"{m.host}: {' '.join(m.words[:4])} ({m.pid})" for m in self.of_jobs()] + self.shared_memory()
 
     def start_job(self, kind, seed):

@@ -312,7 +312,7 @@ class Inside:
             self.wait_for(f"gateway {number} of {site}", host, "bash", "-c", "exec 3<>/dev/tcp/127.0.0.1/7700")
 
     def end(self):
-        """In reverse order, so that gateways can still reach what they use."""
+        """In reverse order, so that gateways can still reach their services."""
         for _, child in reversed(self.children):
             child.terminate()
             try:

@@ -13,7 +13,7 @@ MIB = 1 << 20
 
 
 class Mounts:
-    """A mount namespace that ends with the test. What is mounted there is seen by `path`."""
+    """A mount namespace that ends with the test. Mounts inside are seen through `path`."""
 
     def __init__(self, workshop):
         self.workshop = workshop

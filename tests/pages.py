@@ -8,7 +8,7 @@ from pathlib import Path
 from harness import ROOT
 
 BLOCK = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-# In this order: what varies from run to run, and what stands for it.
+# In this order: text that varies from run to run, and its placeholder.
 VARYING = [
     (re.compile(r"sha256:[0-9a-f]{64}"), "sha256:…"),
     (re.compile(r"\d+(\.\d+)?(e[+-]\d+)?"), "N"),
@@ -44,7 +44,7 @@ def console_blocks(page):
 
 
 def kind(line):
-    """What remains of a line of output when everything that varies from run to run is taken out."""
+    """A line of output without the parts that vary from run to run."""
     for page, here in PLACES.items():
         line = line.replace(page, here)
     if line.startswith("{"):

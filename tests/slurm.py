@@ -44,5 +44,5 @@ def shell_words(command):
 
 
 def watched(command, site="a"):
-    """A command, followed by what it left in the queue of a site. The exit code is the command's."""
+    """A command, followed by a list of its leftovers in the queue of a site. The exit code is the command's."""
     return ["bash", "-c", f"{shell_words(command)}; code=$?; {queue(site)}; exit $code"]

@@ -158,7 +158,7 @@ def test_a_key_is_never_overwritten_and_only_its_owners(sites, workshop):
 
 
 def strange_openings(seed):
-    """What a stranger may send as its first bytes."""
+    """First bytes that a stranger may send."""
     chance = random.Random(seed)
     yield b""
     yield b"\0" * 4096

@@ -20,7 +20,7 @@ def compiled(*words):
 
 
 def built(workshop, mpi, compiler="mpicc", *flags, name="redistribute"):
-    """The program for this library. Intel MPI runs what was compiled for MPICH."""
+    """The program for this library. Intel MPI runs programs compiled for MPICH."""
     home = mpi.home.with_name(".venv") if mpi.name == "intel" else mpi.home
     source, program = PROGRAMS / f"{name}.c", workshop.folder / f"{name}-{mpi.name}"
     compiled(home / "bin" / compiler, *(flags or ["-std=c99"]), "-O2", *FLAGS, source, "-o", program, *LINK)

@@ -1,4 +1,4 @@
-"""Collective operations across sites: what the layer covers, what it leaves alone, and how it is switched off."""
+"""Collective operations across sites: those that the layer covers, those that it leaves alone, and its switch."""
 
 import os
 import platform

@@ -30,7 +30,7 @@ def test_quick_part_of_mpi4py(workshop, mpi, isolated):
         sys.executable,
         RUN,
         "--quick",
-        "--lean",  # tcp itself may hang: it runs only what did not pass here
+        "--lean",  # tcp itself may hang: it runs only the cases that did not pass here
         "--only",
         "mpi4py",
         "--mpi",

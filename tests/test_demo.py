@@ -1,4 +1,4 @@
-"""`make demo` as a user runs it, except for what make has built already."""
+"""`make demo` as a user runs it, with the files that make has built already."""
 
 import re
 

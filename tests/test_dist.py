@@ -56,7 +56,7 @@ def installed(workshop):
 
 
 def alone(home):
-    """An environment that finds nothing but what is in this one, and the system's own commands."""
+    """An environment that finds only the commands of this one and of the system."""
     return {"PATH": f"{home / 'bin'}:/usr/sbin:/usr/bin:/sbin:/bin", "VIRTUAL_ENV": str(home), "PYTHONPATH": ""}
 
 
@@ -73,7 +73,7 @@ def test_a_job_across_two_sites_with_nothing_but_the_installed_wheel(workshop, i
 
 
 class OldSystem:
-    """Debian 11 for a machine, with a folder that both systems see. What it lacks is a skip with its own message."""
+    """Debian 11 for a machine, with a folder that both systems see. Missing tools are skips that name them."""
 
     def __init__(self, workshop, machine):
         self.workshop, self.machine = workshop, machine
@@ -189,7 +189,7 @@ def test_every_program_that_is_linked_has_its_licence():
 
 
 def test_all_machines_need_no_more_than_glibc_2_17():
-    """The proof where no system that old is at hand: what the dynamic linker would look for."""
+    """The proof where no system that old is at hand: the symbols that the dynamic linker would look for."""
     archives = sorted(DIST.glob("*.tar.zst"))
     if not archives:
         pytest.skip(f"no *.tar.zst in {DIST}: run make dist (make test-dist does)")

@@ -1,4 +1,4 @@
-"""Processes that die in mid-run: the job ends within five seconds, reports what and where, and leaves nothing."""
+"""Processes that die in mid-run: the job ends within five seconds, names process and host, and leaves nothing."""
 
 import signal
 

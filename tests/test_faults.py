@@ -100,12 +100,12 @@ class Departure(Absence):
 
 @dataclass
 class Blow:
-    """What was struck, and the permitted consequences."""
+    """The struck process or host, and the permitted consequences."""
 
     what: str
     # Words that the last lines must contain if the job ends. None: nothing is left that could report.
     names: list | None
-    # Others take over the work of what was struck, and all of them know the job: it must continue.
+    # Other gateways that know the job take over: it must continue.
     survivable: bool = False
     # A whole site cannot be reached, so gateways of the other one keep the job waiting. `run` ends at once if it is at
     # the site that was struck.
@@ -213,7 +213,7 @@ def strike(lab, job, plan):
 
 
 def named(host, *more):
-    """What the last lines must contain about a loss on this host."""
+    """Texts that the last lines must contain about a loss on this host."""
     site, name = host.split("-")
     return [f"site {site}", f"node {name}" if name.startswith("n") else name, *more]
 
@@ -293,7 +293,7 @@ def play(lab, plan):
         return lambda: f"{what} after {blow.what} was struck ({plan})\n{story(lab, job)}"
 
     if LAUNCHER_HOST in lab.dead:
-        # Like ssh, what was entered there is not notified.
+        # As with ssh, the command entered there is not notified.
         job.running.child.terminate()
     if LAUNCHER_HOST not in lab.frozen:
         until(job.over, waited("the end of run"))

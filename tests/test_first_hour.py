@@ -31,7 +31,7 @@ function slurm_job_submit(job, partitions, uid)
 end
 function slurm_job_modify(job, record, partitions, uid) return slurm.SUCCESS end
 """
-# What runs any command there, as a login shell of this kind does.
+# It runs any command there, as a login shell of this kind does.
 TCSH = 'ForceCommand /usr/bin/tcsh -c "$SSH_ORIGINAL_COMMAND"\n'
 PLACES = {
     "user@login.lyon.example": f"root@{wan('a-gw1')}:{PORT}",
@@ -109,7 +109,7 @@ def test_the_first_hour(workshop, isolated, mpich_only):
     listed = types(typed("landbridge jobs"))
     cancelled = types("landbridge cancel $(cat id)")
     after = types(typed("landbridge jobs"))
-    # What else can be typed at a site.
+    # Other commands that can be typed at a site.
     moved = types("landbridge stage move lyon:work/job.py kyoto:moved.py")
     status = types("landbridge stage status --json")
     not_a_place = types("landbridge stage move job.py lyon:x")
@@ -117,7 +117,7 @@ def test_the_first_hour(workshop, isolated, mpich_only):
     types(f"printf %s {shlex.quote(allow)} >>{person.file(LAPTOP)}", must=True)
     types("landbridge sites apply", must=True)
     forwarded = types("timeout -s INT 10 landbridge forward 0 kyoto:2222; echo ended $?")
-    # The laptop's connection breaks: the site ends what runs, and the exit code is that of something lost.
+    # The laptop's connection breaks: the site ends the job, and the exit code is that of a loss.
     lost = types(
         f"{shlex.join(typed('landbridge run -n 8 -- ./solver'))} >out & job=$!; "
         "until grep -q . out; do sleep 0.2; done; kill -9 $(pgrep -P $job); wait $job; echo ended $?"

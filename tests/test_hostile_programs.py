@@ -23,7 +23,7 @@ HOSTILE = {
     "an endless line": "exec cat /dev/zero",
     "endless errors": "exec yes >&2",
 }
-# For each program, what has the command run it.
+# For each program, a command of ours that runs it.
 PROGRAMS = {
     "ssh": [
         ["sites", "add", "lyon", "me@login.example"],
@@ -63,7 +63,7 @@ def test_nothing_that_a_program_prints_acts_or_fills_the_memory(program, kind, t
     (tmp_path / "file").write_text("x")
     if program == "ssh":
         (home / ".config/landbridge/sites.toml").write_text(ENTRY)
-    # What would change this machine is replaced in any case.
+    # Programs that would change this machine are replaced in any case.
     harmless = dict.fromkeys(("crontab", "loginctl", "systemctl"), "exit 1")
     for name, text in {**harmless, program: HOSTILE[kind]}.items():
         (programs / name).write_text(f"#!/bin/sh\n{text}\n")

@@ -87,7 +87,7 @@ def test_each_json_object_has_the_schema(person):
     page = (ROOT / "docs" / "json.md").read_text()
     for command, place in steps.items():
         if command != "kyoto":
-            # What a doctor finds on this machine is not the matter here.
+            # The doctor's findings on this machine do not matter here.
             result = results[place] if command == ("doctor",) else results[place].good()
             fields = [field for each in objects(result) for field in each]
             assert len(fields) > 1, str(results[place])

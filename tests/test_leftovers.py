@@ -1,4 +1,4 @@
-"""Whatever dies, and whenever: no file of a job stays on its nodes."""
+"""No file of a job stays on its nodes, whichever process dies, at any time."""
 
 import signal
 
@@ -12,7 +12,7 @@ CLEAN = "LEFT[]"
 
 
 def left_on(host):
-    """Shell words that print what is in a node's `/dev/shm` and `/tmp`, after giving agents time to end."""
+    """Shell words that list a node's `/dev/shm` and `/tmp`, after giving agents time to end."""
     names = f"{LANDBRIDGE} lab enter {host} -- find /dev/shm /tmp -mindepth 1"
     return (
         f'for i in $(seq 40); do left=$({names}) || left=unknown; test -z "$left" && break; sleep 0.1; done; '

@@ -1,4 +1,4 @@
-"""What gateways know of the network between sites: three sites whose links are shaped differently."""
+"""Gateways' figures about the network between sites: three sites whose links are shaped differently."""
 
 import json
 import re
@@ -47,7 +47,7 @@ WITHIN = 0.5
 
 
 def check(found, shapes, how, done):
-    """The figures are those of the shapes: rates of payload, round trips with what gateways add."""
+    """The figures are those of the shapes: rates of payload, round trips with the gateways' share."""
     assert found["schema"] == 1 and found["site"] == "a" and found["sites"] == ["a", "b", "c"]
     assert len(found["pairs"]) == 6
     for pair in found["pairs"]:
@@ -68,7 +68,7 @@ def test_the_traffic_of_jobs_shows_each_link_and_a_change_is_followed(workshop, 
     check(before, SHAPES, "passive", done)
     check(after, SHAPES | CHANGED, "passive", done)
     assert re.search(r"^from / to +a +b +c$", done.out, re.MULTILINE) and "(passive, " in done.out, str(done)
-    # The second job's ranks were given what the first one's traffic showed.
+    # The second job's ranks were given figures from the first one's traffic.
     tables = re.findall(r"links between the job's sites, version \d+: (.*)", log.read_text())
     assert len(tables) == 3, log.read_text()
     for table in tables:

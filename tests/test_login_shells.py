@@ -44,7 +44,7 @@ REFUSALS = {
 
 
 def login_as(person, shell):
-    """What sshd runs in place of the account's own shell."""
+    """A script that sshd runs in place of the account's own shell."""
     script = person.folder / "login"
     return (
         f"printf '%s\\n' '#!/bin/sh' 'unset SHLVL' 'exec {shell} -c \"$SSH_ORIGINAL_COMMAND\"' >{script}; "

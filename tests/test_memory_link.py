@@ -1,4 +1,4 @@
-"""Ranks that share memory: inside a node, and on a pool of several nodes. Nothing of it is left, whatever dies."""
+"""Ranks that share memory: inside a node, and on a pool of several nodes. Nothing of it is left after any death."""
 
 import re
 import signal
@@ -78,7 +78,7 @@ def test_more_ranks_than_cores(workshop, mpi):
 
 @pytest.mark.one_mpi
 def test_a_pool_joins_the_nodes_of_a_site(workshop, mpi, isolated):
-    """The pool is what two nodes without any other common file share: their ranks then do not need the network."""
+    """Two nodes share the pool and no other file: their ranks then do not need the network."""
     environment = through_provider(workshop, mpi)
     program = [mpi.python, PROGRAMS / "messages.py", 22]
     options = ["--pool", "/run/pool"]
@@ -251,7 +251,7 @@ def test_a_pool_that_has_no_room_for_an_answer(workshop, mpich_only, isolated):
 
 
 def test_a_pool_that_nodes_do_not_share(workshop, mpich_only, isolated):
-    """Every host of a lab has its own /tmp: the second node does not find what the first has made."""
+    """Every host of a lab has its own /tmp: the second node does not find the first one's file."""
     gateway = workshop.folder / "gateway"
     file = workshop.folder / "own-tmp.toml"
     gateway.write_text(
@@ -271,7 +271,7 @@ exec {LANDBRIDGE} gateway --sites {file} --site "$1" --gateway "$2"
 
 # As a container without setuid is: a user namespace of its own, from which the agent's descriptors cannot be opened.
 IN_USER_NAMESPACE = ["unshare", "-Ur"]
-# The same, if it also closes what it inherited.
+# The same, if it also closes inherited descriptors.
 CLOSING = ["bash", "-c", 'eval "exec $LANDBRIDGE_MEMORY_FD>&-"; exec unshare -Ur "$@"', "-"]
 
 

@@ -10,9 +10,9 @@ import pytest
 from conftest import intel
 from harness import LANDBRIDGE, PROGRAMS
 
-# Every rank puts its address into PMI's key-value space, and each sends to the next one: what OpenSHMEM and its kin do.
+# Every rank puts its address into PMI's key-value space, and each sends to the next one, as OpenSHMEM does.
 RING = PROGRAMS / "fabric_ring.c"
-# Programs that sleep while they wait, with what Mercury and ADIOS2's SST ask for among them.
+# Programs that sleep while they wait, with the calls of Mercury and ADIOS2's SST among them.
 WAIT = PROGRAMS / "fabric_wait.c"
 
 
@@ -88,7 +88,7 @@ def test_fi_info_shows_what_a_program_can_ask_for(workshop):
 
 
 def test_oneccl_across_sites(workshop):
-    """No setting of oneCCL's is given: `run` sets what it needs across sites."""
+    """No setting of oneCCL's is given: `run` sets the variables that it needs across sites."""
     program = PROGRAMS / "oneccl"
     if not program.exists():
         pytest.skip(f"{program} is not there: run make programs (it needs a C++ compiler and libhwloc-dev)")

@@ -28,7 +28,7 @@ def call(*whats, node="n1", munged=MUNGED, port=7760):
 
 
 def answers(done):
-    """What each call was answered: reasons of refusals, else exit codes and words."""
+    """The answer to each call: reasons of refusals, else exit codes and words."""
 
     def short(answer):
         answer = answer.get("unproven", answer)
@@ -177,7 +177,7 @@ def test_a_user_cannot_have_anothers_files_read_written_or_removed(workshop, peo
     assert len(re.findall("Permission denied|this folder belongs to user id", done.err)) >= len(refused), str(done)
     assert not [path for path in workshop.folder.glob("out*") if path.is_file()], str(done)
     [[(code, words)]] = answers(done)
-    # A name in a sticky folder belongs to its owner: EPERM. In bob's folder he can rename what anna's path names.
+    # A name in a sticky folder belongs to its owner: EPERM. In bob's folder he can rename the target of anna's path.
     refused = words.count("can rename what is in") + words.count("/tmp/bob: Operation not permitted")
     assert code == 2 and refused >= 4, words
     assert f"anna's{anna.uid}" in done.out, str(done)
@@ -213,7 +213,7 @@ def test_what_runs_beside_others_is_the_user_and_nothing_of_the_users(workshop, 
         assert {int(status[name], 16) for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")} == {0}, status
         environment = Path(f"/proc/{process.pid}/environ").read_bytes()
         assert b"LD_PRELOAD" not in environment and b"nonexistent" not in environment, process.words
-        # How much of others' time it may take is not the user's to say.
+        # The user does not choose its share of others' time.
         assert b"\0LANDBRIDGE_MOST_HARM=3\0" in b"\0" + environment, process.words
         program = os.readlink(f"/proc/{process.pid}/exe")
         assert os.path.basename(program) == "landbridge" and os.stat(program).st_mode & 0o777 == 0o711, process.words
@@ -309,7 +309,7 @@ def test_an_impostor_at_the_services_port_is_not_believed(workshop, people, slur
     ready = workshop.folder / "homes" / bob.name / "ready"
     impostor = line(bob.words("/usr/bin/python3", PROGRAMS / "node_impostor.py", "7760", MUNGED, ready))
     order = line(anna.words("sh", "-c", f"echo {{}} | {LANDBRIDGE} slurm call n1 7760"))
-    # It tries until the service is killed, and then is faster than whatever starts the service again.
+    # It tries until the service is killed, and then is faster than the restart of the service.
     again = f"while ! test -e {ready}; do {impostor} 2>/dev/null; done"
     running = begin(
         workshop,

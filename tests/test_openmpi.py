@@ -1,4 +1,4 @@
-"""What is special about Open MPI: libpmix, start-up by PMIx, Debian's older release, files of its own."""
+"""Open MPI's peculiarities: libpmix, start-up by PMIx, Debian's older release, files of its own."""
 
 import os
 import shutil
@@ -22,8 +22,8 @@ def test_the_library_is_recognised(workshop, openmpi_only):
 
 
 def test_a_hidden_program_does_not_become_many_jobs_of_one_rank(workshop, openmpi_only):
-    """The command line does not show what `sh -c` runs. Without a PMIx server, Open MPI would start one job per rank
-    and succeed."""
+    """The command line does not show the program that `sh -c` runs. Without a PMIx server, Open MPI would start one
+    job per rank and succeed."""
     code = "from mpi4py import MPI; print('ran with', MPI.COMM_WORLD.size)"
     hidden = ["sh", "-c", f'{openmpi_only.python} -c "{code}"']
     done = workshop.lab([LANDBRIDGE, "run", "-n", 2, "--", *hidden]).finish()

@@ -33,7 +33,7 @@ def test_spacks_recipe_names_what_there_is():
     assert f"rust@{floor}:" in named("depends_on")
 
 
-# What release.py puts in, then what rattler-build makes of it for a machine with conda-forge's compilers.
+# Rendered by release.py, then by rattler-build for a machine with conda-forge's compilers.
 RENDER = """
 import json, sys
 from rattler_build import PlatformConfig, RenderConfig, Stage0Recipe, VariantConfig

@@ -111,7 +111,7 @@ def commands_of(text):
     )
     for line in code.splitlines():
         words = re.match(r"(?:\$ )?(landbridge [^#;|&]*)", line)
-        # A drawing or a table of commands has wide gaps; what is left out or in brackets cannot be typed.
+        # A drawing or a table of commands has wide gaps; placeholders and brackets cannot be typed.
         if words and not re.search(r"…|\[|\S {2,}[^ #]", words[1].rstrip()):
             yield shlex.split(re.sub(r"=N\b|\$\w+", lambda number: "=2" if number[0] == "=N" else "2", words[1]))
 

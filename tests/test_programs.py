@@ -97,7 +97,7 @@ def test_twelve_ranks_on_two_cores(workshop, mpi):
 @pytest.mark.slow
 def test_a_message_of_one_gibibyte(workshop, mpi):
     program = [mpi.python, PROGRAMS / "large_message.py", 1 << 30]
-    # unshaped: what is tested is the content, at the speed the machine gives
+    # unshaped: this tests the content, at the speed of the machine
     options = ("--nic-rate", "0", "--wan-rate", "10gbit")
     done = workshop.across(mpi, 2, program, nodes=1, options=options, limit=240).finish().check()
     assert f"{1 << 30} bytes good both ways" in done.out, str(done)

@@ -16,7 +16,7 @@ from harness import LANDBRIDGE, POISSON, ROOT
 from laptop import LAPTOP, Person
 from test_dist import README_INSTALL
 
-# Who else runs what `make TARGET` runs.
+# Tests that run the commands of `make TARGET`.
 MAKES = {
     "build": "all tests, which are of what it built",
     "demo": "test_demo.py",
@@ -128,7 +128,7 @@ def test_its_commands_work_from_a_fresh_clone(workshop):
 
     demo, test = lines_of_readme()[0]
     assert "bit for bit" in typed(demo, 1800).out
-    # `make test` is what runs the other tests, so here only that a clone has the target.
+    # `make test` runs the other tests, so this test only needs the target in a clone.
     assert test.split()[1] in typed("make help", 30).out.split()
     [[build, path]] = blocks_with("export PATH")
     [[dist, install]] = blocks_with(README_INSTALL)

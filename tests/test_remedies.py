@@ -30,7 +30,7 @@ SOURCES = (
     "site/gateway/src/services/join.rs",
 )
 
-# Commands that a message names without telling anybody to type them as they stand.
+# Commands that a message names, but not to be typed as they stand.
 NAMED = {
     "landbridge": "the program",
     "landbridge run": "where it may be typed",
@@ -272,7 +272,7 @@ def test_what_is_printed_about_names_and_removed_sites(person):
 @pytest.mark.slow
 @needs_sshd
 def test_what_is_printed_about_a_site_that_joined(person):
-    """Nobody reaches it by ssh, so what is to be typed is typed there."""
+    """Nobody reaches it by ssh, so the command is typed there."""
     person = person(logins=("a-gw1",))
     person.adds("lyon", "a-gw1")
     ticket = person.folder / "ticket"

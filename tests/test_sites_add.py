@@ -57,7 +57,7 @@ def test_three_commands_then_a_job(person, mpich_only):
 
 
 def test_sites_whose_machines_have_ipv6_only(person, mpich_only):
-    """What `sites add` writes, what the commands about sites say, and a job."""
+    """`sites add` writes files, the commands about sites show them, and a job runs."""
     person = person(family="6")
     for host in ("a-gw1", "b-gw1"):
         person.types("ip", "-6", "route", "add", "default", "dev", "eth0", on=host, must=True)
@@ -290,7 +290,7 @@ def test_sites_of_an_ordinary_user(person):
 
 
 def test_what_cannot_be_reached_changes_nothing(person):
-    """Every refusal of ssh is told in its own words, with what to do, and no file is written."""
+    """Every refusal of ssh is reported in ssh's words, with a remedy, and no file is written."""
     person = person(logins=("a-gw1",), strangers=["a-gw1"], ssh_config="")
     unknown = person.adds("lyon", "a-gw1", must=False)
     refused = person.types("landbridge", "sites", "add", "lyon", f"root@{wan('b-gw1')}:2222")
@@ -409,7 +409,7 @@ function slurm_job_submit(job, partitions, uid)
 end
 function slurm_job_modify(job, record, partitions, uid) return slurm.SUCCESS end
 """
-# Without connection tracking, which not every kernel has: what begins from outside anywhere but at sshd is dropped.
+# Without connection tracking, which not every kernel has: connections from outside reach nothing but sshd.
 CLOSED_BUT_FOR_SSH = [
     "iptables",
     "-A",
@@ -430,7 +430,7 @@ CLOSED_BUT_FOR_SSH = [
 @pytest.mark.skipif(not Path("/usr/sbin/iptables").exists(), reason="no iptables: apt install iptables")
 @pytest.mark.skipif(os.geteuid() != 0, reason="a firewall needs root")
 def test_a_site_closed_but_for_ssh_dials_out(person):
-    """Nobody has to know `--dial-out`; who says how it is dialled hears of firewall and port."""
+    """Nobody has to know `--dial-out`; a user who gives an address gets an error about firewall and port."""
     person = person()
     person.adds("lyon", "a-gw1")
     person.types(*CLOSED_BUT_FOR_SSH, on="b-gw1", must=True)
@@ -487,7 +487,7 @@ def test_two_sites_closed_but_for_ssh_run_a_checked_job(person, mpich_only):
     cut = (
         f"for i in $(seq 300); do test -e {started} && break; sleep 0.1; done; test -e {started} || exit 1\n"
         f"for i in 1 2 3; do kill -9 $({tunnels}); sleep 2; done\n"
-        # The network resets both ends, whatever they are, for a moment.
+        # The network resets both ends for a moment.
         f"for i in 1 2; do ss -K dport = :{PORT} >/dev/null; "
         f"iptables -I OUTPUT -p tcp --dport {PORT} -j REJECT --reject-with tcp-reset; sleep 1; "
         f"iptables -D OUTPUT -p tcp --dport {PORT} -j REJECT --reject-with tcp-reset; sleep 4; done\n"
@@ -558,7 +558,7 @@ def test_only_the_new_site_can_log_in_at_the_older_one(person, mpich_only):
 @pytest.mark.skipif(os.geteuid() != 0, reason="Slurm's daemons in a lab need root")
 @pytest.mark.skipif(not Path("/usr/sbin/slurmctld").exists(), reason="no Slurm: apt install slurm-wlm munge")
 def test_slurm_that_wants_a_partition_and_an_account(person):
-    """What is missing is named with the flag; the command, typed as printed, completes a site that was kept."""
+    """An error names the missing value and its flag; the printed command completes a site that was kept."""
     partitions = ["PartitionName=main Nodes=ALL MaxTime=INFINITE State=UP"]
     person = person(slurm={"b": {"partitions": partitions, "job_submit": ACCOUNT_NEEDED}})
     person.adds("lyon", "a-gw1")

@@ -178,7 +178,7 @@ def test_a_job_that_can_never_start_ends_at_once(workshop, mpich_only, slurm):
     run = run_words(workshop, mpich_only, ["true"], "--wait", "50s")
     script = f"{shell_words(run)}; code=$?; {queue('a')}; {queue('b')}; exit $code"
     done = start(workshop, sites, ["bash", "-c", script]).finish()
-    # Slurm says PartitionConfig until its scheduler has looked at the job, then PartitionTimeLimit.
+    # Slurm shows PartitionConfig until its scheduler has looked at the job, then PartitionTimeLimit.
     done.fails_naming("site b", "PENDING, Partition", "never starts as it is: the partition", "was cancelled")
     assert "site a has 1 node, held and charged from now on until b has its nodes" in done.err, str(done)
     assert done.out.count(EMPTY) == 2, str(done)
@@ -284,7 +284,7 @@ def test_check_with_a_job_ends_its_wait_and_needs_no_batch_system(workshop, mpic
 
 
 def test_check_finds_everything_while_no_gateway_answers(workshop, mpich_only, slurm):
-    """What Slurm says is asked by the check itself."""
+    """The check itself asks Slurm."""
     sites = {"a": slurm_site('partition = "nosuch"'), "b": slurm_site()}
     check = shell_words([LANDBRIDGE, "sites", "check", "--quick"])
     script = f"pkill -9 -f '[g]ateway.*--site a$'; sleep 1; {check}; code=$?; {queue('a')}; exit $code"

@@ -1,11 +1,11 @@
-"""What a job's #BB_LUA lines name is looked at before the job computes. See test_slurm_staging.py."""
+"""The paths in a job's #BB_LUA lines are checked before the job computes. See test_slurm_staging.py."""
 
 from harness import LANDBRIDGE
 from slurm_jobs import RATE, begin, gone, job, on, until
 
 
 def comment(name):
-    """Shell words that show a job and what Slurm says about it."""
+    """Shell words that show a job and Slurm's comment on it."""
     return f"scontrol show job $(squeue -h -n {name} -o %i)"
 
 
@@ -61,7 +61,7 @@ def test_a_job_whose_output_its_user_cannot_write_does_not_start(workshop, peopl
 
 
 def test_a_site_that_does_not_answer_keeps_no_job_waiting(workshop, people, slurm):
-    """The job starts, and its comment says that its places were not checked."""
+    """The job starts, with a comment that its places were not checked."""
     anna, _ = people
     ran = anna.home / "ran"
     path = job(

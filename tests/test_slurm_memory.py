@@ -20,7 +20,7 @@ def most_data(process):
 
 
 def test_the_movers_of_a_user_have_a_bound(workshop, people, slurm):
-    """By control groups where the service may make some, by turns elsewhere. The log says which."""
+    """By control groups where the service may make some, by turns elsewhere. The log names the way."""
     anna, _ = people
     (workshop.folder / "source").write_bytes(random.Random(1).randbytes(8_000_000))
     (workshop.folder / "small").write_text("x")

@@ -414,7 +414,7 @@ def test_output_waits_for_its_folder_and_the_job_ends(workshop, people, slurm):
         f"anna: cd; sbatch -N1 -t1 -o /dev/null {path}",
         f"{until('squeue -h -n late -t R -o %i | grep -q .')}; rmdir {none}",
         until("squeue -h -n late -t STAGE_OUT -o %i | grep -q ."),
-        # Longer than a step is tried again for what passes in a moment.
+        # Longer than the retries for a passing fault.
         f"sleep 20; squeue -h -n late -o 'after 20 s %T'; mkdir {workshop.folder}/to/none; {gone('late')}",
         on("a-n1", "rm /tmp/late"),
         nodes=1,
@@ -453,7 +453,7 @@ def test_install_shows_what_it_changes_and_uninstall_undoes_it(workshop):
     names = {path.name for path in workshop.folder.iterdir()}
     assert {"burst_buffer.lua", "burst_buffer.conf"} <= names and (units / "landbridge-node.service").exists()
     assert "Nothing to change." in slurm("install", "--controller", "--yes").check().out
-    # What only the records know stays.
+    # Copies known only from the records stay.
     (workshop.folder / "state" / "7").write_text("{}")
     removed = slurm("uninstall", "--yes").check()
     assert "landbridge-node.service: removed" in removed.out and "1 job(s) still have copies" in removed.err, str(

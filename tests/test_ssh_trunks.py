@@ -100,7 +100,7 @@ def test_a_job_runs_through_ssh_and_survives_its_loss(workshop, mpi):
 
 @pytest.mark.one_mpi
 def test_a_silent_network_loses_nothing(workshop, mpi):
-    """Nothing passes and nobody is told: links are given up after 3 s, and dialled again while the job waits."""
+    """Nothing passes and neither end notices: links are given up after 3 s, and dialled again while the job waits."""
     with CuttingProxy() as proxy:
         sites = SshSites(workshop, proxy, links=2, patience="30s")
         gateways = sites.start_gateways()

@@ -44,7 +44,7 @@ def make_tree(folder, seed=1):
 
 
 def description(folder):
-    """All that is below a folder, for comparing. Of what is large, only where it has data."""
+    """All that is below a folder, for comparing. Of large files, only where they have data."""
     found = {}
     for at, folders, files in os.walk(os.fsencode(folder)):
         for name in folders + files:
@@ -84,7 +84,7 @@ def test_on_this_machine(workshop):
     done = workshop.run([LANDBRIDGE, "stage", "move", "--json", source, workshop.folder / "target"])
     (one,) = moved(done)
     assert description(workshop.folder / "target") == description(source)
-    # What other tests are doing beside it may be worth a note.
+    # The load of other tests may be worth a note.
     notes = [note for note in one["notes"] if not note.startswith("an application left")]
     assert one["resumed"] == 0 and one["files"] == 204 and notes == []
     nothing_hidden(workshop.folder)
@@ -191,7 +191,7 @@ def arrived(folder):
     ],
 )
 def test_after_a_kill_the_same_command_continues(workshop, isolated, victim):
-    """In mid-transfer: what has arrived is not moved again, and nothing is left over."""
+    """In mid-transfer: blocks that have arrived are not moved again, and nothing is left over."""
     source = make_tree(workshop.folder / "source")
     (source / "larger").write_bytes(random.Random(2).randbytes(40_000_000))
     (workshop.folder / "to").mkdir()

@@ -46,7 +46,7 @@ def test_a_link_at_the_target_is_not_followed(workshop, kind, names):
 
 
 def test_links_in_the_source_arrive_as_links(workshop):
-    """What they name is not read, even if it is secret, missing or above itself."""
+    """The targets of links are not read, even if secret, missing or above the link."""
     source, target = workshop.folder / "source", workshop.folder / "target"
     (source / "in").mkdir(parents=True)
     (workshop.folder / "secret").write_text("secret")
@@ -123,7 +123,7 @@ def test_a_parent_that_is_swapped_in_a_loop_harms_nobody(workshop):
     swapper.end()
     for done in results:
         assert done.code == 0 or "link" in done.err, str(done)
-    # What an attempt could not remove, the same command does, or names.
+    # The same command removes, or names, the remains of a failed attempt.
     for folder in folders:
         if (folder / "source").exists():
             assert contents(folder / "source") == contents(source)
@@ -310,7 +310,7 @@ def test_a_folder_that_gains_files_in_flight_arrives_as_it_was_listed(workshop):
     nothing_hidden(target.parent)
 
 
-# What was damaged between two attempts
+# The part that was damaged between two attempts
 
 
 def flip(path, at, bit=0):
@@ -483,7 +483,7 @@ def test_the_second_transfer_to_a_target_is_refused(workshop, where, request):
 
 
 def test_another_source_that_takes_the_target_meanwhile_is_not_overwritten(workshop):
-    """Two sources, one new target: the one that is complete first stays, and the other says so."""
+    """Two sources, one new target: the one that is complete first stays, and the other fails with that reason."""
     source, other, target = (workshop.folder / name for name in ("source", "other", "to/target"))
     source.write_bytes(noise(6 * MIB))
     other.write_text("other")
@@ -515,7 +515,7 @@ def test_the_same_command_many_times_at_once_succeeds_or_is_refused(workshop):
         shutil.rmtree(target)
 
 
-# What is removed between two attempts
+# The part that is removed between two attempts
 
 
 def added_in_part(workshop):
@@ -542,7 +542,7 @@ def test_a_folder_that_was_added_to_in_part_and_is_gone_arrives_whole(workshop):
 
 
 def test_a_folder_that_was_added_to_in_part_is_completed(workshop):
-    """The user removes only what was in the way."""
+    """The user removes only the file that was in the way."""
     source, target = added_in_part(workshop)
     (target / "d").rmdir()
     (one,) = moved(workshop.run(move("--block", "256KiB", source, f"{target.parent}/")))

@@ -1,4 +1,4 @@
-"""Whatever is killed or frozen, and whenever: the same `landbridge stage move` continues, and all arrives once."""
+"""Processes are killed or frozen at any time: the same `landbridge stage move` continues, and all arrives once."""
 
 import json
 import os

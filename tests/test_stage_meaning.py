@@ -1,4 +1,4 @@
-"""What DST means does not depend on what is there: `DST/` is a folder to go into, `DST` is the name of what arrives."""
+"""DST means the same wherever it exists already: `DST/` is a folder to go into, `DST` is the new name."""
 
 import json
 import os
@@ -21,7 +21,7 @@ def run7(workshop):
 
 @pytest.mark.parametrize("between", ["a log is written", "a touch", "whole seconds", "the program's output", "nothing"])
 def test_the_same_command_twice_is_the_same_target(workshop, run7, between):
-    """What happened to the target in between makes no second copy inside it, and no old data."""
+    """Changes of the target in between cause no second copy inside it, and no old data."""
     target = workshop.folder / "t" / "run"
     moved(workshop.run(move(run7, target)))
     for what in (between,):

@@ -13,7 +13,7 @@ from test_stage import MOVE, arrived, description, in_lab, make_tree, moved, not
 from test_stage_nodes import STAGE, part
 
 MODES = ["pull", "send", "bcast"]
-# Of a tree of `make_tree`, with a margin for what is not data.
+# Of a tree of `make_tree`, with a margin for headers.
 TREE = 9_222_998
 # A rate gives movers the cores that they need for it, also on a busy machine.
 QUICK = "--rate 200MB/s --block 256KiB"
@@ -21,7 +21,7 @@ CLOSED = re.compile(r"job closed job=.* received=(\d+)")
 
 
 def crossed(site, jobs=1):
-    """Shell words that print what has come to a site over the WAN in each job, once its gateway has closed them."""
+    """Shell words that print the bytes from the WAN to a site in each job, once its gateway has closed them."""
     log = f"$LANDBRIDGE_LAB/log/{site}-gw1.log"
     return f"until [ $(grep -c 'job closed' {log}) -ge {jobs} ]; do sleep 0.05; done; grep 'job closed' {log}"
 
@@ -56,7 +56,7 @@ def test_all_nodes_of_three_sites_get_a_tree(workshop, mode):
 
 @pytest.mark.parametrize("mode", ["send", "bcast"])
 def test_after_a_kill_each_target_gets_what_it_lacks(workshop, isolated, mode):
-    """One target has lost what had arrived: the others get nothing twice, and the trunk is crossed once for all."""
+    """One target has lost its blocks: the others get nothing twice, and the trunk is crossed once for all."""
     source, size = workshop.folder / "source", 16_000_000
     source.write_bytes(random.Random(1).randbytes(size))
     targets = [workshop.folder / node / "target" for node in ("n1", "n2", "n3")]

@@ -18,7 +18,7 @@ RUN = f"{LANDBRIDGE} run --mpi none"
 
 
 def test_a_site_alone_means_its_gateways_machine(workshop, isolated):
-    """What only that machine has arrives, and a name without a node is written there."""
+    """Files that only that machine has arrive, and a name without a node is written there."""
     back = workshop.folder / "back"
     done = in_lab(
         workshop,
@@ -117,7 +117,7 @@ def test_files_of_the_next_and_the_last_run_move_while_one_computes(workshop, is
 
 
 def test_who_ends_a_run_ends_its_staging(workshop, isolated):
-    """What has arrived is kept, and nothing goes on."""
+    """Blocks that have arrived are kept, and nothing goes on."""
     source = workshop.folder / "source"
     source.write_bytes(random.Random(9).randbytes(30_000_000))
     (workshop.folder / "to").mkdir()
@@ -180,7 +180,7 @@ SHAPE = (60, 44)
 
 
 def part(array, axes, process):
-    """What a process has of an array whose axes are dealt out to `over` processes in blocks."""
+    """A process's part of an array whose axes are dealt out to `over` processes in blocks."""
     indices = []
     for axis, (over, block) in enumerate(axes):
         place = process // int(np.prod([over for over, _ in axes[axis + 1 :]])) % over
@@ -190,7 +190,7 @@ def part(array, axes, process):
 
 @pytest.mark.parametrize("where", ["here", "between-sites"])
 def test_a_checkpoint_gets_another_layout(workshop, where):
-    """Files of 6 processes become those of 4, with what was lost on the way resumed or refused."""
+    """Files of 6 processes become those of 4, and a loss on the way is resumed or refused."""
     array = np.random.default_rng(1).random(SHAPE)
     before, after = [(3, 20), (2, 22)], [(4, 4), (1, 44)]
     (workshop.folder / "from").mkdir()

@@ -237,7 +237,7 @@ def test_slurm_install_follows_no_link_of_slurms_user(workshop, people):
 
 
 def pushed(workshop, person, path, contents, mode=0o755):
-    """What the other end of `sites push` answers to a file that comes for this path."""
+    """The answer of the other end of `sites push` to a file for this path."""
     item = {
         "path": list(os.fsencode(path)),
         "below_home": False,

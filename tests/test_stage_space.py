@@ -65,7 +65,7 @@ def test_space_that_is_reserved_is_not_taken_by_others(workshop, mounts, disk, w
 
 @DISKS
 def test_blocks_are_remembered_on_a_disk_that_others_have_filled(workshop, mounts, disk):
-    """What remembers the blocks takes space too: with many blocks, more than a page."""
+    """The journal of blocks takes space too: with many blocks, more than a page."""
     at, seen = mounts.mount(disk)
     source = workshop.folder / "source"
     source.write_bytes(noise(8 * MIB))

@@ -41,13 +41,13 @@ class Terminal:
         workshop.running.append(self.running)
 
     def read(self, seconds=0.0):
-        """Takes what has been written, waiting at most this long."""
+        """Takes the output so far, waiting at most this long."""
         while select.select([self.near], [], [], seconds)[0]:
             self.written += os.read(self.near, 1 << 16)
             seconds = 0.0
 
     def shown(self):
-        """What is visible now. Programs only write changes, so it is assembled from everything they wrote since they
+        """The visible screen. Programs only write changes, so it is assembled from everything they wrote since they
         cleared the screen."""
         self.read()
         written = self.written.decode(errors="ignore").rpartition("\x1b[2J")[2]

@@ -1,5 +1,5 @@
 """The WAN fails while a job runs: links are cut, sites cannot reach each other for a while. Nothing is lost or
-duplicated while the gateways' patience lasts; after that the job ends with an error that names what was lost."""
+duplicated while the gateways' patience lasts; after that the job ends with an error that names the loss."""
 
 import json
 import random
@@ -61,7 +61,7 @@ def test_links_that_are_cut_lose_nothing(workshop, mpi, links):
 
 @pytest.mark.one_mpi
 def test_gateways_that_are_killed_and_return_lose_nothing(workshop, mpi):
-    """Any gateway, including those that lead the job, while others remain: the others retransmit what it held."""
+    """Any gateway, including those that lead the job, while others remain: the others retransmit its frames."""
     kill_and_return(workshop, mpi, ["a2", "b3"])
 
 

@@ -30,7 +30,7 @@ def kills(person, name):
 
 
 def starts(name):
-    """What every command says when the site's gateway does not run."""
+    """The message of every command when the site's gateway does not run."""
     return f"`landbridge sites start {name}` starts it again"
 
 
@@ -72,7 +72,7 @@ def test_a_gateway_that_died_is_started_again(person):
     results[nobody].bad("nancy", "lyon, kyoto")
 
 
-# What cron's own command does with one user's table.
+# cron's own command does this with one user's table.
 CRONTAB = """#!/bin/sh
 table=$HOME/crontab
 case $1 in
@@ -137,7 +137,7 @@ def test_a_machine_keeps_its_gateway_and_the_command_can_be_typed_there(person):
 
 
 def test_a_program_is_pushed_to_where_it_is_below_home_there(person, mpich_only):
-    """Files, a Python environment, links and modes; what is there already is not sent again; and `run --push`."""
+    """Files, a Python environment, links and modes; files that are there are not sent again; and `run --push`."""
     person = person()
     adds_both(person)
     home = person.home(LAPTOP)
@@ -274,7 +274,7 @@ kill -9 $page; sleep 2; pgrep -f '[1]27.0.0.1:7780' && echo left; test -s {perso
     assert results[at_the_site].good().out == "http://127.0.0.1:7780/\n"
     assert "<html" in results[page].good().out.lower() and "ended 143" in results[page].out, str(results[page])
     assert "left" not in results[page].out.splitlines(), str(results[page])
-    # Everything that is wrong, not only what is wrong first; and what works without a gateway.
+    # All faults, not only the first one; and commands that work without a gateway.
     for found in (
         rf"lyon +gateway gw1 +FAILED .*{re.escape(starts('lyon'))}",
         rf"kyoto +gateway gw1 +FAILED .*port 7700.*{re.escape(starts('kyoto'))}",

@@ -15,8 +15,8 @@ FREEZES = 0.2
 
 
 class Victims:
-    """`kinds`: by name, what finds the processes of a kind now. `freezes`: the kinds that are also frozen: a process
-    that is killed closes its connections, and one that is frozen, or whose machine is, does not."""
+    """`kinds`: by name, a function that finds the processes of a kind now. `freezes`: the kinds that are also frozen: a
+    process that is killed closes its connections, and one that is frozen, or whose machine is, does not."""
 
     def __init__(self, kinds, freezes=(), rounds=20):
         self.kinds, self.freezes = kinds, freezes

@@ -77,7 +77,7 @@ static void expect_sums(const double *sums, size_t count, int round, const char 
     }
 }
 
-/* What an operation works on. */
+/* Buffers of an operation. */
 struct work {
     size_t bytes;
     int round;

@@ -17,7 +17,7 @@ static void need(int code, const char *what) {
     MPI_Abort(MPI_COMM_WORLD, 1);
 }
 
-/* Subarrays of what each pair of ranks has in common. */
+/* Subarrays that each pair of ranks has in common. */
 static void describe(int n) {
     int half = n / 2, quarter = n / 4;
     for (int peer = 0; peer < RANKS; peer++) {

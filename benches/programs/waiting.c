@@ -1,4 +1,4 @@
-/* What waiting costs, with MPI's plain calls only, so that any MPI of the same ABI runs it.
+/* The cost of waiting, with MPI's plain calls only, so that any MPI of the same ABI runs it.
  *
  *   waiting blocked SECONDS           rank 0 sleeps, then sends; all others block in MPI_Recv: their share of a core
  *   waiting allreduce SECONDS BYTES   time of an MPI_Allreduce over all ranks, checked

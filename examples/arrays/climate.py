@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What the ocean and the atmosphere compute, on parts or on the whole.
+"""The computations of the ocean and the atmosphere, on parts or on the whole.
 
     python climate.py [STEPS]
 

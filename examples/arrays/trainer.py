@@ -19,7 +19,7 @@ INPUTS, OUTPUTS, BATCH, RATE = 384, 256, 512, 0.4
 by_rows = lb.Layout((OUTPUTS, INPUTS), [lb.Block(comm.size), lb.Whole()])
 weights = np.zeros(by_rows.local_shape(comm.rank), np.float32)
 first = comm.rank * -(-OUTPUTS // comm.size)
-# What is to be learnt: the same on all ranks, and in the server.
+# The function to learn: the same on all ranks, and in the server.
 truth = np.random.default_rng(1).normal(size=(OUTPUTS, INPUTS)).astype(np.float32)[first : first + len(weights)]
 chance = np.random.default_rng(2)
 

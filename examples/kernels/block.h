@@ -1,4 +1,4 @@
-/* What one rank keeps of the cube: a bundle of pencils along K, dealt out over I and J, and the messages about its
+/* One rank's part of the cube: a bundle of pencils along K, dealt out over I and J, and the messages about its
    sides. */
 #ifndef KERNELS_BLOCK_H
 #define KERNELS_BLOCK_H

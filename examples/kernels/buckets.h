@@ -22,7 +22,7 @@ struct buckets {
     int *to, *to_at;     /* keys for each rank, and where they start in `out` */
     int *from, *from_at; /* keys of each rank, and where they start in `in` */
     uint32_t *out;       /* this rank's keys, bucket by bucket */
-    uint32_t *in;        /* what came: sorted in the end */
+    uint32_t *in;        /* received keys: sorted in the end */
     int in_count, in_space;
     bool strayed; /* a key came that belongs to another rank: `in` is not sorted */
     int *times;   /* how often each key came */

@@ -42,7 +42,7 @@ long kernel_iterations_for(double wanted, double seconds, long done);
  * of rank 0 alone. The same on every rank; if not, rank 0 has a line in `outcome->problem`. */
 bool kernel_same_as_alone(bool had_memory, uint64_t alone, struct outcome *outcome);
 
-/* Whether this rank is to spoil what it receives in the last iteration. */
+/* True if this rank is to spoil the data that it receives in the last iteration. */
 bool kernel_spoils(const struct options *options);
 
 #endif

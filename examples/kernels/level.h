@@ -1,4 +1,4 @@
-/* One level of the multigrid hierarchy: a periodic cube of points, and what this rank keeps of it.
+/* One level of the multigrid hierarchy: a periodic cube of points, and this rank's part of it.
  *
  * A *dealt* level is spread over the ranks, each with a box and one layer of ghost points around it. A *replicated*
  * level is whole on every rank, and every rank does the same work on it: so coarse that there are too few points to

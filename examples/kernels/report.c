@@ -13,7 +13,7 @@ struct spread {
     double max, mean;
 };
 
-/* What all ranks' outcomes make together. Of use on rank 0. */
+/* The outcomes of all ranks together. Of use on rank 0. */
 struct total {
     int ranks;
     double seconds; /* slowest rank */

@@ -1,4 +1,4 @@
-/* What a run leaves behind: the table, the JSON. */
+/* The results of a run: the table, the JSON. */
 #ifndef KERNELS_REPORT_H
 #define KERNELS_REPORT_H
 

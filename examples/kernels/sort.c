@@ -43,11 +43,11 @@ static struct digest digest_everywhere(struct digest mine) {
     return all;
 }
 
-/* In order inside each rank, and from rank to rank: ranks without keys pass on what came before them. */
+/* In order inside each rank, and from rank to rank: ranks without keys pass on the last key before them. */
 static bool in_order(const struct buckets *b) {
     uint32_t mine = b->in_count > 0 ? b->in[b->in_count - 1] : 0, before = 0;
     MPI_Exscan(&mine, &before, 1, MPI_UINT32_T, MPI_MAX, b->comm);
-    uint32_t last = b->rank > 0 ? before : 0; /* what MPI_Exscan leaves on rank 0 is undefined */
+    uint32_t last = b->rank > 0 ? before : 0; /* MPI_Exscan leaves it undefined on rank 0 */
     bool good = true;
     for (int n = 0; n < b->in_count; n++) {
         good = good && b->in[n] >= last;

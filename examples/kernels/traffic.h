@@ -1,4 +1,4 @@
-/* What this rank has sent, and how long it was busy or waiting with that. */
+/* The traffic that this rank has sent, and its time spent on that, busy or waiting. */
 #ifndef KERNELS_TRAFFIC_H
 #define KERNELS_TRAFFIC_H
 

@@ -42,7 +42,7 @@ def read_field(path, size):
 
 def first_difference(first, second):
     """None if the fields are identical, else a line that names the first differing point (I, J, K from 0)."""
-    # As integers: NaN equals itself and -0 differs from 0, which is what "bit for bit" means.
+    # As integers: NaN equals itself and -0 differs from 0, as "bit for bit" means.
     different = first.view("<u4") != second.view("<u4")
     count = int(np.count_nonzero(different))
     if count == 0:

@@ -1,4 +1,4 @@
-/* What the user asked for: command line in, checked values out. Knows nothing of MPI. */
+/* The user's options: command line in, checked values out. Knows nothing of MPI. */
 #ifndef POISSON_OPTIONS_H
 #define POISSON_OPTIONS_H
 

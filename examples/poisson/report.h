@@ -1,4 +1,4 @@
-/* What a run leaves behind: the table, the JSON, the field. */
+/* The results of a run: the table, the JSON, the field. */
 #ifndef POISSON_REPORT_H
 #define POISSON_REPORT_H
 

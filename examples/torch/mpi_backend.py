@@ -75,7 +75,7 @@ class Group(dist.ProcessGroup):
         return NAME
 
     def shutdown(self, *_):
-        """Ends the thread after what was started. `destroy_process_group` calls it."""
+        """Ends the thread after the tasks that were started. `destroy_process_group` calls it."""
         self._tasks.put(None)
         self._thread.join()
 

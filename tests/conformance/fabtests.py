@@ -17,7 +17,7 @@ from .job import CRASHED, FAILED, HUNG, OURS, PASSED, RIVAL, SKIPPED, Job, resul
 from .process import Child, clean_environment
 
 NAME = "fabtests"
-# Exit codes of tests when the provider does not offer what they need: ENODATA, ENOSYS, EOPNOTSUPP.
+# Exit codes of tests when the provider lacks a feature that they need: ENODATA, ENOSYS, EOPNOTSUPP.
 NOT_OFFERED = {61: "ENODATA", 38: "ENOSYS", 95: "EOPNOTSUPP"}
 LIMIT_S = 60.0
 # Time until a server listens. Some tests' servers never do; their clients are then started anyway.

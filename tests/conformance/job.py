@@ -24,7 +24,7 @@ PLACES = {
     "one-node": ["--sites", "1", "--nodes", "1"],
     "two-nodes": ["--sites", "1", "--nodes", "2"],
     "two-sites": ["--sites", "2", "--nodes", "1", "--delay", "50us"],
-    # Where gateways copy what goes to several sites.
+    # Where gateways copy messages for several sites.
     "three-sites": ["--sites", "3", "--nodes", "1", "--delay", "50us"],
 }
 # tcp cannot get there.
@@ -71,7 +71,7 @@ class Job:
 
 
 def result(case, outcome, detail="", seconds=0.0):
-    """The result of one case. `detail` says why, unless it passed."""
+    """The result of one case. `detail`: the reason, unless it passed."""
     return {"case": case, "outcome": outcome, "detail": detail, "seconds": round(seconds, 3)}
 
 

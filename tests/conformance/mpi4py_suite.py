@@ -114,7 +114,7 @@ def _start(job, done):
         if all(entry and entry["event"] != "began" for entry in entries):
             done[case] = _outcome(case, entries)
             continue
-        # The first case that some rank did not finish; what other ranks did meanwhile is run again.
+        # The first case that some rank did not finish; cases that other ranks ran meanwhile run again.
         outcome = HUNG if ended.late else CRASHED
         done[case] = result(case, outcome, f"{ended}\n{_wheres(job)}\n{_details(entries)}\n{child.text()}")
         return False

@@ -99,7 +99,7 @@ class Child:
             self.end()
 
     def end(self):
-        """Ends what is left of it, gently first."""
+        """Ends its remaining processes, gently first."""
         if self.running():
             self.child.terminate()
             try:

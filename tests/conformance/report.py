@@ -1,4 +1,4 @@
-"""The report: all cases as JSON, a short table and what fails as text."""
+"""The report: all cases as JSON, a short table and the failures as text."""
 
 import json
 import platform
@@ -24,7 +24,7 @@ COLUMNS = [
 
 
 def write(path, rows, skipped, problems):
-    """Everything, for scripts. `skipped`: reasons by suite; `problems`: what kept a place from finishing."""
+    """Everything, for scripts. `skipped`: reasons by suite; `problems`: reasons why a place did not finish."""
     commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout.strip()
     counts = [
         {"suite": suite, "mpi": mpi, "where": where, "ranks": ranks, **figures(found)}

@@ -17,7 +17,7 @@ NAME = "sos"
 LIMIT_S = 300.0
 PLACES = ["two-nodes", "two-sites"]
 QUICK = ["hello", "barrier", "put1", "get1", "atomic_inc", "alltoall"]
-# What automake's test programs exit with when they cannot be judged.
+# The exit code of automake's test programs that cannot be judged.
 SKIP = 77
 
 

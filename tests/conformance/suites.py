@@ -21,7 +21,7 @@ LIMIT_S = 4 * 3600.0
 
 
 def run_job(job):
-    """Runs a job, keeps its results, says so on one line."""
+    """Runs a job, keeps its results, prints one line about it."""
     start = time.monotonic()
     results = SUITES[job.suite].execute(job)
     job.store(results)
@@ -70,7 +70,7 @@ def _in_lab(where, jobs):
 
 
 class Tail:
-    """Shows what is new in a file."""
+    """Shows the new part of a file."""
 
     def __init__(self, path):
         self.path = path

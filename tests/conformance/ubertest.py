@@ -48,7 +48,7 @@ _COMPARES = ["FI_CSWAP", "FI_CSWAP_NE", "FI_CSWAP_LE", "FI_CSWAP_LT", "FI_CSWAP_
 _CHECKED = {"test_type": ["FT_TEST_UNIT"], "comp_type": ["FT_COMP_QUEUE"]}
 _WAITS = ["FI_WAIT_NONE", "FI_WAIT_UNSPEC", "FI_WAIT_FD"]
 
-# Each group is one run of ubertest. `FT_TEST_UNIT` compares what arrived with what was sent.
+# Each group is one run of ubertest. `FT_TEST_UNIT` compares the received data with the sent data.
 GROUPS = {
     "messages": {
         **_CHECKED,

@@ -24,7 +24,7 @@ def plain(comm, size, root, name):
 
 
 def derived(comm, root):
-    """Types whose memory is not what MPI sends: gaps, another order, absolute addresses."""
+    """Types whose memory differs from the bytes that MPI sends: gaps, another order, absolute addresses."""
     count = 30_000
     gaps = MPI.INT32_T.Create_vector(count, 2, 3).Commit()
     values = of(root, count * 8).view(np.int32).reshape(count, 2)

@@ -18,7 +18,7 @@ def on_delete(comm, _key, value):
 
 
 def freed(turn, early, free):
-    """`early`: the attribute is older than what the layer keeps of the communicator."""
+    """`early`: the attribute is older than the layer's own of the communicator."""
     comm = world.Dup()
     if early:
         comm.Set_attr(key, turn)

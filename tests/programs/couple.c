@@ -84,7 +84,7 @@ static void fetch_all(lb_coupling *coupling, lb_layout *layout) {
             int code;
             lb_transfer_options soon = options;
             soon.timeout = version % 4 ? -1 : 0.002;
-            /* What took too long may be asked for again. */
+            /* A request that took too long may be repeated. */
             do code = lb_fetch(coupling, "sst", (uint64_t)version, layout, "f8", rank < blocks ? into : NULL, &soon);
             while (code == LB_TIMEOUT);
             need(code, "lb_fetch");

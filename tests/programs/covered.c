@@ -38,7 +38,7 @@ static int is_filled(const int *data, int count, int source, int target) {
     return 1;
 }
 
-/* The sum over all ranks of what filled() makes of (rank, 0). */
+/* The sum over all ranks of filled(rank, 0). */
 static int is_sum(const int *data, int count) {
     for (int at = 0; at < count; at++) {
         int sum = 0;

@@ -289,7 +289,7 @@ static void with_auto(int rank, int other, bool second) {
 
 static void *served(void *argument) {
     struct fi_cq_data_entry entry;
-    /* SST's thread: reads with a time limit, so that it drives the provider, until it is told to stop. */
+    /* SST's thread: reads with a time limit, so that it drives the provider, until the test stops it. */
     while (!*(volatile bool *)argument)
         if (fi_cq_sread(cq, &entry, 1, NULL, -1) == 1) fprintf(stderr, "a completion out of nothing\n");
     return NULL;
@@ -305,7 +305,7 @@ static void with_sst(int rank, int other, bool second) {
     hints->domain_attr->control_progress = FI_PROGRESS_AUTO;
     struct fi_cq_attr attr = {.format = FI_CQ_FORMAT_DATA, .wait_obj = FI_WAIT_UNSPEC};
     CHECK(fi_getinfo(FI_VERSION(1, 5), NULL, NULL, 0, hints, &info));
-    /* SST sets its own modes, keeping what the provider wants of addresses. */
+    /* SST sets its own modes, keeping the provider's address format. */
     info->domain_attr->mr_mode = FI_MR_ALLOCATED | FI_MR_PROV_KEY | FI_MR_LOCAL |
                                  (info->domain_attr->mr_mode & (FI_MR_ENDPOINT | FI_MR_VIRT_ADDR));
     struct fi_info *changed = info;

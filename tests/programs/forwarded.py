@@ -80,7 +80,7 @@ def read_all(peer):
 
 
 def exact(address, length, seed):
-    """What is sent comes back, byte for byte, while it is still being sent."""
+    """Sent bytes come back unchanged, while more are still being sent."""
     data = os.urandom(64) * (length // 64 + 1)
     data = data[:length] + bytes([seed])
     with socket.create_connection(address, timeout=60) as peer:
@@ -168,7 +168,7 @@ def killed():
 
 
 def gateway():
-    """The only gateway of the other site is lost: the forward ends and says so."""
+    """The only gateway of the other site is lost: the forward ends with that error."""
     with server(), forward() as (child, address), socket.create_connection(address, timeout=20) as peer:
         peer.sendall(b"ex")
         assert peer.recv(1) == b"x"

@@ -41,7 +41,7 @@ def reductions(comm, size, name):
     result = of(comm.rank, size)
     comm.Reduce(MPI.IN_PLACE if comm.rank == root else result, result if comm.rank == root else None, MPI.SUM, root)
     require(comm.rank != root or np.array_equal(result, total), f"{name}: reduce of {size} in place")
-    # Every rank has the same bits, whatever they are.
+    # Every rank has the same bits.
     fractions = np.zeros(size)
     comm.Allreduce(1 / (1.0 + of(comm.rank, size)), fractions)
     bits = comm.allgather(fractions.tobytes())

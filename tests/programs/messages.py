@@ -29,7 +29,7 @@ def main():
                 target = (rank + step) % ranks
                 data = payload(seed, rank, target, number, SIZES[(number + rank + target) % len(SIZES)])
                 kept.append(data)
-                sends.append(comm.Isend(data, target, tag=5))  # one tag: only order tells them apart
+                sends.append(comm.Isend(data, target, tag=5))  # one tag: only the order distinguishes them
         for number in numbers:
             for step in range(ranks):
                 source = (rank - step) % ranks

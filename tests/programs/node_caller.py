@@ -34,7 +34,7 @@ def opened(munged, line, nonce):
 
 
 def call(address, munged, line, nonce):
-    """The last answer. What was started is ended as soon as it runs."""
+    """The last answer. A process that was started is ended as soon as it runs."""
     host, port = address.rsplit(":", 1)
     with socket.create_connection((host, int(port)), timeout=30) as connection:
         # It may be refused before all was read.

@@ -87,7 +87,7 @@ def several_in_flight():
     plan = lb.plan(SOURCE, TARGET, "f8", comm, budget=1)
     wholes = [content("f8", factor) for factor in (1, 2, 3)]
     runs = [plan.start(whole[indices(SOURCE)]) for whole in wholes]
-    # MPI alone must be able to end what was started.
+    # MPI alone must be able to end the started requests.
     comm.Barrier()
     order = range(3) if comm.rank % 2 else reversed(range(3))
     got = {at: runs[at].wait() for at in order}
@@ -136,7 +136,7 @@ def little_memory():
     plan = lb.plan(source, target, "f8", comm, budget=budget)
     a = np.full(source.local_shape(comm.rank), 1.0)
     into = np.full(target.local_shape(comm.rank), 2.0)
-    # What MPI needs for a piece, it has then.
+    # Then MPI has everything that it needs for a piece.
     lb.redistribute(np.ones(SOURCE.local_shape(comm.rank)), SOURCE, TARGET, comm, budget=budget)
     before = peak()
     plan.run(a, into=into)

@@ -21,7 +21,7 @@ static void fail(const char *what) {
     MPI_Abort(MPI_COMM_WORLD, 1);
 }
 
-/* A layout, and what every process of it must find. */
+/* A layout, and the result that every process of it must find. */
 typedef struct side {
     int axes, order, processes, dimensions;
     int64_t shape[AXES];

@@ -164,7 +164,7 @@ class Case:
         """A process's part of the source."""
         nothing = np.zeros((), self.dtype)
         part, owned = local(self.source, process, self.whole, nothing[()])
-        # What is only in a halo must not be sent.
+        # Elements that are only in a halo must not be sent.
         part[~owned] = nothing
         return part
 

@@ -36,7 +36,7 @@ def sums(comm, size, name):
 
 
 def fractions(comm, size, name):
-    """All ranks have the same bits, whatever they are."""
+    """All ranks have the same bits."""
     result = np.zeros(size)
     comm.Allreduce(1 / (1.0 + of(comm.rank, size)), result)
     bits = comm.allgather(hashlib.sha256(result.tobytes()).digest())

@@ -36,7 +36,7 @@ static void truncation(int count) {
     free(data);
 }
 
-/* A cancelled receive says so, and what it would have received goes to the next one. */
+/* A cancelled receive reports it, and its message goes to the next one. */
 static void cancel(void) {
     if (rank == last) {
         int lost = 0, got = 0, cancelled = 0;
@@ -57,7 +57,7 @@ static void cancel(void) {
     }
 }
 
-/* Wildcards: any source, any tag, in the order sent; zero-byte messages; probe tells the length first. */
+/* Wildcards: any source, any tag, in the order sent; zero-byte messages; a probe gives the length first. */
 static void wildcards(int count) {
     int *data = calloc((size_t)count, sizeof *data);
     require(data != NULL, "out of memory");

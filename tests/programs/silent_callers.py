@@ -32,7 +32,7 @@ def main():
             with contextlib.suppress(OSError):
                 closed.register(connect(place), selectors.EVENT_READ, place)
         ready.touch()
-        # The processor is not what they take away.
+        # They must not take the processor away.
         time.sleep(0.5)
         wanted = []
         for key, _ in closed.select():

@@ -1,4 +1,4 @@
-"""Every collective of examples/torch against what it must give, and what it must refuse. Run under `landbridge run`."""
+"""Every collective of examples/torch: right results, and refusals. Run under `landbridge run`."""
 
 import sys
 from pathlib import Path

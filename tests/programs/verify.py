@@ -1,4 +1,4 @@
-"""What programs that check collective operations have in common: checks that end the job when one fails."""
+"""The base of programs that check collective operations: checks that end the job when one fails."""
 
 import sys
 

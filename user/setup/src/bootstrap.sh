@@ -2,12 +2,12 @@
 # them.
 # Standard input carries data and a few words, never shell text. Variables set before this: mark, folder, id.
 # shellcheck shell=sh disable=SC2154
-# Copies are for this user only. The umask is restored before `exec`, so it does not apply to what jobs write.
+# Copies are for this user only. The umask is restored before `exec`, so it does not apply to files of jobs.
 mask=$(umask)
 umask 077
-# On a line of its own, whatever was printed before.
+# On a line of its own, even after a partial line.
 say() { printf '\n%s %s\n' "$mark" "$*"; }
-# Reads the rest of the input and drops it: after a failure, what the other end still sends must go nowhere.
+# Reads the rest of the input and drops it: after a failure, later bytes of the other end must go nowhere.
 fail() { say "fail $*"; cat >/dev/null; exit 1; }
 one_line() { tr '\n\r' '  '; }
 say "os $(uname -s)"

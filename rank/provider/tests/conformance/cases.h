@@ -1,4 +1,4 @@
-/* One function per case; main runs the one it is told to. */
+/* One function per case; main runs the one that its arguments name. */
 #ifndef CASES_H
 #define CASES_H
 

@@ -295,7 +295,7 @@ void case_truncation(void) {
                 CHECK(is_filled(in, room, 3));
                 CHECK((uint8_t)in[room] == 0xEE);
                 good(a.tx, &a, &b);
-                /* What follows is not disturbed. */
+                /* Later messages are not disturbed. */
                 fill(out, len, 4);
                 EQUAL(fi_tsend(a.ep, out, len, NULL, a.peer, 5, NULL), 0);
                 EQUAL(fi_trecv(b.ep, in, len, NULL, FI_ADDR_UNSPEC, 5, 0, in), 0);
@@ -483,7 +483,7 @@ void case_directed(void) {
     close_pair(&a, &b);
 }
 
-/* A receiver that does not receive: the sender is told to wait, nothing is lost, nothing is reordered. */
+/* A receiver that does not receive: the sender has to wait, nothing is lost, nothing is reordered. */
 void case_flood(void) {
     struct node a, b;
     open_pair(&a, &b, &(struct options){0});

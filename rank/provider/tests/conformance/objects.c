@@ -69,7 +69,7 @@ void case_hints(void) {
     EQUAL(ask(FI_VERSION(1, 17), hints, &reply), 0);
     CHECK(reply->caps & FI_ATOMIC);
     fi_freeinfo(reply);
-    /* What we are not. */
+    /* Hints that no endpoint of ours fits. */
     for (int i = 0; i < 4; i++) {
         hints = fi_allocinfo();
         if (i == 0) hints->ep_attr->type = FI_EP_MSG;
@@ -154,7 +154,7 @@ void case_names(void) {
     length = 8;
     fi_av_straddr(a.av, name, text, &length);
     EQUAL(strlen(text), 7);
-    /* What is no address is not inserted, and said so. */
+    /* Text that is no address is not inserted, and is reported. */
     char two[32];
     memcpy(two, name, 16);
     memset(two + 16, 0x77, 16);
@@ -199,7 +199,7 @@ void case_busy(void) {
     EQUAL(fi_close(&a.tx->fid), -FI_EBUSY);
     EQUAL(fi_close(&a.av->fid), -FI_EBUSY);
     EQUAL(fi_close(&a.sent->fid), -FI_EBUSY);
-    /* An endpoint lacks what it needs. */
+    /* An endpoint lacks an object that it needs. */
     struct fid_ep *ep;
     EQUAL(fi_endpoint(a.domain, a.info, &ep, NULL), 0);
     EQUAL(fi_send(ep, NULL, 0, NULL, 0, NULL), -FI_EOPBADSTATE);
@@ -255,7 +255,7 @@ void case_waiting(void) {
     EQUAL(fi_cntr_wait(n[1].received, 1, 30), -FI_ETIMEDOUT);
     pthread_t thread;
     int in;
-    /* A waiting reader gives way to a sender, and hears of what arrives. */
+    /* A waiting reader gives way to a sender, and wakes for arrivals. */
     EQUAL(fi_recv(n[1].ep, &in, 4, NULL, FI_ADDR_UNSPEC, NULL), 0);
     pthread_create(&thread, NULL, later, n);
     EQUAL(fi_cq_sread(n[1].rx, &entry, 1, NULL, 10000), 1);
@@ -412,7 +412,7 @@ void case_counters(void) {
 void case_lost_peer(void) {
     struct node a, b;
     open_pair(&a, &b, &(struct options){0});
-    /* Nobody listens there: within the time to connect, an error that says where. */
+    /* Nobody listens there: within the time to connect, an error that names the address. */
     fi_addr_t nobody;
     EQUAL(fi_av_insertsvc(a.av, "127.0.0.1", "1", &nobody, 0, NULL), 1);
     int out = 1, in;
@@ -422,7 +422,7 @@ void case_lost_peer(void) {
     CHECK(lost.error.op_context == &out);
     CHECK(strstr(lost.text, "127.0.0.1:1"));
     CHECK(strstr(fi_cq_strerror(a.tx, lost.error.prov_errno, NULL, NULL, 0), "127.0.0.1:1"));
-    /* A peer that goes away: what waits for it fails, what waits for anybody does not. */
+    /* A peer that goes away: operations that wait for it fail, those that wait for any peer do not. */
     EQUAL(fi_tinject(a.ep, &out, 4, a.peer, 1), 0);
     EQUAL(fi_trecv(b.ep, &in, 4, NULL, FI_ADDR_UNSPEC, 1, 0, NULL), 0);
     good(b.rx, &a, &b);
@@ -433,14 +433,14 @@ void case_lost_peer(void) {
     b.ep = NULL;
     CHECK(bad(a.tx, &a, &b, FI_ECONNRESET).error.op_context == large);
     quiet(a.rx, &a, &b);
-    /* And what is sent to it later. */
+    /* And messages that are sent to it later. */
     EQUAL(fi_tsend(a.ep, &out, 4, NULL, a.peer, 1, &out), 0);
     lost = bad(a.tx, &a, &b, FI_ECONNRESET);
     CHECK(strlen(lost.text) > 10);
     close_pair(&a, &b);
 }
 
-/* What makes no sense is refused by the call, not later. */
+/* Arguments that make no sense are refused by the call, not later. */
 void case_refusals(void) {
     struct node a, b;
     open_pair(&a, &b, &(struct options){0});

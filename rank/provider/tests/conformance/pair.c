@@ -134,7 +134,7 @@ struct done next(struct fid_cq *cq, struct node *a, struct node *b) {
         ssize_t r = fi_cq_readfrom(cq, &done.entry, 1, &done.source);
         if (r == 1) return done;
         if (r == -FI_EAVAIL) {
-            /* A reader that has not taken the error is told again. */
+            /* A reader that has not taken the error gets it again. */
             EQUAL(fi_cq_read(cq, &done.entry, 1), -FI_EAVAIL);
             /* As long as the newest layout. */
             struct {

@@ -1,4 +1,4 @@
-/* Two (or three) endpoints of one process, and ways to wait for what happens between them. */
+/* Two (or three) endpoints of one process, and ways to wait for events between them. */
 #ifndef PAIR_H
 #define PAIR_H
 

@@ -191,7 +191,7 @@ static bool holds(enum fi_datatype type, const void *place, int value) {
     return memcmp(place, expected, put(type, expected, value)) == 0;
 }
 
-/* What the operation makes of target 6, operand 3, compare operand 6. */
+/* The result for target 6, operand 3, compare operand 6. */
 static int result_of(enum fi_op op) {
     switch ((int)op) {
     case FI_MIN: return 3;

@@ -229,7 +229,7 @@ void case_text_addresses(void) {
         EQUAL(fi_getname(&n[i].ep->fid, name[i], &length), 0);
         EQUAL(strncmp(name[i], "fi_sockaddr_in://", 17), 0);
     }
-    /* In a row, as libfabric's shm reads them, and as an array of pointers, as the manual says. */
+    /* In a row, as libfabric's shm reads them, and as an array of pointers, by the manual. */
     int length = sprintf(row, "%s", name[0]) + 1;
     strcpy(row + length, name[1]);
     const char *pointers[] = {name[1], name[0], "nonsense"};
