@@ -8,8 +8,8 @@ use gateway_hooks::AgentStarter;
 use gateway_hooks::{Doorkeeper, Tunneller};
 use types::sites::{Gateway, Site, SitesFile};
 
-use crate::GatewayError;
 use crate::counters::Counters;
+use crate::error::GatewayError;
 
 /// The configuration of one gateway. All of it comes from the sites file; there are no other defaults.
 #[derive(Debug)]

@@ -49,6 +49,15 @@ pub(crate) fn shorten(mut text: String) -> String {
     text
 }
 
+/// A number of bytes in readable form.
+pub(crate) fn quantity(bytes: u64) -> String {
+    match bytes {
+        0..=1023 => format!("{bytes} B"),
+        1024..=1_048_575 => format!("{:.0} KiB", bytes as f64 / 1024.0),
+        _ => format!("{:.1} MiB", bytes as f64 / 1_048_576.0),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

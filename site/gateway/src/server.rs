@@ -13,10 +13,12 @@ use tokio::time::{sleep, timeout};
 
 use crate::config::GatewayConfig;
 use crate::door::listener;
+use crate::error::GatewayError;
 use crate::gateway::Gateway;
+use crate::log::quantity;
 use crate::services::agents::KILL;
-use crate::services::page;
-use crate::{GatewayError, quantity};
+use crate::services::standing;
+use crate::status::page;
 
 /// Time limit for agents to end when the gateway is stopped.
 const STOP_GRACE: Duration = Duration::from_millis(2000);
@@ -41,7 +43,7 @@ pub fn serve(config: GatewayConfig, starter: Arc<dyn AgentStarter>) -> Result<()
                 _ = terminate.recv() => return Ok(()),
                 _ = interrupt.recv() => return Ok(()),
                 _ = hangup.recv() => {
-                    gateway.reload_and_log();
+                    standing::reload_and_log(&gateway.trunks);
                 }
             }
         }
@@ -100,10 +102,10 @@ fn run(
     let local = LocalSet::new();
     let result = local.block_on(&runtime, async {
         let listener = bind(&config)?;
-        let gateway = Gateway::new(&config, starter)?;
+        let gateway = Gateway::new(&config, &starter)?;
         let own = config.own();
         tracing::info!(
-            site = gateway.site, gateway = gateway.name, listen = own.listen, inside = own.inside,
+            site = gateway.sites.site, gateway = gateway.sites.gateway, listen = own.listen, inside = own.inside,
             advertise = own.advertise.as_deref().unwrap_or("(dials out only)"),
             fingerprint = %gateway.sites.credentials().fingerprint, memory = %quantity(own.memory), "gateway listening"
         );
@@ -120,12 +122,12 @@ impl Gateway {
         listener: TcpListener,
         stop: impl Future<Output = Result<(), GatewayError>>,
     ) -> Result<(), GatewayError> {
-        self.trunks.in_use().iter().for_each(|trunk| self.dial_trunk(trunk));
+        self.trunks.list.in_use().iter().for_each(|trunk| self.trunks.dial(trunk));
         page::open(&self);
         let result = tokio::select! {
-            never = listener::accept(&self, listener) => match never {},
-            never = self.services.load.watch() => match never {},
-            never = self.watch_trunks() => match never {},
+            never = self.accept(listener) => match never {},
+            never = self.path.load.watch() => match never {},
+            never = self.trunks.survey.watch() => match never {},
             result = stop => result,
         };
         self.stop().await;
@@ -134,16 +136,16 @@ impl Gateway {
 
     /// Closes all jobs and waits for their agents. Jobs that other gateways of the site can continue are left to them.
     async fn stop(&self) {
-        let reason = format!("gateway {} of site {} is stopping", self.name, self.site);
+        let reason = format!("gateway {} of site {} is stopping", self.sites.gateway, self.sites.site);
         tracing::info!("{reason}");
-        let siblings = self.insides().len() > 1;
-        let left = self.change(|table| table.close_all(&reason, siblings));
+        let siblings = self.sites.insides().len() > 1;
+        let left = self.path.table.change(|table| table.close_all(&reason, siblings));
         for id in &left {
             tracing::info!(job = %id, "job left to the other gateways of the site");
         }
         self.services.agents.leave(&left);
         self.services.nodes.leave(&left);
-        self.trunks.in_use().iter().for_each(|trunk| trunk.goodbye(self, &reason));
+        self.trunks.list.in_use().iter().for_each(|trunk| trunk.goodbye(&self.path, &reason));
         let gone = async {
             while self.services.agents.len() > 0 || !self.services.nodes.is_empty() {
                 self.services.gone.notified().await;
@@ -157,7 +159,7 @@ impl Gateway {
             }
         }
         // By now the goodbyes have been sent, except to peers that do not read. ssh takes longer to forward them.
-        let through_ssh = self.trunks.in_use().iter().any(|trunk| trunk.through_ssh && trunk.is_up());
+        let through_ssh = self.trunks.list.in_use().iter().any(|trunk| trunk.through_ssh && trunk.is_up());
         sleep(Duration::from_millis(if through_ssh { 200 } else { 20 })).await;
     }
 }

@@ -5,6 +5,7 @@ use std::io;
 use client::handshake::HandshakeError;
 use thiserror::Error;
 
+use crate::services::join::JoinError;
 use crate::trunks::error::ArrivalError;
 
 /// Reasons for not admitting a connection. The text is logged; an honest peer also receives it.
@@ -23,6 +24,8 @@ pub(crate) enum DoorError {
     Handshake(#[from] HandshakeError),
     #[error(transparent)]
     Arrival(#[from] ArrivalError),
+    #[error(transparent)]
+    Join(#[from] JoinError),
     /// The peer was sent this reason.
     #[error("{0}")]
     Refused(String),

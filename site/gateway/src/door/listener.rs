@@ -17,25 +17,25 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 use types::JobId;
 use types::id::plain;
 use types::sites::Inside;
-use wire::Secret;
 use wire::handshake::{Handshake, Hello, PREFACE, Purpose, Refusal, RefusalCode, Welcome};
 use wire::token::TOKEN_LEN;
+use wire::{Control, Secret};
 
-use crate::GatewayError;
 use crate::config::GatewayConfig;
+use crate::door::Door;
 use crate::door::error::DoorError;
-use crate::door::lobby::Place;
-use crate::door::stream::{Accepted, Arrival, Stream};
+use crate::door::lobby::LobbySeat;
+use crate::door::stream::DoorStream;
 use crate::door::tokens::Credential;
-use crate::gateway::{Gateway, HANDSHAKE_TIMEOUT};
+use crate::error::GatewayError;
 use crate::log::{STRANGERS, log, short};
-use crate::path::forward::MAX_DATA;
-use crate::path::member::{self, Inflow, Member};
+use crate::path::limits::MAX_DATA;
+use crate::path::member::{Member, task};
 use crate::path::outlet::LINGER;
-use crate::table::error::JobError;
-use crate::trunks::link;
+use crate::path::reading::Inflow;
+use crate::table::error::{JobError, Violation};
+use crate::trunks::handshake::{self as trunk_handshake, Accepted, HANDSHAKE_TIMEOUT, TlsPeer};
 use crate::trunks::meeting::{Met, host};
-use crate::trunks::trunk;
 
 /// First byte of a TLS ClientHello.
 const TLS_HANDSHAKE: u8 = 0x16;
@@ -100,8 +100,12 @@ fn listen(socket: TcpSocket, address: SocketAddr, backlog: u32) -> io::Result<Tc
     socket.listen(backlog)
 }
 
-/// Accepts connections forever.
-pub(crate) async fn accept(gateway: &Rc<Gateway>, listener: TcpListener) -> Infallible {
+/// Accepts connections forever. `own` handles members' control messages to the gateway.
+pub(crate) async fn accept(
+    door: &Rc<Door>,
+    listener: TcpListener,
+    own: impl Fn(&Rc<Member>, Control) -> Result<(), Violation> + Clone + 'static,
+) -> Infallible {
     loop {
         let (stream, peer) = match listener.accept().await {
             // A dual-stack socket reports an IPv4 peer by an IPv4-mapped IPv6 address.
@@ -115,14 +119,14 @@ pub(crate) async fn accept(gateway: &Rc<Gateway>, listener: TcpListener) -> Infa
         };
         // Reads the data of earlier arrivals before a newcomer takes the place of one of them.
         for _ in 0..READS {
-            if !gateway.door.lobby.is_full() {
+            if !door.lobby.is_full() {
                 break;
             }
             yield_now().await;
         }
-        let place = gateway.door.lobby.enter(peer.ip(), Instant::now());
-        let gateway = gateway.clone();
-        tokio::task::spawn_local(async move { admit(&gateway, place, stream, peer).await });
+        let place = door.lobby.enter(peer.ip(), Instant::now());
+        let (door, own) = (door.clone(), own.clone());
+        tokio::task::spawn_local(async move { admit(&door, place, stream, peer, own).await });
     }
 }
 
@@ -138,37 +142,54 @@ enum Admitted {
     Nobody,
 }
 
-async fn admit(gateway: &Rc<Gateway>, place: Place, stream: TcpStream, peer: SocketAddr) {
+async fn admit(
+    door: &Rc<Door>,
+    place: LobbySeat,
+    stream: TcpStream,
+    peer: SocketAddr,
+    own: impl Fn(&Rc<Member>, Control) -> Result<(), Violation>,
+) {
     let admitted = tokio::select! {
-        admitted = gateway.patiently(HANDSHAKE_TIMEOUT, shake_hands(gateway, &place, stream, peer)) => admitted,
+        admitted = door.path.load.patiently(HANDSHAKE_TIMEOUT, shake_hands(door, &place, stream, peer)) => admitted,
         () = place.must_go() => Ok(Err(DoorError::Crowded)),
     };
     drop(place);
     match admitted {
-        Ok(Ok(Admitted::Member(member, inflow))) => member::serve(gateway, member, inflow).await,
-        Ok(Ok(Admitted::Link(accepted))) => {
-            let Accepted { trunk, index, stream, run } = *accepted;
-            link::serve(gateway, &trunk, index, (stream, run), peer).await;
-        }
-        Ok(Ok(Admitted::Guest(Some(met)))) => host::serve(gateway, met).await,
+        Ok(Ok(Admitted::Member(member, inflow))) => serve(door, member, inflow, own).await,
+        Ok(Ok(Admitted::Link(accepted))) => door.trunks.serve(*accepted, peer).await,
+        Ok(Ok(Admitted::Guest(Some(met)))) => host::serve(&door.trunks.host, met).await,
         Ok(Ok(Admitted::Guest(None))) => tracing::debug!(%peer, "waiting here for the other gateway of a meeting"),
         Ok(Ok(Admitted::Joined)) => tracing::info!(%peer, "a site joined"),
         Ok(Ok(Admitted::Nobody)) => tracing::debug!(%peer, "connection closed before its first byte"),
-        Ok(Err(error)) => refused(gateway, peer, &error),
-        Err(waited) => refused(gateway, peer, &DoorError::Slow(waited.as_secs())),
+        Ok(Err(error)) => refused(door, peer, &error),
+        Err(waited) => refused(door, peer, &DoorError::Slow(waited.as_secs())),
     }
 }
 
+/// Serves an admitted connection until it ends.
+async fn serve(
+    door: &Door,
+    member: Rc<Member>,
+    mut inflow: Inflow,
+    own: impl Fn(&Rc<Member>, Control) -> Result<(), Violation>,
+) {
+    task::serve(&door.path, &member, &mut inflow, |message| own(&member, message)).await;
+    if member.client {
+        door.trunks.couplings.remove_member(&member);
+    }
+    task::finish(&member, inflow).await;
+}
+
 /// Counts a refusal and logs it, unless too many were logged.
-fn refused(gateway: &Gateway, peer: SocketAddr, error: &DoorError) {
-    gateway.counters.refused();
+fn refused(door: &Door, peer: SocketAddr, error: &DoorError) {
+    door.path.counters.refused();
     let reason = error.to_string();
     log!(warn, STRANGERS, %peer, reason = short(&reason), "connection refused");
 }
 
 async fn shake_hands(
-    gateway: &Rc<Gateway>,
-    place: &Place,
+    door: &Rc<Door>,
+    place: &LobbySeat,
     mut stream: TcpStream,
     peer: SocketAddr,
 ) -> Result<Admitted, DoorError> {
@@ -178,39 +199,43 @@ async fn shake_hands(
         0 => Ok(Admitted::Nobody),
         _ if first[0] == TLS_HANDSHAKE => {
             let (read, token) = read_token(&mut stream).await?;
-            let proved = token.and_then(|token| gateway.credential(token));
+            let proved = token.and_then(|token| door.credential(token));
             take_place(place, proved, peer)?;
             if proved.is_none() {
-                gateway.door.hellos.turn(peer.ip()).await;
+                door.hellos.turn(peer.ip()).await;
             }
-            let admitted = match trunk::accept(gateway, (read, stream), peer).await? {
-                Arrival::Link(accepted) => Admitted::Link(accepted),
-                Arrival::Joined => Admitted::Joined,
-                Arrival::Inside(tls, accepting, key) => {
-                    let stream = Stream::Tls(tls, key);
-                    let (member, inflow) = accept_member(gateway, place, stream, peer, *accepting).await?;
+            let admitted = match trunk_handshake::accept(&door.trunks.list, (read, stream), peer).await? {
+                TlsPeer::Link(accepted) => Admitted::Link(accepted),
+                TlsPeer::Newcomer(newcomer) => {
+                    door.services.joining.admit(*newcomer).await?;
+                    Admitted::Joined
+                }
+                TlsPeer::Inside(tls, accepting, key) => {
+                    let stream = DoorStream::Tls(tls, key);
+                    let (member, inflow) = accept_member(door, place, stream, peer, *accepting).await?;
                     Admitted::Member(member, inflow)
                 }
             };
             if proved.is_none() {
-                gateway.door.hellos.proved(peer.ip());
+                door.hellos.proved(peer.ip());
             }
             Ok(admitted)
         }
         _ if first[0] == PREFACE[0] => {
             let accepting = match Accepting::begin(&mut stream).await {
                 Ok(accepting) => accepting,
-                Err(error) => return turn_away(Stream::Plain(stream), error).await,
+                Err(error) => return turn_away(DoorStream::Plain(stream), error).await,
             };
-            take_place(place, gateway.credential_of(&accepting.hello), peer)?;
+            take_place(place, door.credential_of(&accepting.hello), peer)?;
             if accepting.hello.purpose == Purpose::Meet {
-                return Ok(Admitted::Guest(host::admit(gateway, stream, accepting).await?));
+                return Ok(Admitted::Guest(host::admit(&door.trunks.host, stream, accepting).await?));
             }
-            if gateway.door.inside == Inside::Encrypted {
-                let text = format!("site {}: `inside` is \"encrypted\"; this rank connected without TLS", gateway.site);
-                return refuse(Stream::Plain(stream), Refusal::new(RefusalCode::Purpose, text)).await;
+            if door.inside == Inside::Encrypted {
+                let text =
+                    format!("site {}: `inside` is \"encrypted\"; this rank connected without TLS", door.sites.site);
+                return refuse(DoorStream::Plain(stream), Refusal::new(RefusalCode::Purpose, text)).await;
             }
-            let (member, inflow) = accept_member(gateway, place, Stream::Plain(stream), peer, accepting).await?;
+            let (member, inflow) = accept_member(door, place, DoorStream::Plain(stream), peer, accepting).await?;
             Ok(Admitted::Member(member, inflow))
         }
         _ => Err(DoorError::Stranger(first[0])),
@@ -237,7 +262,7 @@ async fn read_token(stream: &mut TcpStream) -> Result<(Vec<u8>, Option<[u8; TOKE
 }
 
 /// Moves a connection that has sent its first message to the proven or the unproven ones.
-fn take_place(place: &Place, proved: Option<Credential>, peer: SocketAddr) -> Result<(), DoorError> {
+fn take_place(place: &LobbySeat, proved: Option<Credential>, peer: SocketAddr) -> Result<(), DoorError> {
     let now = Instant::now();
     let stays = match proved {
         Some(credential) => place.proved(credential, now),
@@ -247,19 +272,19 @@ fn take_place(place: &Place, proved: Option<Credential>, peer: SocketAddr) -> Re
 }
 
 async fn accept_member(
-    gateway: &Rc<Gateway>,
-    place: &Place,
-    mut stream: Stream,
+    door: &Rc<Door>,
+    place: &LobbySeat,
+    mut stream: DoorStream,
     peer: SocketAddr,
     mut accepting: Accepting,
 ) -> Result<(Rc<Member>, Inflow), DoorError> {
-    let (secret, whose) = match may_prove(gateway, &accepting.hello, stream.is_plain()).await {
+    let (secret, whose) = match may_prove(door, &accepting.hello, stream.is_plain()).await {
         Ok(secret) => secret,
         Err(refusal) => return refuse(stream, refusal).await,
     };
     if accepting.hello.purpose == Purpose::Member && stream.is_plain() {
         // The job may have been opened since the first check. Without a valid token, nothing changes.
-        if let Some(credential) = gateway.credential_of(&accepting.hello) {
+        if let Some(credential) = door.credential_of(&accepting.hello) {
             take_place(place, Some(credential), peer)?;
         }
     }
@@ -267,7 +292,7 @@ async fn accept_member(
     if let Err(error) = accepting.challenge(&mut stream, &secret, whose, &key).await {
         return turn_away(stream, error).await;
     }
-    match welcome(gateway, stream, peer, &accepting.hello) {
+    match welcome(door, stream, peer, &accepting.hello) {
         Ok(admitted) => Ok(admitted),
         Err((stream, why)) => refuse(*stream, Refusal::new(RefusalCode::NotAdmitted, why.to_string())).await,
     }
@@ -276,11 +301,13 @@ async fn accept_member(
 /// Returns the secret that this peer must prove, and the error text if it fails to. A peer that wants another gateway
 /// is refused before this gateway proves anything to it: an attacker may be relaying a connection meant for that other
 /// gateway.
-async fn may_prove(gateway: &Gateway, hello: &Hello, plain: bool) -> Result<(Secret, &'static str), Refusal> {
+async fn may_prove(door: &Door, hello: &Hello, plain: bool) -> Result<(Secret, &'static str), Refusal> {
     let refuse = |code, text: String| Err(Refusal::new(code, text));
     match hello.purpose {
-        Purpose::Client | Purpose::Member if (&hello.site, &hello.gateway) != (&gateway.site, &gateway.name) => {
-            let (site, name) = (&gateway.site, &gateway.name);
+        Purpose::Client | Purpose::Member
+            if (&hello.site, &hello.gateway) != (&door.sites.site, &door.sites.gateway) =>
+        {
+            let (site, name) = (&door.sites.site, &door.sites.gateway);
             let text = format!(
                 "this is gateway {name} of site {site}, not {} of {}: another program uses its port or forwards \
                  connections to here",
@@ -289,11 +316,11 @@ async fn may_prove(gateway: &Gateway, hello: &Hello, plain: bool) -> Result<(Sec
             refuse(RefusalCode::OtherPeer, text)
         }
         Purpose::Client if plain => refuse(RefusalCode::Purpose, "users must connect to gateways with TLS".into()),
-        Purpose::Client => Ok((gateway.sites.credentials().client_secret.clone(), "the site's key is a different one")),
-        Purpose::Member => match job_secret(gateway, hello.job).await {
+        Purpose::Client => Ok((door.sites.credentials().client_secret.clone(), "the site's key is a different one")),
+        Purpose::Member => match job_secret(door, hello.job).await {
             Ok(secret) => Ok((secret, "not the job's secret")),
             Err(why) => {
-                gateway.services.agents.asked_for(hello.job);
+                door.services.agents.asked_for(hello.job);
                 refuse(RefusalCode::Unknown, why.to_string())
             }
         },
@@ -306,12 +333,12 @@ async fn may_prove(gateway: &Gateway, hello: &Hello, plain: bool) -> Result<(Sec
 
 /// Returns the secret of a job. A member may connect before a trunk or the launcher announces the job to this gateway,
 /// so it waits for up to [`EARLY`].
-async fn job_secret(gateway: &Gateway, job: JobId) -> Result<Secret, JobError> {
+async fn job_secret(door: &Door, job: JobId) -> Result<Secret, JobError> {
     let deadline = Instant::now() + EARLY;
     loop {
-        let opened = gateway.door.job_opened.notified();
-        let found = gateway.table().secret(job);
-        if found.is_ok() || !gateway.table().may_come(job) || timeout_at(deadline, opened).await.is_err() {
+        let opened = door.path.table.job_opened.notified();
+        let found = door.path.table.read().secret(job);
+        if found.is_ok() || !door.path.table.read().may_come(job) || timeout_at(deadline, opened).await.is_err() {
             return found;
         }
     }
@@ -319,41 +346,42 @@ async fn job_secret(gateway: &Gateway, job: JobId) -> Result<Secret, JobError> {
 
 /// Registers a peer that has proved its identity. Contains no await, so no other peer can claim the identity meanwhile.
 fn welcome(
-    gateway: &Rc<Gateway>,
-    stream: Stream,
+    door: &Rc<Door>,
+    stream: DoorStream,
     peer: SocketAddr,
     hello: &Hello,
-) -> Result<(Rc<Member>, Inflow), (Box<Stream>, JobError)> {
+) -> Result<(Rc<Member>, Inflow), (Box<DoorStream>, JobError)> {
     let (job, identity) = (hello.job, hello.from.identity);
     if hello.purpose == Purpose::Client {
-        let (member, inflow) = Member::new(gateway, stream.into_parts(), peer, true);
+        let (member, inflow) = Member::new(&door.path, stream.into_parts(), peer, true);
         member.welcome(Welcome { max_payload: MAX_DATA, window: 0, run: 0 });
         return Ok((member, inflow));
     }
     // The old connection of a peer whose cable was pulled does not close by itself.
-    let before = gateway.change(|table| table.displace(job, identity.slot, |member| member.is_quiet(gateway)));
+    let before =
+        door.path.table.change(|table| table.displace(job, identity.slot, |member| member.is_quiet(&door.path)));
     if let Some(before) = before {
         before.dismiss("it has reconnected");
     }
-    let window = match gateway.table().may_join(job, identity) {
+    let window = match door.path.table.read().may_join(job, identity) {
         Ok(window) => window,
         Err(why) => return Err((Box::new(stream), why)),
     };
-    let (member, inflow) = Member::new(gateway, stream.into_parts(), peer, false);
+    let (member, inflow) = Member::new(&door.path, stream.into_parts(), peer, false);
     member.becomes(job, identity);
     member.welcome(Welcome { max_payload: MAX_DATA, window, run: 0 });
-    if let Err(why) = gateway.change(|table| table.join(job, identity, member.clone())) {
+    if let Err(why) = door.path.table.change(|table| table.join(job, identity, member.clone())) {
         // Should not happen after the check above; if it does, the connection ends with the reason.
         member.dismiss(&why.to_string());
     } else {
-        gateway.tell_links(&member);
+        door.trunks.survey.tell_links(&member);
     }
     tracing::debug!(%peer, %job, member = %identity.slot, "member admitted");
     Ok((member, inflow))
 }
 
 /// Ends a failed handshake. An honest peer is sent the reason.
-async fn turn_away<T>(stream: Stream, error: HandshakeError) -> Result<T, DoorError> {
+async fn turn_away<T>(stream: DoorStream, error: HandshakeError) -> Result<T, DoorError> {
     match error.refusal() {
         Some(refusal) => refuse(stream, refusal).await,
         None => Err(error.into()),
@@ -361,7 +389,7 @@ async fn turn_away<T>(stream: Stream, error: HandshakeError) -> Result<T, DoorEr
 }
 
 /// Sends a refusal with its reason, and returns the reason as the error.
-async fn refuse<T>(mut stream: Stream, refusal: Refusal) -> Result<T, DoorError> {
+async fn refuse<T>(mut stream: DoorStream, refusal: Refusal) -> Result<T, DoorError> {
     // Best effort within the handshake's time limit: the reason is logged here in any case.
     if handshake::write(&mut stream, &Handshake::Refuse(refusal.clone())).await.is_ok() {
         let _ = stream.shutdown().await;

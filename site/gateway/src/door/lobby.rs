@@ -71,23 +71,23 @@ enum Who {
 /// The connections in one room, by group and in order of arrival. No group is empty.
 #[derive(Debug, Default)]
 struct Room {
-    groups: HashMap<Who, BTreeMap<u64, Waiting>>,
+    groups: HashMap<Who, BTreeMap<u64, WaitingPeer>>,
     len: usize,
 }
 
 #[derive(Debug)]
-struct Waiting {
+struct WaitingPeer {
     since: Instant,
     goes: Rc<Notify>,
 }
 
 impl Room {
-    fn put(&mut self, who: Who, number: u64, waiting: Waiting) {
+    fn put(&mut self, who: Who, number: u64, waiting: WaitingPeer) {
         self.len += 1;
         self.groups.entry(who).or_default().insert(number, waiting);
     }
 
-    fn remove(&mut self, who: Who, number: u64) -> Option<Waiting> {
+    fn remove(&mut self, who: Who, number: u64) -> Option<WaitingPeer> {
         let group = self.groups.get_mut(&who)?;
         let gone = group.remove(&number)?;
         self.len -= 1;
@@ -101,7 +101,7 @@ impl Room {
     /// returns true if this group may lose a connection that has waited since this instant. Returns true if a
     /// connection was dropped.
     fn make_room(&mut self, newcomer: Option<Who>, may: impl FnOnce(Who, Instant) -> bool) -> bool {
-        let len = |who: Who, group: &BTreeMap<u64, Waiting>| group.len() + usize::from(newcomer == Some(who));
+        let len = |who: Who, group: &BTreeMap<u64, WaitingPeer>| group.len() + usize::from(newcomer == Some(who));
         let most = self.groups.iter().map(|(who, group)| len(*who, group)).max().unwrap_or(0);
         let oldest = self
             .groups
@@ -143,8 +143,8 @@ impl Lobby {
         (self.most - self.most / 8).max(1)
     }
 
-    /// Lets a newcomer in. If there are too many arrivals, one of them has to go: its [`Place::must_go`] returns.
-    pub(crate) fn enter(self: &Rc<Lobby>, from: IpAddr, now: Instant) -> Place {
+    /// Lets a newcomer in. If there are too many arrivals, one of them has to go: its [`LobbySeat::must_go`] returns.
+    pub(crate) fn enter(self: &Rc<Lobby>, from: IpAddr, now: Instant) -> LobbySeat {
         let who = Who::Arrival(network(from));
         let full = self.is_full();
         let mut rooms = self.rooms.borrow_mut();
@@ -154,8 +154,8 @@ impl Lobby {
         let number = self.came.get();
         self.came.set(number + 1);
         let goes = Rc::new(Notify::new());
-        rooms.arrivals.put(who, number, Waiting { since: now, goes: goes.clone() });
-        Place { lobby: self.clone(), number, who: Cell::new(who), goes }
+        rooms.arrivals.put(who, number, WaitingPeer { since: now, goes: goes.clone() });
+        LobbySeat { lobby: self.clone(), number, who: Cell::new(who), goes }
     }
 
     /// Returns true if there is a place for this proven or unproven connection, after dropping another one if
@@ -179,14 +179,14 @@ impl Lobby {
 
 /// A connection's place. Dropping it frees the place.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct LobbySeat {
     lobby: Rc<Lobby>,
     number: u64,
     who: Cell<Who>,
     goes: Rc<Notify>,
 }
 
-impl Place {
+impl LobbySeat {
     /// Returns when a newcomer has been given this place.
     pub(crate) async fn must_go(&self) {
         self.goes.notified().await;
@@ -218,7 +218,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for LobbySeat {
     fn drop(&mut self) {
         let who = self.who.get();
         self.lobby.rooms.borrow_mut().of(who).remove(who, self.number);

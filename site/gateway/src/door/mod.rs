@@ -4,37 +4,45 @@ use std::rc::Rc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use gateway_hooks::open_files;
-use tokio::sync::Notify;
 use types::sites::Inside;
 
 use crate::door::hellos::Hellos;
 use crate::door::lobby::{Lobby, places};
 use crate::door::tokens::Tokens;
+use crate::path::Path;
+use crate::services::Services;
+use crate::sites::Sites;
+use crate::trunks::Trunks;
 
-pub(crate) mod error;
-pub(crate) mod hellos;
+mod error;
+mod hellos;
 pub(crate) mod listener;
-pub(crate) mod lobby;
-pub(crate) mod stream;
-pub(crate) mod tokens;
+mod lobby;
+mod proof;
+mod stream;
+mod tokens;
 
-/// State of the connections that are not admitted yet.
+/// State of the connections that are not admitted yet, and the parts that take them over.
 pub(crate) struct Door {
+    path: Rc<Path>,
+    sites: Rc<Sites>,
+    trunks: Rc<Trunks>,
+    services: Rc<Services>,
     pub lobby: Rc<Lobby>,
-    pub hellos: Hellos,
-    pub tokens: Tokens,
+    hellos: Hellos,
+    tokens: Tokens,
     /// TLS requirement for ranks.
-    pub inside: Inside,
-    /// Notified when a job was opened: its members may be waiting.
-    pub job_opened: Notify,
+    inside: Inside,
 }
 
 impl Door {
-    /// The door of a gateway with this much memory. `inside`: the TLS requirement for its ranks.
-    pub(crate) fn new(memory: u64, inside: Inside) -> Door {
-        let lobby = Rc::new(Lobby::new(places(memory, open_files::allowed())));
+    /// `inside`: the TLS requirement for ranks.
+    pub(crate) fn new(trunks: Rc<Trunks>, services: Rc<Services>, inside: Inside) -> Door {
+        let (path, sites) = (trunks.path.clone(), trunks.sites.clone());
+        let lobby = Rc::new(Lobby::new(places(path.memory, open_files::allowed())));
         // On a machine whose clock is before 1970, tokens of any age count.
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-        Door { lobby, hellos: Hellos::default(), tokens: Tokens::new(memory, now), inside, job_opened: Notify::new() }
+        let tokens = Tokens::new(path.memory, now);
+        Door { path, sites, trunks, services, lobby, hellos: Hellos::default(), tokens, inside }
     }
 }

@@ -11,19 +11,14 @@ use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap};
 
 use types::JobId;
-use wire::handshake::{Hello, Purpose};
-use wire::token::{Audience, RANDOM_LEN, TOKEN_LEN};
-use wire::{Secret, Token};
-
-use crate::gateway::Gateway;
+use wire::Token;
+use wire::token::RANDOM_LEN;
 
 /// Approximate cost in bytes of a remembered token.
 const COST: u64 = 64;
 /// Bounds on the number of tokens that are remembered; it depends on the memory.
 const LEAST: u64 = 1 << 14;
 const MOST: u64 = 1 << 18;
-/// Number of secrets above which tokens of secrets that are no longer in use are forgotten.
-const SECRETS: usize = 1024;
 /// Seconds by which the clock of a peer may be behind the gateway's when the gateway starts.
 const LAG: u32 = 300;
 
@@ -91,56 +86,11 @@ impl Tokens {
     }
 }
 
-impl Gateway {
-    /// Returns the owner of the secret that a token in a ClientHello proves; `None` if it proves nothing.
-    pub(crate) fn credential(&self, token: [u8; TOKEN_LEN]) -> Option<Credential> {
-        let here = Audience { site: &self.site, gateway: &self.name };
-        let token = Token::read(token, here);
-        let (credential, secret) = match JobId(token.key) {
-            JobId(0) => (Credential::User, self.sites.credentials().client_secret.clone()),
-            job => (Credential::Job(job), self.table().secret(job).ok()?),
-        };
-        self.verified(credential, &token, &secret, here)
-    }
-
-    /// Returns the owner of the secret that the token in a hello without TLS proves; `None` if it proves nothing.
-    pub(crate) fn credential_of(&self, hello: &Hello) -> Option<Credential> {
-        let addressed = Audience { site: &hello.site, gateway: &hello.gateway };
-        let (credential, secret) = match hello.purpose {
-            Purpose::Member => (Credential::Job(hello.job), self.table().secret(hello.job).ok()?),
-            Purpose::Meet => {
-                let meetings = &self.trunks.host;
-                (Credential::Meeting(hello.job), meetings.secret(hello.job, &hello.site, &hello.gateway)?)
-            }
-            _ => return None,
-        };
-        self.verified(credential, &Token::read(hello.nonce, addressed), &secret, addressed)
-    }
-
-    fn verified(
-        &self,
-        credential: Credential,
-        token: &Token,
-        secret: &Secret,
-        audience: Audience<'_>,
-    ) -> Option<Credential> {
-        if !token.verify(secret, audience) {
-            return None;
-        }
-        if self.door.tokens.secrets() > SECRETS {
-            let table = self.table();
-            self.door.tokens.retain(|credential| match credential {
-                Credential::Job(job) => table.jobs.contains_key(&job),
-                Credential::Meeting(_) => false,
-                Credential::User => true,
-            });
-        }
-        self.door.tokens.is_fresh(credential, token).then_some(credential)
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use wire::Secret;
+    use wire::token::Audience;
+
     use super::*;
 
     const NOW: u64 = 1_700_000_000;

@@ -11,8 +11,9 @@ use tokio::io::{AsyncRead, ReadBuf};
 use tokio::net::tcp::OwnedReadHalf;
 
 use crate::path::Path;
-use crate::path::forward::{Partial, READ, Stop};
+use crate::path::limits::READ;
 use crate::path::outlet::Outlet;
+use crate::path::reading::{Partial, Stop};
 
 pub(crate) struct Decipher {
     /// The start of a record whose rest has not arrived.

@@ -1,35 +1,32 @@
 //! The connection of a member (rank, agent, launcher) or of a user's command.
 
 use std::cell::{Cell, RefCell};
-use std::future::{Future, poll_fn};
 use std::io::IoSlice;
 use std::net::SocketAddr;
 use std::rc::Rc;
-use std::task::{Poll, ready};
 use std::time::Duration;
 
-use ::member::pulse::{AGENT_SILENCE_S, LOOK_NS, Nod};
-use ::member::{Beat, Pulse};
 use client::tls::Session;
-use tcp_info::{Machine, TcpInfo};
-use tokio::io::AsyncReadExt;
-use tokio::net::tcp::OwnedReadHalf;
+use tokio::net::TcpStream;
 use tokio::sync::Notify;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::Instant;
 use types::links::LinkTable;
 use types::{Identity, JobId, SiteId, Slot};
 use wire::handshake::{Handshake, Welcome};
 use wire::{Control, FrameHeader, FrameKind, Passage};
 
-use crate::door::stream::Parts;
-use crate::gateway::Gateway;
-use crate::log::{MEMBERS, log, short};
-use crate::path::PIECE;
+use crate::path::Path;
 use crate::path::copies::Item;
-use crate::path::decipher::{Decipher, read_some};
-use crate::path::forward::{READ, Share, Stop, Target};
-use crate::path::outlet::{LINGER, Outlet};
-use crate::table::Leave;
+use crate::path::limits::PIECE;
+use crate::path::neighbour::Neighbour;
+use crate::path::outlet::Outlet;
+use crate::path::reading::Inflow;
+
+pub(crate) mod task;
+
+/// Parts of a connection: the socket, the TLS session if there is one, and the bytes that were read but not used, first
+/// the ciphertext, then the plaintext.
+pub(crate) type Parts = (TcpStream, Option<Session>, Vec<u8>, Vec<u8>);
 
 /// Number of bytes queued for a member from which on other members of its site pause. Frames from trunks never wait;
 /// they are refused when memory is short.
@@ -61,7 +58,7 @@ pub(crate) struct Member {
     stopped: Cell<bool>,
     dismissed: Notify,
     /// A link or member that this member's frames have to wait for.
-    pub waits_for: RefCell<Option<Target>>,
+    pub waits_for: RefCell<Option<Neighbour>>,
 }
 
 impl PartialEq for Member {
@@ -75,21 +72,21 @@ pub(crate) const NOBODY: Identity = Identity { site: SiteId(0), slot: Slot::LAUN
 
 impl Member {
     /// Takes over a connection, which belongs to no job yet. `client`: it is a user's command.
-    pub(crate) fn new(gateway: &Gateway, parts: Parts, address: SocketAddr, client: bool) -> (Rc<Member>, Inflow) {
+    pub(crate) fn new(path: &Path, parts: Parts, address: SocketAddr, client: bool) -> (Rc<Member>, Inflow) {
         let (tcp, session, cipher, plain) = parts;
         let (read, write) = tcp.into_split();
         let member = Member {
-            id: gateway.path.next_id(),
+            id: path.next_id(),
             address,
             client,
             job: Cell::default(),
             identity: Cell::new(NOBODY),
-            outlet: Outlet::new(write, gateway.counters.clone(), BACKED_UP),
+            outlet: Outlet::new(write, path.counters.clone(), BACKED_UP),
             session: session.map(RefCell::new),
-            sealed: gateway.path.sealed.clone(),
+            sealed: path.sealed.clone(),
             pending: RefCell::default(),
             links: Cell::default(),
-            heard: Cell::new(gateway.path.now()),
+            heard: Cell::new(path.now()),
             stopped: Cell::default(),
             dismissed: Notify::new(),
             waits_for: RefCell::default(),
@@ -125,32 +122,32 @@ impl Member {
     }
 
     /// Sends a frame that this gateway made.
-    pub(crate) fn send_own(&self, gateway: &Gateway, header: FrameHeader, payload: &[u8]) {
+    pub(crate) fn send_own(&self, path: &Path, header: FrameHeader, payload: &[u8]) {
         match header.with_payload(payload) {
-            Ok(bytes) => self.write(gateway, &[IoSlice::new(&bytes)]),
+            Ok(bytes) => self.write(path, &[IoSlice::new(&bytes)]),
             Err(error) => tracing::error!(%error, "frame not sent"),
         }
     }
 
-    pub(crate) fn send_control(&self, gateway: &Gateway, message: impl Into<Control>) {
+    pub(crate) fn send_control(&self, path: &Path, message: impl Into<Control>) {
         match message.into().encode() {
-            Ok(payload) => self.send_own(gateway, self.header(FrameKind::Control), &payload),
+            Ok(payload) => self.send_own(path, self.header(FrameKind::Control), &payload),
             Err(error) => tracing::error!(%error, "control message not sent"),
         }
     }
 
     /// Notifies the member of a change in the route to a site.
-    pub(crate) fn send_passage(&self, gateway: &Gateway, site: SiteId, passage: &Passage) {
+    pub(crate) fn send_passage(&self, path: &Path, site: SiteId, passage: &Passage) {
         let header = self.header(FrameKind::Passage);
         let header = FrameHeader { from: Identity { site, slot: Slot::GATEWAY }, ..header };
-        self.send_own(gateway, header, &passage.encode());
+        self.send_own(path, header, &passage.encode());
     }
 
     /// Sends a rank the table of links between its job's sites.
-    pub(crate) fn send_links(&self, gateway: &Gateway, table: &LinkTable) {
+    pub(crate) fn send_links(&self, path: &Path, table: &LinkTable) {
         self.links.set(table.version());
         for part in wire::links::parts(table) {
-            self.send_own(gateway, self.header(FrameKind::Links), &part);
+            self.send_own(path, self.header(FrameKind::Links), &part);
         }
     }
 
@@ -161,9 +158,9 @@ impl Member {
     }
 
     /// Sends the frames that were gathered from `bytes`.
-    pub(crate) fn send_pending(&self, gateway: &Gateway, bytes: &[u8]) {
+    pub(crate) fn send_pending(&self, path: &Path, bytes: &[u8]) {
         let mut items = self.pending.borrow_mut();
-        gateway.path.copies.with(|copies| {
+        path.copies.with(|copies| {
             // A copy has two slices.
             for some in items.chunks(SLICES / 2) {
                 let (mut slices, mut count) = ([IoSlice::new(&[]); SLICES], 0);
@@ -171,65 +168,16 @@ impl Member {
                     slices[count] = IoSlice::new(slice);
                     count += 1;
                 }
-                self.write(gateway, &slices[..count]);
+                self.write(path, &slices[..count]);
             }
         });
         items.clear();
     }
 
-    fn write(&self, gateway: &Gateway, slices: &[IoSlice<'_>]) {
+    fn write(&self, path: &Path, slices: &[IoSlice<'_>]) {
         let queued = self.put(slices);
         if queued > 0 {
-            gateway.check_memory();
-        }
-    }
-
-    /// Waits for `until` without reading from the member. The pause is not the member's fault, so the member counts as
-    /// heard.
-    async fn paused(&self, gateway: &Gateway, until: impl Future<Output = ()>) {
-        tokio::pin!(until);
-        while timeout(ALIVE, &mut until).await.is_err() {
-            self.heard.set(gateway.path.now());
-        }
-    }
-
-    /// Pings a silent agent or launcher, and a silent rank of a job without agents. Returns when the member has been
-    /// silent for too long. The limit is longer if the member's machine answers and this one is busy: 64 ranks on two
-    /// cores once kept a launcher from running for many seconds. A rank of a job with agents is heard only while its
-    /// program calls MPI, so its agent vouches for it. A member that is sending, or that is not being read, gets a sign
-    /// of life from this gateway each second.
-    async fn heartbeat(&self, gateway: &Gateway) -> String {
-        let start = gateway.path.tick();
-        let since = |at: Instant| (at - start).as_nanos() as u64;
-        let (mut pulse, mut nod) = (Pulse::new(AGENT_SILENCE_S, 0), Nod::new(0));
-        let mut machine = Machine::default();
-        loop {
-            sleep(Duration::from_nanos(LOOK_NS)).await;
-            let now = gateway.path.tick();
-            if self.job.get() == JobId::default() {
-                pulse.heard(since(now));
-                continue;
-            }
-            let heard = since(self.heard.get().max(start));
-            // A member for which bytes are queued sees a sign of life anyway.
-            if nod.is_due(heard, since(now)) && self.outlet.queued() == 0 {
-                self.send_own(gateway, self.header(FrameKind::Pong), &[]);
-            }
-            let (job, slot) = (self.job.get(), self.identity.get().slot);
-            if self.stopped.get() || gateway.table().jobs.get(&job).is_none_or(|job| !job.watches(slot)) {
-                pulse.heard(since(now));
-                continue;
-            }
-            pulse.heard(heard);
-            let arrived = TcpInfo::of(self.outlet.socket()).ok().and_then(|info| info.arrived);
-            let answers = machine.answers(arrived, since(now));
-            let load = &gateway.services.load;
-            let stretch = |limit, silent| if answers { load.silence(limit, silent) } else { limit };
-            match pulse.look_patiently(since(now), stretch) {
-                Beat::Quiet => {}
-                Beat::Ping => self.send_own(gateway, self.header(FrameKind::Ping), &[]),
-                Beat::Lost(seconds) => return format!("no sign of life for {seconds} s"),
-            }
+            path.check_memory();
         }
     }
 
@@ -254,108 +202,16 @@ impl Member {
     }
 
     /// Returns true if the member has been silent for so long that it may have opened another connection.
-    pub(crate) fn is_quiet(&self, gateway: &Gateway) -> bool {
-        gateway.path.now() - self.heard.get() > ALIVE
+    pub(crate) fn is_quiet(&self, path: &Path) -> bool {
+        path.now() - self.heard.get() > ALIVE
     }
 
     /// Returns true if anything came from the member within this time.
-    pub(crate) fn was_heard_within(&self, time: Duration, gateway: &Gateway) -> bool {
-        gateway.path.now().saturating_duration_since(self.heard.get()) <= time
+    pub(crate) fn was_heard_within(&self, time: Duration, path: &Path) -> bool {
+        path.now().saturating_duration_since(self.heard.get()) <= time
     }
 
     pub(crate) fn id(&self) -> u64 {
         self.id
-    }
-}
-
-enum End {
-    Dismissed,
-    Silent(String),
-    Stop(Stop),
-}
-
-/// Serves an admitted connection until it ends.
-pub(crate) async fn serve(gateway: &Rc<Gateway>, member: Rc<Member>, mut inflow: Inflow) {
-    gateway.path.connections.borrow_mut().insert(member.id, member.clone());
-    let end = tokio::select! {
-        biased;
-        stop = read_loop(gateway, &member, &mut inflow) => End::Stop(stop),
-        error = member.outlet.run(|| {}) => End::Stop(Stop::Lost(error.to_string())),
-        () = member.dismissed.notified() => End::Dismissed,
-        reason = member.heartbeat(gateway) => End::Silent(reason),
-    };
-    gateway.path.connections.borrow_mut().remove(&member.id);
-    let (job, identity) = (member.job.get(), member.identity.get());
-    let leave = match end {
-        End::Dismissed => None,
-        End::Silent(reason) => Some(Leave::Silent(reason)),
-        End::Stop(Stop::Goodbye(_)) => Some(Leave::Goodbye),
-        End::Stop(Stop::Lost(reason)) => Some(Leave::Lost(reason)),
-        End::Stop(Stop::Violation(reason)) => {
-            gateway.counters.violation();
-            let (peer, who) = (member.address, identity.slot);
-            log!(warn, MEMBERS, %peer, %job, member = %who, reason = short(&reason), "connection closed: protocol \
-                violation");
-            member.dismiss(&reason);
-            Some(Leave::Lost(format!("the gateway closed its connection: {reason}")))
-        }
-    };
-    if let Some(how) = leave {
-        gateway.change(|table| table.leave(job, identity.slot, &member, how));
-    }
-    if member.client {
-        gateway.change(|table| table.launcher_gone(&member));
-        gateway.couplings_without(&member);
-    }
-    member.outlet.finish(|| {}).await;
-    // Closing with unread input would reset the connection, and the other end might lose the goodbye.
-    let mut sink = [0; 4096];
-    let _ = timeout(LINGER, async { while matches!(inflow.read.read(&mut sink).await, Ok(1..)) {} }).await;
-}
-
-/// The reading side of a connection, and the bytes that were read with the end of its handshake.
-#[derive(Debug)]
-pub(crate) struct Inflow {
-    read: OwnedReadHalf,
-    cipher: Vec<u8>,
-    plain: Vec<u8>,
-}
-
-/// Reads and forwards until the connection ends.
-async fn read_loop(gateway: &Rc<Gateway>, member: &Rc<Member>, inflow: &mut Inflow) -> Stop {
-    let Inflow { read, cipher, plain } = inflow;
-    let (mut partial, mut decipher) = (gateway.path.partial(), Decipher::new(&gateway.path, cipher));
-    partial.save(plain);
-    let mut share = Share::default();
-    loop {
-        let turn = poll_fn(|cx| {
-            let mut scratch = gateway.path.plain.borrow_mut();
-            let start = partial.len();
-            let come = match &member.session {
-                None => read_some(read, cx, &mut scratch[start..start + READ]).map_ok(|count| (count, false)),
-                Some(session) => decipher.read(cx, read, &gateway.path, session, &member.outlet, &mut scratch[start..]),
-            };
-            let (count, closed) = ready!(share.of(come))?;
-            member.heard.set(gateway.path.tick());
-            partial.restore(&mut scratch);
-            let bytes = &scratch[..start + count];
-            let result = gateway.forward(&Target::Member(member.clone()), bytes);
-            if let Ok(used) = result {
-                partial.save(&bytes[used..]);
-            }
-            Poll::Ready(result.and_then(|used| if closed { Err(Stop::closed()) } else { Ok(used) }))
-        });
-        if let Err(stop) = turn.await {
-            return stop;
-        }
-        gateway.after_turn();
-        share.taken(gateway.path.tick()).await;
-        let waits_for = member.waits_for.take();
-        if let Some(target) = waits_for {
-            member.paused(gateway, target.drained(member.job.get())).await;
-        }
-        if gateway.is_memory_short() {
-            member.paused(gateway, gateway.memory_eased()).await;
-        }
     }
 }

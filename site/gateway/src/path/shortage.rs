@@ -11,24 +11,23 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
-use crate::gateway::Gateway;
-use crate::log::log;
+use crate::log::{log, quantity};
+use crate::path::Path;
+use crate::path::link::Link;
 use crate::path::member::Member;
-use crate::quantity;
+use crate::path::trunk_links::TrunkLinks;
 use crate::table::window;
-use crate::trunks::link::Link;
-use crate::trunks::trunk::Trunk;
 
 /// Time for which memory may be short before the connection with the longest queue is dropped.
 const SHORT: Duration = Duration::from_secs(1);
 
-impl Gateway {
+impl Path {
     /// Returns true if further frames for a member must be refused.
     pub(crate) fn is_too_slow(&self, member: &Member) -> bool {
         self.is_too_much(member.outlet.queued() as u64)
     }
 
-    /// Like [`Gateway::is_too_slow`], for frames that another site's gateway relays through this one.
+    /// Like [`Path::is_too_slow`], for frames that another site's gateway relays through this one.
     pub(crate) fn is_link_too_slow(&self, link: &Link) -> bool {
         self.is_too_much(link.queued() as u64)
     }
@@ -46,34 +45,27 @@ impl Gateway {
     }
 
     fn drop_largest(&self) {
-        let connections = self.path.connections.borrow();
+        let connections = self.connections.borrow();
         let largest = connections.values().max_by_key(|member| member.outlet.queued());
         let queued = largest.map_or(0, |member| member.outlet.queued()) as u64;
         if let Some((trunk, link)) = self.largest_link().filter(|(_, link)| link.queued() as u64 > queued) {
             let reason = self.not_read(link.queued() as u64);
             self.counters.violation();
-            log!(
-                warn,
-                &trunk.site,
-                site = trunk.site,
-                gateway = trunk.gateway,
-                link = link.index,
-                reason,
-                "link dropped"
-            );
+            let (site, gateway) = (&trunk.site, &trunk.gateway);
+            log!(warn, site, site, gateway, link = link.index, reason, "link dropped");
             link.cut(reason);
             return;
         }
         let Some(member) = largest else { return };
-        if queued == 0 || self.path.drops.borrow().iter().any(|(id, _)| *id == member.id()) {
+        if queued == 0 || self.drops.borrow().iter().any(|(id, _)| *id == member.id()) {
             return;
         }
-        self.path.drop_later(member.id(), self.not_read(queued));
+        self.drop_later(member.id(), self.not_read(queued));
     }
 
-    fn largest_link(&self) -> Option<(Rc<Trunk>, Rc<Link>)> {
-        let trunks = self.trunks.in_use().into_iter();
-        let links = trunks.flat_map(|trunk| trunk.up_links().into_iter().map(move |link| (trunk.clone(), link)));
+    fn largest_link(&self) -> Option<(Rc<TrunkLinks>, Rc<Link>)> {
+        let trunks = self.trunks.borrow();
+        let links = trunks.iter().flat_map(|trunk| trunk.up().into_iter().map(move |link| (trunk.clone(), link)));
         links.filter(|(_, link)| !link.is_cut()).max_by_key(|(_, link)| link.queued())
     }
 

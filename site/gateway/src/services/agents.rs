@@ -8,15 +8,19 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeSet, HashMap};
 use std::mem::ManuallyDrop;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
-use gateway_hooks::{AgentOrder, GatewayAddress, StartError};
+use gateway_hooks::{AgentHandle, AgentOrder, AgentStarter, StartError};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout};
 use types::roster::FORWARDER;
+use types::sites::Inside;
 use types::{JobId, NodeId};
 
-use crate::gateway::Gateway;
+use crate::config::GatewayConfig;
+use crate::path::Path;
+use crate::sites::Sites;
 
 /// Time that a killed agent may take to die.
 pub(crate) const KILL: Duration = Duration::from_millis(500);
@@ -32,17 +36,26 @@ const LATELY: Duration = Duration::from_secs(2);
 /// Interval at which both are checked.
 const LOOK: Duration = Duration::from_millis(250);
 
-/// The running agents.
-#[derive(Debug, Default)]
+/// Starts agents, and keeps the running ones.
 pub(crate) struct Agents {
-    running: RefCell<HashMap<(JobId, NodeId), Rc<Orders>>>,
+    path: Rc<Path>,
+    sites: Rc<Sites>,
+    /// Starts agents on the site's nodes.
+    starter: Arc<dyn AgentStarter>,
+    /// Starts agents on the gateway's own machine, if agents may run there.
+    beside: Option<Arc<dyn AgentStarter>>,
+    /// TLS requirement for ranks.
+    inside: Inside,
+    /// Notified when an agent ended.
+    gone: Rc<Notify>,
+    running: RefCell<HashMap<(JobId, NodeId), Rc<AgentTask>>>,
     /// For each job that was left and still has starters, the time of the last request for it.
     left: RefCell<HashMap<JobId, Rc<Cell<Instant>>>>,
 }
 
 /// Orders for the task that waits for an agent.
 #[derive(Debug, Default)]
-struct Orders {
+struct AgentTask {
     kill: Notify,
     /// Other gateways look after the agent. It keeps running when this program ends.
     leave: Notify,
@@ -51,6 +64,19 @@ struct Orders {
 }
 
 impl Agents {
+    /// `starter` starts agents on the site's nodes. `gone` is notified when an agent ended.
+    pub(crate) fn new(
+        config: &GatewayConfig,
+        starter: Arc<dyn AgentStarter>,
+        path: Rc<Path>,
+        sites: Rc<Sites>,
+        gone: Rc<Notify>,
+    ) -> Agents {
+        let (beside, inside) = (config.beside.clone(), config.own_site().inside);
+        let (running, left) = (RefCell::default(), RefCell::default());
+        Agents { path, sites, starter, beside, inside, gone, running, left }
+    }
+
     /// Number of running agents.
     pub(crate) fn len(&self) -> usize {
         self.running.borrow().len()
@@ -85,27 +111,30 @@ impl Agents {
     }
 }
 
-impl Gateway {
-    /// Addresses where the nodes of this site dial its gateways, this one first.
-    pub(crate) fn insides(&self) -> Vec<GatewayAddress> {
-        let sites = self.sites.file.borrow();
-        let (site, own) = self.sites.own.get();
-        let gateways = &sites.sites[site].gateways;
-        let others = gateways.iter().enumerate().filter(|(at, _)| *at != own);
-        let others =
-            others.map(|(_, other)| GatewayAddress { name: other.name.clone(), address: other.inside.clone() });
-        let this = GatewayAddress { name: self.name.clone(), address: self.sites.inside() };
-        std::iter::once(this).chain(others).collect()
+impl Agents {
+    pub(crate) fn start(self: &Rc<Self>, job: JobId, nodes: &[(NodeId, String)]) {
+        let result = nodes.iter().try_for_each(|(id, name)| self.start_one(job, *id, name).map_err(|e| (*id, e)));
+        self.path.table.change(|table| table.agents_started(job, result));
     }
 
-    pub(crate) fn start_agents(&self, job: JobId, nodes: &[(NodeId, String)]) {
-        let result = nodes.iter().try_for_each(|(id, name)| self.start_agent(job, *id, name).map_err(|e| (*id, e)));
-        self.change(|table| table.agents_started(job, result));
+    fn start_one(self: &Rc<Self>, job: JobId, node_id: NodeId, node: &str) -> Result<(), StartError> {
+        let order = self.order(job, node_id, node)?;
+        let none = || StartError("this gateway starts no agents on its own machine".to_owned());
+        let handle = match node == FORWARDER {
+            true => self.beside.as_ref().ok_or_else(none)?.start(order)?,
+            false => self.starter.start(order)?,
+        };
+        let orders = Rc::new(AgentTask::default());
+        self.running.borrow_mut().insert((job, node_id), orders.clone());
+        let (agents, node) = (self.clone(), node.to_owned());
+        tokio::task::spawn_local(async move { agents.keep((job, node_id), &node, handle, &orders).await });
+        Ok(())
     }
 
-    fn start_agent(&self, job: JobId, node_id: NodeId, node: &str) -> Result<(), StartError> {
+    /// The order for the agent of a node.
+    fn order(&self, job: JobId, node_id: NodeId, node: &str) -> Result<AgentOrder, StartError> {
         let (secret, site_id, home, allocation, ranks) = {
-            let table = self.table();
+            let table = self.path.table.read();
             let open = table.jobs.get(&job).ok_or_else(|| StartError(format!("job {job} is closed")))?;
             let ranks = open.roster.site(open.own).and_then(|site| site.nodes.get(node_id.0 as usize));
             let ranks = ranks.map_or(0, |node| node.ranks);
@@ -116,68 +145,69 @@ impl Gateway {
         // Ranks on the gateway's own machine are movers. Without ranks, the agent there forwards ports.
         let only_movers = node == FORWARDER && ranks > 0;
         let forward = (node == FORWARDER && !only_movers).then(|| site.forward.clone());
-        let order = AgentOrder {
+        Ok(AgentOrder {
             job,
             secret,
             home,
             site_id,
-            site: self.site.clone(),
+            site: self.sites.site.clone(),
             node_id,
             node: node.to_owned(),
             node_address: entry.and_then(|entry| entry.address),
             // Movers use no library of the user's choice.
             fabric: site.fabric.clone().filter(|_| !only_movers),
-            inside: self.door.inside,
-            gateways: self.insides(),
+            inside: self.inside,
+            gateways: self.sites.insides(),
             keys: site.keys(),
             allocation,
             memory: site.memory.clone(),
             forward,
             only_movers,
+        })
+    }
+
+    /// Waits for the end of an agent and reports it, or leaves the agent to other gateways.
+    async fn keep(
+        &self,
+        (job, node_id): (JobId, NodeId),
+        node: &str,
+        mut handle: Box<dyn AgentHandle>,
+        orders: &AgentTask,
+    ) {
+        let ended = tokio::select! {
+            status = handle.wait() => Some(status),
+            () = orders.kill.notified() => None,
+            () = orders.leave.notified() => return self.leave_running(job, node, handle, orders).await,
         };
-        let none = || StartError("this gateway starts no agents on its own machine".to_owned());
-        let mut handle = match node == FORWARDER {
-            true => self.services.beside.as_ref().ok_or_else(none)?.start(order)?,
-            false => self.services.starter.start(order)?,
+        let status = match ended {
+            Some(status) => status,
+            None => {
+                handle.kill();
+                let status = timeout(KILL, handle.wait()).await;
+                status.unwrap_or_else(|_| "still running after being killed".to_owned())
+            }
         };
-        let orders = Rc::new(Orders::default());
-        self.services.agents.running.borrow_mut().insert((job, node_id), orders.clone());
-        let node = node.to_owned();
-        self.beside(async move |gateway| {
-            let ended = tokio::select! {
-                status = handle.wait() => Some(status),
-                () = orders.kill.notified() => None,
-                () = orders.leave.notified() => {
-                    // Dropping the handle would kill the agent, and this program may end first.
-                    let mut left = ManuallyDrop::new(handle);
-                    let asked = orders.asked.take();
-                    let status = tokio::select! {
-                        status = left.wait() => status,
-                        () = gateway.is_over(job, asked.as_deref()) => {
-                            left.let_go();
-                            let status = timeout(KILL, left.wait()).await;
-                            status.unwrap_or_else(|_| "nobody of its job is left".to_owned())
-                        }
-                    };
-                    tracing::debug!(%job, node, status, "agent that was left to other gateways ended");
-                    drop(ManuallyDrop::into_inner(left));
-                    return;
-                }
-            };
-            let status = match ended {
-                Some(status) => status,
-                None => {
-                    handle.kill();
-                    let status = timeout(KILL, handle.wait()).await;
-                    status.unwrap_or_else(|_| "still running after being killed".to_owned())
-                }
-            };
-            tracing::debug!(%job, node, status, "agent ended");
-            gateway.services.agents.running.borrow_mut().remove(&(job, node_id));
-            gateway.services.gone.notify_one();
-            gateway.change(|table| table.agent_exited(job, node_id, status));
-        });
-        Ok(())
+        tracing::debug!(%job, node, status, "agent ended");
+        self.running.borrow_mut().remove(&(job, node_id));
+        self.gone.notify_one();
+        self.path.table.change(|table| table.agent_exited(job, node_id, status));
+    }
+
+    /// Waits for the end of an agent that other gateways look after, and lets it go when its job is over.
+    async fn leave_running(&self, job: JobId, node: &str, handle: Box<dyn AgentHandle>, orders: &AgentTask) {
+        // Dropping the handle would kill the agent, and this program may end first.
+        let mut left = ManuallyDrop::new(handle);
+        let asked = orders.asked.take();
+        let status = tokio::select! {
+            status = left.wait() => status,
+            () = self.is_over(job, asked.as_deref()) => {
+                left.let_go();
+                let status = timeout(KILL, left.wait()).await;
+                status.unwrap_or_else(|_| "nobody of its job is left".to_owned())
+            }
+        };
+        tracing::debug!(%job, node, status, "agent that was left to other gateways ended");
+        drop(ManuallyDrop::into_inner(left));
     }
 
     /// Returns when a job that was left is over, as far as this gateway can observe.
@@ -188,11 +218,11 @@ impl Gateway {
             sleep(LOOK).await;
             heard_for = if self.is_heard() { heard_for + LOOK } else { Duration::ZERO };
             // This gateway relays for the job again: its members are connected and request nothing.
-            if self.table().jobs.contains_key(&job) {
+            if self.path.table.read().jobs.contains_key(&job) {
                 asked.set(Instant::now());
             }
             let silence = asked.get().elapsed();
-            if heard_for >= HEARD && silence >= ASKED && silence >= self.services.load.silence(ASKED, silence) {
+            if heard_for >= HEARD && silence >= ASKED && silence >= self.path.load.silence(ASKED, silence) {
                 return;
             }
         }
@@ -200,7 +230,7 @@ impl Gateway {
 
     /// Returns true if others reach this gateway now.
     fn is_heard(&self) -> bool {
-        let has_trunk = self.table().trunks.iter().any(|trunk| trunk.up);
-        has_trunk || self.path.connections.borrow().values().any(|member| member.was_heard_within(LATELY, self))
+        let has_trunk = self.path.table.read().trunks.iter().any(|trunk| trunk.up);
+        has_trunk || self.path.connections.borrow().values().any(|member| member.was_heard_within(LATELY, &self.path))
     }
 }

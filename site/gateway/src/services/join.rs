@@ -6,24 +6,28 @@
 //! for a limited time; a gateway forgets its tickets when it ends. A [`gateway_hooks::Doorkeeper`] checks the new
 //! entry.
 
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
-use client::handshake::{self, Accepting, HandshakeError};
+use client::handshake::{self, HandshakeError};
 use client::tls::TlsStream;
-use gateway_hooks::NotTaken;
+use gateway_hooks::{Doorkeeper, NotTaken};
 use thiserror::Error;
 use tokio::io::AsyncWriteExt;
 use tokio::time::Instant;
 use types::JobId;
-use types::sites::Fingerprint;
 use wire::control::JoiningMessage;
 use wire::handshake::{Handshake, Refusal, RefusalCode, Welcome};
 use wire::{Control, Secret};
 
-use crate::gateway::Gateway;
-use crate::path::forward::MAX_DATA;
+use crate::path::limits::MAX_DATA;
 use crate::path::member::Member;
+use crate::services::standing;
 use crate::table::error::Violation;
+use crate::trunks::Trunks;
+use crate::trunks::handshake::Newcomer;
 
 /// Most tickets open at once; [`LONGEST`] is the longest validity of one.
 const MOST: usize = 16;
@@ -47,7 +51,7 @@ pub(crate) enum JoinError {
 
 /// The open tickets.
 #[derive(Debug, Default)]
-pub(crate) struct Tickets(Vec<Ticket>);
+struct Tickets(Vec<Ticket>);
 
 #[derive(Debug)]
 struct Ticket {
@@ -83,16 +87,28 @@ impl Tickets {
     }
 }
 
-impl Gateway {
+/// Invites sites and admits them.
+pub(crate) struct Joining {
+    trunks: Rc<Trunks>,
+    doorkeeper: Option<Arc<dyn Doorkeeper>>,
+    tickets: RefCell<Tickets>,
+}
+
+impl Joining {
+    /// `doorkeeper` checks the entries of new sites; without one, no site can join.
+    pub(crate) fn new(doorkeeper: Option<Arc<dyn Doorkeeper>>, trunks: Rc<Trunks>) -> Joining {
+        Joining { trunks, doorkeeper, tickets: RefCell::default() }
+    }
+
     /// Handles a message about joining from a member.
     ///
     /// # Errors
     /// The member may not send it: close its connection.
-    pub(crate) fn joining_from_member(&self, member: &Member, message: JoiningMessage) -> Result<(), Violation> {
+    pub(crate) fn from_member(&self, member: &Member, message: JoiningMessage) -> Result<(), Violation> {
         match message {
             JoiningMessage::Invite { seconds } => {
                 let invited = self.invite(seconds).map_err(|error| Violation(format!("no random numbers: {error}")))?;
-                member.send_control(self, invited);
+                member.send_control(&self.trunks.path, invited);
                 Ok(())
             }
             JoiningMessage::Join { .. } => Err("a site joins with a ticket, on a connection of its own".into()),
@@ -110,63 +126,61 @@ impl Gateway {
         }
         let (ticket, secret) = (JobId(u32::from_le_bytes(number)), Secret::new(secret));
         let good = Duration::from_secs(seconds.into()).min(LONGEST);
-        self.services.tickets.borrow_mut().open(ticket, secret.clone(), Instant::now() + good);
+        self.tickets.borrow_mut().open(ticket, secret.clone(), Instant::now() + good);
         tracing::info!(seconds = good.as_secs(), "ticket made");
         Ok(JoiningMessage::Invited { ticket, secret })
     }
-}
 
-/// Admits a site after its hello. The caller sets the time limit.
-pub(crate) async fn admit(
-    gateway: &Gateway,
-    stream: &mut TlsStream,
-    mut accepting: Accepting,
-    presented: Option<Fingerprint>,
-    own: Fingerprint,
-) -> Result<(), JoinError> {
-    let (number, newcomer) = (accepting.hello.job, accepting.hello.site.clone());
-    let secret = gateway.services.tickets.borrow_mut().secret(number);
-    let (Some(secret), Some(fingerprint)) = (secret, presented) else {
-        refuse(stream, Refusal::new(RefusalCode::Unknown, JoinError::Ticket.to_string())).await;
-        return Err(JoinError::Ticket);
-    };
-    if let Err(error) = accepting.challenge(stream, &secret, "not the ticket's secret", &own.0).await {
-        if let Some(refusal) = error.refusal() {
-            refuse(stream, refusal).await;
-        }
-        return Err(error.into());
-    }
-    let welcome = Handshake::Welcome(Welcome { max_payload: MAX_DATA, window: 0, run: 0 });
-    handshake::write(stream, &welcome).await?;
-    let said = handshake::read_control(stream, MAX_ENTRY).await?;
-    let Control::Joining(JoiningMessage::Join { entry }) = said else {
-        return Err(JoinError::NoEntry);
-    };
-    // No await between here and closing the ticket, so it cannot be used twice at once.
-    let taken = match &gateway.services.doorkeeper {
-        Some(doorkeeper) => doorkeeper.admit(&newcomer, fingerprint, &entry).and_then(|text| match gateway.reload() {
-            Ok(()) => Ok(text),
-            Err(problem) => {
-                let site = &gateway.site;
-                Err(NotTaken(format!("the gateway of site {site} must be restarted: {problem}")))
+    /// Admits a site after its hello. The caller sets the time limit.
+    pub(crate) async fn admit(&self, newcomer: Newcomer) -> Result<(), JoinError> {
+        let Newcomer { mut stream, mut accepting, presented, own } = newcomer;
+        let stream = &mut stream;
+        let (number, newcomer) = (accepting.hello.job, accepting.hello.site.clone());
+        let secret = self.tickets.borrow_mut().secret(number);
+        let (Some(secret), Some(fingerprint)) = (secret, presented) else {
+            refuse(stream, Refusal::new(RefusalCode::Unknown, JoinError::Ticket.to_string())).await;
+            return Err(JoinError::Ticket);
+        };
+        if let Err(error) = accepting.challenge(stream, &secret, "not the ticket's secret", &own.0).await {
+            if let Some(refusal) = error.refusal() {
+                refuse(stream, refusal).await;
             }
-        }),
-        None => Err(NotTaken("this gateway does not add sites to its sites file".to_owned())),
-    };
-    if taken.is_ok() {
-        gateway.services.tickets.borrow_mut().close(number);
-    }
-    let problem = taken.as_ref().err().cloned();
-    let text = problem.as_ref().map_or(String::new(), NotTaken::to_string);
-    let answer = JoiningMessage::Joined { sites: taken.ok(), problem: text };
-    handshake::write_control(stream, answer).await?;
-    let _ = stream.shutdown().await;
-    match problem {
-        None => {
-            tracing::info!(site = newcomer, %fingerprint, "joined by a ticket");
-            Ok(())
+            return Err(error.into());
         }
-        Some(why) => Err(JoinError::NotTaken { site: newcomer, why }),
+        let welcome = Handshake::Welcome(Welcome { max_payload: MAX_DATA, window: 0, run: 0 });
+        handshake::write(stream, &welcome).await?;
+        let said = handshake::read_control(stream, MAX_ENTRY).await?;
+        let Control::Joining(JoiningMessage::Join { entry }) = said else {
+            return Err(JoinError::NoEntry);
+        };
+        // No await between here and closing the ticket, so it cannot be used twice at once.
+        let taken = match &self.doorkeeper {
+            Some(doorkeeper) => {
+                doorkeeper.admit(&newcomer, fingerprint, &entry).and_then(|text| match standing::reload(&self.trunks) {
+                    Ok(()) => Ok(text),
+                    Err(problem) => {
+                        let site = &self.trunks.sites.site;
+                        Err(NotTaken(format!("the gateway of site {site} must be restarted: {problem}")))
+                    }
+                })
+            }
+            None => Err(NotTaken("this gateway does not add sites to its sites file".to_owned())),
+        };
+        if taken.is_ok() {
+            self.tickets.borrow_mut().close(number);
+        }
+        let problem = taken.as_ref().err().cloned();
+        let text = problem.as_ref().map_or(String::new(), NotTaken::to_string);
+        let answer = JoiningMessage::Joined { sites: taken.ok(), problem: text };
+        handshake::write_control(stream, answer).await?;
+        let _ = stream.shutdown().await;
+        match problem {
+            None => {
+                tracing::info!(site = newcomer, %fingerprint, "joined by a ticket");
+                Ok(())
+            }
+            Some(why) => Err(JoinError::NotTaken { site: newcomer, why }),
+        }
     }
 }
 

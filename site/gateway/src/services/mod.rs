@@ -1,58 +1,42 @@
-//! Services of a gateway besides relaying: nodes and agents, sites that join, couplings, status.
+//! Services of a gateway besides relaying: agents and nodes of jobs, sites that join, the sites file.
 
-use std::cell::RefCell;
+use std::rc::Rc;
 use std::sync::Arc;
 
-use gateway_hooks::{AgentStarter, Doorkeeper};
+use gateway_hooks::AgentStarter;
 use tokio::sync::Notify;
 
 use crate::config::GatewayConfig;
 use crate::services::agents::Agents;
-use crate::services::couplings::Couplings;
-use crate::services::join::Tickets;
-use crate::services::load::Load;
+use crate::services::join::Joining;
 use crate::services::nodes::Nodes;
+use crate::trunks::Trunks;
 
 pub(crate) mod agents;
-pub(crate) mod couplings;
 pub(crate) mod join;
-pub(crate) mod load;
-pub(crate) mod metrics;
 pub(crate) mod nodes;
-pub(crate) mod observe;
-pub(crate) mod page;
 pub(crate) mod standing;
 
 /// State of the services.
 pub(crate) struct Services {
-    /// Starts agents on the site's nodes.
-    pub starter: Arc<dyn AgentStarter>,
-    /// Starts agents on the gateway's own machine, if agents may run there.
-    pub beside: Option<Arc<dyn AgentStarter>>,
-    pub agents: Agents,
+    pub agents: Rc<Agents>,
     /// Allocations that the batch system has granted or was asked for.
-    pub nodes: Nodes,
+    pub nodes: Rc<Nodes>,
+    pub joining: Joining,
     /// Notified when an agent or an allocation ended.
-    pub gone: Notify,
-    pub tickets: RefCell<Tickets>,
-    pub couplings: Couplings,
-    pub doorkeeper: Option<Arc<dyn Doorkeeper>>,
-    /// Slowness of this machine for the gateway.
-    pub load: Load,
+    pub gone: Rc<Notify>,
 }
 
 impl Services {
-    pub(crate) fn new(config: &GatewayConfig, starter: Arc<dyn AgentStarter>) -> Services {
+    /// `starter` starts agents on the site's nodes.
+    pub(crate) fn new(config: &GatewayConfig, starter: &Arc<dyn AgentStarter>, trunks: &Rc<Trunks>) -> Services {
+        let gone = Rc::new(Notify::new());
+        let (path, sites) = (trunks.path.clone(), trunks.sites.clone());
         Services {
-            starter,
-            beside: config.beside.clone(),
-            agents: Agents::default(),
-            nodes: Nodes::default(),
-            gone: Notify::new(),
-            tickets: RefCell::default(),
-            couplings: Couplings::new(&config.own().name),
-            doorkeeper: config.doorkeeper.clone(),
-            load: Load::default(),
+            agents: Rc::new(Agents::new(config, starter.clone(), path, sites, gone.clone())),
+            nodes: Rc::new(Nodes::new(starter.clone(), trunks.list.clone(), gone.clone())),
+            joining: Joining::new(config.doorkeeper.clone(), trunks.clone()),
+            gone,
         }
     }
 }

@@ -3,29 +3,36 @@
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
-use gateway_hooks::{AllocationHandle, AllocationNews, AllocationOrder};
+use gateway_hooks::{AgentStarter, AllocationHandle, AllocationNews, AllocationOrder};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until, timeout};
 use types::JobId;
 use wire::control::{AllocationMessage, JobMessage, NodeAsk};
 
-use crate::gateway::Gateway;
 use crate::path::member::Member;
 use crate::table::error::{Refused, Violation};
+use crate::trunks::list::TrunkList;
 use crate::trunks::measure::PROBE_UP;
 
 /// Time limit for giving an allocation back.
 const RELEASE: Duration = Duration::from_secs(3);
 
 /// Allocations that exist or are being requested.
-#[derive(Debug, Default)]
-pub(crate) struct Nodes(RefCell<HashMap<JobId, Rc<Orders>>>);
+pub(crate) struct Nodes {
+    /// Asks the batch system.
+    starter: Arc<dyn AgentStarter>,
+    list: Rc<TrunkList>,
+    /// Notified when an allocation ended.
+    gone: Rc<Notify>,
+    tasks: RefCell<HashMap<JobId, Rc<AllocationTask>>>,
+}
 
 /// Orders for the task of an allocation.
 #[derive(Debug, Default)]
-struct Orders {
+struct AllocationTask {
     /// Give the allocation back.
     release: Notify,
     /// The allocation stays when this program ends: it belongs to the job.
@@ -33,29 +40,34 @@ struct Orders {
 }
 
 impl Nodes {
+    /// `starter` asks the batch system. `gone` is notified when an allocation ended.
+    pub(crate) fn new(starter: Arc<dyn AgentStarter>, list: Rc<TrunkList>, gone: Rc<Notify>) -> Nodes {
+        Nodes { starter, list, gone, tasks: RefCell::default() }
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
-        self.0.borrow().is_empty()
+        self.tasks.borrow().is_empty()
     }
 
     /// Gives a job's allocation back.
     pub(crate) fn release(&self, job: JobId) {
-        self.0.borrow().get(&job).iter().for_each(|orders| orders.release.notify_one());
+        self.tasks.borrow().get(&job).iter().for_each(|orders| orders.release.notify_one());
     }
 
     /// Forgets the allocations of these jobs, which stay when this program ends.
     pub(crate) fn leave(&self, jobs: &BTreeSet<JobId>) {
-        let left = self.0.borrow_mut().extract_if(|job, _| jobs.contains(job)).collect::<Vec<_>>();
+        let left = self.tasks.borrow_mut().extract_if(|job, _| jobs.contains(job)).collect::<Vec<_>>();
         left.iter().for_each(|(_, orders)| orders.leave.notify_one());
     }
 }
 
-impl Gateway {
+impl Nodes {
     /// Handles a message about nodes for a job from a member.
     ///
     /// # Errors
     /// The member may not send it: close its connection.
-    pub(crate) fn allocation_from_member(
-        &self,
+    pub(crate) fn from_member(
+        self: &Rc<Self>,
         member: &Rc<Member>,
         message: AllocationMessage,
     ) -> Result<(), Violation> {
@@ -75,42 +87,45 @@ impl Gateway {
 
     /// Handles a launcher's request for nodes. For another site, waits until the trunk is up first, as when opening a
     /// job.
-    fn allocate_later(&self, launcher: Rc<Member>, job: JobId, site: String, home: String, ask: NodeAsk) {
-        self.trunks.kick();
-        self.beside(async move |gateway| {
-            let trunk = if site == gateway.site { None } else { gateway.table().lead_trunk(&site) };
+    fn allocate_later(self: &Rc<Self>, launcher: Rc<Member>, job: JobId, site: String, home: String, ask: NodeAsk) {
+        self.list.kick();
+        let nodes = self.clone();
+        tokio::task::spawn_local(async move {
+            let trunk =
+                if site == nodes.list.sites.site { None } else { nodes.list.path.table.read().lead_trunk(&site) };
             if let Some(trunk) = trunk {
                 // If the trunk does not come up, the table reports the reason.
-                let _ = gateway.trunks.get(trunk).wait_up(PROBE_UP).await;
+                let _ = nodes.list.get(trunk).wait_up(PROBE_UP).await;
             }
-            if !gateway.path.connections.borrow().contains_key(&launcher.id()) {
+            if !nodes.list.path.connections.borrow().contains_key(&launcher.id()) {
                 return;
             }
-            let asked = gateway.change(|table| table.allocate(launcher.clone(), job, site, home, ask));
+            let asked = nodes.list.path.table.change(|table| table.allocate(launcher.clone(), job, site, home, ask));
             if let Err(Refused { site, why }) = asked {
                 let reason = why.to_string();
                 tracing::warn!(peer = %launcher.address, %job, site, reason, "nodes refused");
-                launcher.send_control(&gateway, JobMessage::Refused { job, site, reason });
+                launcher.send_control(&nodes.list.path, JobMessage::Refused { job, site, reason });
             }
         });
     }
 
     /// Starts an allocation.
-    pub(crate) fn allocate(&self, order: AllocationOrder) {
+    pub(crate) fn allocate(self: &Rc<Self>, order: AllocationOrder) {
         let (job, wait) = (order.job, Duration::from_secs(order.ask.wait_s.into()));
-        let handle = match self.services.starter.allocate(order) {
+        let handle = match self.starter.allocate(order) {
             Ok(handle) => handle,
             Err(error) => {
-                return self.change(|table| table.allocation_news(job, AllocationNews::Ended(error.0)));
+                return self.list.path.table.change(|table| table.allocation_news(job, AllocationNews::Ended(error.0)));
             }
         };
-        let orders = Rc::new(Orders::default());
-        self.services.nodes.0.borrow_mut().insert(job, orders.clone());
-        self.beside(async move |gateway| {
-            let Some(reason) = gateway.keep(job, handle, &orders, wait).await else { return };
-            gateway.services.nodes.0.borrow_mut().remove(&job);
-            gateway.services.gone.notify_one();
-            gateway.change(|table| table.allocation_news(job, AllocationNews::Ended(reason)));
+        let orders = Rc::new(AllocationTask::default());
+        self.tasks.borrow_mut().insert(job, orders.clone());
+        let nodes = self.clone();
+        tokio::task::spawn_local(async move {
+            let Some(reason) = nodes.keep(job, handle, &orders, wait).await else { return };
+            nodes.tasks.borrow_mut().remove(&job);
+            nodes.gone.notify_one();
+            nodes.list.path.table.change(|table| table.allocation_news(job, AllocationNews::Ended(reason)));
         });
     }
 
@@ -119,7 +134,7 @@ impl Gateway {
         &self,
         job: JobId,
         mut handle: Box<dyn AllocationHandle>,
-        orders: &Orders,
+        orders: &AllocationTask,
         wait: Duration,
     ) -> Option<String> {
         let deadline = Instant::now() + wait;
@@ -145,7 +160,7 @@ impl Gateway {
                 AllocationNews::Granted { .. } => granted = true,
                 AllocationNews::Waiting(now) => state.clone_from(now),
             }
-            self.change(|table| table.allocation_news(job, news));
+            self.list.path.table.change(|table| table.allocation_news(job, news));
         };
         handle.release();
         let gone = async { while !matches!(handle.news().await, AllocationNews::Ended(_)) {} };

@@ -4,82 +4,24 @@
 //! its links are cut, and the jobs it takes part in end. A site's keys may change, including this site's. Any other
 //! change that concerns this gateway needs a restart, which is left to the person who changed the file.
 
-use std::cell::{Cell, Ref, RefCell};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::rc::Rc;
 
-use client::key::{KeyError, SiteKey};
-use client::tls::{self, TlsConfig};
+use client::key::KeyError;
 use thiserror::Error;
-use types::sites::{Fingerprint, Site, SitesError, SitesFile};
-use wire::Secret;
+use types::sites::{Site, SitesError, SitesFile};
 use wire::control::{ObservationMessage, TrunkStanding};
 
-use crate::GatewayError;
-use crate::config::{GatewayConfig, site_key};
-use crate::gateway::Gateway;
+use crate::config::site_key;
+use crate::error::GatewayError;
+use crate::sites::Sites;
 use crate::table::TrunkInfo;
+use crate::trunks::Trunks;
+use crate::trunks::list::{self, TrunkList};
 use crate::trunks::trunk::Trunk;
-use crate::trunks::trunks;
 
 /// The longest sites file that is read, in bytes.
 const MAX_FILE: u64 = 4 << 20;
-
-/// The sites file in force, and the credentials.
-pub(crate) struct Sites {
-    /// The sites file as last read.
-    pub file: RefCell<SitesFile>,
-    /// Path of the file.
-    path: Option<PathBuf>,
-    /// Index of this gateway's site, and of this gateway within it.
-    pub own: Cell<(usize, usize)>,
-    credentials: RefCell<Rc<Credentials>>,
-}
-
-/// Credentials derived from the site's key. The key may change.
-pub(crate) struct Credentials {
-    pub fingerprint: Fingerprint,
-    /// The secret that users of the site prove.
-    pub client_secret: Secret,
-    pub tls: TlsConfig,
-}
-
-impl Credentials {
-    fn new(key: &SiteKey) -> Result<Credentials, KeyError> {
-        let (fingerprint, client_secret) = (key.fingerprint(), key.client_secret());
-        Ok(Credentials { fingerprint, client_secret, tls: tls::config(key)? })
-    }
-}
-
-impl Sites {
-    /// The state at start.
-    ///
-    /// # Errors
-    /// The key cannot be used.
-    pub(crate) fn new(config: &GatewayConfig) -> Result<Sites, KeyError> {
-        Ok(Sites {
-            file: RefCell::new(config.sites.clone()),
-            path: config.file.clone(),
-            own: Cell::new((config.site, config.gateway)),
-            credentials: RefCell::new(Rc::new(Credentials::new(&config.key)?)),
-        })
-    }
-
-    /// The credentials derived from the site's current key.
-    pub(crate) fn credentials(&self) -> Rc<Credentials> {
-        self.credentials.borrow().clone()
-    }
-
-    /// The entry of this gateway's site.
-    pub(crate) fn own_site(&self) -> Ref<'_, Site> {
-        Ref::map(self.file.borrow(), |file| &file.sites[self.own.get().0])
-    }
-
-    /// Address at which ranks and agents find this gateway.
-    pub(crate) fn inside(&self) -> String {
-        self.own_site().gateways[self.own.get().1].inside.clone()
-    }
-}
 
 /// Reasons why a change in the sites file cannot be applied while the gateway runs.
 #[derive(Debug, Error)]
@@ -105,119 +47,116 @@ pub(crate) enum ReloadError {
     Key(#[from] KeyError),
 }
 
-impl Gateway {
-    /// The gateway's standing, after reloading the sites file if `reload` is set.
-    pub(crate) fn standing(&self, reload: bool) -> ObservationMessage {
-        let stale = if reload { self.reload_and_log() } else { self.unread() };
-        let table = self.table();
-        let trunks = table.trunks.iter().filter(|trunk| !trunk.retired).map(|trunk| TrunkStanding {
-            site: trunk.site.clone(),
-            up: trunk.up,
-            problem: if trunk.up { String::new() } else { trunk.problem.clone() },
-        });
-        ObservationMessage::Standing { jobs: table.jobs.len() as u32, trunks: trunks.collect(), stale }
-    }
+/// The gateway's standing, after reloading the sites file if `reload` is set.
+pub(crate) fn standing(trunks: &Rc<Trunks>, reload: bool) -> ObservationMessage {
+    let stale = if reload { reload_and_log(trunks) } else { unread(&trunks.sites) };
+    let table = trunks.path.table.read();
+    let standings = table.trunks.iter().filter(|trunk| !trunk.retired).map(|trunk| TrunkStanding {
+        site: trunk.site.clone(),
+        up: trunk.up,
+        problem: if trunk.up { String::new() } else { trunk.problem.clone() },
+    });
+    ObservationMessage::Standing { jobs: table.jobs.len() as u32, trunks: standings.collect(), stale }
+}
 
-    /// Reports an edit or an error in the sites file that this gateway has not applied, if there is one.
-    fn unread(&self) -> Option<String> {
-        let path = self.sites.path.as_ref()?;
-        match read(path) {
-            Ok(newer) if newer == *self.sites.file.borrow() => None,
-            Ok(_) => Some(format!("the sites file {} was edited after this gateway read it", path.display())),
-            Err(error) => Some(error.to_string()),
-        }
+/// Reports an edit or an error in the sites file that this gateway has not applied, if there is one.
+fn unread(sites: &Sites) -> Option<String> {
+    let path = sites.path.as_ref()?;
+    match read(path) {
+        Ok(newer) if newer == *sites.file.borrow() => None,
+        Ok(_) => Some(format!("the sites file {} was edited after this gateway read it", path.display())),
+        Err(error) => Some(error.to_string()),
     }
+}
 
-    /// Reloads the sites file. If that fails, logs and returns the reason.
-    pub(crate) fn reload_and_log(&self) -> Option<String> {
-        let problem = self.reload().err().map(|error| error.to_string());
-        match &problem {
-            Some(problem) => tracing::warn!(problem, "cannot apply the sites file while running"),
-            None => tracing::info!("sites file reloaded"),
-        }
-        problem
+/// Reloads the sites file. If that fails, logs and returns the reason.
+pub(crate) fn reload_and_log(trunks: &Rc<Trunks>) -> Option<String> {
+    let problem = reload(trunks).err().map(|error| error.to_string());
+    match &problem {
+        Some(problem) => tracing::warn!(problem, "cannot apply the sites file while running"),
+        None => tracing::info!("sites file reloaded"),
     }
+    problem
+}
 
-    /// Reads the sites file again and applies the changes.
-    ///
-    /// # Errors
-    /// It cannot be read or applied; nothing has changed then.
-    pub(crate) fn reload(&self) -> Result<(), ReloadError> {
-        let Some(path) = &self.sites.path else { return Err(ReloadError::NoFile) };
-        let newer = read(path)?;
-        let (site, gateway) = self.sites.own.get();
-        let known = self.sites.file.borrow().sites[site].clone();
-        let Some(own) = newer.sites.iter().position(|site| site.name == known.name) else {
-            return Err(ReloadError::OwnGone(known.name));
-        };
-        if let Some(problem) = difference(&self.sites.file.borrow(), &newer, own) {
-            return Err(problem);
-        }
-        // If the key cannot be used, nothing changes.
-        let key = site_key(&newer, path, &known.name)?;
-        if key.fingerprint() != self.sites.credentials().fingerprint {
-            tracing::info!(fingerprint = %key.fingerprint(), "the site's key has changed");
-            let credentials = Credentials::new(&key)?;
-            self.sites.credentials.replace(Rc::new(credentials));
-        }
-        self.sites.own.set((own, gateway));
-        self.trunks.survey.adopt(&newer);
-        self.sites.file.replace(newer);
-        self.take_up();
-        // The cause of a trunk's failure may be gone even if the file is the same: a key was accepted, a gateway was
-        // started.
-        self.trunks.kick();
-        Ok(())
+/// Reads the sites file again and applies the changes.
+///
+/// # Errors
+/// It cannot be read or applied; nothing has changed then.
+pub(crate) fn reload(trunks: &Rc<Trunks>) -> Result<(), ReloadError> {
+    let Some(path) = &trunks.sites.path else { return Err(ReloadError::NoFile) };
+    let newer = read(path)?;
+    let (site, gateway) = trunks.sites.own.get();
+    let known = trunks.sites.file.borrow().sites[site].clone();
+    let Some(own) = newer.sites.iter().position(|site| site.name == known.name) else {
+        return Err(ReloadError::OwnGone(known.name));
+    };
+    if let Some(problem) = difference(&trunks.sites.file.borrow(), &newer, own) {
+        return Err(problem);
     }
+    // If the key cannot be used, nothing changes.
+    let key = site_key(&newer, path, &known.name)?;
+    if key.fingerprint() != trunks.sites.credentials().fingerprint {
+        tracing::info!(fingerprint = %key.fingerprint(), "the site's key has changed");
+        trunks.sites.replace_key(&key)?;
+    }
+    trunks.sites.own.set((own, gateway));
+    trunks.survey.adopt(&newer);
+    trunks.sites.file.replace(newer);
+    take_up(trunks);
+    // The cause of a trunk's failure may be gone even if the file is the same: a key was accepted, a gateway was
+    // started.
+    trunks.list.kick();
+    Ok(())
+}
 
-    /// Makes the trunks match the sites file.
-    fn take_up(&self) {
-        let wanted = trunks(&self.sites.file.borrow(), self.sites.own.get());
-        for trunk in self.trunks.in_use() {
-            match wanted.iter().find(|wanted| is_same(wanted, &trunk)) {
-                Some(wanted) if wanted.keys() != trunk.keys() => {
-                    let (site, gateway, keys) = (&trunk.site, &trunk.gateway, wanted.keys());
-                    tracing::info!(site, gateway, %keys, "trusted keys have changed");
-                    trunk.trust(keys);
-                }
-                Some(_) => {}
-                None => self.revoke(&trunk),
+/// Makes the trunks match the sites file.
+fn take_up(trunks: &Rc<Trunks>) {
+    let wanted = list::trunks(&trunks.sites.file.borrow(), trunks.sites.own.get());
+    for trunk in trunks.list.in_use() {
+        match wanted.iter().find(|wanted| is_same(wanted, &trunk)) {
+            Some(wanted) if wanted.keys() != trunk.keys() => {
+                let (site, gateway, keys) = (&trunk.site, &trunk.gateway, wanted.keys());
+                tracing::info!(site, gateway, %keys, "trusted keys have changed");
+                trunk.trust(keys);
             }
+            Some(_) => {}
+            None => revoke(&trunks.list, &trunk),
         }
-        for trunk in wanted {
-            if self.trunks.in_use().iter().any(|known| is_same(known, &trunk)) {
-                continue;
-            }
-            tracing::info!(site = trunk.site, gateway = trunk.gateway, keys = %trunk.keys(), "site added");
-            if let Some(known) = self.retired(&trunk) {
-                known.take_back(trunk.keys());
-                self.change(|table| table.take_back_trunk(known.id));
-                self.expect(&known);
-                self.dial_trunk(&known);
-                continue;
-            }
-            let id = self.change(|table| table.add_trunk(TrunkInfo::new(trunk.site.clone())));
-            let trunk = Rc::new(trunk.numbered(id));
-            self.trunks.add(trunk.clone());
-            self.expect(&trunk);
-            self.dial_trunk(&trunk);
+    }
+    for trunk in wanted {
+        if trunks.list.in_use().iter().any(|known| is_same(known, &trunk)) {
+            continue;
         }
-        self.expect_meetings();
+        tracing::info!(site = trunk.site, gateway = trunk.gateway, keys = %trunk.keys(), "site added");
+        if let Some(known) = retired(&trunks.list, &trunk) {
+            known.take_back(trunk.keys());
+            trunks.path.table.change(|table| table.take_back_trunk(known.id));
+            trunks.visits.expect(&known);
+            trunks.dial(&known);
+            continue;
+        }
+        let id = trunks.path.table.change(|table| table.add_trunk(TrunkInfo::new(trunk.site.clone())));
+        let trunk = Rc::new(trunk.numbered(id));
+        trunks.list.add(trunk.clone());
+        trunks.visits.expect(&trunk);
+        trunks.dial(&trunk);
     }
+    trunks.visits.expect_meetings();
+}
 
-    /// Returns the trunk to a gateway that was removed from the sites file and has returned unchanged. A gateway that
-    /// returns with another address gets a new trunk.
-    fn retired(&self, like: &Trunk) -> Option<Rc<Trunk>> {
-        self.trunks.retired().into_iter().find(|trunk| is_same(trunk, like) && trunk.is_dialled_like(like))
-    }
+/// Returns the trunk to a gateway that was removed from the sites file and has returned unchanged. A gateway that
+/// returns with another address gets a new trunk.
+fn retired(list: &TrunkList, like: &Trunk) -> Option<Rc<Trunk>> {
+    list.retired().into_iter().find(|trunk| is_same(trunk, like) && trunk.is_dialled_like(like))
+}
 
-    fn revoke(&self, trunk: &Trunk) {
-        let (site, gateway) = (&trunk.site, &trunk.gateway);
-        let reason = format!("site {}: gateway {gateway} of site {site} is no longer in its sites file", self.site);
-        tracing::warn!(site, gateway, "revoked: no longer in the sites file");
-        trunk.retire(&reason);
-        self.change(|table| table.retire_trunk(trunk.id, &reason));
-    }
+fn revoke(list: &TrunkList, trunk: &Trunk) {
+    let (site, gateway) = (&trunk.site, &trunk.gateway);
+    let reason = format!("site {}: gateway {gateway} of site {site} is no longer in its sites file", list.sites.site);
+    tracing::warn!(site, gateway, "revoked: no longer in the sites file");
+    trunk.retire(&reason);
+    list.path.table.change(|table| table.retire_trunk(trunk.id, &reason));
 }
 
 fn is_same(one: &Trunk, other: &Trunk) -> bool {

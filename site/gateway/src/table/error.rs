@@ -4,7 +4,7 @@ use thiserror::Error;
 use types::roster::RosterError;
 use types::{Identity, JobId, Slot};
 
-use crate::quantity;
+use crate::log::quantity;
 use crate::table::allocation::AllocationError;
 
 /// A site that does not take part, and the reason.

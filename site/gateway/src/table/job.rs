@@ -9,8 +9,8 @@ use types::{Identity, JobId, NodeId, Roster, SiteId, Slot};
 use wire::control::{JobMessage, Part, Traffic};
 use wire::{Passage, Secret};
 
+use crate::log::quantity;
 use crate::log::short;
-use crate::quantity;
 use crate::table::allocation::Asker;
 use crate::table::error::{JobError, Refused, Violation};
 use crate::table::site::{SitePhase, SiteState};

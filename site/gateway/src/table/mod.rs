@@ -9,6 +9,7 @@ pub(crate) mod entry;
 pub(crate) mod error;
 pub(crate) mod job;
 pub(crate) mod message;
+pub(crate) mod shared;
 pub(crate) mod site;
 pub(crate) mod spread;
 pub(crate) mod window;

@@ -9,7 +9,7 @@ use types::JobId;
 use wire::frame::HEADER_LEN;
 use wire::{Control, FrameHeader, FrameKind, WireError};
 
-use crate::path::forward::GATEWAY;
+use crate::path::limits::GATEWAY;
 
 /// Most bytes in flight; the longest message fits twice.
 const WINDOW: u32 = 2 << 20;

@@ -177,6 +177,4 @@ pub(crate) enum ArrivalError {
     /// Refused; the peer was sent this text.
     #[error("{0}")]
     Refused(String),
-    #[error(transparent)]
-    Join(#[from] crate::services::join::JoinError),
 }

@@ -18,12 +18,12 @@ use wire::control::{Measurement, MeasurementMessage};
 use wire::frame::HEADER_LEN;
 use wire::{FrameHeader, FrameKind};
 
-use crate::gateway::Gateway;
-use crate::path::forward::{GATEWAY, MAX_DATA};
+use crate::path::limits::{GATEWAY, MAX_DATA};
 use crate::path::member::Member;
 use crate::table::TrunkId;
 use crate::table::error::Violation;
 use crate::trunks::error::TrunkError;
+use crate::trunks::list::TrunkList;
 use crate::trunks::trunk::Trunk;
 
 /// The extent of a transfer for a user's command.
@@ -67,8 +67,8 @@ pub(crate) struct Extent {
 }
 
 /// The one measurement that a gateway makes or has ordered.
-#[derive(Debug, Default)]
 pub(crate) struct Measuring {
+    list: Rc<TrunkList>,
     busy: Cell<bool>,
     order: RefCell<Option<Order>>,
     transfer: RefCell<Option<Transfer>>,
@@ -126,6 +126,17 @@ impl Transfer {
 }
 
 impl Measuring {
+    /// `list`: the trunks to measure.
+    pub(crate) fn new(list: Rc<TrunkList>) -> Measuring {
+        Measuring {
+            list,
+            busy: Cell::default(),
+            order: RefCell::default(),
+            transfer: RefCell::default(),
+            acknowledged: Notify::new(),
+        }
+    }
+
     /// Notes that a frame of a transfer was acknowledged.
     pub(crate) fn acknowledged(&self, job: JobId, now: Instant) {
         if let Some(transfer) = self.transfer.borrow_mut().as_mut().filter(|transfer| transfer.job == job) {
@@ -160,38 +171,40 @@ impl Drop for Turn<'_> {
     }
 }
 
-impl Gateway {
+impl Measuring {
     /// Probes a trunk for a user's command and replies.
-    pub(crate) fn probe_later(&self, member: Rc<Member>, site: String) {
-        self.beside(async move |gateway| {
-            let (problem, rtt) = match gateway.probe(&site).await {
+    fn probe_later(self: &Rc<Self>, member: Rc<Member>, site: String) {
+        let measuring = self.clone();
+        tokio::task::spawn_local(async move {
+            let (problem, rtt) = match measuring.probe(&site).await {
                 Ok(rtt) => (None, rtt),
                 Err(error) => (Some(error.to_string()), Duration::ZERO),
             };
             let rtt_ns = u64::try_from(rtt.as_nanos()).unwrap_or(u64::MAX);
-            member.send_control(&gateway, MeasurementMessage::Probed { site, problem, rtt_ns });
+            member.send_control(&measuring.list.path, MeasurementMessage::Probed { site, problem, rtt_ns });
         });
     }
 
     async fn probe(&self, site: &str) -> Result<Duration, TrunkError> {
-        if site == self.site {
+        if site == self.list.sites.site {
             return Ok(Duration::ZERO);
         }
-        let through_ssh = self.table().lead_trunk(site).is_some_and(|id| self.trunks.get(id).through_ssh);
+        let through_ssh = self.list.path.table.read().lead_trunk(site).is_some_and(|id| self.list.get(id).through_ssh);
         let limit = if through_ssh { PROBE_UP_SSH } else { PROBE_UP };
-        self.trunk_to(site, limit).await?.ping(self, PROBE_PING).await
+        self.list.up_to(site, limit).await?.ping(&self.list.path, PROBE_PING).await
     }
 
     /// Measures for a user's command, or orders the measurement from a gateway of the sending site, and replies.
-    fn measure_later(&self, member: Rc<Member>, from: String, to: String, transfer: bool) {
-        self.beside(async move |gateway| {
-            let found = match gateway.trunks.measuring.turn() {
+    fn measure_later(self: &Rc<Self>, member: Rc<Member>, from: String, to: String, transfer: bool) {
+        let measuring = self.clone();
+        tokio::task::spawn_local(async move {
+            let found = match measuring.turn() {
                 None => Ok(Measurement::Busy),
-                Some(_turn) if from == gateway.site => gateway.measure(&to, transfer).await,
-                Some(_turn) => gateway.order(&from, &to, transfer).await,
+                Some(_turn) if from == measuring.list.sites.site => measuring.measure(&to, transfer).await,
+                Some(_turn) => measuring.order(&from, &to, transfer).await,
             };
             let found = found.unwrap_or_else(|error| Measurement::Failed { problem: error.to_string() });
-            member.send_control(&gateway, MeasurementMessage::Measured { from, to, found });
+            member.send_control(&measuring.list.path, MeasurementMessage::Measured { from, to, found });
         });
     }
 
@@ -199,8 +212,8 @@ impl Gateway {
     ///
     /// # Errors
     /// A member may not send this message: close its connection.
-    pub(crate) fn measurement_from_member(
-        &self,
+    pub(crate) fn from_member(
+        self: &Rc<Self>,
         member: &Rc<Member>,
         message: MeasurementMessage,
     ) -> Result<(), Violation> {
@@ -220,23 +233,21 @@ impl Gateway {
     ///
     /// # Errors
     /// No gateway that follows the protocol sends it: close the link.
-    pub(crate) fn measurement_from_trunk(&self, trunk: TrunkId, message: MeasurementMessage) -> Result<(), Violation> {
+    pub(crate) fn from_trunk(self: &Rc<Self>, trunk: TrunkId, message: MeasurementMessage) -> Result<(), Violation> {
         match message {
             MeasurementMessage::Measure { from, to, .. } if ![&from, &to].into_iter().all(|name| is_name(name)) => {
-                let site = &self.trunks.get(trunk).site;
+                let site = &self.list.get(trunk).site;
                 return Err(Violation(format!("site {site} asks for a measurement between sites without names")));
             }
             // A request during a measurement is answered without a task, so that a flood of requests takes no memory.
-            MeasurementMessage::Measure { from, to, .. } if self.trunks.measuring.busy.get() => {
+            MeasurementMessage::Measure { from, to, .. } if self.busy.get() => {
                 let busy = MeasurementMessage::Measured { from, to, found: Measurement::Busy };
-                self.trunks.get(trunk).send_control(self, busy);
+                self.list.get(trunk).send_control(&self.list.path, busy);
             }
             MeasurementMessage::Measure { from, to, transfer } => self.measure_asked(trunk, from, to, transfer),
-            MeasurementMessage::Measured { from, to, found } => {
-                self.trunks.measuring.measured(trunk, &from, &to, found)
-            }
+            MeasurementMessage::Measured { from, to, found } => self.measured(trunk, &from, &to, found),
             MeasurementMessage::Probe { .. } | MeasurementMessage::Probed { .. } => {
-                let site = &self.trunks.get(trunk).site;
+                let site = &self.list.get(trunk).site;
                 return Err(Violation(format!("site {site} may not send a message for users")));
             }
         }
@@ -244,25 +255,34 @@ impl Gateway {
     }
 
     /// Measures for another gateway and replies.
-    fn measure_asked(&self, asker: TrunkId, from: String, to: String, transfer: bool) {
-        self.beside(async move |gateway| {
-            let found = match gateway.trunks.measuring.turn() {
+    fn measure_asked(self: &Rc<Self>, asker: TrunkId, from: String, to: String, transfer: bool) {
+        let measuring = self.clone();
+        tokio::task::spawn_local(async move {
+            let found = match measuring.turn() {
                 None => Ok(Measurement::Busy),
-                Some(_) if from != gateway.site => Err(TrunkError::OtherSite(gateway.site.clone())),
-                Some(_turn) => gateway.measure(&to, transfer).await,
+                Some(_) if from != measuring.list.sites.site => {
+                    Err(TrunkError::OtherSite(measuring.list.sites.site.clone()))
+                }
+                Some(_turn) => measuring.measure(&to, transfer).await,
             };
             let found = found.unwrap_or_else(|error| Measurement::Failed { problem: error.to_string() });
-            gateway.trunks.get(asker).send_control(&gateway, MeasurementMessage::Measured { from, to, found });
+            measuring
+                .list
+                .get(asker)
+                .send_control(&measuring.list.path, MeasurementMessage::Measured { from, to, found });
         });
     }
 
     /// Orders a measurement from a gateway of another site.
     async fn order(&self, from: &str, to: &str, transfer: bool) -> Result<Measurement, TrunkError> {
-        let trunk = self.trunk_to(from, UP).await?;
+        let trunk = self.list.up_to(from, UP).await?;
         let (answer, answered) = oneshot::channel();
         let order = Order { trunk: trunk.id, from: from.to_owned(), to: to.to_owned(), answer };
-        self.trunks.measuring.order.replace(Some(order));
-        trunk.send_control(self, MeasurementMessage::Measure { from: from.to_owned(), to: to.to_owned(), transfer });
+        self.order.replace(Some(order));
+        trunk.send_control(
+            &self.list.path,
+            MeasurementMessage::Measure { from: from.to_owned(), to: to.to_owned(), transfer },
+        );
         match timeout(ORDER, answered).await {
             Ok(Ok(found)) => Ok(found),
             _ => {
@@ -274,10 +294,10 @@ impl Gateway {
 
     /// Measures the path from this gateway.
     async fn measure(&self, to: &str, transfer: bool) -> Result<Measurement, TrunkError> {
-        let trunk = self.trunk_to(to, UP).await?;
-        let mut rtt = trunk.ping(self, PING).await?;
+        let trunk = self.list.up_to(to, UP).await?;
+        let mut rtt = trunk.ping(&self.list.path, PING).await?;
         for _ in 0..PINGS {
-            rtt = trunk.ping(self, rtt * 3 + LOOK).await.map_or(rtt, |again| again.min(rtt));
+            rtt = trunk.ping(&self.list.path, rtt * 3 + LOOK).await.map_or(rtt, |again| again.min(rtt));
         }
         let (bytes, lasted) =
             if transfer { self.transfer(&trunk, rtt, ASKED, || false).await? } else { (0, Duration::ZERO) };
@@ -300,15 +320,15 @@ impl Gateway {
         // A number that no job has, so that no member can send or receive frames of it.
         let job = loop {
             let job = JobId(getrandom::u32().map_err(TrunkError::Random)?);
-            if job != JobId::default() && !self.table().jobs.contains_key(&job) {
+            if job != JobId::default() && !self.list.path.table.read().jobs.contains_key(&job) {
                 break job;
             }
         };
         let header = FrameHeader::plain(FrameKind::Ping, job, GATEWAY, GATEWAY);
         let frame = header.with_payload(&[0; MAX_DATA as usize])?;
         let limit = (extent.lasts + rtt * ROUND_TRIPS).min(LONGEST);
-        let end = self.path.tick() + limit;
-        self.trunks.measuring.transfer.replace(Some(Transfer::new(job, extent.bytes, self.path.now())));
+        let end = self.list.path.tick() + limit;
+        self.transfer.replace(Some(Transfer::new(job, extent.bytes, self.list.path.now())));
         loop {
             self.fill(trunk, job, &frame)?;
             let now = Instant::now();
@@ -320,11 +340,11 @@ impl Gateway {
                 return Err(TrunkError::Disturbed(trunk.site.clone()));
             }
             tokio::select! {
-                () = self.trunks.measuring.acknowledged.notified() => {}
+                () = self.acknowledged.notified() => {}
                 () = sleep_until((now + LOOK).min(end)) => {}
             }
         }
-        let transfer = self.trunks.measuring.transfer.borrow_mut().take();
+        let transfer = self.transfer.borrow_mut().take();
         transfer.and_then(|transfer| transfer.rate()).ok_or_else(|| {
             let (site, gateway) = (trunk.site.clone(), trunk.gateway.clone());
             TrunkError::NothingArrived { site, gateway, limit }
@@ -341,13 +361,13 @@ impl Gateway {
         let most = links.len() * AHEAD / frame.len();
         for link in links.iter().cycle().take(most) {
             let Some((sent, acknowledged)) = self.progress() else { return Ok(()) };
-            let most = self.trunks.measuring.transfer.borrow().as_ref().map_or(0, |transfer| transfer.most);
-            if sent * FRAME >= most.min(FIRST + 2 * acknowledged * FRAME) || self.is_memory_short() {
+            let most = self.transfer.borrow().as_ref().map_or(0, |transfer| transfer.most);
+            if sent * FRAME >= most.min(FIRST + 2 * acknowledged * FRAME) || self.list.path.is_memory_short() {
                 return Ok(());
             }
             if link.queued_of(job) < AHEAD {
-                link.send(self, job, frame);
-                self.trunks.measuring.transfer.borrow_mut().iter_mut().for_each(|transfer| transfer.sent += 1);
+                link.send(&self.list.path, job, frame);
+                self.transfer.borrow_mut().iter_mut().for_each(|transfer| transfer.sent += 1);
             }
         }
         Ok(())
@@ -355,7 +375,7 @@ impl Gateway {
 
     /// Numbers of frames of the transfer that were sent, and acknowledged.
     fn progress(&self) -> Option<(u64, u64)> {
-        self.trunks.measuring.transfer.borrow().as_ref().map(|transfer| (transfer.sent, transfer.acknowledged))
+        self.transfer.borrow().as_ref().map(|transfer| (transfer.sent, transfer.acknowledged))
     }
 }
 
@@ -394,7 +414,7 @@ mod tests {
 
     #[test]
     fn one_measurement_at_a_time_and_results_of_strangers_are_ignored() {
-        let measuring = Measuring::default();
+        let measuring = &crate::tests::gateway("h:1").trunks.measuring;
         let turn = measuring.turn();
         // A refused request does not take the turn from its holder.
         assert!(turn.is_some() && measuring.turn().is_none() && measuring.turn().is_none());

@@ -10,16 +10,17 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use std::rc::Rc;
 use std::time::Duration;
 
-use gateway_hooks::{Tunnel, TunnelOrder};
+use gateway_hooks::{Tunnel, TunnelOrder, Tunneller};
 use socket2::SockRef;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::time::timeout;
 use types::sites::Login;
 
-use crate::gateway::{Gateway, HANDSHAKE_TIMEOUT};
 use crate::log::{log, short};
 use crate::trunks::error::LinkError;
-use crate::trunks::trunk::{DIAL_TIMEOUT, Dialled, Trunk, shake};
+use crate::trunks::handshake::{DIAL_TIMEOUT, Dialled, HANDSHAKE_TIMEOUT, shake};
+use crate::trunks::list::TrunkList;
+use crate::trunks::trunk::Trunk;
 
 /// Time limit for ssh's login, on top of the link's own handshake.
 const LOGIN: Duration = Duration::from_secs(10);
@@ -30,27 +31,27 @@ const BUFFER: u32 = 256 << 10;
 
 /// Dials a link of a trunk through ssh.
 pub(crate) async fn dial(
-    gateway: &Gateway,
-    trunk: &Trunk,
-    index: usize,
+    list: &TrunkList,
+    tunneller: Option<&dyn Tunneller>,
+    (trunk, index): (&Trunk, usize),
     login: &Login,
     to: &str,
 ) -> Result<Dialled, LinkError> {
     let dialled = async {
-        let Some(tunneller) = &gateway.trunks.tunneller else { return Err(LinkError::NoTunneller) };
-        let (near, far) = match gateway.patiently(DIAL_TIMEOUT, pair()).await {
+        let Some(tunneller) = tunneller else { return Err(LinkError::NoTunneller) };
+        let (near, far) = match list.path.load.patiently(DIAL_TIMEOUT, pair()).await {
             Ok(pair) => pair?,
             Err(waited) => return Err(LinkError::NoAnswer(waited.as_secs())),
         };
         let peer = near.peer_addr()?;
         let order = TunnelOrder {
-            own: gateway.site.clone(),
+            own: list.sites.site.clone(),
             site: trunk.site.clone(),
             login: login.clone(),
             to: to.to_owned(),
         };
         let mut tunnel = tunneller.open(&order, far.into())?;
-        match shake(gateway, trunk, index, near, LOGIN + HANDSHAKE_TIMEOUT).await {
+        match shake(list, trunk, index, near, LOGIN + HANDSHAKE_TIMEOUT).await {
             Ok((stream, run)) => Ok(Dialled { stream, run, peer, tunnel: Some(tunnel) }),
             Err(error) => Err(reason(tunnel.as_mut(), error).await),
         }
@@ -72,9 +73,9 @@ async fn reason(tunnel: &mut dyn Tunnel, error: LinkError) -> LinkError {
 }
 
 /// Lets the tunnel of a closed link deliver the last bytes, and logs the reason if the tunnel failed.
-pub(crate) fn close(gateway: &Gateway, trunk: &Rc<Trunk>, index: usize, mut tunnel: Box<dyn Tunnel>) {
+pub(crate) fn close(trunk: &Rc<Trunk>, index: usize, mut tunnel: Box<dyn Tunnel>) {
     let trunk = trunk.clone();
-    gateway.beside(async move |_| {
+    tokio::task::spawn_local(async move {
         let (site, gateway) = (&trunk.site, &trunk.gateway);
         if let Ok(reason) = timeout(LAST_WORDS, tunnel.ended()).await
             && !reason.is_empty()

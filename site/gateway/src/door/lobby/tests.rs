@@ -8,7 +8,7 @@ use super::*;
 
 const JOB: Credential = Credential::Job(JobId(7));
 
-fn goes(place: &Place) -> bool {
+fn goes(place: &LobbySeat) -> bool {
     pin!(place.must_go()).poll(&mut Context::from_waker(Waker::noop())) == Poll::Ready(())
 }
 
@@ -26,12 +26,12 @@ fn lobby(most: usize) -> (Rc<Lobby>, Instant) {
 }
 
 /// A connection that has sent its first message without a token.
-fn unproven(lobby: &Rc<Lobby>, from: &str, now: Instant) -> Option<Place> {
+fn unproven(lobby: &Rc<Lobby>, from: &str, now: Instant) -> Option<LobbySeat> {
     let place = lobby.enter(ip(from), now);
     place.proved_nothing(ip(from), now).then_some(place)
 }
 
-fn proven(lobby: &Rc<Lobby>, credential: Credential, now: Instant) -> Option<Place> {
+fn proven(lobby: &Rc<Lobby>, credential: Credential, now: Instant) -> Option<LobbySeat> {
     let place = lobby.enter(ip("10.0.0.1"), now);
     place.proved(credential, now).then_some(place)
 }
@@ -46,7 +46,7 @@ fn who_has_most_makes_room_and_others_stay() {
     let (lobby, start) = lobby(5);
     let enter = |from, at| unproven(&lobby, from, start + seconds(at)).unwrap();
     let friends = [enter("10.0.0.1", 0), enter("10.0.0.2", 0)];
-    let loris: Vec<Place> = (0..20).map(|n| enter("192.0.2.66", n)).collect();
+    let loris: Vec<LobbySeat> = (0..20).map(|n| enter("192.0.2.66", n)).collect();
     assert_eq!(len(&lobby), [0, 0, 5]);
     let gone: Vec<bool> = loris.iter().map(goes).collect();
     assert_eq!(gone, [[true; 17].as_slice(), &[false; 3]].concat(), "the oldest first");
@@ -64,7 +64,7 @@ fn who_has_most_makes_room_and_others_stay() {
 #[test]
 fn who_come_at_once_from_one_address_do_not_push_each_other_out() {
     let (lobby, start) = lobby(5);
-    let mut ranks: Vec<Option<Place>> = (0..8).map(|_| unproven(&lobby, "10.0.0.1", start)).collect();
+    let mut ranks: Vec<Option<LobbySeat>> = (0..8).map(|_| unproven(&lobby, "10.0.0.1", start)).collect();
     assert_eq!(ranks.iter().flatten().count(), 5);
     assert!(!ranks.iter().flatten().any(goes));
     ranks[0] = None;
@@ -74,7 +74,7 @@ fn who_come_at_once_from_one_address_do_not_push_each_other_out() {
 #[test]
 fn ranks_of_one_job_that_come_at_once_do_not_push_each_other_out() {
     let (lobby, start) = lobby(16);
-    let ranks: Vec<Option<Place>> = (0..20).map(|_| proven(&lobby, JOB, start)).collect();
+    let ranks: Vec<Option<LobbySeat>> = (0..20).map(|_| proven(&lobby, JOB, start)).collect();
     assert_eq!((ranks.iter().flatten().count(), len(&lobby)), (14, [0, 14, 0]), "two places are not theirs");
     assert!(!ranks.iter().flatten().any(goes));
 }
@@ -82,23 +82,23 @@ fn ranks_of_one_job_that_come_at_once_do_not_push_each_other_out() {
 #[test]
 fn who_proves_a_secret_takes_a_place_from_one_who_proves_nothing_at_the_same_address() {
     let (lobby, start) = lobby(16);
-    let strangers: Vec<Place> = (0..16).map(|_| unproven(&lobby, "10.0.0.1", start).unwrap()).collect();
+    let strangers: Vec<LobbySeat> = (0..16).map(|_| unproven(&lobby, "10.0.0.1", start).unwrap()).collect();
     assert!(unproven(&lobby, "10.0.0.1", start).is_none());
-    let honest: Vec<Place> = (0..14).map(|_| proven(&lobby, JOB, start).unwrap()).collect();
+    let honest: Vec<LobbySeat> = (0..14).map(|_| proven(&lobby, JOB, start).unwrap()).collect();
     assert_eq!(len(&lobby), [0, 14, 2]);
     assert!(strangers[..14].iter().all(goes) && !strangers[14..].iter().chain(&honest).any(goes));
     // No stranger takes one back, regardless of the age of the proven connection.
     let later = start + seconds(60);
-    let more: Vec<Option<Place>> = (0..20).map(|_| unproven(&lobby, "10.9.9.9", later)).collect();
+    let more: Vec<Option<LobbySeat>> = (0..20).map(|_| unproven(&lobby, "10.9.9.9", later)).collect();
     assert!(more.iter().any(Option::is_some) && !honest.iter().any(goes));
 }
 
 #[test]
 fn one_job_does_not_keep_another_or_the_users_out() {
     let (lobby, start) = lobby(16);
-    let greedy: Vec<Place> = (0..14).map(|_| proven(&lobby, JOB, start).unwrap()).collect();
+    let greedy: Vec<LobbySeat> = (0..14).map(|_| proven(&lobby, JOB, start).unwrap()).collect();
     let others = [Credential::Job(JobId(8)), Credential::User, Credential::User];
-    let others: Vec<Place> = others.iter().map(|one| proven(&lobby, *one, start).unwrap()).collect();
+    let others: Vec<LobbySeat> = others.iter().map(|one| proven(&lobby, *one, start).unwrap()).collect();
     assert!(greedy[..3].iter().all(goes) && !greedy[3..].iter().chain(&others).any(goes));
 }
 
@@ -106,7 +106,7 @@ fn one_job_does_not_keep_another_or_the_users_out() {
 fn an_arrival_always_gets_in_and_the_oldest_of_the_address_with_most_goes() {
     let (lobby, start) = lobby(16);
     let friend = lobby.enter(ip("10.0.0.2"), start);
-    let silent: Vec<Place> = (0..20).map(|_| lobby.enter(ip("10.0.0.1"), start)).collect();
+    let silent: Vec<LobbySeat> = (0..20).map(|_| lobby.enter(ip("10.0.0.1"), start)).collect();
     assert_eq!(len(&lobby), [4, 0, 0]);
     assert!(silent[..17].iter().all(goes) && !silent[17..].iter().chain([&friend]).any(goes));
     // The replaced connection proves its secret too late.
@@ -114,7 +114,7 @@ fn an_arrival_always_gets_in_and_the_oldest_of_the_address_with_most_goes() {
     // Silent newcomers take no place from connections that have sent something.
     let proven = proven(&lobby, JOB, start).unwrap();
     let unproven = unproven(&lobby, "10.0.0.1", start).unwrap();
-    let _more: Vec<Place> = (0..20).map(|_| lobby.enter(ip("10.0.0.1"), start + seconds(9))).collect();
+    let _more: Vec<LobbySeat> = (0..20).map(|_| lobby.enter(ip("10.0.0.1"), start + seconds(9))).collect();
     assert!(!goes(&proven) && !goes(&unproven));
 }
 
@@ -142,6 +142,6 @@ fn addresses_of_one_network_are_one() {
     let enter = |from: &str, at| unproven(&lobby, from, start + seconds(at)).unwrap();
     let friend = enter("10.0.0.1", 0);
     let same = enter("::ffff:10.0.0.1", 0);
-    let places: Vec<Place> = (0..9).map(|n| enter(&format!("2001:db8::{n}"), n)).collect();
+    let places: Vec<LobbySeat> = (0..9).map(|n| enter(&format!("2001:db8::{n}"), n)).collect();
     assert!(!goes(&friend) && !goes(&same) && places[..7].iter().all(goes) && len(&lobby) == [0, 0, 4]);
 }

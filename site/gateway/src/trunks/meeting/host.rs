@@ -16,15 +16,16 @@ use wire::control::MeetingMessage;
 use wire::handshake::{Handshake, Refusal, RefusalCode, Welcome};
 
 use super::{AGAIN, Guest, Meetings, Met, Wish, pipe};
-use crate::gateway::{Gateway, HANDSHAKE_TIMEOUT};
 use crate::log::{STRANGERS, log};
 use crate::table::TrunkId;
 use crate::trunks::error::{ArrivalError, MeetingError};
-use crate::trunks::trunk::{self, Trunk};
+use crate::trunks::handshake::{HANDSHAKE_TIMEOUT, prepare};
+use crate::trunks::list::TrunkList;
+use crate::trunks::trunk::Trunk;
 
 /// The state of a gateway as a place where others meet.
-#[derive(Debug)]
 pub(crate) struct Host {
+    list: Rc<TrunkList>,
     meetings: RefCell<Meetings<TcpStream>>,
     /// For each talk, the means to end it.
     cuts: RefCell<HashMap<JobId, Rc<Notify>>>,
@@ -34,11 +35,12 @@ pub(crate) struct Host {
 }
 
 impl Host {
-    /// `memory`: the gateway's configured memory in bytes.
-    pub(crate) fn new(memory: u64) -> Host {
+    /// `list`: the trunks to the guests.
+    pub(crate) fn new(list: Rc<TrunkList>) -> Host {
         // Members' windows take half of the memory.
-        let most = (memory / 8 / pipe::MOST_HELD).max(1);
+        let most = (list.path.memory / 8 / pipe::MOST_HELD).max(1);
         Host {
+            list,
             meetings: RefCell::new(Meetings::new(most as usize)),
             cuts: RefCell::default(),
             notified: RefCell::default(),
@@ -64,52 +66,53 @@ impl Host {
     }
 }
 
-impl Gateway {
+impl Host {
     /// Handles a request to meet another gateway here: calls both, or refuses.
-    pub(super) fn host_wish(&self, asker: TrunkId, wish: Wish) {
+    pub(crate) fn wish(self: &Rc<Self>, asker: TrunkId, wish: Wish) {
         match self.introduce(asker, &wish) {
-            Ok(calls) => calls.into_iter().for_each(|(trunk, call)| self.trunks.get(trunk).send_control(self, call)),
+            Ok(calls) => {
+                calls.into_iter().for_each(|(trunk, call)| self.list.get(trunk).send_control(&self.list.path, call))
+            }
             Err(error) => {
                 let (Wish { site, gateway, link }, reason) = (wish, error.to_string());
-                tracing::debug!(asker = self.trunks.get(asker).site, site, gateway, reason, "no meeting");
-                self.trunks.get(asker).send_control(self, MeetingMessage::Refused { site, gateway, link, reason });
+                tracing::debug!(asker = self.list.get(asker).site, site, gateway, reason, "no meeting");
+                self.list
+                    .get(asker)
+                    .send_control(&self.list.path, MeetingMessage::Refused { site, gateway, link, reason });
             }
         }
     }
 
     /// Handles the notice that a gateway can be called now: notifies the gateway that asks to meet it.
-    pub(super) fn host_news(&self, from: TrunkId, site: &str, gateway: &str) {
+    pub(crate) fn news(&self, from: TrunkId, site: &str, gateway: &str) {
         let guests = self.guests();
         let find = |is_it: &dyn Fn(&Guest) -> bool| guests.iter().find(|guest| guest.hidden && is_it(guest));
         let here = find(&|guest| guest.trunk == from);
         let asks = find(&|guest| guest.up && guest.site == site && guest.gateway == gateway);
         if let (Some(here), Some(asks)) = (here, asks)
-            && self.trunks.host.may_notify(here.trunk, asks.trunk, Instant::now())
+            && self.may_notify(here.trunk, asks.trunk, Instant::now())
         {
             let (site, gateway) = (here.site.clone(), here.gateway.clone());
-            self.trunks.get(asks.trunk).send_control(self, MeetingMessage::CanCome { site, gateway });
+            self.list.get(asks.trunk).send_control(&self.list.path, MeetingMessage::CanCome { site, gateway });
         }
     }
 
-    pub(super) fn introduce(
-        &self,
-        asker: TrunkId,
-        wish: &Wish,
-    ) -> Result<[(TrunkId, MeetingMessage); 2], MeetingError> {
+    fn introduce(self: &Rc<Self>, asker: TrunkId, wish: &Wish) -> Result<[(TrunkId, MeetingMessage); 2], MeetingError> {
         let guests = self.guests();
-        let (site, own) = self.sites.own.get();
-        let own = &self.sites.file.borrow().sites[site].gateways[own];
+        let (site, own) = self.list.sites.own.get();
+        let own = &self.list.sites.file.borrow().sites[site].gateways[own];
         if !own.meeting || own.advertise.is_none() {
             return Err(MeetingError::NotLet);
         }
         let mut bytes = [[0; 32]; 2];
         getrandom::fill(bytes.as_flattened_mut()).map_err(MeetingError::Random)?;
         let now = Instant::now();
-        let calls = self.trunks.host.meetings.borrow_mut().ask(asker, wish, &guests, bytes.map(Secret::new), now)?;
-        self.beside(async move |gateway| {
+        let calls = self.meetings.borrow_mut().ask(asker, wish, &guests, bytes.map(Secret::new), now)?;
+        let host = self.clone();
+        tokio::task::spawn_local(async move {
             // The meeting expires after this time, even if the two have met.
-            let _ = gateway.patiently(HANDSHAKE_TIMEOUT, std::future::pending::<()>()).await;
-            let left = gateway.trunks.host.meetings.borrow_mut().expire(calls.number);
+            let _ = host.list.path.load.patiently(HANDSHAKE_TIMEOUT, std::future::pending::<()>()).await;
+            let left = host.meetings.borrow_mut().expire(calls.number);
             if let Some((stream, reason)) = left {
                 send_away(stream, Refusal::new(RefusalCode::NotAdmitted, reason)).await;
             }
@@ -119,12 +122,12 @@ impl Gateway {
 
     /// All gateways at the ends of trunks.
     fn guests(&self) -> Vec<Guest> {
-        let sites = self.sites.file.borrow();
+        let sites = self.list.sites.file.borrow();
         let entry = |trunk: &Trunk| {
             let site = sites.site(&trunk.site)?.1;
             site.gateways.iter().find(|entry| entry.name == trunk.gateway)
         };
-        let trunks = self.trunks.in_use();
+        let trunks = self.list.in_use();
         let guest = |trunk: &Rc<Trunk>| Guest {
             trunk: trunk.id,
             site: trunk.site.clone(),
@@ -140,18 +143,17 @@ impl Gateway {
 /// Admits a connection for a meeting, after its hello. The caller sets the time limit. Returns both connections if this
 /// is the second.
 pub(crate) async fn admit(
-    gateway: &Gateway,
+    host: &Host,
     mut stream: TcpStream,
     mut accepting: Accepting,
 ) -> Result<Option<Met<TcpStream>>, ArrivalError> {
     let hello = accepting.hello.clone();
-    let secret = gateway.trunks.host.meetings.borrow().secret(hello.job, &hello.site, &hello.gateway);
+    let secret = host.meetings.borrow().secret(hello.job, &hello.site, &hello.gateway);
     let admitted = match secret {
         Ok(secret) => match accepting.challenge(&mut stream, &secret, "not the secret of this seat", &[]).await {
             // No await between here and the end of the block, so nobody can take the seat meanwhile.
             Ok(()) => {
-                let arrived =
-                    gateway.trunks.host.meetings.borrow_mut().arrive(hello.job, &hello.site, &hello.gateway, stream);
+                let arrived = host.meetings.borrow_mut().arrive(hello.job, &hello.site, &hello.gateway, stream);
                 arrived.map_err(|(stream, error)| (stream, Refusal::new(RefusalCode::NotAdmitted, error.to_string())))
             }
             Err(error) => match error.refusal() {
@@ -171,20 +173,20 @@ pub(crate) async fn admit(
 }
 
 /// Connects two guests that have met, until one closes.
-pub(crate) async fn serve(gateway: &Gateway, met: Met<TcpStream>) {
+pub(crate) async fn serve(host: &Host, met: Met<TcpStream>) {
     let Met { number, names: [one, two], mut streams, replaces } = met;
     if let Some(older) = replaces
-        && let Some(cut) = gateway.trunks.host.cuts.borrow_mut().remove(&older)
+        && let Some(cut) = host.cuts.borrow_mut().remove(&older)
     {
         cut.notify_one();
     }
     let cut = Rc::new(Notify::new());
-    gateway.trunks.host.cuts.borrow_mut().insert(number, cut.clone());
+    host.cuts.borrow_mut().insert(number, cut.clone());
     let welcome = Handshake::Welcome(Welcome { max_payload: 0, window: 0, run: 0 });
     let mut welcomed = Ok(());
     for stream in &mut streams {
         // A socket without earlier writes takes these few bytes at once.
-        welcomed = match welcomed.and_then(|()| Ok(trunk::prepare(stream)?)) {
+        welcomed = match welcomed.and_then(|()| Ok(prepare(stream)?)) {
             Ok(()) => handshake::write(stream, &welcome).await,
             failed => failed,
         };
@@ -192,13 +194,13 @@ pub(crate) async fn serve(gateway: &Gateway, met: Met<TcpStream>) {
     if welcomed.is_ok() {
         log!(info, STRANGERS, one, two, "two gateways meet here");
         let bytes = tokio::select! {
-            bytes = pipe::carry(gateway, streams) => Some(bytes),
+            bytes = pipe::carry(&host.list.path, streams) => Some(bytes),
             () = cut.notified() => None,
         };
         log!(info, STRANGERS, one, two, bytes, "their meeting is over");
     }
-    gateway.trunks.host.cuts.borrow_mut().remove(&number);
-    gateway.trunks.host.meetings.borrow_mut().over(number);
+    host.cuts.borrow_mut().remove(&number);
+    host.meetings.borrow_mut().over(number);
 }
 
 /// Refuses a connection. Best effort: the peer may be gone.

@@ -12,7 +12,7 @@ use tokio::net::TcpStream;
 use tokio::net::tcp::OwnedReadHalf;
 use tokio::time::timeout;
 
-use crate::gateway::Gateway;
+use crate::path::Path;
 use crate::path::outlet::{LINGER, Outlet};
 
 /// Bytes read at once.
@@ -25,13 +25,13 @@ pub(crate) const MOST_HELD: u64 = 2 * (BACKED_UP + 2 * PIECE) as u64;
 /// Carries bytes until one side closes, and then for a moment the bytes that the other still sends. Returns the number
 /// of bytes. Only the kernel's buffers, and at most [`MOST_HELD`] bytes here, lie between the two, so a slow reader
 /// stops the writer.
-pub(crate) async fn carry(gateway: &Gateway, streams: [TcpStream; 2]) -> u64 {
+pub(crate) async fn carry(path: &Path, streams: [TcpStream; 2]) -> u64 {
     let [(mut read_one, write_one), (mut read_two, write_two)] = streams.map(TcpStream::into_split);
-    let outlets = [write_one, write_two].map(|write| Outlet::new(write, Arc::clone(&gateway.counters), BACKED_UP));
+    let outlets = [write_one, write_two].map(|write| Outlet::new(write, Arc::clone(&path.counters), BACKED_UP));
     let bytes = Cell::new(0);
     {
-        let there = one_way(gateway, &mut read_one, &outlets[1], &bytes);
-        let back = one_way(gateway, &mut read_two, &outlets[0], &bytes);
+        let there = one_way(path, &mut read_one, &outlets[1], &bytes);
+        let back = one_way(path, &mut read_two, &outlets[0], &bytes);
         tokio::pin!(there, back);
         // A broken connection has nothing left to deliver, so the other direction is not waited for.
         tokio::select! {
@@ -42,11 +42,11 @@ pub(crate) async fn carry(gateway: &Gateway, streams: [TcpStream; 2]) -> u64 {
     bytes.get()
 }
 
-async fn one_way(gateway: &Gateway, from: &mut OwnedReadHalf, to: &Outlet, bytes: &Cell<u64>) -> io::Result<()> {
+async fn one_way(path: &Path, from: &mut OwnedReadHalf, to: &Outlet, bytes: &Cell<u64>) -> io::Result<()> {
     let reading = async {
         loop {
             let turn = poll_fn(|cx| {
-                let mut scratch = gateway.path.cipher.borrow_mut();
+                let mut scratch = path.cipher.borrow_mut();
                 let mut buf = ReadBuf::new(&mut scratch[..PIECE]);
                 std::task::ready!(Pin::new(&mut *from).poll_read(cx, &mut buf))?;
                 to.send(&[IoSlice::new(buf.filled())]);

@@ -12,26 +12,26 @@ use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 use types::id::NOWHERE;
+use types::sites::Approach;
 use types::{Address, JobId};
 use wire::Secret;
 use wire::control::MeetingMessage;
 use wire::handshake::{Hello, Purpose};
 
 use super::Wish;
-use crate::door::stream::{Accepted, Arrival};
-use crate::gateway::{Gateway, HANDSHAKE_TIMEOUT};
 use crate::log::{log, short};
 use crate::table::TrunkId;
 use crate::trunks::error::{ArrivalError, LinkError, MeetingError, TrunkError};
-use crate::trunks::link;
-use crate::trunks::trunk::{self, DIAL_TIMEOUT, Dialled, Trunk};
+use crate::trunks::handshake::{self, Accepted, DIAL_TIMEOUT, Dialled, HANDSHAKE_TIMEOUT, TlsPeer};
+use crate::trunks::list::TrunkList;
+use crate::trunks::trunk::Trunk;
 
 /// A link of a trunk.
-type LinkId = (TrunkId, u16);
+pub(crate) type LinkId = (TrunkId, u16);
 
 /// The state of a gateway's own meetings, at most one for each link.
-#[derive(Debug, Default)]
 pub(crate) struct Visits {
+    list: Rc<TrunkList>,
     /// Links for which this gateway has asked a place and waits for the reply.
     asked: RefCell<HashMap<LinkId, Asked>>,
     /// Links for which this gateway was called and is connecting.
@@ -51,28 +51,48 @@ struct Seat {
     secret: Secret,
 }
 
-impl Gateway {
-    /// Handles a meeting message from a trunk.
-    pub(crate) fn meeting_from_trunk(&self, from: TrunkId, message: MeetingMessage) {
-        match message {
-            MeetingMessage::Ask { site, gateway, link } => self.host_wish(from, Wish { site, gateway, link }),
-            MeetingMessage::Call { site, gateway, link, meeting, secret } => {
-                self.called(from, &Wish { site, gateway, link }, Ok(Seat { meeting, secret }));
+/// A call to a meeting that this gateway follows.
+pub(crate) struct Called {
+    trunk: Rc<Trunk>,
+    link: u16,
+    place: Rc<Trunk>,
+    seat: Seat,
+}
+
+impl Called {
+    pub(crate) fn link_id(&self) -> LinkId {
+        (self.trunk.id, self.link)
+    }
+}
+
+impl Visits {
+    /// `list`: the trunks, to the places and to the gateways to meet.
+    pub(crate) fn new(list: Rc<TrunkList>) -> Visits {
+        Visits { list, asked: RefCell::default(), coming: RefCell::default() }
+    }
+
+    /// Sets the problem to report for a trunk until its first attempt has ended.
+    pub(crate) fn expect(&self, trunk: &Trunk) {
+        let (site, name) = (&trunk.site, &trunk.gateway);
+        let problem = match trunk.dials() {
+            Some(Approach::Direct(address)) => {
+                let port = address.rsplit(':').next().unwrap_or_default();
+                format!("site {site}: gateway {name} at {address}: not reached yet; a firewall may block port {port}")
             }
-            MeetingMessage::Refused { site, gateway, link, reason } => {
-                self.called(from, &Wish { site, gateway, link }, Err(MeetingError::Denied(reason)));
+            Some(Approach::Ssh(login, _)) => {
+                format!("site {site}: gateway {name} through ssh to {login}: not reached yet")
             }
-            MeetingMessage::CanCome { site, gateway } => {
-                self.host_news(from, &site, &gateway);
-                self.hidden(&site, &gateway).filter(|trunk| trunk.asks()).iter().for_each(|trunk| trunk.kick());
-            }
-        }
+            None if trunk.hidden => self.unmet(trunk),
+            None => format!("site {site}: its gateway {name} has not dialled us yet: is it running?"),
+        };
+        self.list.path.table.change(|table| table.trunk_problem(trunk.id, problem.clone()));
+        trunk.expect(problem);
     }
 
     /// The places where this gateway may meet the one at the other end of a trunk, in the order of the sites file.
     fn places(&self, trunk: &Trunk) -> Vec<Rc<Trunk>> {
         let lets = |place: &Rc<Trunk>| place.lets_meet && place.site != trunk.site;
-        self.trunks.in_use().into_iter().filter(lets).collect()
+        self.list.in_use().into_iter().filter(lets).collect()
     }
 
     /// Returns true if there is a place where the two ends of a trunk may meet now.
@@ -105,10 +125,10 @@ impl Gateway {
             return;
         }
         self.expect_meetings();
-        for trunk in self.trunks.in_use().iter().filter(|trunk| trunk.hidden && !trunk.asks() && !trunk.is_up()) {
+        for trunk in self.list.in_use().iter().filter(|trunk| trunk.hidden && !trunk.asks() && !trunk.is_up()) {
             if trunk.site != place.site {
                 let (site, gateway) = (trunk.site.clone(), trunk.gateway.clone());
-                place.send_control(self, MeetingMessage::CanCome { site, gateway });
+                place.send_control(&self.list.path, MeetingMessage::CanCome { site, gateway });
             }
         }
     }
@@ -116,7 +136,7 @@ impl Gateway {
     /// Makes all trunks that ask for meetings ask now, and updates the reported problem of those that wait to be
     /// called.
     pub(crate) fn expect_meetings(&self) {
-        let trunks: Vec<_> = self.trunks.in_use().into_iter().filter(|trunk| trunk.hidden && !trunk.is_up()).collect();
+        let trunks: Vec<_> = self.list.in_use().into_iter().filter(|trunk| trunk.hidden && !trunk.is_up()).collect();
         for trunk in trunks {
             match trunk.asks() {
                 true => trunk.kick(),
@@ -128,14 +148,38 @@ impl Gateway {
     /// The trunk to a gateway that must be met.
     fn hidden(&self, site: &str, gateway: &str) -> Option<Rc<Trunk>> {
         let is_it = |trunk: &Rc<Trunk>| trunk.hidden && trunk.site == site && trunk.gateway == gateway;
-        self.trunks.in_use().into_iter().find(is_it)
+        self.list.in_use().into_iter().find(is_it)
     }
 
-    /// Handles a place's reply or call.
-    fn called(&self, place: TrunkId, wish: &Wish, answer: Result<Seat, MeetingError>) {
+    /// Handles a place's notice that a gateway can come to a meeting there.
+    pub(crate) fn can_come(&self, site: &str, gateway: &str) {
+        self.hidden(site, gateway).filter(|trunk| trunk.asks()).iter().for_each(|trunk| trunk.kick());
+    }
+
+    /// Handles a place's call: the reply to a request, or a call that this gateway follows. The latter is returned.
+    pub(crate) fn called(&self, place: TrunkId, wish: &Wish, meeting: JobId, secret: Secret) -> Option<Called> {
+        let (trunk, seat) = (self.wished(place, wish)?, Seat { meeting, secret });
+        if trunk.asks() {
+            self.answered((trunk.id, wish.link), place, Ok(seat));
+            return None;
+        }
+        let place = self.places(&trunk).into_iter().find(|known| known.id == place)?;
+        Some(Called { trunk, link: wish.link, place, seat })
+    }
+
+    /// Handles a place's refusal.
+    pub(crate) fn refused(&self, place: TrunkId, wish: &Wish, reason: String) {
+        if let Some(trunk) = self.wished(place, wish).filter(|trunk| trunk.asks()) {
+            self.answered((trunk.id, wish.link), place, Err(MeetingError::Denied(reason)));
+        }
+    }
+
+    /// The trunk to the gateway to meet.
+    fn wished(&self, place: TrunkId, wish: &Wish) -> Option<Rc<Trunk>> {
         let Wish { site, gateway, link } = wish;
-        let Some(trunk) = self.hidden(site, gateway).filter(|trunk| *link < trunk.most_links()) else {
-            let place = self.trunks.get(place);
+        let trunk = self.hidden(site, gateway).filter(|trunk| *link < trunk.most_links());
+        if trunk.is_none() {
+            let place = self.list.get(place);
             let (site, gateway) = (short(site), short(gateway));
             log!(
                 warn,
@@ -145,70 +189,127 @@ impl Gateway {
                 link,
                 "called to a meeting with a gateway that this gateway does not meet"
             );
-            return;
-        };
-        let id = (trunk.id, *link);
-        if trunk.asks() {
-            let mut asked = self.trunks.visits.asked.borrow_mut();
-            // A late answer is dropped.
-            if asked.get(&id).is_some_and(|asked| asked.place == place)
-                && let Some(asked) = asked.remove(&id)
-            {
-                let _ = asked.answer.send(answer);
-            }
-            return;
         }
-        let here = self.places(&trunk).into_iter().find(|known| known.id == place);
-        let (Some(place), Ok(seat), Some(gateway)) = (here, answer, self.shared()) else { return };
-        let coming = tokio::task::spawn_local(async move { come(&gateway, &trunk, id.1, &place, seat).await });
-        if let Some(earlier) = self.trunks.visits.coming.borrow_mut().insert(id, coming.abort_handle()) {
+        trunk
+    }
+
+    fn answered(&self, id: LinkId, place: TrunkId, answer: Result<Seat, MeetingError>) {
+        let mut asked = self.asked.borrow_mut();
+        // A late answer is dropped.
+        if asked.get(&id).is_some_and(|asked| asked.place == place)
+            && let Some(asked) = asked.remove(&id)
+        {
+            let _ = asked.answer.send(answer);
+        }
+    }
+
+    /// Notes the task that follows a call for a link. An earlier one ends.
+    pub(crate) fn comes(&self, id: LinkId, task: AbortHandle) {
+        if let Some(earlier) = self.coming.borrow_mut().insert(id, task) {
             earlier.abort();
         }
     }
-}
 
-/// Meets the other end of a trunk at the first place that lets them, and makes a link there.
-pub(crate) async fn meet(gateway: &Gateway, trunk: &Trunk, index: usize) -> Result<Dialled, LinkError> {
-    let places = gateway.places(trunk);
-    if places.is_empty() {
-        return Err(LinkError::Unmet(gateway.unmet(trunk)));
-    }
-    let mut problem = neither(trunk);
-    for place in places {
-        match meet_at(gateway, trunk, index, &place).await {
-            Ok(dialled) => return Ok(dialled),
-            Err(reason) => {
-                let _ = write!(problem, "; no meeting at {}: {reason}", name(&place));
+    /// Meets the other end of a trunk at the first place that lets them, and makes a link there.
+    pub(crate) async fn meet(&self, trunk: &Trunk, index: usize) -> Result<Dialled, LinkError> {
+        let places = self.places(trunk);
+        if places.is_empty() {
+            return Err(LinkError::Unmet(self.unmet(trunk)));
+        }
+        let mut problem = neither(trunk);
+        for place in places {
+            match self.meet_at(trunk, index, &place).await {
+                Ok(dialled) => return Ok(dialled),
+                Err(reason) => {
+                    let _ = write!(problem, "; no meeting at {}: {reason}", name(&place));
+                }
             }
         }
+        Err(LinkError::Unmet(problem))
     }
-    Err(LinkError::Unmet(problem))
-}
 
-async fn meet_at(gateway: &Gateway, trunk: &Trunk, index: usize, place: &Trunk) -> Result<Dialled, LinkError> {
-    if !place.is_up() {
-        return Err(TrunkError::Down(place.problem()).into());
+    async fn meet_at(&self, trunk: &Trunk, index: usize, place: &Trunk) -> Result<Dialled, LinkError> {
+        if !place.is_up() {
+            return Err(TrunkError::Down(place.problem()).into());
+        }
+        let link = index as u16;
+        let seat = self.ask(trunk, link, place).await?;
+        let (tcp, peer) = self.take(seat, link, place).await?;
+        let (stream, run) = handshake::shake(&self.list, trunk, index, tcp, HANDSHAKE_TIMEOUT).await?;
+        trunk.met_at(name(place));
+        Ok(Dialled { stream, run, peer, tunnel: None })
     }
-    let link = index as u16;
-    let seat = ask(gateway, trunk, link, place).await?;
-    let (tcp, peer) = take(gateway, seat, link, place).await?;
-    let (stream, run) = trunk::shake(gateway, trunk, index, tcp, HANDSHAKE_TIMEOUT).await?;
-    trunk.met_at(name(place));
-    Ok(Dialled { stream, run, peer, tunnel: None })
-}
 
-async fn ask(gateway: &Gateway, trunk: &Trunk, link: u16, place: &Trunk) -> Result<Seat, MeetingError> {
-    let (answer, waiting) = oneshot::channel();
-    let id = (trunk.id, link);
-    gateway.trunks.visits.asked.borrow_mut().insert(id, Asked { place: place.id, answer });
-    let wish = MeetingMessage::Ask { site: trunk.site.clone(), gateway: trunk.gateway.clone(), link };
-    place.send_control(gateway, wish);
-    let answer = gateway.patiently(DIAL_TIMEOUT, waiting).await;
-    gateway.trunks.visits.asked.borrow_mut().remove(&id);
-    match answer {
-        Ok(Ok(answer)) => answer,
-        Ok(Err(_)) => Err(MeetingError::AskedAgain),
-        Err(waited) => Err(MeetingError::NoAnswer(waited.as_secs())),
+    async fn ask(&self, trunk: &Trunk, link: u16, place: &Trunk) -> Result<Seat, MeetingError> {
+        let (answer, waiting) = oneshot::channel();
+        let id = (trunk.id, link);
+        self.asked.borrow_mut().insert(id, Asked { place: place.id, answer });
+        let wish = MeetingMessage::Ask { site: trunk.site.clone(), gateway: trunk.gateway.clone(), link };
+        place.send_control(&self.list.path, wish);
+        let answer = self.list.path.load.patiently(DIAL_TIMEOUT, waiting).await;
+        self.asked.borrow_mut().remove(&id);
+        match answer {
+            Ok(Ok(answer)) => answer,
+            Ok(Err(_)) => Err(MeetingError::AskedAgain),
+            Err(waited) => Err(MeetingError::NoAnswer(waited.as_secs())),
+        }
+    }
+
+    /// Goes to the place that called and accepts the link there. A failure is logged.
+    pub(crate) async fn come(&self, call: Called) -> Option<(Accepted, SocketAddr)> {
+        let Called { trunk, link, place, seat } = call;
+        let accepted = async {
+            let (tcp, peer) = self.take(seat, link, &place).await?;
+            let accept = handshake::accept(&self.list, (Vec::new(), tcp), peer);
+            let accepted = self.list.path.load.patiently(HANDSHAKE_TIMEOUT, accept).await;
+            match accepted.map_err(|_| MeetingError::NotBegun)?? {
+                TlsPeer::Link(accepted) => Ok((*accepted, peer)),
+                _ => Err(VisitError::from(MeetingError::NoGateway)),
+            }
+        };
+        let accepted = accepted.await;
+        // From here on a later call no longer aborts this task: the link is replaced once the later one is up.
+        self.coming.borrow_mut().remove(&(trunk.id, link));
+        match accepted {
+            Ok(accepted) => {
+                accepted.0.trunk.met_at(name(&place));
+                return Some(accepted);
+            }
+            Err(error) if !trunk.is_up() => {
+                trunk.failed(&self.list.path, format!("{}; no meeting at {}: {error}", neither(&trunk), name(&place)));
+            }
+            Err(error) => {
+                let problem = error.to_string();
+                log!(warn, &place.site, site = trunk.site, gateway = trunk.gateway, link, problem, "no meeting");
+            }
+        }
+        None
+    }
+
+    /// Takes a seat at a meeting; returns once the other guest is there.
+    async fn take(&self, seat: Seat, link: u16, place: &Trunk) -> Result<(TcpStream, SocketAddr), LinkError> {
+        let address = place.address.as_deref().unwrap_or_default();
+        let mut tcp = handshake::connect(&self.list, address).await?;
+        let peer = tcp.peer_addr()?;
+        handshake::prepare(&tcp)?;
+        let nowhere = Address::standalone(NOWHERE);
+        let hello = Hello {
+            purpose: Purpose::Meet,
+            job: seat.meeting,
+            from: nowhere,
+            to: nowhere,
+            site: self.list.sites.site.clone(),
+            gateway: self.list.sites.gateway.clone(),
+            link,
+            nonce: [0; 32],
+        };
+        // Longer than the place's wait for the other guest, so that the place's report arrives.
+        let limit = HANDSHAKE_TIMEOUT + DIAL_TIMEOUT;
+        match self.list.path.load.patiently(limit, initiate(&mut tcp, hello, &seat.secret, &[])).await {
+            Ok(welcome) => welcome?,
+            Err(waited) => return Err(MeetingError::NothingHappens(waited.as_secs()).into()),
+        };
+        Ok((tcp, peer))
     }
 }
 
@@ -221,60 +322,6 @@ enum VisitError {
     Link(#[from] LinkError),
     #[error(transparent)]
     Arrival(#[from] ArrivalError),
-}
-
-/// Goes to the place that called and serves the link.
-async fn come(gateway: &Rc<Gateway>, trunk: &Rc<Trunk>, link: u16, place: &Rc<Trunk>, seat: Seat) {
-    let accepted = async {
-        let (tcp, peer) = take(gateway, seat, link, place).await?;
-        let accepted = gateway.patiently(HANDSHAKE_TIMEOUT, trunk::accept(gateway, (Vec::new(), tcp), peer)).await;
-        match accepted.map_err(|_| MeetingError::NotBegun)?? {
-            Arrival::Link(accepted) => Ok((*accepted, peer)),
-            _ => Err(VisitError::from(MeetingError::NoGateway)),
-        }
-    };
-    let accepted = accepted.await;
-    // From here on a later call no longer aborts this task: the link is replaced once the later one is up.
-    gateway.trunks.visits.coming.borrow_mut().remove(&(trunk.id, link));
-    match accepted {
-        Ok((Accepted { trunk, index, stream, run }, peer)) => {
-            trunk.met_at(name(place));
-            link::serve(gateway, &trunk, index, (stream, run), peer).await;
-        }
-        Err(error) if !trunk.is_up() => {
-            trunk.failed(gateway, format!("{}; no meeting at {}: {error}", neither(trunk), name(place)));
-        }
-        Err(error) => {
-            let problem = error.to_string();
-            log!(warn, &place.site, site = trunk.site, gateway = trunk.gateway, link, problem, "no meeting");
-        }
-    }
-}
-
-/// Takes a seat at a meeting; returns once the other guest is there.
-async fn take(gateway: &Gateway, seat: Seat, link: u16, place: &Trunk) -> Result<(TcpStream, SocketAddr), LinkError> {
-    let address = place.address.as_deref().unwrap_or_default();
-    let mut tcp = trunk::connect(gateway, address).await?;
-    let peer = tcp.peer_addr()?;
-    trunk::prepare(&tcp)?;
-    let nowhere = Address::standalone(NOWHERE);
-    let hello = Hello {
-        purpose: Purpose::Meet,
-        job: seat.meeting,
-        from: nowhere,
-        to: nowhere,
-        site: gateway.site.clone(),
-        gateway: gateway.name.clone(),
-        link,
-        nonce: [0; 32],
-    };
-    // Longer than the place's wait for the other guest, so that the place's report arrives.
-    let limit = HANDSHAKE_TIMEOUT + DIAL_TIMEOUT;
-    match gateway.patiently(limit, initiate(&mut tcp, hello, &seat.secret, &[])).await {
-        Ok(welcome) => welcome?,
-        Err(waited) => return Err(MeetingError::NothingHappens(waited.as_secs()).into()),
-    };
-    Ok((tcp, peer))
 }
 
 fn name(place: &Trunk) -> String {

@@ -17,18 +17,17 @@ use wire::control::LinksMessage;
 use wire::control::links::{GatewayName, MAX_MEASURE_S};
 use wire::view::PairView;
 
-use crate::gateway::Gateway;
+use crate::path::link::Link;
 use crate::path::member::Member;
 use crate::table::TrunkId;
 use crate::table::error::Violation;
 use crate::table::job::is_rank;
-use crate::trunks::measure::Extent;
+use crate::trunks::list::TrunkList;
+use crate::trunks::measure::{Extent, Measuring};
 use crate::trunks::trunk::Trunk;
 
 use self::board::{Board, Row, RowRate};
-use self::estimate::{Estimate, TICK};
-
-pub(crate) use self::estimate::Look;
+use self::estimate::{Estimate, Look, TICK};
 
 mod board;
 mod estimate;
@@ -58,8 +57,11 @@ const RATES: (f64, f64) = (1e3, 1e12);
 const SHOWN: usize = 3000;
 
 /// See the module docs.
-#[derive(Debug)]
 pub(crate) struct Survey {
+    list: Rc<TrunkList>,
+    measuring: Rc<Measuring>,
+    /// The beginning of this gateway's clock.
+    since: Instant,
     board: RefCell<Board>,
     trunks: RefCell<HashMap<TrunkId, Watched>>,
     /// The table that members of each job have or get.
@@ -92,12 +94,15 @@ struct Watched {
 }
 
 impl Survey {
-    /// `own`: the positions of this gateway's site and of the gateway in the sites file.
-    pub(crate) fn new(file: &SitesFile, own: (usize, usize)) -> Survey {
-        let site = &file.sites[own.0];
-        let own = GatewayName { site: site.name.clone(), gateway: site.gateways[own.1].name.clone() };
+    /// `list`: the trunks to watch.
+    pub(crate) fn new(list: Rc<TrunkList>, measuring: Rc<Measuring>) -> Survey {
+        let own = GatewayName { site: list.sites.site.clone(), gateway: list.sites.gateway.clone() };
+        let board = Board::new(own, names(&list.sites.file.borrow()));
         Survey {
-            board: RefCell::new(Board::new(own, names(file))),
+            list,
+            measuring,
+            since: Instant::now(),
+            board: RefCell::new(board),
             trunks: RefCell::default(),
             tables: RefCell::default(),
             wanted: Cell::default(),
@@ -136,6 +141,17 @@ impl Survey {
     }
 }
 
+/// Looks at the bytes that a link has carried until now. `blind`: the kernel does not see the path.
+fn look(link: &Link, blind: bool) -> Look {
+    let kernel = if blind { None } else { link.kernel().ok() };
+    Look {
+        kernel: kernel.and_then(|kernel| Some((kernel.acknowledged?, kernel.delivery))),
+        sent: link.sent.get(),
+        shortest: kernel.and_then(|kernel| kernel.shortest),
+        queued: link.queued() as u64,
+    }
+}
+
 fn names(file: &SitesFile) -> Vec<(String, Vec<String>)> {
     let gateways = |site: &types::sites::Site| site.gateways.iter().map(|gateway| gateway.name.clone()).collect();
     file.sites.iter().map(|site| (site.name.clone(), gateways(site))).collect()
@@ -145,15 +161,15 @@ fn name(trunk: &Trunk) -> GatewayName {
     GatewayName { site: trunk.site.clone(), gateway: trunk.gateway.clone() }
 }
 
-impl Gateway {
+impl Survey {
     /// Watches the trunks forever.
-    pub(crate) async fn watch_trunks(&self) -> Infallible {
+    pub(crate) async fn watch(self: &Rc<Self>) -> Infallible {
         let mut ticks = 0u64;
         loop {
             sleep(TICK).await;
             ticks = ticks.wrapping_add(1);
-            let now = self.path.tick();
-            self.trunks.in_use().iter().for_each(|trunk| self.look_at(trunk, now));
+            let now = self.list.path.tick();
+            self.list.in_use().iter().for_each(|trunk| self.look_at(trunk, now));
             self.note_traffic(now);
             self.take_turn(now);
             if ticks.is_multiple_of(TELL) {
@@ -172,15 +188,15 @@ impl Gateway {
     }
 
     /// Notes the bytes that a trunk has carried, and pings it when it is idle.
-    fn look_at(&self, trunk: &Rc<Trunk>, now: Instant) {
+    fn look_at(self: &Rc<Self>, trunk: &Rc<Trunk>, now: Instant) {
         let links = trunk.up_links();
         if links.is_empty() {
-            return self.trunks.survey.with(trunk.id, now, |watched| watched.pinged = None);
+            return self.with(trunk.id, now, |watched| watched.pinged = None);
         }
         // The kernel's figures would describe the path to ssh, or to the gateway where the two have met.
         let blind = trunk.through_ssh || trunk.hidden;
         let sent = links.iter().map(|link| link.sent.get()).sum::<u64>();
-        let pings = self.trunks.survey.with(trunk.id, now, |watched| {
+        let pings = self.with(trunk.id, now, |watched| {
             if sent.abs_diff(std::mem::replace(&mut watched.sent, sent)) > LITTLE || watched.looks.is_empty() {
                 watched.busy = Some(now);
             }
@@ -189,7 +205,7 @@ impl Gateway {
                 let passed = now - std::mem::replace(&mut watched.looked, now);
                 let mut carried = Vec::new();
                 for link in &links {
-                    let look = link.look(blind);
+                    let look = look(link, blind);
                     let before = watched.looks.insert(link.index, (link.since, look));
                     let before = before.filter(|(since, _)| *since == link.since).map(|(_, before)| before);
                     watched.estimate.shortest(look.shortest, before.and_then(|before| before.shortest));
@@ -211,15 +227,16 @@ impl Gateway {
         });
         if pings {
             let trunk = trunk.clone();
-            self.beside(async move |gateway| {
+            let survey = self.clone();
+            tokio::task::spawn_local(async move {
                 let mut shortest: Option<Duration> = None;
                 for _ in 0..PINGS {
-                    let Ok(round_trip) = trunk.ping(&gateway, PING).await else { break };
+                    let Ok(round_trip) = trunk.ping(&survey.list.path, PING).await else { break };
                     shortest = Some(shortest.map_or(round_trip, |before| before.min(round_trip)));
                 }
                 if let Some(round_trip) = shortest {
                     let now = Instant::now();
-                    gateway.trunks.survey.with(trunk.id, now, |watched| watched.estimate.pinged(round_trip));
+                    survey.with(trunk.id, now, |watched| watched.estimate.pinged(round_trip));
                 }
             });
         }
@@ -228,44 +245,44 @@ impl Gateway {
     /// Notes the time if ranks use this gateway.
     fn note_traffic(&self, now: Instant) {
         let total = self.rank_traffic();
-        if self.trunks.survey.traffic.get().0 != total {
-            self.trunks.survey.traffic.set((total, Some(now)));
+        if self.traffic.get().0 != total {
+            self.traffic.set((total, Some(now)));
         }
     }
 
     fn rank_traffic(&self) -> u64 {
-        let table = self.table();
+        let table = self.list.path.table.read();
         table.jobs.values().fold(0, |sum, job| sum.wrapping_add(job.traffic.sent).wrapping_add(job.traffic.received))
     }
 
     /// Measures a trunk if it is this gateway's turn, the trunk's rate is stale, a job or a user needs it, and no rank
     /// uses the gateway.
-    fn take_turn(&self, now: Instant) {
-        let survey = &self.trunks.survey;
-        let wanted = survey.wanted.get().is_some_and(|until| now < until);
-        if !wanted && self.table().jobs.values().all(|job| job.closing || job.sites.len() < 2) {
+    fn take_turn(self: &Rc<Self>, now: Instant) {
+        let wanted = self.wanted.get().is_some_and(|until| now < until);
+        if !wanted && self.list.path.table.read().jobs.values().all(|job| job.closing || job.sites.len() < 2) {
             return;
         }
         let recently = |at: Option<Instant>, limit| at.is_some_and(|at| now - at < limit);
-        if recently(survey.traffic.get().1, QUIET) || recently(survey.receiving.get(), RECEIVING) {
+        if recently(self.traffic.get().1, QUIET) || recently(self.receiving.get(), RECEIVING) {
             return;
         }
         let clock_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64);
         let Some((turn, receiver)) = self.turn_to_send(clock_ms) else { return };
-        if survey.taken.get() == Some(turn.number) || !(wanted || self.is_in_a_job(&receiver.site)) {
+        if self.taken.get() == Some(turn.number) || !(wanted || self.is_in_a_job(&receiver.site)) {
             return;
         }
-        let trunk = self.trunks.in_use().into_iter().find(|trunk| name(trunk) == receiver && trunk.is_up());
+        let trunk = self.list.in_use().into_iter().find(|trunk| name(trunk) == receiver && trunk.is_up());
         let Some(trunk) = trunk else { return };
-        if survey.with(trunk.id, now, |watched| watched.estimate.is_stale(self.clock(now))) {
-            survey.taken.set(Some(turn.number));
-            self.beside(async move |gateway| gateway.measure_rate(&trunk).await);
+        if self.with(trunk.id, now, |watched| watched.estimate.is_stale(self.clock(now))) {
+            self.taken.set(Some(turn.number));
+            let survey = self.clone();
+            tokio::task::spawn_local(async move { survey.measure_rate(&trunk).await });
         }
     }
 
     /// The turn that begins now, and the gateway to send to.
     fn turn_to_send(&self, clock_ms: u64) -> Option<(turn::Turn, GatewayName)> {
-        let (file, (site, number)) = (self.sites.file.borrow(), self.sites.own.get());
+        let (file, (site, number)) = (self.list.sites.file.borrow(), self.list.sites.own.get());
         let turn = turn::turn(file.sites.len(), site, clock_ms)?;
         let there = &file.sites[turn.to];
         let partner = turn::partner(number, file.sites[site].gateways.len(), there.gateways.len(), turn.cycle)?;
@@ -274,23 +291,22 @@ impl Gateway {
 
     /// Returns true if a job with ranks at both sites is open here.
     fn is_in_a_job(&self, site: &str) -> bool {
-        self.table().jobs.values().any(|job| {
+        self.list.path.table.read().jobs.values().any(|job| {
             let has_ranks = |name: &str| job.roster.sites().iter().any(|one| one.name == name && one.size() > 0);
-            !job.closing && has_ranks(&self.site) && has_ranks(site)
+            !job.closing && has_ranks(&self.list.sites.site) && has_ranks(site)
         })
     }
 
     async fn measure_rate(&self, trunk: &Trunk) {
-        let survey = &self.trunks.survey;
-        let Some(_turn) = self.trunks.measuring.turn() else { return };
-        survey.with(trunk.id, Instant::now(), |watched| watched.measuring = Some(watched.estimate.afresh()));
+        let Some(_turn) = self.measuring.turn() else { return };
+        self.with(trunk.id, Instant::now(), |watched| watched.measuring = Some(watched.estimate.afresh()));
         let before = self.rank_traffic();
-        let found = match trunk.ping(self, PING).await {
-            Ok(rtt) => self.transfer(trunk, rtt, EXTENT, || self.rank_traffic() != before).await,
+        let found = match trunk.ping(&self.list.path, PING).await {
+            Ok(rtt) => self.measuring.transfer(trunk, rtt, EXTENT, || self.rank_traffic() != before).await,
             Err(error) => Err(error),
         };
         let now = Instant::now();
-        survey.with(trunk.id, now, |watched| {
+        self.with(trunk.id, now, |watched| {
             watched.measured = Some(now);
             // After a loss, the frames behind it arrive late and all at once. The kernel counts the delivered bytes.
             let sampled = watched.measuring.take().and_then(|estimate| estimate.rate());
@@ -306,8 +322,8 @@ impl Gateway {
 
     /// Sends the other gateways the figures that have changed.
     fn tell_gateways(&self, now: Instant) {
-        let (survey, now_ms) = (&self.trunks.survey, self.clock_ms(now));
-        for trunk in self.trunks.in_use() {
+        let (survey, now_ms) = (self, self.clock_ms(now));
+        for trunk in self.list.in_use() {
             let row = survey.with(trunk.id, now, |watched| Row {
                 round_trip: watched.estimate.round_trip().map(|trip| trip.max(Duration::from_micros(1))),
                 rate: watched.estimate.rate().map(|rate| RowRate {
@@ -320,10 +336,10 @@ impl Gateway {
                 survey.board.borrow_mut().measured(&name(&trunk), row);
             }
         }
-        for trunk in self.trunks.in_use().iter().filter(|trunk| trunk.is_up()) {
+        for trunk in self.list.in_use().iter().filter(|trunk| trunk.is_up()) {
             let news = survey.board.borrow_mut().news(&name(trunk), now_ms);
             if let Some(message) = news {
-                trunk.send_control(self, message);
+                trunk.send_control(&self.list.path, message);
             }
         }
     }
@@ -333,8 +349,8 @@ impl Gateway {
     fn tell_members(&self) {
         let mut told: Vec<(Rc<Member>, LinkTable)> = Vec::new();
         {
-            let (table, board) = (self.table(), self.trunks.survey.board.borrow());
-            let mut tables = self.trunks.survey.tables.borrow_mut();
+            let (table, board) = (self.list.path.table.read(), self.board.borrow());
+            let mut tables = self.tables.borrow_mut();
             tables.retain(|id, _| table.jobs.contains_key(id));
             for (id, job) in table.jobs.iter().filter(|(_, job)| !job.closing) {
                 let sites = job.roster.sites();
@@ -351,14 +367,14 @@ impl Gateway {
                 told.extend(behind.map(|rank| (rank.clone(), before.clone())));
             }
         }
-        told.iter().for_each(|(rank, table)| rank.send_links(self, table));
+        told.iter().for_each(|(rank, table)| rank.send_links(&self.list.path, table));
     }
 
     /// Sends a newly admitted rank the table that its job's ranks have.
     pub(crate) fn tell_links(&self, rank: &Member) {
-        let known = self.trunks.survey.tables.borrow().get(&rank.job.get()).cloned();
+        let known = self.tables.borrow().get(&rank.job.get()).cloned();
         if let Some(table) = known.filter(|table| table.version() > 0 && is_rank(rank.identity.get().slot)) {
-            rank.send_links(self, &table);
+            rank.send_links(&self.list.path, &table);
         }
     }
 
@@ -366,12 +382,12 @@ impl Gateway {
     ///
     /// # Errors
     /// No gateway that follows the protocol sends it: close the link.
-    pub(crate) fn links_from_trunk(&self, trunk: TrunkId, message: LinksMessage) -> Result<(), Violation> {
-        let trunk = self.trunks.get(trunk);
+    pub(crate) fn from_trunk(&self, trunk: TrunkId, message: LinksMessage) -> Result<(), Violation> {
+        let trunk = self.list.get(trunk);
         match message {
             LinksMessage::Figures { version, rows } => {
-                let now_ms = self.clock_ms(self.path.tick());
-                self.trunks.survey.board.borrow_mut().take(&name(&trunk), version, rows, now_ms)
+                let now_ms = self.clock_ms(self.list.path.tick());
+                self.board.borrow_mut().take(&name(&trunk), version, rows, now_ms)
             }
             LinksMessage::Measure { seconds } => {
                 self.want_measured(seconds);
@@ -387,31 +403,31 @@ impl Gateway {
     ///
     /// # Errors
     /// A member may not send this message: close its connection.
-    pub(crate) fn links_from_member(&self, member: &Member, message: LinksMessage) -> Result<(), Violation> {
+    pub(crate) fn from_member(&self, member: &Member, message: LinksMessage) -> Result<(), Violation> {
         let LinksMessage::Measure { seconds } = message else {
             return Err("only gateways send figures of links".into());
         };
         self.want_measured(seconds);
-        for trunk in self.trunks.in_use().iter().filter(|trunk| trunk.is_up()) {
-            trunk.send_control(self, LinksMessage::Measure { seconds: seconds.min(MAX_MEASURE_S) });
+        for trunk in self.list.in_use().iter().filter(|trunk| trunk.is_up()) {
+            trunk.send_control(&self.list.path, LinksMessage::Measure { seconds: seconds.min(MAX_MEASURE_S) });
         }
-        let file = self.sites.file.borrow();
+        let file = self.list.sites.file.borrow();
         let most = file.sites.iter().map(|site| site.gateways.len()).max().unwrap_or(1);
         let seconds = u32::try_from(turn::all_within_s(file.sites.len(), most)).unwrap_or(u32::MAX);
-        member.send_control(self, LinksMessage::Measuring { seconds });
+        member.send_control(&self.list.path, LinksMessage::Measuring { seconds });
         Ok(())
     }
 
     fn want_measured(&self, seconds: u32) {
-        let until = self.path.tick() + Duration::from_secs(seconds.min(MAX_MEASURE_S).into());
-        let before = self.trunks.survey.wanted.get();
-        self.trunks.survey.wanted.set(Some(before.map_or(until, |before| before.max(until))));
+        let until = self.list.path.tick() + Duration::from_secs(seconds.min(MAX_MEASURE_S).into());
+        let before = self.wanted.get();
+        self.wanted.set(Some(before.map_or(until, |before| before.max(until))));
     }
 
     /// The figures of each pair of sites, for users.
     pub(crate) fn pair_views(&self) -> Vec<PairView> {
         let now_ms = self.clock_ms(Instant::now());
-        let board = self.trunks.survey.board.borrow();
+        let board = self.board.borrow();
         let view = |(from, to, pair): (&str, &str, board::Pair)| PairView {
             from: from.to_owned(),
             to: to.to_owned(),

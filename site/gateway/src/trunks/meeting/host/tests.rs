@@ -1,76 +1,47 @@
 //! A place with a real port; this test plays the two gateways that meet there.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use client::handshake::{HandshakeError, initiate};
-use client::key::SiteKey;
-use gateway_hooks::{AgentHandle, AgentOrder, AgentStarter, AllocationHandle, AllocationOrder, StartError};
 use member::handshake::Fault;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio::task::LocalSet;
 use tokio::time::{sleep, timeout};
-use types::sites::SitesFile;
 use types::{Address, JobId};
 use wire::handshake::{Hello, Purpose};
 
 use super::*;
-use crate::GatewayConfig;
-use crate::door::listener;
+use crate::gateway::Gateway;
+use crate::tests;
 
 #[test]
 fn repeated_notices_that_a_gateway_can_come_are_limited() {
-    let (host, start) = (Host::new(64 << 20), Instant::now());
+    let (host, start) = (&tests::gateway("h:1").trunks.host, Instant::now());
     let (one, two, three) = (TrunkId(1), TrunkId(2), TrunkId(3));
     let notified = (0..1000).filter(|_| host.may_notify(one, two, start)).count();
     assert_eq!((notified, host.may_notify(one, three, start), host.may_notify(three, two, start)), (1, true, true));
     assert!(host.may_notify(one, two, start + AGAIN));
 }
 
-#[derive(Debug)]
-struct Nobody;
-
-impl AgentStarter for Nobody {
-    fn start(&self, _: AgentOrder) -> Result<Box<dyn AgentHandle>, StartError> {
-        Err(StartError("nothing is started here".into()))
-    }
-
-    fn allocate(&self, _: AllocationOrder) -> Result<Box<dyn AllocationHandle>, StartError> {
-        Err(StartError("nothing is allocated here".into()))
-    }
-}
-
-struct Place {
+struct MeetingPlace {
     gateway: Rc<Gateway>,
     address: String,
 }
 
-impl Place {
-    async fn open() -> Place {
+impl MeetingPlace {
+    async fn open() -> MeetingPlace {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let (address, key) = (listener.local_addr().unwrap().to_string(), SiteKey::random().unwrap());
-        let entry = |name: &str, gateway: &str| {
-            format!(
-                "[[site]]\nname = \"{name}\"\nfingerprint = \"{}\"\n[[site.gateway]]\nname = \"gw1\"\n{gateway}\n\
-                 memory = \"16MiB\"\nlinks = 8\n[[site.node]]\nname = \"n1\"\n",
-                key.fingerprint()
-            )
-        };
-        let hidden = "inside = \"h:1\"";
-        let own = format!("advertise = \"{address}\"");
-        let text = entry("a", hidden) + &entry("b", hidden) + &entry("z", &own);
-        let sites = SitesFile::parse(&text, "sites.toml").unwrap();
-        let config = GatewayConfig::with_key(sites, "z", None, key).unwrap();
-        let gateway = Gateway::new(&config, Arc::new(Nobody)).unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let gateway = tests::gateway(&address);
         let accepting = gateway.clone();
-        tokio::task::spawn_local(async move { listener::accept(&accepting, listener).await });
-        Place { gateway, address }
+        tokio::task::spawn_local(async move { accepting.accept(listener).await });
+        MeetingPlace { gateway, address }
     }
 
     /// Site a asks to meet site b, as if both trunks were up. Returns the meeting and both secrets.
     fn call(&self, link: u16) -> (JobId, [Secret; 2]) {
-        let mut guests = self.gateway.guests();
+        let mut guests = self.gateway.trunks.host.guests();
         guests.iter_mut().for_each(|guest| guest.up = true);
         let secrets = [Secret::new([1; 32]), Secret::new([2; 32])];
         let wish = Wish { site: "b".into(), gateway: "gw1".into(), link };
@@ -115,7 +86,7 @@ fn content(length: usize, seed: u8) -> Vec<u8> {
 #[test]
 fn each_gets_what_the_other_sends_and_both_close_together() {
     within(async || {
-        let place = Place::open().await;
+        let place = MeetingPlace::open().await;
         let [mut a, mut b] = place.meet(0).await;
         let (to_b, to_a) = (content(3_000_000, 1), content(2_000_000, 2));
         {
@@ -138,14 +109,14 @@ fn each_gets_what_the_other_sends_and_both_close_together() {
         while !place.gateway.trunks.host.cuts.borrow().is_empty() {
             sleep(Duration::from_millis(5)).await;
         }
-        assert_eq!(place.gateway.counters.snapshot().held, 0);
+        assert_eq!(place.gateway.path.counters.snapshot().held, 0);
     });
 }
 
 #[test]
 fn an_uncalled_gateway_gets_no_seat_and_harms_nobody() {
     within(async || {
-        let place = Place::open().await;
+        let place = MeetingPlace::open().await;
         let (number, [one, two]) = place.call(0);
         for (number, site, secret, words) in [
             (JobId(number.0 + 1), "a", &one, "no meeting 1"),
@@ -171,14 +142,14 @@ fn an_uncalled_gateway_gets_no_seat_and_harms_nobody() {
         let mut heard = [0; 8];
         b.read_exact(&mut heard).await.unwrap();
         assert_eq!(&heard, b"unharmed");
-        assert_eq!(place.gateway.counters.snapshot().refused, 6);
+        assert_eq!(place.gateway.path.counters.snapshot().refused, 6);
     });
 }
 
 #[test]
 fn a_slow_reader_stops_the_writer_and_memory_stays_bounded() {
     within(async || {
-        let place = Place::open().await;
+        let place = MeetingPlace::open().await;
         let [a, mut b] = place.meet(0).await;
         let sent = content(40 << 20, 3);
         let mut at = 0;
@@ -190,7 +161,7 @@ fn a_slow_reader_stops_the_writer_and_memory_stays_bounded() {
             }
             assert!(at < sent.len(), "nothing stops the writer");
         }
-        let held = place.gateway.counters.snapshot().high_water;
+        let held = place.gateway.path.counters.snapshot().high_water;
         assert!(held > 0 && held <= pipe::MOST_HELD / 2, "{held}");
         let mut got = vec![0; at];
         b.read_exact(&mut got).await.unwrap();
@@ -201,7 +172,7 @@ fn a_slow_reader_stops_the_writer_and_memory_stays_bounded() {
 #[test]
 fn a_later_meeting_of_a_pair_ends_the_earlier_one_and_no_other() {
     within(async || {
-        let place = Place::open().await;
+        let place = MeetingPlace::open().await;
         let [_a, mut b] = place.meet(0).await;
         let [mut other_a, mut other_b] = place.meet(1).await;
         let [mut new_a, mut new_b] = place.meet(0).await;
@@ -217,12 +188,12 @@ fn a_later_meeting_of_a_pair_ends_the_earlier_one_and_no_other() {
 #[test]
 fn a_place_that_lets_nobody_meet_says_so() {
     within(async || {
-        let place = Place::open().await;
+        let place = MeetingPlace::open().await;
         let wish = Wish { site: "b".into(), gateway: "gw1".into(), link: 0 };
-        let reason = place.gateway.introduce(TrunkId(0), &wish).unwrap_err();
+        let reason = place.gateway.trunks.host.introduce(TrunkId(0), &wish).unwrap_err();
         assert!(reason.to_string().contains("gateway gw1 of site b is not connected to it"), "{reason}");
         place.gateway.sites.file.borrow_mut().sites[2].gateways[0].meeting = false;
-        let reason = place.gateway.introduce(TrunkId(0), &wish).unwrap_err();
+        let reason = place.gateway.trunks.host.introduce(TrunkId(0), &wish).unwrap_err();
         assert!(reason.to_string().contains("does not let others meet there"), "{reason}");
     });
 }

@@ -5,11 +5,9 @@ use std::cell::RefCell;
 use std::convert::Infallible;
 use std::time::Duration;
 
-use client::patience::{core_time, patiently};
+use client::patience::{self, core_time};
 use tokio::time::sleep;
 use types::patience::{Lately, Slowness};
-
-use crate::gateway::Gateway;
 
 /// Interval between measurements.
 const LOOK: Duration = Duration::from_secs(1);
@@ -37,14 +35,12 @@ impl Load {
     pub(crate) fn silence(&self, calm: Duration, silent: Duration) -> Duration {
         self.lately.borrow().slowness_of_sleepers(core_time(), silent).stretch(calm)
     }
-}
 
-impl Gateway {
     /// Waits for a future: for `calm` on a machine that is not overloaded, longer on a slow one.
     ///
     /// # Errors
     /// The time waited, if the limit was exceeded.
     pub(crate) async fn patiently<T>(&self, calm: Duration, future: impl Future<Output = T>) -> Result<T, Duration> {
-        patiently(calm, || self.services.load.slowness(), future).await
+        patience::patiently(calm, || self.slowness(), future).await
     }
 }

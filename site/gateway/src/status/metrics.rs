@@ -158,18 +158,18 @@ fn trunk_labels(own: &str, trunk: &TrunkView) -> String {
 }
 
 #[derive(Clone, Copy)]
-enum Kind {
+enum MetricKind {
     Counter,
     Gauge,
 }
-use Kind::{Counter, Gauge};
+use MetricKind::{Counter, Gauge};
 
 /// The text as it grows. Writing to a `String` cannot fail.
 struct Text(String);
 
 impl Text {
     /// Begins a metric; its samples must follow.
-    fn family(&mut self, kind: Kind, name: &str, help: &str) {
+    fn family(&mut self, kind: MetricKind, name: &str, help: &str) {
         let kind = match kind {
             Counter => "counter",
             Gauge => "gauge",
@@ -182,7 +182,7 @@ impl Text {
     }
 
     /// A metric with one sample.
-    fn one(&mut self, kind: Kind, name: &str, help: &str, labels: &str, value: impl Display) {
+    fn one(&mut self, kind: MetricKind, name: &str, help: &str, labels: &str, value: impl Display) {
         self.family(kind, name, help);
         self.sample(name, labels, value);
     }

@@ -15,11 +15,11 @@ use types::roster::is_name;
 use wire::Control;
 use wire::control::coupling::{Coupling, CouplingMessage, Posted, SILENCE_S};
 
-use crate::gateway::Gateway;
 use crate::path::member::Member;
 use crate::table::TrunkId;
 use crate::table::error::Violation;
 use crate::table::job::trunks_to;
+use crate::trunks::list::TrunkList;
 
 /// Most sides that one site may have posted here.
 const MOST_OF_SITE: usize = 256;
@@ -180,36 +180,35 @@ fn tell(board: &str, coupling: &Coupling, sides: &[Side]) -> Answers {
 }
 
 /// A gateway's state of couplings.
-#[derive(Debug)]
 pub(crate) struct Couplings {
+    list: Rc<TrunkList>,
     board: RefCell<Board>,
     /// Sides that users of this site posted on other sites' boards, by coupling and side.
     away: RefCell<HashMap<(Coupling, u64), Rc<Member>>>,
 }
 
 impl Couplings {
-    /// The state of the gateway of this name.
-    pub(crate) fn new(name: &str) -> Couplings {
-        Couplings { board: RefCell::new(Board::new(name)), away: RefCell::default() }
+    /// `list`: the trunks to other boards.
+    pub(crate) fn new(list: Rc<TrunkList>) -> Couplings {
+        let board = RefCell::new(Board::new(&list.sites.gateway));
+        Couplings { list, board, away: RefCell::default() }
     }
-}
 
-impl Gateway {
     /// Handles a message of a user's side.
     ///
     /// # Errors
     /// Users may not send it: close the connection.
-    pub(crate) fn coupling_from_member(&self, member: &Rc<Member>, message: CouplingMessage) -> Result<(), Violation> {
+    pub(crate) fn from_member(&self, member: &Rc<Member>, message: CouplingMessage) -> Result<(), Violation> {
         if !message.is_of_side() {
             return Err("only gateways answer sides of couplings".into());
         }
         let (coupling, side) = message.about();
-        if coupling.site == self.site {
-            self.on_board(Place::Member(member.id()), &self.site, message);
+        if coupling.site == self.list.sites.site {
+            self.on_board(Place::Member(member.id()), &self.list.sites.site, message);
             return Ok(());
         }
         let (trunks, problem) = {
-            let table = self.table();
+            let table = self.list.path.table.read();
             let all: Vec<TrunkId> = trunks_to(&table.trunks, &coupling.site).collect();
             let up: Vec<TrunkId> = all.iter().copied().filter(|trunk| table.trunks[trunk.0].up).collect();
             let problem = all.first().map(|trunk| table.trunks[trunk.0].problem.clone());
@@ -217,20 +216,20 @@ impl Gateway {
         };
         let (coupling, key) = (coupling.clone(), (coupling.clone(), side));
         let Some(problem) = problem else {
-            let reason = format!("site {} has no site {} in its sites file", self.site, coupling.site);
-            member.send_control(self, CouplingMessage::Refused { coupling, side, reason });
+            let reason = format!("site {} has no site {} in its sites file", self.list.sites.site, coupling.site);
+            member.send_control(&self.list.path, CouplingMessage::Refused { coupling, side, reason });
             return Ok(());
         };
         match message {
-            CouplingMessage::Leave { .. } => drop(self.services.couplings.away.borrow_mut().remove(&key)),
-            _ => drop(self.services.couplings.away.borrow_mut().insert(key, member.clone())),
+            CouplingMessage::Leave { .. } => drop(self.away.borrow_mut().remove(&key)),
+            _ => drop(self.away.borrow_mut().insert(key, member.clone())),
         }
         if trunks.is_empty() {
-            self.trunks.kick();
-            member.send_control(self, CouplingMessage::Unreached { coupling, side, reason: problem });
+            self.list.kick();
+            member.send_control(&self.list.path, CouplingMessage::Unreached { coupling, side, reason: problem });
         }
         for trunk in trunks {
-            self.trunks.get(trunk).send_control(self, message.clone());
+            self.list.get(trunk).send_control(&self.list.path, message.clone());
         }
         Ok(())
     }
@@ -239,14 +238,14 @@ impl Gateway {
     ///
     /// # Errors
     /// No gateway that follows the protocol sends it: close the link.
-    pub(crate) fn coupling_from_trunk(&self, trunk: TrunkId, message: CouplingMessage) -> Result<(), Violation> {
-        let peer = self.trunks.get(trunk).site.clone();
+    pub(crate) fn from_trunk(&self, trunk: TrunkId, message: CouplingMessage) -> Result<(), Violation> {
+        let peer = self.list.get(trunk).site.clone();
         let (coupling, side) = message.about();
         if message.is_of_side() {
-            if coupling.site != self.site {
+            if coupling.site != self.list.sites.site {
                 return Err(Violation(format!(
                     "site {peer} sent a side of {coupling} here, which is site {}",
-                    self.site
+                    self.list.sites.site
                 )));
             }
             self.on_board(Place::Trunk(trunk), &peer, message);
@@ -256,44 +255,44 @@ impl Gateway {
             return Err(Violation(format!("site {peer} may not answer for {coupling}")));
         }
         // The user who asked may have left meanwhile.
-        let asker = self.services.couplings.away.borrow().get(&(coupling.clone(), side)).cloned();
+        let asker = self.away.borrow().get(&(coupling.clone(), side)).cloned();
         if let Some(asker) = asker {
-            asker.send_control(self, message);
+            asker.send_control(&self.list.path, message);
         }
         Ok(())
     }
 
     /// Removes the sides of a user whose connection has ended.
-    pub(crate) fn couplings_without(&self, member: &Rc<Member>) {
-        let answers = self.services.couplings.board.borrow_mut().gone(Place::Member(member.id()));
+    pub(crate) fn remove_member(&self, member: &Rc<Member>) {
+        let answers = self.board.borrow_mut().gone(Place::Member(member.id()));
         self.answer(answers);
         let left: Vec<(Coupling, u64)> = {
-            let mut away = self.services.couplings.away.borrow_mut();
+            let mut away = self.away.borrow_mut();
             away.extract_if(|_, asker| asker == member).map(|(key, _)| key).collect()
         };
         for (coupling, side) in left {
-            let trunks: Vec<TrunkId> = trunks_to(&self.table().trunks, &coupling.site).collect();
+            let trunks: Vec<TrunkId> = trunks_to(&self.list.path.table.read().trunks, &coupling.site).collect();
             for trunk in trunks {
                 let leave = CouplingMessage::Leave { coupling: coupling.clone(), side };
-                self.trunks.get(trunk).send_control(self, leave);
+                self.list.get(trunk).send_control(&self.list.path, leave);
             }
         }
     }
 
     fn on_board(&self, place: Place, home: &str, message: CouplingMessage) {
-        let most = self.table().grants.described();
-        let answers = self.services.couplings.board.borrow_mut().take((place, home, most), message, Instant::now());
+        let most = self.list.path.table.read().grants.described();
+        let answers = self.board.borrow_mut().take((place, home, most), message, Instant::now());
         self.answer(answers);
     }
 
     fn answer(&self, answers: Answers) {
         for (place, message) in answers {
             match place {
-                Place::Trunk(trunk) => self.trunks.get(trunk).send_control(self, message),
+                Place::Trunk(trunk) => self.list.get(trunk).send_control(&self.list.path, message),
                 Place::Member(id) => {
-                    let member = self.path.connections.borrow().get(&id).cloned();
+                    let member = self.list.path.connections.borrow().get(&id).cloned();
                     if let Some(member) = member {
-                        member.send_control(self, Control::from(message));
+                        member.send_control(&self.list.path, Control::from(message));
                     }
                 }
             }

@@ -26,7 +26,7 @@ use wire::View;
 
 use crate::door::listener;
 use crate::gateway::Gateway;
-use crate::services::metrics;
+use crate::status::{metrics, observe};
 
 /// Most connections at a time; a browser has six.
 const MAX_CONNECTIONS: usize = 32;
@@ -97,7 +97,7 @@ pub(crate) fn open(gateway: &Rc<Gateway>) {
 
 /// Accepts connections forever.
 async fn accept(gateway: Rc<Gateway>, listener: TcpListener) -> Infallible {
-    let source = Rc::new(Source { gateway, gathered: RefCell::default() });
+    let source = Rc::new(PageContent { gateway, gathered: RefCell::default() });
     let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     loop {
         match listener.accept().await {
@@ -118,7 +118,7 @@ async fn accept(gateway: Rc<Gateway>, listener: TcpListener) -> Infallible {
 }
 
 /// Serves one connection: one request and its response.
-async fn serve(source: Rc<Source>, stream: TcpStream, peer: SocketAddr) {
+async fn serve(source: Rc<PageContent>, stream: TcpStream, peer: SocketAddr) {
     let service = service_fn(|request| {
         let answer = answer(&source, &request);
         async { Ok::<_, Infallible>(answer) }
@@ -137,19 +137,19 @@ async fn serve(source: Rc<Source>, stream: TcpStream, peer: SocketAddr) {
 }
 
 /// The dynamic content.
-struct Source {
+struct PageContent {
     gateway: Rc<Gateway>,
     gathered: RefCell<Option<(Instant, Rc<View>)>>,
 }
 
-impl Source {
+impl PageContent {
     /// The view, gathered at most a few times a second regardless of the number of requests.
     fn view(&self) -> Rc<View> {
         let mut gathered = self.gathered.borrow_mut();
         match &*gathered {
             Some((when, view)) if when.elapsed() < FRESH => view.clone(),
             _ => {
-                let view = Rc::new(self.gateway.view());
+                let view = Rc::new(observe::view(&self.gateway));
                 *gathered = Some((Instant::now(), view.clone()));
                 view
             }
@@ -157,7 +157,7 @@ impl Source {
     }
 }
 
-fn answer<B>(source: &Source, request: &Request<B>) -> Response<String> {
+fn answer<B>(source: &PageContent, request: &Request<B>) -> Response<String> {
     if !names_this_machine(request.headers()) {
         let text = "This page is served to its own machine only: open http://localhost with its port.\n";
         return response(StatusCode::FORBIDDEN, TEXT, text.into());

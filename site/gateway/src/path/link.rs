@@ -2,36 +2,30 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
-use std::future::poll_fn;
 use std::io::IoSlice;
 use std::net::SocketAddr;
 use std::rc::Rc;
-use std::task::{Poll, ready};
 use std::time::Duration;
 
 use channel::Route;
 use client::tls::{Session, TlsStream};
-use member::pulse::{Beat, LINK_SILENCE_S, LOOK_NS, Nod, Pulse};
 use tcp_info::TcpInfo;
-use tokio::net::tcp::OwnedReadHalf;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::error::Elapsed;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, timeout};
 use types::sites::Fingerprint;
 use types::{Identity, JobId};
 use wire::{FrameHeader, FrameKind};
 
-use crate::gateway::Gateway;
-use crate::log::{log, shorten};
-use crate::path::PIECE;
+use crate::path::Path;
 use crate::path::copies::{Item, Noted};
-use crate::path::decipher::Decipher;
-use crate::path::forward::{GATEWAY, Share, Stop, Target};
+use crate::path::limits::{GATEWAY, PIECE};
 use crate::path::outlet::Outlet;
+use crate::path::reading::Inflow;
 use crate::path::shares::{Piece, Shares};
 use crate::table::TrunkId;
-use crate::trunks::survey::Look;
-use crate::trunks::trunk::Trunk;
+
+pub(crate) mod task;
 
 /// Members of a job pause while at least this many of its bytes are queued for a link.
 const BACKED_UP: usize = 1 << 20;
@@ -80,32 +74,68 @@ pub(crate) struct Link {
 }
 
 impl Link {
+    /// Takes over a connection whose handshake is done.
+    pub(crate) fn new(
+        path: &Path,
+        trunk: TrunkId,
+        index: usize,
+        stream: TlsStream,
+        address: SocketAddr,
+    ) -> (Rc<Link>, Inflow) {
+        let key = stream.session().peer();
+        let (tcp, session, cipher, plain) = stream.into_parts();
+        let (read, write) = tcp.into_split();
+        let now = Instant::now();
+        let link = Link {
+            trunk,
+            index,
+            address,
+            key,
+            session: RefCell::new(session),
+            // No sender waits for the outlet: members wait for their job's turn.
+            outlet: Outlet::new(write, path.counters.clone(), usize::MAX),
+            waiting: RefCell::new(Shares::new(path.counters.clone())),
+            drained: Notify::new(),
+            pending: RefCell::default(),
+            sent: Cell::default(),
+            received: Cell::default(),
+            since: now,
+            heard: Cell::new(now),
+            cut: Notify::new(),
+            cut_reason: RefCell::default(),
+            pings: RefCell::default(),
+            measured: Cell::default(),
+            notices: RefCell::default(),
+        };
+        (Rc::new(link), Inflow { read, cipher, plain })
+    }
+
     /// Its route number in channels over this trunk.
     pub(crate) fn route(&self) -> Route {
         Route(self.index as u8)
     }
 
     /// Sends a frame that this gateway made.
-    pub(crate) fn send_own(&self, gateway: &Gateway, header: FrameHeader, payload: &[u8]) {
+    pub(crate) fn send_own(&self, path: &Path, header: FrameHeader, payload: &[u8]) {
         match header.with_payload(payload) {
-            Ok(bytes) => self.send(gateway, header.job, &bytes),
+            Ok(bytes) => self.send(path, header.job, &bytes),
             Err(error) => tracing::error!(%error, "frame not sent"),
         }
     }
 
     /// Sends a reply ahead of all jobs' frames, so that a peer that reads gets it soon.
-    pub(crate) fn answer(&self, gateway: &Gateway, header: FrameHeader, payload: &[u8]) {
+    pub(crate) fn answer(&self, path: &Path, header: FrameHeader, payload: &[u8]) {
         match header.with_payload(payload) {
-            Ok(bytes) => self.send(gateway, JobId::default(), &bytes),
+            Ok(bytes) => self.send(path, JobId::default(), &bytes),
             Err(error) => tracing::error!(%error, "frame not sent"),
         }
     }
 
     /// Sends a notice that a frame was undeliverable. While much of the job is queued, only the latest notice of each
     /// kind is kept for each pair of members: it replaces the earlier ones.
-    pub(crate) fn notice(&self, gateway: &Gateway, header: FrameHeader, reason: &[u8]) {
+    pub(crate) fn notice(&self, path: &Path, header: FrameHeader, reason: &[u8]) {
         if self.queued_of(header.job) < NOTICES {
-            return self.send_own(gateway, header, reason);
+            return self.send_own(path, header, reason);
         }
         let mut notices = self.notices.borrow_mut();
         let pairs: usize = notices.values().map(HashMap::len).sum();
@@ -124,35 +154,35 @@ impl Link {
 
     /// Sends the pending frames out of `bytes`. All except copies are of one job, because a member sends only frames of
     /// its job.
-    pub(crate) fn send_pending(&self, gateway: &Gateway, bytes: &[u8], job: JobId) {
+    pub(crate) fn send_pending(&self, path: &Path, bytes: &[u8], job: JobId) {
         let mut items = self.pending.borrow_mut();
         if let [Item::Frames(range)] = items.as_slice() {
-            self.send(gateway, job, &bytes[range.clone()]);
+            self.send(path, job, &bytes[range.clone()]);
         } else if self.is_clear() || items.iter().all(|item| matches!(item, Item::Frames(_))) {
             // A TLS record for each would cost more than the copy.
-            let mut stage = gateway.path.stage.take();
-            gateway.path.copies.with(|copies| {
+            let mut stage = path.stage.take();
+            path.copies.with(|copies| {
                 let slices = items.iter().flat_map(|item| copies.slices(item, bytes));
                 slices.for_each(|slice| stage.extend_from_slice(slice));
             });
-            self.send(gateway, job, &stage);
+            self.send(path, job, &stage);
             stage.clear();
-            gateway.path.stage.replace(stage);
+            path.stage.replace(stage);
         } else {
-            gateway.path.copies.with_mut(|copies| self.queue(gateway, job, &items, bytes, copies));
+            path.copies.with_mut(|copies| self.queue(path, job, &items, bytes, copies));
         }
         items.clear();
     }
 
     /// Queues items behind the waiting frames. Bytes that other links queue too are held once.
-    fn queue(&self, gateway: &Gateway, job: JobId, items: &[Item], bytes: &[u8], copies: &mut Noted) {
+    fn queue(&self, path: &Path, job: JobId, items: &[Item], bytes: &[u8], copies: &mut Noted) {
         if self.outlet.is_closed() {
             return;
         }
         let mut waiting = self.waiting.borrow_mut();
         for item in items {
             let kept = match item {
-                Item::Copy { job, body, .. } => Some((*job, copies.kept(*body, bytes, &gateway.counters))),
+                Item::Copy { job, body, .. } => Some((*job, copies.kept(*body, bytes, &path.counters))),
                 Item::Frames(_) => None,
             };
             let [head, rest] = copies.slices(item, bytes);
@@ -171,14 +201,14 @@ impl Link {
     }
 
     /// Sends whole frames of a job: at once if nothing is queued, else in the job's turn.
-    pub(crate) fn send(&self, gateway: &Gateway, job: JobId, frames: &[u8]) {
+    pub(crate) fn send(&self, path: &Path, job: JobId, frames: &[u8]) {
         if self.outlet.is_closed() {
             return;
         }
         self.sent.set(self.sent.get() + frames.len() as u64);
         let mut waiting = self.waiting.borrow_mut();
         if waiting.is_empty() && self.outlet.queued() == 0 {
-            self.seal(gateway, frames, |record| {
+            self.seal(path, frames, |record| {
                 self.outlet.send(&[IoSlice::new(record)]);
             });
         } else {
@@ -188,20 +218,20 @@ impl Link {
     }
 
     /// Encrypts queued frames, job by job, until enough bytes wait for the socket.
-    fn refill(&self, gateway: &Gateway) {
+    fn refill(&self, path: &Path) {
         let mut waiting = self.waiting.borrow_mut();
         while self.outlet.queued() < AHEAD
             && let Some((job, frames)) = waiting.pop()
         {
             match &frames {
-                Piece::Frames(frames) => self.seal(gateway, frames, |record| self.outlet.append(record)),
+                Piece::Frames(frames) => self.seal(path, frames, |record| self.outlet.append(record)),
                 Piece::Copy(head, body) => {
-                    let mut stage = gateway.path.stage.take();
+                    let mut stage = path.stage.take();
                     stage.extend_from_slice(head);
                     stage.extend_from_slice(body.bytes());
-                    self.seal(gateway, &stage, |record| self.outlet.append(record));
+                    self.seal(path, &stage, |record| self.outlet.append(record));
                     stage.clear();
-                    gateway.path.stage.replace(stage);
+                    path.stage.replace(stage);
                 }
             }
             let left = waiting.of(job);
@@ -221,9 +251,9 @@ impl Link {
         }
     }
 
-    fn seal(&self, gateway: &Gateway, bytes: &[u8], mut put: impl FnMut(&[u8])) {
+    fn seal(&self, path: &Path, bytes: &[u8], mut put: impl FnMut(&[u8])) {
         let mut session = self.session.borrow_mut();
-        let mut sealed = gateway.path.sealed.borrow_mut();
+        let mut sealed = path.sealed.borrow_mut();
         for piece in bytes.chunks(PIECE) {
             match session.seal(piece, &mut sealed) {
                 Ok(length) => put(&sealed[..length]),
@@ -238,17 +268,6 @@ impl Link {
     /// The kernel's figures about the connection.
     pub(crate) fn kernel(&self) -> std::io::Result<TcpInfo> {
         TcpInfo::of(self.outlet.socket())
-    }
-
-    /// Looks at the bytes that the link has carried until now. `blind`: the kernel does not see the path.
-    pub(crate) fn look(&self, blind: bool) -> Look {
-        let kernel = if blind { None } else { self.kernel().ok() };
-        Look {
-            kernel: kernel.and_then(|kernel| Some((kernel.acknowledged?, kernel.delivery))),
-            sent: self.sent.get(),
-            shortest: kernel.and_then(|kernel| kernel.shortest),
-            queued: self.queued() as u64,
-        }
     }
 
     /// Bytes queued, encrypted or not.
@@ -298,12 +317,12 @@ impl Link {
     ///
     /// # Errors
     /// No reply within `limit`.
-    pub(crate) async fn ping(&self, gateway: &Gateway, limit: Duration) -> Result<Option<Duration>, Elapsed> {
+    pub(crate) async fn ping(&self, path: &Path, limit: Duration) -> Result<Option<Duration>, Elapsed> {
         let (sender, receiver) = oneshot::channel();
-        let id = gateway.path.next_id();
+        let id = path.next_id();
         self.pings.borrow_mut().insert(id, (Instant::now(), sender));
         let header = FrameHeader::plain(FrameKind::Ping, JobId::default(), GATEWAY, GATEWAY);
-        self.send_own(gateway, header, &id.to_le_bytes());
+        self.send_own(path, header, &id.to_le_bytes());
         let answer = timeout(limit, receiver).await;
         self.pings.borrow_mut().remove(&id);
         Ok(answer?.ok())
@@ -316,133 +335,5 @@ impl Link {
             // The receiver is gone if the caller has stopped waiting.
             let _ = answer.send(sent.elapsed());
         }
-    }
-
-    /// Pings a silent peer and returns when it has been silent for too long. A peer that sends gets a sign of life from
-    /// this gateway once per second.
-    async fn heartbeat(&self, gateway: &Gateway) -> String {
-        let since = |at: Instant| (at - self.since).as_nanos() as u64;
-        let (mut pulse, mut nod) = (Pulse::new(LINK_SILENCE_S, 0), Nod::new(0));
-        let signal = |kind| self.send_own(gateway, FrameHeader::plain(kind, JobId::default(), GATEWAY, GATEWAY), &[]);
-        loop {
-            sleep(Duration::from_nanos(LOOK_NS)).await;
-            let (now_ns, heard_ns) = (since(gateway.path.tick()), since(self.heard.get()));
-            if nod.is_due(heard_ns, now_ns) && self.queued() == 0 {
-                signal(FrameKind::Pong);
-            }
-            pulse.heard(heard_ns);
-            match pulse.look(now_ns) {
-                Beat::Quiet => {}
-                Beat::Ping => signal(FrameKind::Ping),
-                Beat::Lost(seconds) => return format!("no sign of life for {seconds} s"),
-            }
-        }
-    }
-}
-
-/// Serves an established link until it closes. `run`: the run number of the other gateway's process.
-pub(crate) async fn serve(
-    gateway: &Rc<Gateway>,
-    trunk: &Rc<Trunk>,
-    index: usize,
-    (stream, run): (TlsStream, u32),
-    address: SocketAddr,
-) {
-    let key = stream.session().peer();
-    // The sites file may have changed during the handshake.
-    if let Err(error) = trunk.check(key) {
-        let reason = error.to_string();
-        log!(warn, &trunk.site, site = trunk.site, gateway = trunk.gateway, %address, reason, "link refused");
-        return;
-    }
-    let (tcp, session, cipher, plain) = stream.into_parts();
-    let (mut read, write) = tcp.into_split();
-    let now = Instant::now();
-    let link = Rc::new(Link {
-        trunk: trunk.id,
-        index,
-        address,
-        key,
-        session: RefCell::new(session),
-        // No sender waits for the outlet: members wait for their job's turn.
-        outlet: Outlet::new(write, gateway.counters.clone(), usize::MAX),
-        waiting: RefCell::new(Shares::new(gateway.counters.clone())),
-        drained: Notify::new(),
-        pending: RefCell::default(),
-        sent: Cell::default(),
-        received: Cell::default(),
-        since: now,
-        heard: Cell::new(now),
-        cut: Notify::new(),
-        cut_reason: RefCell::default(),
-        pings: RefCell::default(),
-        measured: Cell::default(),
-        notices: RefCell::default(),
-    });
-    gateway.link_up(trunk, &link, run);
-    let stop = tokio::select! {
-        biased;
-        stop = read_loop(gateway, &link, &mut read, cipher, plain) => stop,
-        error = link.outlet.run(|| link.refill(gateway)) => Stop::Lost(error.to_string()),
-        reason = link.heartbeat(gateway) => Stop::Lost(reason),
-        () = link.cut.notified() => Stop::Lost(link.cut_reason.take()),
-    };
-    let final_words = matches!(stop, Stop::Goodbye(_));
-    let reason = match stop {
-        Stop::Goodbye(reason) => shorten(reason),
-        Stop::Lost(reason) => reason,
-        Stop::Violation(reason) => {
-            gateway.counters.violation();
-            let header = FrameHeader::plain(FrameKind::Bye, JobId::default(), GATEWAY, GATEWAY);
-            link.send_own(gateway, header, reason.as_bytes());
-            format!("rules broken: {reason}")
-        }
-    };
-    gateway.link_down(trunk, &link, &reason, final_words);
-    link.pings.borrow_mut().clear();
-    link.outlet.finish(|| link.refill(gateway)).await;
-    link.outlet.seal();
-    link.waiting.borrow_mut().clear();
-    link.notices.borrow_mut().clear();
-    link.drained.notify_waiters();
-}
-
-async fn read_loop(
-    gateway: &Rc<Gateway>,
-    link: &Rc<Link>,
-    read: &mut OwnedReadHalf,
-    cipher_left: Vec<u8>,
-    plain_left: Vec<u8>,
-) -> Stop {
-    let (mut partial, mut decipher) = (gateway.path.partial(), Decipher::new(&gateway.path, &cipher_left));
-    partial.save(&plain_left);
-    let source = Target::Link(link.clone());
-    let mut share = Share::default();
-    loop {
-        let turn = poll_fn(|cx| {
-            let mut plain = gateway.path.plain.borrow_mut();
-            let start = partial.len();
-            let come = decipher.read(cx, read, &gateway.path, &link.session, &link.outlet, &mut plain[start..]);
-            let (count, closed) = ready!(share.of(come))?;
-            if link.outlet.is_closed() {
-                // The link has been replaced or its site removed: bytes that still arrive are outdated.
-                return Poll::Ready(Err(Stop::Lost(link.cut_reason.borrow().clone())));
-            }
-            link.heard.set(gateway.path.tick());
-            partial.restore(&mut plain);
-            let bytes = &plain[..start + count];
-            let result = gateway.forward(&source, bytes);
-            let result = result.and_then(|used| link.is_not_read().map_or(Ok(used), |why| Err(Stop::Violation(why))));
-            if let Ok(used) = result {
-                link.received.set(link.received.get() + used as u64);
-                partial.save(&bytes[used..]);
-            }
-            Poll::Ready(result.and_then(|_| if closed { Err(Stop::closed()) } else { Ok(()) }))
-        });
-        if let Err(stop) = turn.await {
-            return stop;
-        }
-        gateway.after_turn();
-        share.taken(gateway.path.now()).await;
     }
 }
