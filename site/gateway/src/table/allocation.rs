@@ -6,43 +6,18 @@
 //! them to the job, together with its agents.
 
 use gateway_hooks::{AllocationNews, AllocationOrder};
-use thiserror::Error;
 use types::JobId;
 use wire::Control;
 use wire::control::{AllocatedNode, AllocationMessage, HeldAllocation, JobMessage, NodeAsk, Traffic};
 
 use crate::log::log;
-use crate::table::error::{GrantError, JobError, Refused, Violation};
+use crate::table::error::{AllocationError, JobError, Refused, Violation};
 use crate::table::{Effect, Table, TrunkId};
 
 /// Most jobs for which nodes are requested or held; each costs a process beside the gateway.
 const MOST: usize = 256;
 /// Most such jobs of one other site.
 const MOST_OF_SITE: usize = MOST / 4;
-
-/// Reasons for not requesting nodes for a job.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[non_exhaustive]
-pub(crate) enum AllocationError {
-    /// The job is open, or its number is zero.
-    #[error("job {0} can no longer ask for nodes")]
-    Late(JobId),
-    /// Another launcher or site has requested nodes for this job.
-    #[error("job {0} belongs to another user or site")]
-    Anothers(JobId),
-    /// The job has already requested nodes.
-    #[error("job {0} has already asked for nodes")]
-    Twice(JobId),
-    /// Too many jobs of its site have or wait for nodes.
-    #[error("{MOST_OF_SITE} jobs of site {0} already have or wait for nodes: wait until some end")]
-    TooManyOfSite(String),
-    /// Too many jobs have or wait for nodes.
-    #[error("{MOST} jobs already have or wait for nodes: try again when some have ended")]
-    TooMany,
-    /// Once the job is open, the gateway could not hold the frames of its ranks at other sites.
-    #[error("did not ask for nodes: {0}")]
-    NoMemory(GrantError),
-}
 
 /// A gateway's state of a job's nodes.
 pub(crate) struct Allocation<M> {
@@ -144,11 +119,11 @@ impl<M: Clone + PartialEq> Table<M> {
             let site = &self.trunks[trunk.0].site;
             let theirs = |found: &&Allocation<M>| found.asker.trunk().is_some_and(|at| self.trunks[at.0].site == *site);
             if self.allocations.values().filter(theirs).count() >= MOST_OF_SITE {
-                return Err(AllocationError::TooManyOfSite(site.clone()));
+                return Err(AllocationError::TooManyOfSite { site: site.clone(), most: MOST_OF_SITE });
             }
         }
         if self.allocations.len() >= MOST {
-            return Err(AllocationError::TooMany);
+            return Err(AllocationError::TooMany(MOST));
         }
         self.allocations.insert(id, Allocation { asker, asked: Vec::new(), own: None });
         Ok(())

@@ -5,7 +5,6 @@ use types::roster::RosterError;
 use types::{Identity, JobId, Slot};
 
 use crate::log::quantity;
-use crate::table::allocation::AllocationError;
 
 /// A site that does not take part, and the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -75,6 +74,30 @@ pub(crate) enum JobError {
     /// The problem with the site's trunk.
     #[error("{0}")]
     Unreached(String),
+}
+
+/// Reasons for not requesting nodes for a job.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub(crate) enum AllocationError {
+    /// The job is open, or its number is zero.
+    #[error("job {0} can no longer ask for nodes")]
+    Late(JobId),
+    /// Another launcher or site has requested nodes for this job.
+    #[error("job {0} belongs to another user or site")]
+    Anothers(JobId),
+    /// The job has already requested nodes.
+    #[error("job {0} has already asked for nodes")]
+    Twice(JobId),
+    /// Too many jobs of its site have or wait for nodes.
+    #[error("{most} jobs of site {site} already have or wait for nodes: wait until some end")]
+    TooManyOfSite { site: String, most: usize },
+    /// Too many jobs have or wait for nodes.
+    #[error("{0} jobs already have or wait for nodes: try again when some have ended")]
+    TooMany(usize),
+    /// Once the job is open, the gateway could not hold the frames of its ranks at other sites.
+    #[error("did not ask for nodes: {0}")]
+    NoMemory(GrantError),
 }
 
 /// Reasons why a job does not fit into a gateway's memory.
