@@ -14,6 +14,7 @@ mod threads;
 #[path = "tunnels.rs"]
 mod tunnels;
 
+use std::error::Error;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::Command;
@@ -64,7 +65,7 @@ fn main() {
     compare("ssh -L", through(&front), &|| ssh.cpu());
     drop(ssh);
 
-    let mut compare_tunnel = |path, tunnel: Result<Tunnel, String>| match tunnel {
+    let mut compare_tunnel = |path, tunnel: Result<Tunnel, Box<dyn Error>>| match tunnel {
         Ok(tunnel) => compare(path, tunnel.connect(), &|| tunnel.cpu()),
         Err(missing) => eprintln!("skipping {path}: {missing}"),
     };

@@ -1,6 +1,7 @@
 //! Encrypted paths made by other programs: `ssh -L`, and tunnels of `wireguard-go` and `nebula`, each between two
 //! processes in two network namespaces. Everything started here ends when its value is dropped.
 
+use std::error::Error;
 use std::fs::File;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, AsRawFd};
@@ -32,7 +33,7 @@ pub(crate) struct Tunnel {
 impl Tunnel {
     /// A tunnel by wireguard-go, which is WireGuard in user space. The error names the program or right that is missing
     /// here.
-    pub(crate) fn wireguard() -> Result<Tunnel, String> {
+    pub(crate) fn wireguard() -> Result<Tunnel, Box<dyn Error>> {
         const REMEDY: &str =
             "go install golang.zx2c4.com/wireguard@v0.0.0-20260522210424-ecfc5a8d5446, and have it on PATH";
         let program = on_path(&["wireguard-go", "wireguard"], REMEDY)?;
@@ -68,7 +69,7 @@ impl Tunnel {
     }
 
     /// A tunnel by nebula. The error names the program or right that is missing here.
-    pub(crate) fn nebula() -> Result<Tunnel, String> {
+    pub(crate) fn nebula() -> Result<Tunnel, Box<dyn Error>> {
         const REMEDY: &str = "go install github.com/slackhq/nebula/cmd/nebula@v1.11.1 \
                               github.com/slackhq/nebula/cmd/nebula-cert@v1.11.1, and have them on PATH";
         let program = on_path(&["nebula"], REMEDY)?;
@@ -218,10 +219,10 @@ fn not_started(command: &Command, error: &std::io::Error) -> ! {
 }
 
 /// Path of the first of these programs found on PATH.
-fn on_path(names: &[&str], remedy: &str) -> Result<PathBuf, String> {
+fn on_path(names: &[&str], remedy: &str) -> Result<PathBuf, Box<dyn Error>> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let found = names.iter().find_map(|name| std::env::split_paths(&path).map(|f| f.join(name)).find(|f| f.is_file()));
-    found.ok_or_else(|| format!("no {} on PATH: {remedy}", names.join(" or ")))
+    found.ok_or_else(|| format!("no {} on PATH: {remedy}", names.join(" or ")).into())
 }
 
 /// A file that a process would leave behind.
@@ -238,13 +239,13 @@ impl Drop for Leftover {
 struct Namespace(File);
 
 impl Namespace {
-    fn new(end: &str) -> Result<Namespace, String> {
+    fn new(end: &str) -> Result<Namespace, Box<dyn Error>> {
         let ip = on_path(&["ip"], "install iproute2")?;
         let name = format!("landbridge-{}-{end}", std::process::id());
         let made = Command::new(&ip).args(["netns", "add", &name]).output().unwrap();
         if !made.status.success() {
             let error = String::from_utf8_lossy(&made.stderr);
-            return Err(format!("no new network namespace ({}): run the benchmark as root", error.trim()));
+            return Err(format!("no new network namespace ({}): run the benchmark as root", error.trim()).into());
         }
         let file = File::open(Path::new("/run/netns").join(&name));
         // The open file keeps the namespace alive, so nothing remains even if this process is killed.
@@ -270,7 +271,7 @@ impl Namespace {
 }
 
 /// Two namespaces with a veth pair between their [`OUTER`] addresses.
-fn joined_namespaces() -> Result<[Namespace; 2], String> {
+fn joined_namespaces() -> Result<[Namespace; 2], Box<dyn Error>> {
     let namespaces = [Namespace::new(ENDS[0])?, Namespace::new(ENDS[1])?];
     let tun = File::options().read(true).write(true).open("/dev/net/tun");
     tun.map_err(|e| format!("/dev/net/tun ({e}): modprobe tun, and let a container have the device"))?;

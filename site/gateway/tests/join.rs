@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use client::key::SiteKey;
-use client::{Client, Gateway, Invitation, Role, join};
+use client::{Client, ClientError, Gateway, Invitation, Role, join};
 use gateway::{GatewayConfig, serve_until};
 use gateway_hooks::{Doorkeeper, NotTaken};
 use support::*;
@@ -83,8 +83,8 @@ impl Host {
     }
 }
 
-async fn try_it(invitation: &Invitation, key: &SiteKey, site: &str) -> Result<String, String> {
-    within("joining", join(invitation, key, site, "my entry")).await.map_err(|e| e.to_string())
+async fn try_it(invitation: &Invitation, key: &SiteKey, site: &str) -> Result<String, ClientError> {
+    within("joining", join(invitation, key, site, "my entry")).await
 }
 
 #[tokio::test]
@@ -92,8 +92,8 @@ async fn a_ticket_is_good_once_and_binds_both_keys() {
     let mut host = host().await;
     let key = SiteKey::random().unwrap();
     let ticket = host.invite(60).await;
-    let refused = |result: Result<String, String>, words: &str| {
-        let error = result.unwrap_err();
+    let refused = |result: Result<String, ClientError>, words: &str| {
+        let error = result.unwrap_err().to_string();
         assert!(error.contains(words), "{error}");
     };
     refused(

@@ -6,6 +6,7 @@ mod support;
 
 use std::time::Duration;
 
+use client::ClientError;
 use support::*;
 
 /// Sites a and b can only dial out.
@@ -26,8 +27,8 @@ async fn exchange(sites: &[Running], job: &Job, first: u32) {
     }
 }
 
-async fn probe(from: &Running, site: &str) -> Result<Duration, String> {
-    from.client().await.probe(site).await.map_err(|error| error.to_string())
+async fn probe(from: &Running, site: &str) -> Result<Duration, ClientError> {
+    from.client().await.probe(site).await
 }
 
 /// Probes until that succeeds, at most three times; fails with the last problem.
@@ -36,7 +37,7 @@ async fn probed(from: &Running, site: &str) {
     for _ in 0..3 {
         match probe(from, site).await {
             Ok(_) => return,
-            Err(problem) => last = problem,
+            Err(problem) => last = problem.to_string(),
         }
     }
     panic!("{last}");
@@ -77,7 +78,7 @@ async fn when_a_place_ends_they_meet_at_the_next() {
 async fn without_a_place_the_problem_says_so() {
     let sites = start(&plan(&["a", "b"]));
     for (from, to) in [(0, "b"), (1, "a")] {
-        let problem = probe(&sites[from], to).await.unwrap_err();
+        let problem = probe(&sites[from], to).await.unwrap_err().to_string();
         let words =
             format!("site {to}: neither its gateway gw1 nor this one can be dialled, and no gateway that both reach");
         assert!(problem.contains(&words), "{problem}");
@@ -88,7 +89,7 @@ async fn without_a_place_the_problem_says_so() {
 async fn a_place_may_refuse() {
     let sites = start(&Plan { unfriendly: vec!["z"], ..plan(&["a", "b", "z"]) });
     probed(&sites[0], "z").await;
-    let problem = probe(&sites[0], "b").await.unwrap_err();
+    let problem = probe(&sites[0], "b").await.unwrap_err().to_string();
     assert!(problem.contains("no gateway that both reach lets them meet"), "{problem}");
 }
 
@@ -98,7 +99,7 @@ async fn a_place_that_does_not_run_is_named_at_both_ends() {
     for (from, words) in
         [(0, "no meeting at gateway gw1 of site z: site z: gateway gw1 at"), (1, "gateway gw1 of site z (not reached")]
     {
-        let problem = probe(&sites[from], ["b", "a"][from]).await.unwrap_err();
+        let problem = probe(&sites[from], ["b", "a"][from]).await.unwrap_err().to_string();
         assert!(problem.contains(words), "{problem}");
     }
 }
@@ -113,7 +114,7 @@ async fn when_the_only_place_ends_both_ends_name_it() {
         sites[2].stop();
         let (at_a, at_b) = tokio::join!(probe(&sites[0], "b"), probe(&sites[1], "a"));
         for (to, problem) in [("b", at_a), ("a", at_b)] {
-            let problem = problem.unwrap_err();
+            let problem = problem.unwrap_err().to_string();
             let words = format!("site {to}: neither its gateway gw1 nor this one can be dialled");
             assert!(problem.contains(&words) && problem.contains("gateway gw1 of site z"), "{problem}");
         }
@@ -123,11 +124,11 @@ async fn when_the_only_place_ends_both_ends_name_it() {
 #[tokio::test]
 async fn who_does_not_come_is_named() {
     let sites = start(&Plan { absent: vec!["b"], ..plan(&["a", "b", "z"]) });
-    let problem = probe(&sites[0], "b").await.unwrap_err();
+    let problem = probe(&sites[0], "b").await.unwrap_err().to_string();
     assert!(problem.contains("at gateway gw1 of site z: gateway gw1 of site b is not connected to it"), "{problem}");
     let sites = start(&Plan { absent: vec!["a"], ..plan(&["a", "b", "z"]) });
     probed(&sites[1], "z").await;
-    let problem = probe(&sites[1], "a").await.unwrap_err();
+    let problem = probe(&sites[1], "a").await.unwrap_err().to_string();
     assert!(problem.contains("it has not come to gateway gw1 of site z to meet this one: is it running?"), "{problem}");
 }
 
@@ -136,7 +137,7 @@ async fn the_keys_of_the_two_are_checked_through_the_place() {
     for (wrong, prober, at) in [(("b", "a"), 0, "b"), (("a", "b"), 1, "a")] {
         let sites = start(&Plan { wrong: Some(wrong), ..plan(&["a", "b", "z"]) });
         probed(&sites[prober], "z").await;
-        let problem = probe(&sites[prober], at).await.unwrap_err();
+        let problem = probe(&sites[prober], at).await.unwrap_err().to_string();
         assert!(problem.contains("presented fingerprint sha256:"), "{problem}");
         assert!(problem.contains("sites file says sha256:") && problem.contains("site z"), "{problem}");
     }

@@ -5,6 +5,7 @@
 mod support;
 
 use std::collections::BTreeMap;
+use std::error::Error;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -202,14 +203,14 @@ fn one_copy_goes_into_a_site_whatever_the_tree() {
         for to in [&[2, 4][..], &[2, 3, 4, 5]] {
             // On a machine that is too busy for timely acknowledgements, frames are retransmitted.
             let problems = (0..4).map_while(|_| one_copy(&mut world, edges, to).err());
-            let problems: Vec<String> = problems.collect();
+            let problems: Vec<Box<dyn Error>> = problems.collect();
             assert!(problems.len() < 4, "{problems:?}");
         }
     }
 }
 
 /// Broadcasts, and compares the traffic between sites with the tree's.
-fn one_copy(world: &mut World, edges: &[(u16, u16)], to: &[usize]) -> Result<(), String> {
+fn one_copy(world: &mut World, edges: &[(u16, u16)], to: &[usize]) -> Result<(), Box<dyn Error>> {
     let (size, before) = (4 * MIB, world.crossed());
     for receiver in to {
         world.receive(*receiver, 0, 7, size, 1);
@@ -223,7 +224,7 @@ fn one_copy(world: &mut World, edges: &[(u16, u16)], to: &[usize]) -> Result<(),
         let branches = |is: fn(&(u16, u16)) -> u16| edges.iter().filter(|edge| is(edge) == number as u16).count();
         let (into, out) = (branches(|edge| edge.1) as f64, branches(|edge| edge.0) as f64);
         if !((into..into + 0.02).contains(&received) && (out..out + 0.02).contains(&sent)) {
-            return Err(format!("{edges:?}: {received} copies came to {site}, {sent} left"));
+            return Err(format!("{edges:?}: {received} copies came to {site}, {sent} left").into());
         }
     }
     Ok(())

@@ -10,6 +10,7 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use std::time::Duration;
 
+use thiserror::Error;
 use tokio::time::Instant;
 use types::roster::is_name;
 use wire::Control;
@@ -31,6 +32,17 @@ pub(crate) enum Place {
     /// A user of this site, by the number of its connection.
     Member(u64),
     Trunk(TrunkId),
+}
+
+/// Reasons for refusing a post. The text is for the user who posted.
+#[derive(Debug, Error)]
+enum PostError {
+    #[error("`{0}` cannot name a coupling: names are letters, digits, `.`, `_` and `-`")]
+    Name(String),
+    #[error("{coupling} already has two sides, from {one} and {other}: take another name")]
+    TwoSides { coupling: Coupling, one: String, other: String },
+    #[error("site {home} already has {count} sides of couplings posted: wait until some end")]
+    TooMany { home: String, count: usize },
 }
 
 /// The sides that are posted here. No I/O and no clock: the methods return the messages to send.
@@ -67,7 +79,10 @@ impl Board {
         match message {
             CouplingMessage::Post { coupling, side, about } => {
                 match self.may_post(&coupling, (side, about.len()), (home, most)) {
-                    Err(reason) => answers.push((place, CouplingMessage::Refused { coupling, side, reason })),
+                    Err(error) => {
+                        let reason = error.to_string();
+                        answers.push((place, CouplingMessage::Refused { coupling, side, reason }));
+                    }
                     Ok(()) => {
                         let sides = self.sides.entry(coupling.clone()).or_default();
                         sides.retain(|one| one.posted.side != side);
@@ -116,24 +131,20 @@ impl Board {
         coupling: &Coupling,
         (side, length): (u64, usize),
         (home, most): (&str, u64),
-    ) -> Result<(), String> {
+    ) -> Result<(), PostError> {
         if !is_name(&coupling.name) {
-            return Err(format!(
-                "`{}` cannot name a coupling: names are letters, digits, `.`, `_` and `-`",
-                coupling.name
-            ));
+            return Err(PostError::Name(coupling.name.clone()));
         }
         let others = self.sides.get(coupling).map(Vec::as_slice).unwrap_or_default();
         let others: Vec<&Side> = others.iter().filter(|one| one.posted.side != side).collect();
         if let [one, other, ..] = &others[..] {
-            let (one, other) = (&one.posted.home, &other.posted.home);
-            return Err(format!("{coupling} already has two sides, from {one} and {other}: take another name"));
+            let (one, other) = (one.posted.home.clone(), other.posted.home.clone());
+            return Err(PostError::TwoSides { coupling: coupling.clone(), one, other });
         }
         let theirs = || self.sides.values().flatten().filter(|one| one.posted.home == home && one.posted.side != side);
         let bytes = theirs().map(|one| one.posted.about.len()).sum::<usize>() + length;
         if theirs().count() >= MOST_OF_SITE || bytes as u64 > most {
-            let count = theirs().count();
-            return Err(format!("site {home} already has {count} sides of couplings posted: wait until some end"));
+            return Err(PostError::TooMany { home: home.to_owned(), count: theirs().count() });
         }
         Ok(())
     }
