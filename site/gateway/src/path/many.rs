@@ -68,19 +68,23 @@ impl Path {
         if copies.with(Noted::is_full) {
             self.send_touched(source, touched, bytes);
         }
+        self.report_lost(&lost, header, payload, from_trunk);
+        Ok(if count > 0 { range.len() } else { 0 })
+    }
+
+    /// Reports copies that get no further to the frame's root or, without a route to the root, to their receivers here.
+    fn report_lost(&self, lost: &[Lost], header: &FrameHeader, payload: &[u8], from_trunk: bool) {
         let mut unsaid = false;
-        for lost in lost {
+        for Lost { receiver, sequence, astray } in lost {
             self.counters.undeliverable();
-            let Lost { receiver, sequence, astray } = lost;
             tracing::debug!(job = %header.job, root = %header.from, %receiver, ?astray, "astray");
             // A report by this gateway breaks no rule.
-            let sent = self.send_report(None, &header.astray(receiver, sequence), astray).unwrap_or(0);
+            let sent = self.send_report(None, &header.astray(*receiver, *sequence), *astray).unwrap_or(0);
             unsaid |= sent == 0 && from_trunk;
         }
         if unsaid {
             self.table.change(|table| table.unsaid(header, payload));
         }
-        Ok(if count > 0 { range.len() } else { 0 })
     }
 
     /// Forwards a report about a lost copy, which came over a trunk. Returns its length, or 0 if it has no route.

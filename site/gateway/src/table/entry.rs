@@ -32,15 +32,7 @@ impl<M: Clone + PartialEq> Table<M> {
     ) -> Result<SiteId, Refused> {
         let here = |why: JobError| Refused { site: self.site.clone(), why };
         let asked_by = asker.trunk();
-        if id == JobId::default() {
-            return Err(here(JobError::Zero));
-        }
-        if self.jobs.contains_key(&id) {
-            return Err(here(JobError::Open(id)));
-        }
-        if self.allocations.get(&id).is_some_and(|found| found.asker != *asker) {
-            return Err(here(JobError::Anothers(id)));
-        }
+        self.may_enter(id, asker).map_err(here)?;
         // A roster that arrived as JSON has not passed its constructor's checks.
         let roster = Roster::new(roster.sites().to_vec()).map_err(|error| here(error.into()))?;
         let missing = || here(JobError::NotInRoster { site: self.site.clone(), roster: shown(&roster) });
@@ -87,6 +79,20 @@ impl<M: Clone + PartialEq> Table<M> {
         self.jobs.insert(id, job);
         self.ended.retain(|ended| *ended != id);
         Ok(own)
+    }
+
+    /// Checks that a job of this number may be opened for this peer.
+    fn may_enter(&self, id: JobId, asker: &Asker<M>) -> Result<(), JobError> {
+        if id == JobId::default() {
+            return Err(JobError::Zero);
+        }
+        if self.jobs.contains_key(&id) {
+            return Err(JobError::Open(id));
+        }
+        match self.allocations.get(&id) {
+            Some(found) if found.asker != *asker => Err(JobError::Anothers(id)),
+            _ => Ok(()),
+        }
     }
 
     /// The state of each site of a job, with the trunk to it.

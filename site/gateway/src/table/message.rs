@@ -6,8 +6,9 @@
 //! may have ended, or this gateway may have given up the site, while the message was in flight or its sender was
 //! suspended, and the trunk serves other jobs as well.
 
-use types::JobId;
-use wire::control::{JobMessage, Traffic};
+use types::{JobId, Roster};
+use wire::Secret;
+use wire::control::{JobMessage, Part, Traffic};
 
 use crate::log::{log, short};
 use crate::table::error::Violation;
@@ -28,12 +29,7 @@ impl<M: Clone + PartialEq> Table<M> {
                 if home != peer {
                     return wrong("a message about a job of another site");
                 }
-                if let Err(why) = self.open_asked(trunk, job, secret, roster, part) {
-                    let (site, reason) = (self.site.clone(), why.to_string());
-                    log!(warn, &peer, %job, from = peer, reason, "job refused");
-                    self.tell(trunk, JobMessage::Refused { job, site, reason });
-                    self.abandoned_over(job, trunk);
-                }
+                self.open_or_refuse(trunk, (job, secret), roster, part);
             }
             JobMessage::Here { job, whole } => {
                 if self.jobs.contains_key(&job) {
@@ -84,6 +80,17 @@ impl<M: Clone + PartialEq> Table<M> {
             }
         }
         Ok(())
+    }
+
+    /// Opens a job that the launcher's site, over this trunk, asks for, or reports the reason against it.
+    fn open_or_refuse(&mut self, trunk: TrunkId, (job, secret): (JobId, Secret), roster: Roster, part: Part) {
+        if let Err(why) = self.open_asked(trunk, job, secret, roster, part) {
+            let (site, reason) = (self.site.clone(), why.to_string());
+            let peer = &self.trunks[trunk.0].site;
+            log!(warn, peer, %job, from = peer, reason, "job refused");
+            self.tell(trunk, JobMessage::Refused { job, site, reason });
+            self.abandoned_over(job, trunk);
+        }
     }
 
     /// Closes a job that the launcher's site, over this trunk, orders to end.

@@ -48,26 +48,12 @@ impl<M: Clone + PartialEq> Table<M> {
     ) -> Result<Vec<Lost>, Violation> {
         let Some(job) = self.jobs.get_mut(&header.job) else { return Ok(Vec::new()) };
         let (at, root) = (job.own, header.from);
-        let bad = |what: String| Violation(format!("a frame of job {} for several receivers {what}", header.job));
-        match origin {
-            Origin::Member if root.site != at => return Err(bad(format!("from {root}, who is of another site"))),
-            Origin::Member => {}
-            Origin::Trunk(trunk) => {
-                let peer = &self.trunks[trunk.0].site;
-                if !job.has_site(peer) {
-                    return Err(bad(format!("came from site {peer}, which takes no part")));
-                }
-                if root.site == at {
-                    return Err(bad(format!("from {root} of this site came from site {peer}")));
-                }
-            }
-        }
-        if !job.has_rank(root) {
-            return Err(bad(format!("from {root}, which is no rank of that site")));
-        }
-        if header.to != (Identity { site: at, slot: Slot::GATEWAY }) {
-            return Err(bad(format!("is for {}, not for the gateway of site {}", header.to, self.site)));
-        }
+        let peer = match origin {
+            Origin::Member => None,
+            Origin::Trunk(trunk) => Some(self.trunks[trunk.0].site.as_str()),
+        };
+        job.check_many(peer, header, &self.site)?;
+        let bad = |what: String| bad_many(header, &what);
         let (block, data) = Block::split(payload, at, root.site).map_err(|error| bad(error.to_string()))?;
         block.each(at, &mut |site, receiver| {
             let to = Identity { site, slot: receiver.slot };
@@ -150,7 +136,37 @@ impl<M: Clone + PartialEq> Table<M> {
     }
 }
 
+/// A violation by a frame for several receivers.
+fn bad_many(header: &FrameHeader, what: &str) -> Violation {
+    Violation(format!("a frame of job {} for several receivers {what}", header.job))
+}
+
 impl<M> Job<M> {
+    /// Checks the sender and the address of a frame for several receivers. `peer`: the site whose gateway sent it;
+    /// `None`: a member of this site, `here`, did.
+    fn check_many(&self, peer: Option<&str>, header: &FrameHeader, here: &str) -> Result<(), Violation> {
+        let root = header.from;
+        let bad = |what: String| Err(bad_many(header, &what));
+        match peer {
+            None if root.site != self.own => return bad(format!("from {root}, who is of another site")),
+            None => {}
+            Some(peer) if !self.has_site(peer) => {
+                return bad(format!("came from site {peer}, which takes no part"));
+            }
+            Some(peer) if root.site == self.own => {
+                return bad(format!("from {root} of this site came from site {peer}"));
+            }
+            Some(_) => {}
+        }
+        if !self.has_rank(root) {
+            return bad(format!("from {root}, which is no rank of that site"));
+        }
+        if header.to != (Identity { site: self.own, slot: Slot::GATEWAY }) {
+            return bad(format!("is for {}, not for the gateway of site {here}", header.to));
+        }
+        Ok(())
+    }
+
     fn has_site(&self, name: &str) -> bool {
         self.roster.sites().iter().any(|site| site.name == name)
     }
