@@ -7,7 +7,7 @@ use std::collections::{HashMap, HashSet};
 use std::ffi::OsString;
 use std::path::Path;
 
-use pmix::{Answer, GroupAnswer, Job, Node, Options, PmixError, Ranks, Upcall};
+use pmix::{Answer, GroupAnswer, JobDescription, NodeRanks, Options, PmixError, Ranks, Upcall};
 use tokio::sync::mpsc::UnboundedSender;
 use types::{Identity, JobId, NodeRoster, Roster, SiteId};
 
@@ -75,7 +75,7 @@ impl Pmix {
         // The receiver is gone once the agent has ended.
         let deliver = move |upcall| drop(sink.send(Heard::Rank(upcall)));
         let server = pmix::Server::start(library, Options { namespace: &namespace, host, folder }, deliver)?;
-        server.register(Job { nodes: &nodes, programs: &prepared.programs, here, folder })?;
+        server.register(JobDescription { nodes: &nodes, programs: &prepared.programs, here, folder })?;
         Ok(Pmix {
             server,
             heard: heard.clone(),
@@ -247,7 +247,7 @@ fn names_refused(rank: u32) -> Up {
 /// All nodes of the job. Their names are unique, even if two sites have a node of the same name. From the names each
 /// server knows its own ranks, and Open MPI knows which ranks share memory. As in host names, only the part before the
 /// first dot counts.
-fn nodes(roster: &Roster) -> Vec<Node> {
+fn nodes(roster: &Roster) -> Vec<NodeRanks> {
     let schemes: [fn(&str, &str, usize) -> String; 3] = [
         |_, node, _| node.to_owned(),
         |site, node, _| format!("{site}-{node}").replace('.', "_"),
@@ -255,12 +255,12 @@ fn nodes(roster: &Roster) -> Vec<Node> {
     ];
     let mut named = Vec::new();
     for scheme in schemes {
-        let node = |(at, (site, _, first, node)): (usize, (SiteId, _, types::Rank, &NodeRoster))| Node {
+        let node = |(at, (site, _, first, node)): (usize, (SiteId, _, types::Rank, &NodeRoster))| NodeRanks {
             name: scheme(roster.site(site).map_or("", |site| &site.name), &node.name, at),
             ranks: first.0..first.0 + node.ranks,
         };
         named = roster.nodes().enumerate().map(node).collect();
-        let labels: HashSet<&str> = named.iter().filter_map(|node: &Node| node.name.split('.').next()).collect();
+        let labels: HashSet<&str> = named.iter().filter_map(|node: &NodeRanks| node.name.split('.').next()).collect();
         if labels.len() == named.len() {
             break;
         }

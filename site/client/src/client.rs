@@ -385,10 +385,10 @@ async fn show(
 
 /// The TLS session of both halves of a connection.
 #[derive(Clone, Debug)]
-struct Crypt(Arc<Mutex<State>>);
+struct Crypt(Arc<Mutex<CryptState>>);
 
 #[derive(Debug)]
-struct State {
+struct CryptState {
     session: Session,
     /// Bytes that TLS itself has to send; they precede the next payload.
     due: Vec<u8>,
@@ -396,16 +396,16 @@ struct State {
 
 impl Crypt {
     fn new(session: Session) -> Crypt {
-        Crypt(Arc::new(Mutex::new(State { session, due: Vec::new() })))
+        Crypt(Arc::new(Mutex::new(CryptState { session, due: Vec::new() })))
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, CryptState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Decrypts all complete records; returns true if the gateway has closed its side.
     fn open(&self, cipher: &mut Vec<u8>, plain: &mut Vec<u8>) -> io::Result<bool> {
-        let State { session, due } = &mut *self.state();
+        let CryptState { session, due } = &mut *self.state();
         let opened = session.open(cipher, &mut |bytes| plain.extend_from_slice(bytes), due);
         let opened = opened.map_err(|e| io::Error::new(io::ErrorKind::InvalidData, format!("TLS: {e}")))?;
         cipher.drain(..opened.consumed);
@@ -414,7 +414,7 @@ impl Crypt {
 
     /// Encrypts the plaintext; returns the bytes to write, in order.
     fn seal(&self, plain: &[u8]) -> io::Result<Vec<u8>> {
-        let State { session, due } = &mut *self.state();
+        let CryptState { session, due } = &mut *self.state();
         let mut out = std::mem::take(due);
         let start = out.len();
         out.resize(start + sealed_len(plain.len()), 0);

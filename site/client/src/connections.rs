@@ -58,7 +58,7 @@ enum Errand {
 }
 
 #[derive(Debug)]
-struct Connection {
+struct GatewayConnection {
     errands: UnboundedSender<Errand>,
     open: bool,
 }
@@ -69,7 +69,7 @@ pub struct Connections {
     me: Identity,
     news: UnboundedReceiver<(usize, News)>,
     sink: UnboundedSender<(usize, News)>,
-    connections: Vec<Connection>,
+    connections: Vec<GatewayConnection>,
     tasks: tokio::task::JoinSet<()>,
     standing_by: Arc<AtomicBool>,
 }
@@ -96,7 +96,7 @@ impl Connections {
         let (news, standing_by) = (self.sink.clone(), self.standing_by.clone());
         let task = Task { number, entry, me: self.me, errands: list, news, told: false, standing_by };
         self.tasks.spawn(task.run(client));
-        self.connections.push(Connection { errands, open: false });
+        self.connections.push(GatewayConnection { errands, open: false });
         number
     }
 

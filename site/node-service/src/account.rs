@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-use crate::bounded::{Limits, run};
+use crate::bounded::{ProgramLimits, run};
 
 /// Getent may have to ask a directory service.
-const LIMITS: Limits = Limits { time: Duration::from_secs(30), output: 64 << 10 };
+const LIMITS: ProgramLimits = ProgramLimits { time: Duration::from_secs(30), output: 64 << 10 };
 
 /// A user for whom the service may start programs.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -7,7 +7,7 @@ use thiserror::Error;
 use types::UntrustedText;
 
 use crate::account::AccountError;
-use crate::credential::{CredentialError, Opened};
+use crate::credential::{CredentialError, OpenedCredential};
 use crate::message::{HookRequest, Request, VERSION, Work};
 use crate::stream::LineError;
 
@@ -69,7 +69,7 @@ pub fn judge(user: u32, request: Request, ours: &str) -> Result<Work, Refusal> {
 ///
 /// # Errors
 /// [`Refusal`]: the credential holds no request, or one of another release.
-pub fn request(opened: &Opened) -> Result<Request, Refusal> {
+pub fn request(opened: &OpenedCredential) -> Result<Request, Refusal> {
     #[derive(serde::Deserialize)]
     struct Release {
         landbridge_node_service: u32,
@@ -121,7 +121,7 @@ fn is_whole(path: &[u8]) -> bool {
 
 /// Limits on the number of callers and orders at a time.
 #[derive(Clone, Copy, Debug)]
-pub struct Limits {
+pub struct CallerLimits {
     /// Callers that have not yet proved their identity.
     pub strangers: usize,
     /// Orders of one user.
@@ -130,13 +130,13 @@ pub struct Limits {
     pub orders: u32,
 }
 
-impl Default for Limits {
-    fn default() -> Limits {
-        Limits { strangers: 512, per_user: 32, orders: 128 }
+impl Default for CallerLimits {
+    fn default() -> CallerLimits {
+        CallerLimits { strangers: 512, per_user: 32, orders: 128 }
     }
 }
 
-/// Counts running orders. Dropping a [`Seat`] gives it back.
+/// Counts running orders. Dropping a [`CallerSeat`] gives it back.
 #[derive(Clone, Debug, Default)]
 pub struct Counts {
     running: Arc<Mutex<HashMap<Option<u32>, u32>>>,
@@ -144,7 +144,7 @@ pub struct Counts {
 
 /// A caller's seat among the callers being served.
 #[derive(Debug)]
-pub struct Seat {
+pub struct CallerSeat {
     counts: Counts,
     /// `None`: a seat in the total over all users.
     user: Option<u32>,
@@ -155,18 +155,18 @@ impl Counts {
     ///
     /// # Errors
     /// The number of seats taken.
-    pub fn enter(&self, user: Option<u32>, limit: u32) -> Result<Seat, u32> {
+    pub fn enter(&self, user: Option<u32>, limit: u32) -> Result<CallerSeat, u32> {
         let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
         let count = running.entry(user).or_default();
         if *count >= limit {
             return Err(*count);
         }
         *count += 1;
-        Ok(Seat { counts: self.clone(), user })
+        Ok(CallerSeat { counts: self.clone(), user })
     }
 }
 
-impl Drop for Seat {
+impl Drop for CallerSeat {
     fn drop(&mut self) {
         let mut running = self.counts.running.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(count) = running.get_mut(&self.user) {
@@ -182,8 +182,8 @@ impl Drop for Seat {
 mod tests {
     use super::*;
 
-    fn opened(user: u32, request: &str) -> Opened {
-        Opened { user, payload: request.as_bytes().to_vec() }
+    fn opened(user: u32, request: &str) -> OpenedCredential {
+        OpenedCredential { user, payload: request.as_bytes().to_vec() }
     }
 
     fn judged(user: u32, text: &str) -> Result<Work, Refusal> {
@@ -213,7 +213,7 @@ mod tests {
         {
             assert!(refused(7, other).contains("not one for this service"), "{other}");
         }
-        assert!(request(&Opened { user: 7, payload: vec![0xff; 9] }).is_err());
+        assert!(request(&OpenedCredential { user: 7, payload: vec![0xff; 9] }).is_err());
     }
 
     #[test]

@@ -23,7 +23,7 @@ const PIPE_WRITE: usize = 4096;
 
 /// Limits on a program.
 #[derive(Clone, Copy, Debug)]
-pub struct Limits {
+pub struct ProgramLimits {
     pub time: Duration,
     /// Most bytes on standard output.
     pub output: usize,
@@ -55,7 +55,7 @@ pub enum RunError {
 ///
 /// # Errors
 /// [`RunError`]. A nonzero exit code or a signal is no error here.
-pub fn run(mut command: Command, input: &[u8], limits: Limits) -> Result<Done, RunError> {
+pub fn run(mut command: Command, input: &[u8], limits: ProgramLimits) -> Result<Done, RunError> {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
     let mut child = command.spawn().map_err(RunError::Start)?;
     let result = follow(&mut child, input, limits);
@@ -67,7 +67,7 @@ pub fn run(mut command: Command, input: &[u8], limits: Limits) -> Result<Done, R
     result
 }
 
-fn follow(child: &mut Child, mut input: &[u8], limits: Limits) -> Result<Done, RunError> {
+fn follow(child: &mut Child, mut input: &[u8], limits: ProgramLimits) -> Result<Done, RunError> {
     let deadline = Instant::now() + limits.time;
     let (mut stdin, mut stdout, mut stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
     let (mut output, mut words, mut buffer) = (Vec::new(), Vec::new(), [0; 16 << 10]);
@@ -160,14 +160,14 @@ fn take(pipe: &mut Option<impl Read>, buffer: &mut [u8], keep: impl FnOnce(&[u8]
 mod tests {
     use super::*;
 
-    fn shell(script: &str, input: &[u8], limits: Limits) -> Result<Done, RunError> {
+    fn shell(script: &str, input: &[u8], limits: ProgramLimits) -> Result<Done, RunError> {
         let mut command = Command::new("sh");
         command.args(["-c", script]);
         run(command, input, limits)
     }
 
-    const SHORT: Limits = Limits { time: Duration::from_millis(300), output: 1000 };
-    const LONG: Limits = Limits { time: Duration::from_secs(60), output: 1 << 20 };
+    const SHORT: ProgramLimits = ProgramLimits { time: Duration::from_millis(300), output: 1000 };
+    const LONG: ProgramLimits = ProgramLimits { time: Duration::from_secs(60), output: 1 << 20 };
 
     #[test]
     fn output_and_input_pass_whatever_their_size() {
@@ -181,12 +181,12 @@ mod tests {
 
     #[test]
     fn endless_output_and_endless_waiting_end_with_the_whole_group() {
-        let error = shell("cat /dev/zero", b"", Limits { output: 100_000, ..LONG }).unwrap_err();
+        let error = shell("cat /dev/zero", b"", ProgramLimits { output: 100_000, ..LONG }).unwrap_err();
         assert!(error.to_string().contains("more than 100000 bytes"), "{error}");
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("pid");
         let script = format!("sleep 1000 & echo $! > {}; exec sleep 1000", file.display());
-        let error = shell(&script, b"", Limits { time: Duration::from_secs(2), ..LONG }).unwrap_err();
+        let error = shell(&script, b"", ProgramLimits { time: Duration::from_secs(2), ..LONG }).unwrap_err();
         assert!(matches!(error, RunError::Slow(2)), "{error}");
         let pid = std::fs::read_to_string(file).unwrap();
         let state = || std::fs::read_to_string(format!("/proc/{}/stat", pid.trim())).unwrap_or_default();

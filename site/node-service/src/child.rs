@@ -20,13 +20,13 @@ use thiserror::Error;
 use types::MOST_HARM;
 
 use crate::account::Account;
-use crate::bounded::{Done, Limits, run};
+use crate::bounded::{Done, ProgramLimits, run};
 use crate::message::Work;
 
 /// Search path for programs, independent of any setting of a user or an administrator.
 const PATH: &str = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin";
 /// Limits for the copy to print its version.
-const TRIAL: Limits = Limits { time: Duration::from_secs(60), output: 64 << 10 };
+const TRIAL: ProgramLimits = ProgramLimits { time: Duration::from_secs(60), output: 64 << 10 };
 /// Mode bits that let anybody but root write.
 const WRITABLE: u32 = 0o022;
 
@@ -97,7 +97,7 @@ pub struct Memory {
 
 /// This program.
 #[derive(Clone, Debug)]
-pub struct Own {
+pub struct OwnProgram {
     /// The file that root runs.
     file: PathBuf,
     /// The copy that users run.
@@ -108,7 +108,7 @@ pub struct Own {
     variables: Vec<(OsString, OsString)>,
 }
 
-impl Own {
+impl OwnProgram {
     /// `folder`: target folder of the copy of this program. `most_harm`: share of their time that other users'
     /// applications may lose to a mover, in percent. `kept`: names of this process's variables that the started
     /// programs also get. `variables`: further variables of the started programs.
@@ -120,13 +120,13 @@ impl Own {
         most_harm: f64,
         kept: &[impl AsRef<OsStr>],
         mut variables: Vec<(OsString, OsString)>,
-    ) -> Result<Own, ProgramError> {
+    ) -> Result<OwnProgram, ProgramError> {
         let file = std::env::current_exe().map_err(ProgramError::Unknown)?;
         safe(&file)?;
         let copy = copy_for_users(&file, folder)?;
         let value = |name: &OsStr| Some((name.to_owned(), std::env::var_os(name)?));
         variables.extend(kept.iter().filter_map(|name| value(name.as_ref())));
-        Ok(Own { file, copy, most_harm: most_harm.to_string(), variables })
+        Ok(OwnProgram { file, copy, most_harm: most_harm.to_string(), variables })
     }
 }
 
@@ -178,7 +178,7 @@ fn safe(file: &Path) -> Result<(), ProgramError> {
     Ok(())
 }
 
-impl Programs for Own {
+impl Programs for OwnProgram {
     fn command(&self, account: &Account, task: &Task, memory: &Memory) -> Command {
         let mut command = Command::new(&self.file);
         command.args(["slurm", "supervise"]);
@@ -237,7 +237,7 @@ mod tests {
         let most_harm = "3".to_owned();
         let variables = vec![("SLURM_CONF".into(), "/x".into())];
         let (file, copy) = ("/usr/bin/landbridge".into(), "/var/lib/landbridge/landbridge".into());
-        let own = Own { file, copy, most_harm, variables };
+        let own = OwnProgram { file, copy, most_harm, variables };
         let account = Account { user: 7, group: 8, name: "anna".into(), home: "/home/anna".into() };
         let task = Task::Node(Work::Agent { order: "{}".into() });
         let words_with = |group: Option<PathBuf>| {

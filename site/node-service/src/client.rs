@@ -17,7 +17,7 @@ use rustix::net::sockopt;
 use thiserror::Error;
 use types::UntrustedText;
 
-use crate::credential::{BEGIN, CredentialError, Credentials, Opened};
+use crate::credential::{BEGIN, CredentialError, Credentials, OpenedCredential};
 use crate::message::{Answer, HookRequest, LONGEST, MOST_OUTPUT, Nonce, Reply, Request, VERSION};
 use crate::stream::{LineError, Timed, keep_alive, line};
 
@@ -119,7 +119,7 @@ fn proven(address: &str, credentials: &dyn Credentials, nonce: &Nonce, line: &[u
         });
         return Err(unproven(format!("it says `{}`", said.raw()).into()));
     }
-    let Opened { user, payload } = credentials.open(line).map_err(|e| unproven(e.to_string().into()))?;
+    let OpenedCredential { user, payload } = credentials.open(line).map_err(|e| unproven(e.to_string().into()))?;
     if user != ROOT {
         return Err(unproven(format!("its credential is of user id {user}").into()));
     }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use thiserror::Error;
 use types::UntrustedText;
 
-use crate::bounded::{Limits, RunError, run};
+use crate::bounded::{ProgramLimits, RunError, run};
 
 /// Largest accepted age of a credential in seconds, whatever lifetime its maker requested from munge.
 pub const MOST_AGE_S: u64 = 60;
@@ -19,7 +19,7 @@ pub const MOST_AGE_S: u64 = 60;
 const LONGEST: usize = 128 << 10;
 
 /// Munged answers at once; its largest message is one mebibyte.
-const LIMITS: Limits = Limits { time: Duration::from_secs(20), output: 2 << 20 };
+const LIMITS: ProgramLimits = ProgramLimits { time: Duration::from_secs(20), output: 2 << 20 };
 
 /// Reasons for failing to make or accept a credential.
 #[derive(Debug, Error)]
@@ -42,7 +42,7 @@ pub enum CredentialError {
 
 /// The contents of a credential.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Opened {
+pub struct OpenedCredential {
     /// The user whose process made it.
     pub user: u32,
     pub payload: Vec<u8>,
@@ -55,7 +55,7 @@ pub const BEGIN: &[u8] = b"MUNGE:";
 pub trait Credentials: Send + Sync {
     /// # Errors
     /// [`CredentialError`]: it is not accepted.
-    fn open(&self, credential: &[u8]) -> Result<Opened, CredentialError>;
+    fn open(&self, credential: &[u8]) -> Result<OpenedCredential, CredentialError>;
 
     /// Makes a credential of this process's user, one line, that only `reader` can open and that is valid for
     /// [`MOST_AGE_S`].
@@ -83,7 +83,7 @@ impl Munge {
 }
 
 impl Credentials for Munge {
-    fn open(&self, credential: &[u8]) -> Result<Opened, CredentialError> {
+    fn open(&self, credential: &[u8]) -> Result<OpenedCredential, CredentialError> {
         let mut command = self.command("unmunge");
         command.args(["--numeric", "--keys=STATUS,ENCODE_TIME,DECODE_TIME,UID"]);
         let (code, out, words) = talk("unmunge", command, credential)?;
@@ -135,7 +135,7 @@ fn talk(
 }
 
 /// Parses unmunge's output: lines `KEY: number`, an empty line, the payload.
-fn parse(output: &[u8]) -> Result<Opened, CredentialError> {
+fn parse(output: &[u8]) -> Result<OpenedCredential, CredentialError> {
     let end = output.windows(2).position(|pair| pair == b"\n\n").ok_or(CredentialError::Output("payload"))?;
     let head = String::from_utf8_lossy(&output[..end]);
     let number = |key: &'static str| -> Result<u64, CredentialError> {
@@ -150,7 +150,7 @@ fn parse(output: &[u8]) -> Result<Opened, CredentialError> {
         return Err(CredentialError::Old(age));
     }
     let user = u32::try_from(number("UID")?).map_err(|_| CredentialError::Output("UID"))?;
-    Ok(Opened { user, payload: output[end + 2..].to_vec() })
+    Ok(OpenedCredential { user, payload: output[end + 2..].to_vec() })
 }
 
 /// The socket in Slurm's `AuthInfo`, such as `socket=/run/munge/munge.socket.2,ttl=300`.
@@ -171,7 +171,7 @@ mod tests {
             )
         };
         let opened = parse(text(3, 0, "1000").as_bytes()).unwrap();
-        assert_eq!(opened, Opened { user: 1000, payload: b"UID: 0\n\nx".to_vec() });
+        assert_eq!(opened, OpenedCredential { user: 1000, payload: b"UID: 0\n\nx".to_vec() });
         assert!(parse(text(61, 0, "1000").as_bytes()).unwrap_err().to_string().contains("61 s old"));
         assert!(parse(text(0, 17, "1000").as_bytes()).unwrap_err().to_string().contains("status 17"));
         assert!(super::status(b"STATUS:   17\nUID: 3\n").contains("replayed"));

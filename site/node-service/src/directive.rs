@@ -17,8 +17,8 @@ const WORDS: &str = "stage_in=SRC=DST, stage_out=SRC=DST, rate=RATE, harm=PERCEN
 /// The transfers of a job.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
-    pub inputs: Vec<Transfer>,
-    pub outputs: Vec<Transfer>,
+    pub inputs: Vec<DirectiveTransfer>,
+    pub outputs: Vec<DirectiveTransfer>,
     /// Bytes per second at each target, as the user wrote it.
     pub rate: Option<String>,
     /// Percent, as the user wrote it.
@@ -42,7 +42,7 @@ pub enum Pin {
 
 /// One source and its target.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Transfer {
+pub struct DirectiveTransfer {
     /// For an input: a place, or an absolute path that each of the job's nodes reads itself. For an output: an absolute
     /// path on the job's first node, or on all its nodes if `to` distinguishes them by [`NODE`].
     pub from: String,
@@ -192,14 +192,14 @@ impl Plan {
     }
 }
 
-fn transfer(value: &str) -> Result<Transfer, WordError> {
+fn transfer(value: &str) -> Result<DirectiveTransfer, WordError> {
     let pair = value.split_once('=').filter(|(from, to)| !from.is_empty() && !to.is_empty());
     let (from, to) = pair.ok_or(WordError::Form("give SRC=DST"))?;
-    Ok(Transfer { from: from.to_owned(), to: to.to_owned() })
+    Ok(DirectiveTransfer { from: from.to_owned(), to: to.to_owned() })
 }
 
 /// The path of an input itself: a path that ends in a slash is a folder, in which the source keeps its own name.
-fn named(Transfer { from, to }: &Transfer) -> Result<String, WordError> {
+fn named(DirectiveTransfer { from, to }: &DirectiveTransfer) -> Result<String, WordError> {
     if !means_into(Path::new(to)) {
         return Ok(to.clone());
     }
@@ -250,7 +250,7 @@ mod tests {
             #BB_LUA allow_other_owner\n\
             echo hello\n#BB_LUA landbridge nonsense\n";
         let plan = parse(script).unwrap();
-        let transfer = |from: &str, to: &str| Transfer { from: from.into(), to: to.into() };
+        let transfer = |from: &str, to: &str| DirectiveTransfer { from: from.into(), to: to.into() };
         let inputs = vec![transfer("lyon:/data/run7", "/tmp/run7"), transfer("/scratch/tables", "/tmp/tables")];
         assert_eq!((plan.inputs, plan.outputs), (inputs, vec![transfer("/tmp/out", "lyon/n3:results")]));
         assert_eq!(
@@ -273,7 +273,7 @@ mod tests {
     fn a_script_is_read_as_slurm_reads_it() {
         let inputs = |script: &str| {
             let plan = parse(script.as_bytes()).unwrap();
-            plan.inputs.into_iter().map(|Transfer { from, to }| format!("{from} {to}")).collect::<Vec<_>>()
+            plan.inputs.into_iter().map(|DirectiveTransfer { from, to }| format!("{from} {to}")).collect::<Vec<_>>()
         };
         let none: [&str; 0] = [];
         // Slurm splits at line breaks by strtok, which skips empty lines.

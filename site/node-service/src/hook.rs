@@ -10,10 +10,10 @@ use std::time::Duration;
 use thiserror::Error;
 use types::UntrustedText;
 
-use crate::directive::{NODE, Pin, Plan, Transfer};
+use crate::directive::{DirectiveTransfer, NODE, Pin, Plan};
 use crate::record::{Copies, Record, RecordError, Records};
 use crate::slurm::SlurmError;
-use crate::step::{Checked, End, Step, StepError, joined};
+use crate::step::{Checked, Step, StepEnd, StepError, joined};
 use crate::teardown::forget_others;
 
 /// Interval at which Slurm is asked for its prediction.
@@ -200,7 +200,7 @@ impl Hook<'_> {
     /// accepted a job, so this is the earliest point at which a check can run as the job's user.
     fn check_other_sites(&self) -> Result<(), HookError> {
         let (sources, targets) = places_at_sites(self.plan);
-        let ends = |places: Vec<&str>| places.into_iter().map(|place| End::Place(place.to_owned())).collect();
+        let ends = |places: Vec<&str>| places.into_iter().map(|place| StepEnd::Place(place.to_owned())).collect();
         self.check(ends(sources), ends(targets))
     }
 
@@ -216,8 +216,8 @@ impl Hook<'_> {
             for node in of_all {
                 let path = output.to.replace(NODE, node);
                 targets.push(match is_own {
-                    true => End::Nodes { nodes: vec![node.clone()], path },
-                    false => End::Place(path),
+                    true => StepEnd::Nodes { nodes: vec![node.clone()], path },
+                    false => StepEnd::Place(path),
                 });
             }
         }
@@ -225,7 +225,7 @@ impl Hook<'_> {
     }
 
     /// Fails if a transfer could not begin. If a check gives no answer, the job does not wait: its user gets a note.
-    fn check(&self, sources: Vec<End>, targets: Vec<End>) -> Result<(), HookError> {
+    fn check(&self, sources: Vec<StepEnd>, targets: Vec<StepEnd>) -> Result<(), HookError> {
         if sources.is_empty() && targets.is_empty() {
             return Ok(());
         }
@@ -254,7 +254,7 @@ impl Hook<'_> {
     pub fn data_out(&self) -> Result<(), HookError> {
         let record = self.records.read(self.job)?;
         let begun = self.cluster.now();
-        let mut left: Vec<&Transfer> = self.plan.outputs.iter().collect();
+        let mut left: Vec<&DirectiveTransfer> = self.plan.outputs.iter().collect();
         // Nodes from which an output has already been moved, with its target; they are not asked again.
         let mut gone: Vec<(String, String)> = Vec::new();
         let mut pause = AGAIN;
@@ -279,7 +279,12 @@ impl Hook<'_> {
     }
 
     /// Moves an output from the nodes that have it, except those in `gone`. Returns the failures.
-    fn take_out(&self, output: &Transfer, record: &Record, gone: &mut Vec<(String, String)>) -> Vec<HookError> {
+    fn take_out(
+        &self,
+        output: &DirectiveTransfer,
+        record: &Record,
+        gone: &mut Vec<(String, String)>,
+    ) -> Vec<HookError> {
         let nodes = match self.nodes_with(output, record) {
             Ok(nodes) => nodes,
             Err(error) => return vec![error],
@@ -292,10 +297,10 @@ impl Hook<'_> {
                 continue;
             }
             let to = match to.starts_with('/') {
-                true => End::Nodes { nodes: vec![node.clone()], path: to },
-                false => End::Place(to),
+                true => StepEnd::Nodes { nodes: vec![node.clone()], path: to },
+                false => StepEnd::Place(to),
             };
-            match self.step(record.user, End::Nodes { nodes: vec![node], path: from }, to) {
+            match self.step(record.user, StepEnd::Nodes { nodes: vec![node], path: from }, to) {
                 Ok(()) => gone.push(done),
                 Err(error) => failed.push(error.into()),
             }
@@ -304,7 +309,7 @@ impl Hook<'_> {
     }
 
     /// The nodes from which an output is moved: the job's first one, or all that have it.
-    fn nodes_with(&self, output: &Transfer, record: &Record) -> Result<Vec<String>, HookError> {
+    fn nodes_with(&self, output: &DirectiveTransfer, record: &Record) -> Result<Vec<String>, HookError> {
         if !output.to.contains(NODE) {
             return Ok(record.nodes.first().cloned().into_iter().collect());
         }
@@ -335,10 +340,10 @@ impl Hook<'_> {
         record.user = self.cluster.user(self.job)?;
         record.keep = self.plan.keep;
         record.inputs.resize_with(self.plan.inputs.len(), Copies::default);
-        for (copies, Transfer { to, .. }) in record.inputs.iter_mut().zip(&self.plan.inputs) {
+        for (copies, DirectiveTransfer { to, .. }) in record.inputs.iter_mut().zip(&self.plan.inputs) {
             copies.path.clone_from(to);
         }
-        for (at, Transfer { from, to }) in self.plan.inputs.iter().enumerate() {
+        for (at, DirectiveTransfer { from, to }) in self.plan.inputs.iter().enumerate() {
             let missing = self.missing(&mut record, at, nodes, to)?;
             if missing.is_empty() {
                 continue;
@@ -384,22 +389,22 @@ impl Hook<'_> {
 
     /// Copies an input to nodes, from a node that has it if there is one.
     fn copy(&self, user: u32, whole: &[String], missing: &[String], from: &str, to: &str) -> Result<(), StepError> {
-        let target = || End::Nodes { nodes: missing.to_vec(), path: to.to_owned() };
+        let target = || StepEnd::Nodes { nodes: missing.to_vec(), path: to.to_owned() };
         for node in whole {
-            let source = End::Nodes { nodes: vec![node.clone()], path: to.to_owned() };
+            let source = StepEnd::Nodes { nodes: vec![node.clone()], path: to.to_owned() };
             // If this copy cannot be read, the next one may work; an error of the source itself is returned at the end.
             if self.step(user, source, target()).is_ok() {
                 return Ok(());
             }
         }
         let source = match from.starts_with('/') {
-            true => End::Nodes { nodes: missing[..1].to_vec(), path: from.to_owned() },
-            false => End::Place(from.to_owned()),
+            true => StepEnd::Nodes { nodes: missing[..1].to_vec(), path: from.to_owned() },
+            false => StepEnd::Place(from.to_owned()),
         };
         self.step(user, source, target())
     }
 
-    fn step(&self, user: u32, from: End, to: End) -> Result<(), StepError> {
+    fn step(&self, user: u32, from: StepEnd, to: StepEnd) -> Result<(), StepError> {
         let (rate, harm) = (self.plan.rate.clone(), self.plan.harm.clone());
         let other_owner = self.plan.other_owner;
         self.run(user, &Step::Move { from, to, rate, harm, other_owner }).map(drop)

@@ -53,7 +53,7 @@ pub enum InstallError {
 
 /// The role of a machine in the cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
+pub enum MachineRole {
     /// Only movers run there.
     Node,
     /// Slurm's controller runs there.
@@ -64,7 +64,11 @@ pub enum Role {
 ///
 /// # Errors
 /// [`InstallError`]; then nothing should be changed.
-pub fn install(paths: &Paths, role: Role, read: impl Fn(&str) -> Option<String>) -> Result<Vec<File>, InstallError> {
+pub fn install(
+    paths: &Paths,
+    role: MachineRole,
+    read: impl Fn(&str) -> Option<String>,
+) -> Result<Vec<File>, InstallError> {
     let mut files = Vec::new();
     let mut own = |path: &str, text: String| {
         match read(path) {
@@ -75,15 +79,15 @@ pub fn install(paths: &Paths, role: Role, read: impl Fn(&str) -> Option<String>)
         Ok(())
     };
     let options = match role {
-        Role::Node => String::new(),
-        Role::Controller => format!(" --hooks {}", paths.service),
+        MachineRole::Node => String::new(),
+        MachineRole::Controller => format!(" --hooks {}", paths.service),
     };
     let fill = |text: &str| {
         let known = text.replace("@COMMAND@", &paths.command).replace("@CONF@", &paths.slurm_conf);
         known.replace("@OPTIONS@", &options).replace("@STATE@", &paths.state).replace("@SERVICE@", &paths.service)
     };
     own(&paths.unit, fill(include_str!("install/landbridge-node.service")))?;
-    if role == Role::Node {
+    if role == MachineRole::Node {
         return Ok(files);
     }
     own(&paths.lua, fill(include_str!("install/burst_buffer.lua")))?;
@@ -196,11 +200,11 @@ mod tests {
     fn what_was_there_is_there_again_afterwards() {
         for conf in ["", "ClusterName=x\n", "ClusterName=x", "A=1\n\n# end\n", "BurstBufferType=burst_buffer/lua\n"] {
             let mut machine = Machine::new(conf);
-            machine.change(install(&paths(), Role::Controller, machine.read()).unwrap());
+            machine.change(install(&paths(), MachineRole::Controller, machine.read()).unwrap());
             assert!(machine.0["/etc/slurm/slurm.conf"].contains("BurstBufferType=burst_buffer/lua"));
             assert!(machine.0["/etc/slurm/burst_buffer.lua"].contains("local COMMAND = \"/usr/bin/landbridge\""));
             assert!(machine.0.values().all(|text| !text.contains('@')), "filled in");
-            assert_eq!(install(&paths(), Role::Controller, machine.read()), Ok(vec![]), "once is enough");
+            assert_eq!(install(&paths(), MachineRole::Controller, machine.read()), Ok(vec![]), "once is enough");
             machine.change(uninstall(&paths(), machine.read()).unwrap());
             assert_eq!(machine.0.len(), 1);
             assert_eq!(machine.0["/etc/slurm/slurm.conf"], ended(conf));
@@ -211,7 +215,7 @@ mod tests {
     #[test]
     fn a_node_gets_the_service_alone() {
         let machine = Machine(BTreeMap::new());
-        let files = install(&paths(), Role::Node, machine.read()).unwrap();
+        let files = install(&paths(), MachineRole::Node, machine.read()).unwrap();
         assert_eq!(files.len(), 1);
         let unit = files[0].text.as_deref().unwrap();
         assert!(unit.contains("ExecStart=/usr/bin/landbridge slurm node-service\n") && unit.contains("CPUWeight=idle"));
@@ -220,16 +224,16 @@ mod tests {
     #[test]
     fn nothing_of_an_administrators_is_replaced() {
         let mut machine = Machine::new("X=1\nburstbuffertype = burst_buffer/datawarp\n");
-        let error = install(&paths(), Role::Controller, machine.read()).unwrap_err().to_string();
+        let error = install(&paths(), MachineRole::Controller, machine.read()).unwrap_err().to_string();
         assert!(error.contains("slurm.conf, line 2") && error.contains("datawarp"), "{error}");
         machine = Machine::new("");
         machine.0.insert("/etc/slurm/burst_buffer.lua".into(), "-- mine\n".into());
-        let error = install(&paths(), Role::Controller, machine.read()).unwrap_err().to_string();
+        let error = install(&paths(), MachineRole::Controller, machine.read()).unwrap_err().to_string();
         assert!(error.contains("burst_buffer.lua is there, and not ours"), "{error}");
         assert_eq!(uninstall(&paths(), machine.read()), Ok(vec![]));
         machine = Machine::new(&format!("{BEGIN}\nX=1\n"));
         assert!(matches!(uninstall(&paths(), machine.read()), Err(InstallError::Torn { .. })));
-        let none = install(&paths(), Role::Controller, |_| None).unwrap_err().to_string();
+        let none = install(&paths(), MachineRole::Controller, |_| None).unwrap_err().to_string();
         assert!(none.contains("slurm.conf is not there"), "{none}");
     }
 

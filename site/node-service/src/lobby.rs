@@ -53,7 +53,7 @@ struct Ready {
 }
 
 #[derive(Default)]
-struct Queue {
+struct ReadyQueue {
     ready: Mutex<VecDeque<Ready>>,
     filled: Condvar,
 }
@@ -65,7 +65,7 @@ impl Service {
     /// [`std::io::Error`] of the listener.
     pub fn serve(self: &Arc<Self>, listener: &TcpListener) -> std::io::Result<()> {
         listener.set_nonblocking(true)?;
-        let queue = Arc::new(Queue::default());
+        let queue = Arc::new(ReadyQueue::default());
         for _ in 0..OPENERS {
             let (service, queue) = (self.clone(), queue.clone());
             std::thread::Builder::new().name("credentials".into()).spawn(move || {
@@ -111,7 +111,7 @@ impl Service {
 
     /// Reads from the strangers. Those with a complete line, at the end of their connection, or too late, leave the
     /// list.
-    fn read(&self, strangers: &mut VecDeque<Stranger>, ready: &[bool], queue: &Queue) {
+    fn read(&self, strangers: &mut VecDeque<Stranger>, ready: &[bool], queue: &ReadyQueue) {
         let mut kept = VecDeque::with_capacity(strangers.len());
         let mut bytes = 0;
         for (at, mut stranger) in strangers.drain(..).enumerate() {
@@ -163,10 +163,10 @@ fn wait(listener: &TcpListener, strangers: &VecDeque<Stranger>) -> std::io::Resu
 }
 
 /// A line and the bytes after it.
-type Line = (Vec<u8>, Vec<u8>);
+type FirstLine = (Vec<u8>, Vec<u8>);
 
 /// Returns the line of a stranger once it is complete.
-fn step(stranger: &mut Stranger, is_ready: bool) -> Result<Option<Line>, LineError> {
+fn step(stranger: &mut Stranger, is_ready: bool) -> Result<Option<FirstLine>, LineError> {
     let mut buffer = [0; 64 << 10];
     if is_ready {
         match stranger.stream.read(&mut buffer) {
@@ -195,7 +195,7 @@ fn step(stranger: &mut Stranger, is_ready: bool) -> Result<Option<Line>, LineErr
     }
 }
 
-impl Queue {
+impl ReadyQueue {
     /// If too many lines wait already, drops one in the middle: then a flood displaces neither the oldest nor the
     /// newest.
     fn add(&self, ready: Ready) {

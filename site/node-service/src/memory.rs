@@ -33,17 +33,17 @@ pub enum Bound {
 
 /// An order's part of its user's memory. Dropping it gives it back.
 #[derive(Debug)]
-pub enum Share {
-    Group(Group),
-    Turn(Turn),
+pub enum MemoryShare {
+    Group(OrderGroup),
+    Turn(UserTurn),
 }
 
-impl Share {
+impl MemoryShare {
     /// The control group in which the order's processes run.
     pub fn group(&self) -> Option<&Path> {
         match self {
-            Share::Group(group) => Some(&group.path),
-            Share::Turn(_) => None,
+            MemoryShare::Group(group) => Some(&group.path),
+            MemoryShare::Turn(_) => None,
         }
     }
 }
@@ -72,10 +72,10 @@ impl Bound {
     ///
     /// # Errors
     /// [`std::io::Error`]; of kind `TimedOut` after that time.
-    pub fn enter(&self, user: u32) -> std::io::Result<Share> {
+    pub fn enter(&self, user: u32) -> std::io::Result<MemoryShare> {
         match self {
-            Bound::Groups(groups) => groups.enter(user).map(Share::Group),
-            Bound::Turns(turns) => turns.enter(user, PATIENCE).map(Share::Turn).ok_or_else(|| {
+            Bound::Groups(groups) => groups.enter(user).map(MemoryShare::Group),
+            Bound::Turns(turns) => turns.enter(user, PATIENCE).map(MemoryShare::Turn).ok_or_else(|| {
                 let problem =
                     format!("{TURNS} movers of user id {user} run here, which is the limit: wait for one to end");
                 std::io::Error::new(std::io::ErrorKind::TimedOut, problem)
@@ -132,7 +132,7 @@ impl Groups {
         let _ = std::fs::remove_dir(self.own.join(SERVICE));
     }
 
-    fn enter(&self, user: u32) -> std::io::Result<Group> {
+    fn enter(&self, user: u32) -> std::io::Result<OrderGroup> {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         let of_user = self.own.join(format!("user-{user}"));
         make(&of_user)?;
@@ -140,19 +140,19 @@ impl Groups {
         *last += 1;
         let path = of_user.join(format!("order-{last}"));
         make(&path)?;
-        Ok(Group { path, of_user, last: self.last.clone() })
+        Ok(OrderGroup { path, of_user, last: self.last.clone() })
     }
 }
 
 /// The group of an order.
 #[derive(Debug)]
-pub struct Group {
+pub struct OrderGroup {
     path: PathBuf,
     of_user: PathBuf,
     last: Arc<Mutex<u64>>,
 }
 
-impl Drop for Group {
+impl Drop for OrderGroup {
     fn drop(&mut self) {
         // Linux before 5.14 has no such file; there the order's supervisor has ended the remaining processes.
         let _ = std::fs::write(self.path.join("cgroup.kill"), "1");
@@ -196,16 +196,16 @@ fn mounted(mounts: &str) -> Option<PathBuf> {
 
 /// Turns of users, in order of arrival.
 #[derive(Clone, Debug, Default)]
-pub struct Turns(Arc<Waiting>);
+pub struct Turns(Arc<TurnQueues>);
 
 #[derive(Debug, Default)]
-struct Waiting {
-    users: Mutex<HashMap<u32, Queue>>,
+struct TurnQueues {
+    users: Mutex<HashMap<u32, UserQueue>>,
     changed: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct Queue {
+struct UserQueue {
     running: u32,
     waiting: VecDeque<u64>,
     last: u64,
@@ -213,14 +213,14 @@ struct Queue {
 
 /// A user's turn. Dropping it ends the turn.
 #[derive(Debug)]
-pub struct Turn {
+pub struct UserTurn {
     turns: Turns,
     user: u32,
 }
 
 impl Turns {
     /// Waits for a turn of this user. `None`: the turn did not come in time.
-    fn enter(&self, user: u32, patience: Duration) -> Option<Turn> {
+    fn enter(&self, user: u32, patience: Duration) -> Option<UserTurn> {
         let deadline = Instant::now() + patience;
         let mut users = self.0.users.lock().unwrap_or_else(PoisonError::into_inner);
         let queue = users.entry(user).or_default();
@@ -234,7 +234,7 @@ impl Turns {
                 queue.running += 1;
                 // The next order in the queue may have a turn too.
                 self.0.changed.notify_all();
-                return Some(Turn { turns: self.clone(), user });
+                return Some(UserTurn { turns: self.clone(), user });
             }
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
@@ -247,7 +247,7 @@ impl Turns {
     }
 }
 
-impl Drop for Turn {
+impl Drop for UserTurn {
     fn drop(&mut self) {
         let mut users = self.turns.0.users.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(queue) = users.get_mut(&self.user) {
@@ -301,7 +301,7 @@ mod tests {
         if !has_kill {
             child.kill().unwrap();
         }
-        let group = Group { path: path.clone(), of_user: own.clone(), last: Arc::default() };
+        let group = OrderGroup { path: path.clone(), of_user: own.clone(), last: Arc::default() };
         let waiter = std::thread::spawn(move || child.wait().unwrap());
         drop(group);
         assert!(!waiter.join().unwrap().success());
@@ -320,7 +320,7 @@ mod tests {
     #[test]
     fn without_groups_orders_wait_for_their_turn_in_order_of_arrival() {
         let turns = Turns::default();
-        let mut running: Vec<Turn> = (0..TURNS).map(|_| turns.enter(7, Duration::ZERO).unwrap()).collect();
+        let mut running: Vec<UserTurn> = (0..TURNS).map(|_| turns.enter(7, Duration::ZERO).unwrap()).collect();
         assert!(turns.enter(7, Duration::ZERO).is_none(), "the limit");
         assert!(turns.enter(8, Duration::ZERO).is_some(), "another user does not wait");
         let (came, order) = std::sync::mpsc::channel();

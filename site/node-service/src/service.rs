@@ -18,11 +18,11 @@ use rustix::net::sockopt;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 
 use crate::account::{Account, Accounts};
-use crate::admission::{Counts, Limits, Refusal, Seat, judge, judge_hook, request};
+use crate::admission::{CallerLimits, CallerSeat, Counts, Refusal, judge, judge_hook, request};
 use crate::child::{Memory, Programs, Task};
 use crate::credential::{BEGIN, CredentialError, Credentials};
 use crate::log;
-use crate::memory::{Bound, Share};
+use crate::memory::{Bound, MemoryShare};
 use crate::message::{Answer, LONGEST, MOST_OUTPUT, MOST_REMOTE_OUTPUT, Nonce, Reply, VERSION, Work};
 use crate::output::Printed;
 use crate::stream::{LineError, Timed, keep_alive, line};
@@ -46,7 +46,7 @@ pub struct Service {
     pub node: String,
     /// The user id of Slurm's controller.
     pub slurm: u32,
-    pub limits: Limits,
+    pub limits: CallerLimits,
     pub credentials: Box<dyn Credentials>,
     pub accounts: Box<dyn Accounts>,
     pub programs: Box<dyn Programs>,
@@ -72,7 +72,7 @@ struct Admitted {
     task: Task,
     /// Bytes received after the order.
     rest: Vec<u8>,
-    _seats: [Seat; 2],
+    _seats: [CallerSeat; 2],
 }
 
 impl Service {
@@ -109,7 +109,7 @@ impl Service {
     }
 
     /// A seat of the user's own, and one in the total.
-    fn seats(&self, user: u32) -> Result<[Seat; 2], Refusal> {
+    fn seats(&self, user: u32) -> Result<[CallerSeat; 2], Refusal> {
         let own = self.counts.enter(Some(user), self.limits.per_user);
         let own = own.map_err(|running| Refusal::TooMany { user, running })?;
         Ok([own, self.counts.enter(None, self.limits.orders).map_err(Refusal::Full)?])
@@ -167,7 +167,7 @@ impl Service {
         proof: &Proof,
         from: &str,
         (user, task, rest): (u32, Task, Vec<u8>),
-        seats: [Seat; 2],
+        seats: [CallerSeat; 2],
     ) {
         let admitted = self.accounts.find(user).map_err(Refusal::from);
         let admitted = admitted.map(|account| Admitted { account, task, rest, _seats: seats });
@@ -230,7 +230,7 @@ impl Service {
     ) -> Result<Answer, Refusal> {
         let Admitted { account, task, .. } = order;
         let share = self.share(account.user, task).map_err(Refusal::Memory)?;
-        let group = share.as_ref().and_then(Share::group).map(Path::to_owned);
+        let group = share.as_ref().and_then(MemoryShare::group).map(Path::to_owned);
         let memory = Memory { of_process: self.memory.of_process(self.user_memory), group };
         let mut command = self.programs.command(account, task, &memory);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -252,7 +252,7 @@ impl Service {
     }
 
     /// Takes a task's part of its user's memory. Without groups, only movers count: other tasks keep no blocks.
-    fn share(&self, user: u32, task: &Task) -> std::io::Result<Option<Share>> {
+    fn share(&self, user: u32, task: &Task) -> std::io::Result<Option<MemoryShare>> {
         match (&self.memory, task) {
             (Bound::Groups(_), _) | (Bound::Turns(_), Task::Node(Work::Agent { .. })) => {
                 self.memory.enter(user).map(Some)

@@ -14,12 +14,12 @@ use thiserror::Error;
 use types::UntrustedText;
 use types::untrusted::printable;
 
-use crate::bounded::{Limits, RunError, run};
+use crate::bounded::{ProgramLimits, RunError, run};
 use crate::credential::socket_of;
 use crate::hook::{Cluster, Prediction};
 
 /// A busy controller may take long, and a large array has many tasks.
-const LIMITS: Limits = Limits { time: Duration::from_secs(120), output: 16 << 20 };
+const LIMITS: ProgramLimits = ProgramLimits { time: Duration::from_secs(120), output: 16 << 20 };
 /// Variables that change the output of Slurm's commands.
 const CHANGING: [&str; 4] = ["SQUEUE_", "SINFO_", "SCONTROL_", "SLURM_"];
 

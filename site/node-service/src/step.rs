@@ -14,10 +14,10 @@ use crate::client::CallError;
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Step {
     /// Moves files as `landbridge stage move` does.
-    Move { from: End, to: End, rate: Option<String>, harm: Option<String>, other_owner: bool },
+    Move { from: StepEnd, to: StepEnd, rate: Option<String>, harm: Option<String>, other_owner: bool },
     /// Checks whether a transfer with these sources and targets can begin. Nothing is moved. Its output is [`Checked`]
     /// in JSON.
-    Check { sources: Vec<End>, targets: Vec<End> },
+    Check { sources: Vec<StepEnd>, targets: Vec<StepEnd> },
     /// Finds the nodes on which something exists at this path. Its output is a list of them in JSON.
     Look { nodes: Vec<String>, path: String },
     /// Removes these paths on these nodes, complete or not. Its output is a list of [`Kept`] in JSON.
@@ -65,19 +65,19 @@ pub enum StepError {
 /// An end of a transfer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
-pub enum End {
+pub enum StepEnd {
     /// A place as the user wrote it; it has a site.
     Place(String),
     /// A path on nodes of this cluster.
     Nodes { nodes: Vec<String>, path: String },
 }
 
-impl End {
+impl StepEnd {
     /// The place in the form that `stage move` accepts. `site`: the user's name for this cluster.
     pub fn typed(&self, site: &str) -> String {
         match self {
-            End::Place(place) => place.clone(),
-            End::Nodes { nodes, path } => format!("{site}/{}:{path}", nodes.join(",")),
+            StepEnd::Place(place) => place.clone(),
+            StepEnd::Nodes { nodes, path } => format!("{site}/{}:{path}", nodes.join(",")),
         }
     }
 }

@@ -18,5 +18,5 @@ mod upcall;
 
 pub use error::{LoadError, PmixError};
 pub use library::Library;
-pub use server::{Job, Node, Options, Server};
+pub use server::{JobDescription, NodeRanks, Options, Server};
 pub use upcall::{Answer, GroupAnswer, Ranks, Upcall};

@@ -8,7 +8,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
 use crate::abi::{MAX_NAMESPACE, OPERATION_SUCCEEDED, Proc, SUCCESS, Status, key};
-use crate::table::{Table, c_text, copy_text};
+use crate::table::{InfoTable, c_text, copy_text};
 use crate::upcall::{SINK, Sink, module};
 use crate::{Library, PmixError, Upcall};
 
@@ -20,7 +20,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub struct Options<'a> {
     /// The job's name among all jobs that this machine's processes can see.
     pub namespace: &'a str,
-    /// This node's name in the job's [`Job::nodes`].
+    /// This node's name in the job's [`JobDescription::nodes`].
     pub host: &'a str,
     /// A folder for the library's files.
     pub folder: &'a Path,
@@ -28,7 +28,7 @@ pub struct Options<'a> {
 
 /// A node and its ranks.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Node {
+pub struct NodeRanks {
     /// Its name, different from all others of the job.
     pub name: String,
     pub ranks: Range<u32>,
@@ -36,9 +36,9 @@ pub struct Node {
 
 /// Description of a job for its ranks.
 #[derive(Clone, Copy, Debug)]
-pub struct Job<'a> {
+pub struct JobDescription<'a> {
     /// All nodes, in the order of their ranks.
-    pub nodes: &'a [Node],
+    pub nodes: &'a [NodeRanks],
     /// The ranks of each program, in order; together, all ranks of the job. `MPI_APPNUM` is an index into this slice.
     pub programs: &'a [Range<u32>],
     /// Index of this node in `nodes`.
@@ -71,7 +71,7 @@ impl Server {
         let namespace = c_text(options.namespace)?;
         let sink = Sink { namespace: options.namespace.to_owned(), deliver: Box::new(deliver) };
         SINK.set(sink).map_err(|_| PmixError::Second)?;
-        let mut table = Table::default();
+        let mut table = InfoTable::default();
         let folder = path_text(options.folder)?;
         table.text(key::SERVER_TMPDIR, folder)?;
         table.text(key::SYSTEM_TMPDIR, folder)?;
@@ -106,7 +106,7 @@ impl Server {
     ///
     /// # Errors
     /// [`PmixError`].
-    pub fn register(&self, job: Job<'_>) -> Result<(), PmixError> {
+    pub fn register(&self, job: JobDescription<'_>) -> Result<(), PmixError> {
         let local = job.nodes.get(job.here).map_or(0..0, |node| node.ranks.clone());
         let (entries, count) = {
             // If the library never calls back, it may still read the table, so the table is leaked. That is a few
@@ -205,8 +205,8 @@ impl Drop for Server {
 }
 
 /// The table of all keys that Open MPI's ranks request about a job.
-fn describe(job: Job<'_>) -> Result<Table, PmixError> {
-    let mut table = Table::default();
+fn describe(job: JobDescription<'_>) -> Result<InfoTable, PmixError> {
+    let mut table = InfoTable::default();
     let size: u32 = job.nodes.iter().map(|node| node.ranks.len() as u32).sum();
     let local = job.nodes.get(job.here).map_or(0..0, |node| node.ranks.clone());
     for name in [key::JOB_SIZE, key::UNIV_SIZE, key::MAX_PROCS] {
@@ -217,7 +217,7 @@ fn describe(job: Job<'_>) -> Result<Table, PmixError> {
     }
     table.number(key::JOB_NUM_APPS, job.programs.len().max(1) as u32);
     for (number, ranks) in job.programs.iter().enumerate().filter(|_| job.programs.len() > 1) {
-        let mut one = Table::default();
+        let mut one = InfoTable::default();
         one.number(key::APPNUM, number as u32);
         one.number(key::APP_SIZE, ranks.len() as u32);
         one.rank(key::APP_LEADER, ranks.start);
@@ -237,7 +237,7 @@ fn describe(job: Job<'_>) -> Result<Table, PmixError> {
     table.flag(key::TDIR_RMCLEAN, true);
     for (at, node) in job.nodes.iter().enumerate() {
         for (local, rank) in node.ranks.clone().enumerate() {
-            let mut one = Table::default();
+            let mut one = InfoTable::default();
             one.rank(key::RANK, rank);
             one.rank(key::GLOBAL_RANK, rank);
             one.short(key::LOCAL_RANK, local as u16);

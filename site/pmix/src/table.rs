@@ -7,14 +7,14 @@ use crate::abi::{ByteObject, Data, DataArray, Info, MAX_KEY, Proc, Value, kind};
 
 /// Keys and values for one call. It owns the data that its entries point to and must outlive the call.
 #[derive(Default)]
-pub(crate) struct Table {
+pub(crate) struct InfoTable {
     infos: Vec<Info>,
     texts: Vec<CString>,
-    inner: Vec<(Box<DataArray>, Table)>,
+    inner: Vec<(Box<DataArray>, InfoTable)>,
     processes: Vec<(Box<DataArray>, Vec<Proc>)>,
 }
 
-impl Table {
+impl InfoTable {
     fn push(&mut self, key: &CStr, kind: u16, data: Data) {
         let mut name = [0; MAX_KEY + 1];
         copy_text(&mut name, key);
@@ -67,7 +67,7 @@ impl Table {
     }
 
     /// Adds a table as one value.
-    pub(crate) fn table(&mut self, key: &CStr, value: Table) {
+    pub(crate) fn table(&mut self, key: &CStr, value: InfoTable) {
         let array = DataArray { kind: kind::INFO, size: value.infos.len(), array: value.infos.as_ptr().cast() };
         let array = Box::new(array);
         self.push(key, kind::DATA_ARRAY, Data { array: &raw const *array });
@@ -88,7 +88,7 @@ impl Table {
     }
 }
 
-impl Drop for Table {
+impl Drop for InfoTable {
     fn drop(&mut self) {
         for info in self.infos.iter_mut().filter(|info| info.value.kind == kind::BYTE_OBJECT) {
             // SAFETY: the kind identifies the member that was written. Bytes that the library did not take over are
@@ -117,10 +117,10 @@ mod tests {
 
     #[test]
     fn entries_point_to_what_the_table_keeps() {
-        let mut inner = Table::default();
+        let mut inner = InfoTable::default();
         inner.rank(c"pmix.rank", 7);
         inner.text(c"pmix.hname", "n1").unwrap();
-        let mut table = Table::default();
+        let mut table = InfoTable::default();
         table.number(c"pmix.job.size", 4);
         table.table(c"pmix.pdata", inner);
         let mut moved = Box::new(table);

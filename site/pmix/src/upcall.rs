@@ -11,7 +11,7 @@ use crate::abi::{
     App, ERR_NOT_FOUND, ERR_NOT_SUPPORTED, ERROR, GROUP_CONSTRUCT, Info, InfoCallback, ModexCallback, Module,
     OPERATION_SUCCEEDED, OpCallback, Proc, RANK_WILDCARD, SUCCESS, SpawnCallback, Status, key, kind,
 };
-use crate::table::Table;
+use crate::table::InfoTable;
 
 /// The participants of a fence.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -127,7 +127,7 @@ impl fmt::Debug for GroupAnswer {
 impl GroupAnswer {
     /// Sends the data of all participants and the group's number.
     pub fn give(self, data: Vec<u8>, number: u32) {
-        let mut table = Box::new(Table::default());
+        let mut table = Box::new(InfoTable::default());
         if let Some(members) = self.members {
             table.processes(key::GROUP_MEMBERSHIP, members);
             table.size(key::GROUP_CONTEXT_ID, number as usize);
@@ -153,7 +153,7 @@ impl GroupAnswer {
 /// Frees the entries of an answer.
 unsafe extern "C" fn release_table(table: *mut c_void) {
     // SAFETY: `table` is the box that `GroupAnswer::give` released, and the library passes it here once.
-    drop(unsafe { Box::from_raw(table.cast::<Table>()) });
+    drop(unsafe { Box::from_raw(table.cast::<InfoTable>()) });
 }
 
 /// Frees an answer's data.

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, anyhow, bail};
 use folder::{Folder, Fresh, Named};
-use node_service::install::{File, Paths, Role, install, shown, uninstall};
+use node_service::install::{File, MachineRole, Paths, install, shown, uninstall};
 use node_service::slurm::Config;
 use rustix::fs::{AtFlags, Mode};
 use rustix::io::Errno;
@@ -20,7 +20,7 @@ const BOOTED: &str = "/run/systemd/system";
 /// Installs on this machine, and returns the exit code.
 pub(crate) fn add(args: &InstallArgs) -> Result<i32> {
     let paths = paths(args)?;
-    let role = if args.controller { Role::Controller } else { Role::Node };
+    let role = if args.controller { MachineRole::Controller } else { MachineRole::Node };
     let files = install(&paths, role, |path| std::fs::read_to_string(path).ok())?;
     if !args.no_start && !args.dry_run && !Path::new(BOOTED).is_dir() {
         bail!(

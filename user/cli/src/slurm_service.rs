@@ -15,8 +15,8 @@ use folder::Folder;
 use job::environment::Environment;
 use job::mpi::find_provider;
 use node_service::account::Getent;
-use node_service::admission::{Counts, Limits};
-use node_service::child::Own;
+use node_service::admission::{CallerLimits, Counts};
+use node_service::child::OwnProgram;
 use node_service::client;
 use node_service::credential::Munge;
 use node_service::listener;
@@ -63,10 +63,10 @@ pub(crate) fn serve(args: &NodeServiceArgs) -> Result<i32> {
         node: node.clone(),
         // Without a value, only root is admitted.
         slurm: args.slurm_user.or_else(|| config.user()).unwrap_or(0),
-        limits: Limits::default(),
+        limits: CallerLimits::default(),
         credentials: Box::new(Munge { socket: args.munge_socket.clone().or_else(|| config.munge_socket()) }),
         accounts: Box::new(Getent),
-        programs: Box::new(Own::new(&args.programs, args.most_harm, &args.keep_variable, provider())?),
+        programs: Box::new(OwnProgram::new(&args.programs, args.most_harm, &args.keep_variable, provider())?),
         counts: Counts::default(),
         memory,
         user_memory: args.user_memory,

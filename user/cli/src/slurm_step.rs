@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use node_service::message::Work;
-use node_service::step::{End, Kept, Step};
+use node_service::step::{Kept, Step, StepEnd};
 use rustix::process::{Pid, Signal};
 use stage::look::Role;
 use types::sites::Site;
@@ -51,7 +51,7 @@ pub(crate) fn step() -> Result<i32> {
         }
         Step::Check { sources, targets } => {
             let map = Map::open(&SitesFileArgs { sites: None }, Some(&home))?;
-            let ends = |ends: Vec<End>, role| ends.into_iter().map(move |end| (typed(&end, site), role));
+            let ends = |ends: Vec<StepEnd>, role| ends.into_iter().map(move |end| (typed(&end, site), role));
             let places: Vec<_> = ends(sources, Role::Source).chain(ends(targets, Role::Target)).collect();
             let checked = look(&map, &places, LOOK);
             writeln!(crate::output::stdout(), "{}", crate::json::escaped(&serde_json::to_string(&checked)?))?;
@@ -88,7 +88,7 @@ pub(crate) fn step() -> Result<i32> {
     }
 }
 
-fn typed(end: &End, site: &Site) -> String {
+fn typed(end: &StepEnd, site: &Site) -> String {
     end.typed(&site.name)
 }
 

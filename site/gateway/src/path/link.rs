@@ -22,7 +22,7 @@ use crate::path::copies::{Item, Noted};
 use crate::path::limits::{GATEWAY, PIECE};
 use crate::path::outlet::Outlet;
 use crate::path::reading::Inflow;
-use crate::path::shares::{Piece, Shares};
+use crate::path::shares::{QueuedPiece, Shares};
 use crate::table::TrunkId;
 
 pub(crate) mod task;
@@ -224,8 +224,8 @@ impl Link {
             && let Some((job, frames)) = waiting.pop()
         {
             match &frames {
-                Piece::Frames(frames) => self.seal(path, frames, |record| self.outlet.append(record)),
-                Piece::Copy(head, body) => {
+                QueuedPiece::Frames(frames) => self.seal(path, frames, |record| self.outlet.append(record)),
+                QueuedPiece::Copy(head, body) => {
                     let mut stage = path.stage.take();
                     stage.extend_from_slice(head);
                     stage.extend_from_slice(body.bytes());

@@ -26,25 +26,25 @@ const GATEWAYS: JobId = JobId(0);
 
 /// Whole frames.
 #[derive(Debug)]
-pub(crate) enum Piece {
+pub(crate) enum QueuedPiece {
     Frames(Vec<u8>),
     /// A frame's head, and its body, which other queues may hold too.
     Copy(Box<[u8]>, Rc<Body>),
 }
 
-impl Piece {
+impl QueuedPiece {
     pub(crate) fn len(&self) -> usize {
         match self {
-            Piece::Frames(bytes) => bytes.len(),
-            Piece::Copy(head, body) => head.len() + body.bytes().len(),
+            QueuedPiece::Frames(bytes) => bytes.len(),
+            QueuedPiece::Copy(head, body) => head.len() + body.bytes().len(),
         }
     }
 
     /// Bytes of memory, without those that are counted elsewhere.
     fn held(&self) -> u64 {
         match self {
-            Piece::Frames(bytes) => bytes.capacity() as u64,
-            Piece::Copy(head, _) => head.len() as u64,
+            QueuedPiece::Frames(bytes) => bytes.capacity() as u64,
+            QueuedPiece::Copy(head, _) => head.len() as u64,
         }
     }
 }
@@ -52,7 +52,7 @@ impl Piece {
 /// See the module docs.
 #[derive(Debug)]
 pub(crate) struct Shares {
-    queues: HashMap<JobId, Queue>,
+    queues: HashMap<JobId, JobQueue>,
     /// Jobs with something to send, in the order of their turns.
     turns: VecDeque<JobId>,
     length: usize,
@@ -60,8 +60,8 @@ pub(crate) struct Shares {
 }
 
 #[derive(Debug, Default)]
-struct Queue {
-    pieces: VecDeque<Piece>,
+struct JobQueue {
+    pieces: VecDeque<QueuedPiece>,
     length: usize,
     /// Bytes that the job may still send this turn.
     deficit: usize,
@@ -91,7 +91,7 @@ impl Shares {
         if frames.is_empty() {
             return;
         }
-        if let Some(Piece::Frames(last)) = self.queues.get_mut(&job).and_then(|queue| queue.pieces.back_mut())
+        if let Some(QueuedPiece::Frames(last)) = self.queues.get_mut(&job).and_then(|queue| queue.pieces.back_mut())
             && last.len() + frames.len() <= PIECE
         {
             let before = last.capacity();
@@ -99,13 +99,13 @@ impl Shares {
             self.counters.hold((last.capacity() - before) as u64);
             self.grow(job, frames.len());
         } else {
-            self.add(job, Piece::Frames(frames.to_vec()));
+            self.add(job, QueuedPiece::Frames(frames.to_vec()));
         }
     }
 
     /// Queues a frame of a job whose bytes other queues may hold too.
     pub(crate) fn push_copy(&mut self, job: JobId, head: &[u8], body: Rc<Body>) {
-        self.add(job, Piece::Copy(head.into(), body));
+        self.add(job, QueuedPiece::Copy(head.into(), body));
     }
 
     fn grow(&mut self, job: JobId, bytes: usize) {
@@ -115,10 +115,10 @@ impl Shares {
         }
     }
 
-    fn add(&mut self, job: JobId, piece: Piece) {
+    fn add(&mut self, job: JobId, piece: QueuedPiece) {
         let queue = self.queues.entry(job).or_insert_with(|| {
             self.counters.hold(QUEUE);
-            Queue::default()
+            JobQueue::default()
         });
         let (comes, bytes) = (queue.pieces.is_empty(), piece.len());
         self.counters.hold(piece.held());
@@ -133,7 +133,7 @@ impl Shares {
     }
 
     /// The next piece to send, and its job.
-    pub(crate) fn pop(&mut self) -> Option<(JobId, Piece)> {
+    pub(crate) fn pop(&mut self) -> Option<(JobId, QueuedPiece)> {
         if self.queues.contains_key(&GATEWAYS) {
             return self.take(GATEWAYS);
         }
@@ -155,7 +155,7 @@ impl Shares {
         }
     }
 
-    fn take(&mut self, job: JobId) -> Option<(JobId, Piece)> {
+    fn take(&mut self, job: JobId) -> Option<(JobId, QueuedPiece)> {
         let queue = self.queues.get_mut(&job)?;
         let piece = queue.pieces.pop_front()?;
         queue.deficit = queue.deficit.saturating_sub(piece.len());
@@ -197,10 +197,10 @@ mod tests {
         (Shares::new(counters.clone()), counters)
     }
 
-    fn bytes_of(piece: &Piece) -> Vec<u8> {
+    fn bytes_of(piece: &QueuedPiece) -> Vec<u8> {
         match piece {
-            Piece::Frames(bytes) => bytes.clone(),
-            Piece::Copy(head, body) => [head, body.bytes()].concat(),
+            QueuedPiece::Frames(bytes) => bytes.clone(),
+            QueuedPiece::Copy(head, body) => [head, body.bytes()].concat(),
         }
     }
 

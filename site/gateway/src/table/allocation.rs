@@ -25,7 +25,7 @@ pub(crate) struct Allocation<M> {
     /// Trunks over which this gateway asked other sites.
     asked: Vec<TrunkId>,
     /// This site's own allocation.
-    own: Option<Own>,
+    own: Option<OwnAllocation>,
 }
 
 #[derive(Debug, PartialEq)]
@@ -46,7 +46,7 @@ impl<M> Asker<M> {
 }
 
 #[derive(Debug, Default)]
-struct Own {
+struct OwnAllocation {
     /// The allocation's name in the batch system, and its nodes.
     granted: Option<(String, Vec<AllocatedNode>)>,
     released: bool,
@@ -140,7 +140,7 @@ impl<M: Clone + PartialEq> Table<M> {
         if entry.own.is_some() {
             return Err(AllocationError::Twice(id));
         }
-        entry.own = Some(Own::default());
+        entry.own = Some(OwnAllocation::default());
         if let Some(suppressed) = self.may_log_of(id) {
             tracing::info!(suppressed, job = %id, ranks = ask.ranks, held = ask.held.is_some(), "nodes asked for");
         }

@@ -28,7 +28,7 @@ const SILENCE: Duration = Duration::from_secs(SILENCE_S);
 
 /// The poster of a side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum Poster {
     /// A user of this site, by the number of its connection.
     Member(u64),
     Trunk(TrunkId),
@@ -50,17 +50,17 @@ enum PostError {
 pub(crate) struct Board {
     /// Name of this gateway. A side may be posted at several gateways.
     name: String,
-    sides: HashMap<Coupling, Vec<Side>>,
+    sides: HashMap<Coupling, Vec<PostedSide>>,
 }
 
 #[derive(Debug)]
-struct Side {
-    place: Place,
+struct PostedSide {
+    place: Poster,
     posted: Posted,
     renewed: Instant,
 }
 
-type Answers = Vec<(Place, CouplingMessage)>;
+type Answers = Vec<(Poster, CouplingMessage)>;
 
 impl Board {
     pub(crate) fn new(name: &str) -> Board {
@@ -71,7 +71,7 @@ impl Board {
     /// bytes.
     pub(crate) fn take(
         &mut self,
-        (place, home, most): (Place, &str, u64),
+        (place, home, most): (Poster, &str, u64),
         message: CouplingMessage,
         now: Instant,
     ) -> Answers {
@@ -87,7 +87,7 @@ impl Board {
                         let sides = self.sides.entry(coupling.clone()).or_default();
                         sides.retain(|one| one.posted.side != side);
                         let posted = Posted { side, home: home.to_owned(), about };
-                        sides.push(Side { place, posted, renewed: now });
+                        sides.push(PostedSide { place, posted, renewed: now });
                         answers.extend(tell(&self.name, &coupling, sides));
                     }
                 }
@@ -120,7 +120,7 @@ impl Board {
     }
 
     /// Forgets everything posted from a place.
-    pub(crate) fn gone(&mut self, place: Place) -> Answers {
+    pub(crate) fn gone(&mut self, place: Poster) -> Answers {
         self.forget(|side| side.place == place)
     }
 
@@ -136,7 +136,7 @@ impl Board {
             return Err(PostError::Name(coupling.name.clone()));
         }
         let others = self.sides.get(coupling).map(Vec::as_slice).unwrap_or_default();
-        let others: Vec<&Side> = others.iter().filter(|one| one.posted.side != side).collect();
+        let others: Vec<&PostedSide> = others.iter().filter(|one| one.posted.side != side).collect();
         if let [one, other, ..] = &others[..] {
             let (one, other) = (one.posted.home.clone(), other.posted.home.clone());
             return Err(PostError::TwoSides { coupling: coupling.clone(), one, other });
@@ -149,7 +149,7 @@ impl Board {
         Ok(())
     }
 
-    fn forget(&mut self, which: impl Fn(&Side) -> bool) -> Answers {
+    fn forget(&mut self, which: impl Fn(&PostedSide) -> bool) -> Answers {
         let couplings: Vec<Coupling> = self
             .sides
             .iter()
@@ -160,7 +160,7 @@ impl Board {
     }
 
     /// Forgets the matching sides of a coupling. `None`: there was none.
-    fn forget_in(&mut self, coupling: &Coupling, which: impl Fn(&Side) -> bool) -> Option<Answers> {
+    fn forget_in(&mut self, coupling: &Coupling, which: impl Fn(&PostedSide) -> bool) -> Option<Answers> {
         let sides = self.sides.get_mut(coupling)?;
         let before = sides.len();
         sides.retain(|side| !which(side));
@@ -173,8 +173,8 @@ impl Board {
 }
 
 /// Reports the other side, if any, to each side.
-fn tell(board: &str, coupling: &Coupling, sides: &[Side]) -> Answers {
-    let told = |side: &Side| {
+fn tell(board: &str, coupling: &Coupling, sides: &[PostedSide]) -> Answers {
+    let told = |side: &PostedSide| {
         let other = sides.iter().find(|other| other.posted.side != side.posted.side);
         let other = other.map(|other| other.posted.clone());
         (
@@ -215,7 +215,7 @@ impl Couplings {
         }
         let (coupling, side) = message.about();
         if coupling.site == self.list.sites.site {
-            self.on_board(Place::Member(member.id()), &self.list.sites.site, message);
+            self.on_board(Poster::Member(member.id()), &self.list.sites.site, message);
             return Ok(());
         }
         let (trunks, problem) = {
@@ -259,7 +259,7 @@ impl Couplings {
                     self.list.sites.site
                 )));
             }
-            self.on_board(Place::Trunk(trunk), &peer, message);
+            self.on_board(Poster::Trunk(trunk), &peer, message);
             return Ok(());
         }
         if coupling.site != peer {
@@ -275,7 +275,7 @@ impl Couplings {
 
     /// Removes the sides of a user whose connection has ended.
     pub(crate) fn remove_member(&self, member: &Rc<Member>) {
-        let answers = self.board.borrow_mut().gone(Place::Member(member.id()));
+        let answers = self.board.borrow_mut().gone(Poster::Member(member.id()));
         self.answer(answers);
         let left: Vec<(Coupling, u64)> = {
             let mut away = self.away.borrow_mut();
@@ -290,7 +290,7 @@ impl Couplings {
         }
     }
 
-    fn on_board(&self, place: Place, home: &str, message: CouplingMessage) {
+    fn on_board(&self, place: Poster, home: &str, message: CouplingMessage) {
         let most = self.list.path.table.read().grants.described();
         let answers = self.board.borrow_mut().take((place, home, most), message, Instant::now());
         self.answer(answers);
@@ -299,8 +299,8 @@ impl Couplings {
     fn answer(&self, answers: Answers) {
         for (place, message) in answers {
             match place {
-                Place::Trunk(trunk) => self.list.get(trunk).send_control(&self.list.path, message),
-                Place::Member(id) => {
+                Poster::Trunk(trunk) => self.list.get(trunk).send_control(&self.list.path, message),
+                Poster::Member(id) => {
                     let member = self.list.path.connections.borrow().get(&id).cloned();
                     if let Some(member) = member {
                         member.send_control(&self.list.path, Control::from(message));
@@ -315,9 +315,9 @@ impl Couplings {
 mod tests {
     use super::*;
 
-    const A: (Place, &str, u64) = (Place::Member(1), "lyon", 1000);
-    const B: (Place, &str, u64) = (Place::Trunk(TrunkId(0)), "kyoto", 1000);
-    const C: (Place, &str, u64) = (Place::Member(3), "lyon", 1000);
+    const A: (Poster, &str, u64) = (Poster::Member(1), "lyon", 1000);
+    const B: (Poster, &str, u64) = (Poster::Trunk(TrunkId(0)), "kyoto", 1000);
+    const C: (Poster, &str, u64) = (Poster::Member(3), "lyon", 1000);
 
     fn ocean() -> Coupling {
         Coupling { name: "ocean".into(), site: "lyon".into() }
@@ -327,8 +327,8 @@ mod tests {
         CouplingMessage::Post { coupling: ocean(), side, about: about.into() }
     }
 
-    fn others(answers: &Answers) -> Vec<(Place, Option<String>)> {
-        let other = |(place, message): &(Place, CouplingMessage)| match message {
+    fn others(answers: &Answers) -> Vec<(Poster, Option<String>)> {
+        let other = |(place, message): &(Poster, CouplingMessage)| match message {
             CouplingMessage::Other { other, .. } => (*place, other.as_ref().map(|other| other.about.clone())),
             other => panic!("{other:?}"),
         };

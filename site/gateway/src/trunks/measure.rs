@@ -70,15 +70,15 @@ pub(crate) struct Extent {
 pub(crate) struct Measuring {
     list: Rc<TrunkList>,
     busy: Cell<bool>,
-    order: RefCell<Option<Order>>,
-    transfer: RefCell<Option<Transfer>>,
+    order: RefCell<Option<MeasurementOrder>>,
+    transfer: RefCell<Option<TimedTransfer>>,
     /// Notified when a frame of the transfer is acknowledged.
     acknowledged: Notify,
 }
 
 /// A measurement ordered from another gateway.
 #[derive(Debug)]
-struct Order {
+struct MeasurementOrder {
     trunk: TrunkId,
     from: String,
     to: String,
@@ -87,7 +87,7 @@ struct Order {
 
 /// The state of a transfer: frames sent and acknowledged.
 #[derive(Debug)]
-struct Transfer {
+struct TimedTransfer {
     job: JobId,
     /// Most bytes of frames that it sends.
     most: u64,
@@ -98,9 +98,9 @@ struct Transfer {
     marks: Vec<(Instant, u64)>,
 }
 
-impl Transfer {
-    fn new(job: JobId, most: u64, now: Instant) -> Transfer {
-        Transfer { job, most, sent: 0, acknowledged: 0, marks: vec![(now, 0)] }
+impl TimedTransfer {
+    fn new(job: JobId, most: u64, now: Instant) -> TimedTransfer {
+        TimedTransfer { job, most, sent: 0, acknowledged: 0, marks: vec![(now, 0)] }
     }
 
     fn acknowledged(&mut self, now: Instant) {
@@ -147,7 +147,7 @@ impl Measuring {
 
     /// Takes another gateway's result. A result that nobody waits for is ignored.
     fn measured(&self, trunk: TrunkId, from: &str, to: &str, found: Measurement) {
-        let asked = |order: &mut Order| order.trunk == trunk && order.from == from && order.to == to;
+        let asked = |order: &mut MeasurementOrder| order.trunk == trunk && order.from == from && order.to == to;
         if let Some(order) = self.order.borrow_mut().take_if(asked) {
             // The receiver is gone if the caller has stopped waiting.
             let _ = order.answer.send(found);
@@ -155,15 +155,15 @@ impl Measuring {
     }
 
     /// The permission to measure, if no other measurement is in progress.
-    pub(crate) fn turn(&self) -> Option<Turn<'_>> {
-        (!self.busy.replace(true)).then(|| Turn(self))
+    pub(crate) fn turn(&self) -> Option<MeasuringTurn<'_>> {
+        (!self.busy.replace(true)).then(|| MeasuringTurn(self))
     }
 }
 
 /// Held by the one measurement in progress.
-pub(crate) struct Turn<'a>(&'a Measuring);
+pub(crate) struct MeasuringTurn<'a>(&'a Measuring);
 
-impl Drop for Turn<'_> {
+impl Drop for MeasuringTurn<'_> {
     fn drop(&mut self) {
         self.0.order.replace(None);
         self.0.transfer.replace(None);
@@ -277,7 +277,7 @@ impl Measuring {
     async fn order(&self, from: &str, to: &str, transfer: bool) -> Result<Measurement, TrunkError> {
         let trunk = self.list.up_to(from, UP).await?;
         let (answer, answered) = oneshot::channel();
-        let order = Order { trunk: trunk.id, from: from.to_owned(), to: to.to_owned(), answer };
+        let order = MeasurementOrder { trunk: trunk.id, from: from.to_owned(), to: to.to_owned(), answer };
         self.order.replace(Some(order));
         trunk.send_control(
             &self.list.path,
@@ -328,7 +328,7 @@ impl Measuring {
         let frame = header.with_payload(&[0; MAX_DATA as usize])?;
         let limit = (extent.lasts + rtt * ROUND_TRIPS).min(LONGEST);
         let end = self.list.path.tick() + limit;
-        self.transfer.replace(Some(Transfer::new(job, extent.bytes, self.list.path.now())));
+        self.transfer.replace(Some(TimedTransfer::new(job, extent.bytes, self.list.path.now())));
         loop {
             self.fill(trunk, job, &frame)?;
             let now = Instant::now();
@@ -390,7 +390,7 @@ mod tests {
     #[test]
     fn the_later_half_counts() {
         let start = Instant::now();
-        let mut transfer = Transfer::new(JobId(1), u64::MAX, start);
+        let mut transfer = TimedTransfer::new(JobId(1), u64::MAX, start);
         assert_eq!(transfer.rate(), None, "nothing was acknowledged");
         transfer.sent = 100;
         // A slow beginning, then ten frames every ten milliseconds.
@@ -406,7 +406,7 @@ mod tests {
     #[test]
     fn no_more_is_acknowledged_than_was_sent() {
         let start = Instant::now();
-        let mut transfer = Transfer::new(JobId(1), u64::MAX, start);
+        let mut transfer = TimedTransfer::new(JobId(1), u64::MAX, start);
         transfer.sent = 2;
         (1..1000).for_each(|time| transfer.acknowledged(at(start, time)));
         assert_eq!((transfer.acknowledged, transfer.marks.len()), (2, 3));
@@ -420,7 +420,7 @@ mod tests {
         assert!(turn.is_some() && measuring.turn().is_none() && measuring.turn().is_none());
         let (answer, mut answered) = oneshot::channel();
         let (from, to) = ("b".to_owned(), "c".to_owned());
-        measuring.order.replace(Some(Order { trunk: TrunkId(1), from, to, answer }));
+        measuring.order.replace(Some(MeasurementOrder { trunk: TrunkId(1), from, to, answer }));
         measuring.measured(TrunkId(0), "b", "c", Measurement::Busy);
         measuring.measured(TrunkId(1), "b", "a", Measurement::Busy);
         assert!(answered.try_recv().is_err());

@@ -58,15 +58,15 @@ pub(crate) struct Wish {
 }
 
 /// A link of the trunk between two guests, the smaller trunk id first.
-type Pair = (TrunkId, TrunkId, u16);
+type GuestPair = (TrunkId, TrunkId, u16);
 
 /// The meetings at one place. `S`: a guest's connection. `most` bounds the number of pairs, and so the memory.
 #[derive(Debug)]
 pub(crate) struct Meetings<S> {
     /// Meetings that wait for one guest or both.
-    open: BTreeMap<Pair, Meeting<S>>,
+    open: BTreeMap<GuestPair, Meeting<S>>,
     /// Pairs that have met and are connected.
-    talks: BTreeMap<Pair, JobId>,
+    talks: BTreeMap<GuestPair, JobId>,
     most: usize,
     numbers: u32,
 }
@@ -75,11 +75,11 @@ pub(crate) struct Meetings<S> {
 struct Meeting<S> {
     number: JobId,
     since: Instant,
-    seats: [Seat<S>; 2],
+    seats: [GuestSeat<S>; 2],
 }
 
 #[derive(Debug)]
-struct Seat<S> {
+struct GuestSeat<S> {
     site: String,
     gateway: String,
     secret: Secret,
@@ -167,7 +167,8 @@ impl<S> Meetings<S> {
         };
         let [first, second] = secrets;
         let messages = [(one.trunk, call(two, &first)), (two.trunk, call(one, &second))];
-        let seat = |of: &Guest, secret| Seat { site: of.site.clone(), gateway: of.gateway.clone(), secret, came: None };
+        let seat =
+            |of: &Guest, secret| GuestSeat { site: of.site.clone(), gateway: of.gateway.clone(), secret, came: None };
         self.open.insert(pair, Meeting { number, since: now, seats: [seat(one, first), seat(two, second)] });
         Ok(Calls { number, messages })
     }
@@ -180,7 +181,7 @@ impl<S> Meetings<S> {
         let meeting = self.open.values().find(|meeting| meeting.number == number);
         let seat = meeting.and_then(|meeting| meeting.seats.iter().find(|seat| seat.is_of(site, gateway)));
         match seat {
-            Some(Seat { came: None, secret, .. }) => Ok(secret.clone()),
+            Some(GuestSeat { came: None, secret, .. }) => Ok(secret.clone()),
             Some(_) => Err(MeetingError::Taken),
             None => {
                 let (site, gateway) = (site.to_owned(), gateway.to_owned());
@@ -211,7 +212,7 @@ impl<S> Meetings<S> {
         let names = [meeting.seats[0].name(), meeting.seats[1].name()];
         let [first, second] = meeting.seats;
         let streams = match (first, second) {
-            (Seat { came: Some(one), .. }, Seat { came: Some(two), .. }) => [one, two],
+            (GuestSeat { came: Some(one), .. }, GuestSeat { came: Some(two), .. }) => [one, two],
             (first, second) => {
                 self.open.insert(pair, Meeting { seats: [first, second], ..meeting });
                 return Ok(None);
@@ -225,7 +226,7 @@ impl<S> Meetings<S> {
     /// it met nobody.
     pub(crate) fn expire(&mut self, number: JobId) -> Option<(S, String)> {
         let (_, meeting) = self.take(number)?;
-        let absent = meeting.seats.iter().find(|seat| seat.came.is_none()).map(Seat::name)?;
+        let absent = meeting.seats.iter().find(|seat| seat.came.is_none()).map(GuestSeat::name)?;
         let came = meeting.seats.into_iter().find_map(|seat| seat.came)?;
         Some((came, format!("{absent} was called and did not come")))
     }
@@ -234,13 +235,13 @@ impl<S> Meetings<S> {
         self.talks.retain(|_, talk| *talk != number);
     }
 
-    fn take(&mut self, number: JobId) -> Option<(Pair, Meeting<S>)> {
+    fn take(&mut self, number: JobId) -> Option<(GuestPair, Meeting<S>)> {
         let pair = self.open.iter().find(|(_, meeting)| meeting.number == number).map(|(pair, _)| *pair)?;
         self.open.remove(&pair).map(|meeting| (pair, meeting))
     }
 }
 
-impl<S> Seat<S> {
+impl<S> GuestSeat<S> {
     fn is_of(&self, site: &str, gateway: &str) -> bool {
         self.site == site && self.gateway == gateway
     }

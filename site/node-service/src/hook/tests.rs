@@ -8,7 +8,7 @@ use crate::teardown::{sweep, teardown};
 
 /// A cluster whose predictions come from a list, and nodes that have files or not.
 #[derive(Default)]
-struct World {
+struct FakeCluster {
     predictions: RefCell<Vec<Option<Vec<&'static str>>>>,
     /// The job's start time on each node.
     times: RefCell<BTreeMap<&'static str, u64>>,
@@ -42,7 +42,7 @@ fn names(nodes: &[&str]) -> Vec<String> {
     nodes.iter().map(|node| (*node).to_owned()).collect()
 }
 
-impl Cluster for World {
+impl Cluster for FakeCluster {
     fn user(&self, _: u32) -> Result<u32, SlurmError> {
         Ok(7)
     }
@@ -89,7 +89,7 @@ fn failed(line: &str) -> StepError {
     StepError::Failed { lines: vec![line.into()] }
 }
 
-impl Steps for World {
+impl Steps for FakeCluster {
     fn run(&self, user: u32, step: &Step) -> Result<String, StepError> {
         assert_eq!(user, 7);
         if self.fails.get() > 0 && !matches!(step, Step::Check { .. }) {
@@ -105,7 +105,7 @@ impl Steps for World {
                 if self.broken.borrow().contains(&from) {
                     return Err(failed(&format!("{from}: lost")));
                 }
-                if let End::Nodes { nodes, path } = to {
+                if let StepEnd::Nodes { nodes, path } = to {
                     for node in nodes {
                         assert!(files.entry(node).or_default().insert(path.clone()), "moved again");
                     }
@@ -145,19 +145,19 @@ impl Steps for World {
     }
 }
 
-struct Job {
-    world: World,
+struct FakeJob {
+    world: FakeCluster,
     plan: Plan,
     folder: tempfile::TempDir,
 }
 
-impl Job {
-    fn new(words: &str) -> Job {
+impl FakeJob {
+    fn new(words: &str) -> FakeJob {
         let plan = parse(format!("#BB_LUA landbridge {words}\n").as_bytes()).unwrap();
-        Job { world: World::default(), plan, folder: tempfile::tempdir().unwrap() }
+        FakeJob { world: FakeCluster::default(), plan, folder: tempfile::tempdir().unwrap() }
     }
 
-    fn predicts(self, predictions: &[&[&'static str]]) -> Job {
+    fn predicts(self, predictions: &[&[&'static str]]) -> FakeJob {
         *self.world.predictions.borrow_mut() = predictions.iter().map(|nodes| Some(nodes.to_vec())).collect();
         self
     }
@@ -194,7 +194,7 @@ impl Job {
 
 #[test]
 fn a_prediction_that_holds_needs_one_move() {
-    let job = Job::new("stage_in=lyon:/d=/tmp/d").predicts(&[&[], &[], &["n1", "n2"]]);
+    let job = FakeJob::new("stage_in=lyon:/d=/tmp/d").predicts(&[&[], &[], &["n1", "n2"]]);
     job.hook(|hook| hook.data_in()).unwrap();
     job.starts(&["n1", "n2"]).unwrap();
     assert_eq!(job.moves(), ["lyon:/d here/n1,n2:/tmp/d"]);
@@ -205,7 +205,7 @@ fn a_prediction_that_holds_needs_one_move() {
 
 #[test]
 fn a_wrong_prediction_is_repaired_node_to_node() {
-    let job = Job::new("stage_in=lyon:/d=/tmp/d").predicts(&[&["n1"], &["n2", "n1"]]);
+    let job = FakeJob::new("stage_in=lyon:/d=/tmp/d").predicts(&[&["n1"], &["n2", "n1"]]);
     job.hook(|hook| hook.data_in()).unwrap();
     job.starts(&["n3", "n4"]).unwrap();
     assert_eq!(
@@ -219,7 +219,7 @@ fn a_wrong_prediction_is_repaired_node_to_node() {
 
 #[test]
 fn without_a_prediction_the_input_comes_at_the_start() {
-    let job = Job::new("stage_in=lyon:/d=/tmp/d stage_in=/scratch/t=/tmp/t").predicts(&[&[]]);
+    let job = FakeJob::new("stage_in=lyon:/d=/tmp/d stage_in=/scratch/t=/tmp/t").predicts(&[&[]]);
     job.hook(|hook| hook.data_in()).unwrap();
     assert!(job.moves().is_empty() && job.world.slept.get() == UNKNOWN);
     job.starts(&["n3", "n1"]).unwrap();
@@ -228,7 +228,7 @@ fn without_a_prediction_the_input_comes_at_the_start() {
 
 #[test]
 fn a_job_that_no_longer_waits_is_left_alone() {
-    let job = Job::new("stage_in=lyon:/d=/tmp/d").predicts(&[&[]]);
+    let job = FakeJob::new("stage_in=lyon:/d=/tmp/d").predicts(&[&[]]);
     *job.world.predictions.borrow_mut() = vec![Some(vec![]), None];
     job.hook(|hook| hook.data_in()).unwrap();
     assert!(job.moves().is_empty());
@@ -237,14 +237,14 @@ fn a_job_that_no_longer_waits_is_left_alone() {
 #[test]
 fn predictions_that_never_settle_end_the_staging_not_the_job() {
     let many: Vec<Vec<&'static str>> = (0..40).map(|at| vec![["n1", "n2", "n3"][at % 3]]).collect();
-    let job = Job::new("stage_in=lyon:/d=/tmp/d").predicts(&many.iter().map(Vec::as_slice).collect::<Vec<_>>());
+    let job = FakeJob::new("stage_in=lyon:/d=/tmp/d").predicts(&many.iter().map(Vec::as_slice).collect::<Vec<_>>());
     job.hook(|hook| hook.data_in()).unwrap();
     assert_eq!(job.moves().iter().filter(|text| text.starts_with("lyon")).count(), 1);
 }
 
 #[test]
 fn only_if_no_copy_can_be_read_the_source_is_read_again() {
-    let job = Job::new("stage_in=lyon:/d=/tmp/d").predicts(&[&["n1", "n2"]]);
+    let job = FakeJob::new("stage_in=lyon:/d=/tmp/d").predicts(&[&["n1", "n2"]]);
     job.hook(|hook| hook.data_in()).unwrap();
     job.world.broken.borrow_mut().push("here/n1:/tmp/d".into());
     job.starts(&["n3"]).unwrap();
@@ -258,7 +258,7 @@ fn only_if_no_copy_can_be_read_the_source_is_read_again() {
 
 #[test]
 fn what_fails_for_a_moment_is_tried_again() {
-    let job = Job::new("stage_in=lyon:/d=/tmp/d").predicts(&[&["n1"]]);
+    let job = FakeJob::new("stage_in=lyon:/d=/tmp/d").predicts(&[&["n1"]]);
     job.world.fails.set(ATTEMPTS - 1);
     job.hook(|hook| hook.data_in()).unwrap();
     job.starts(&["n1"]).unwrap();
@@ -269,7 +269,7 @@ fn what_fails_for_a_moment_is_tried_again() {
 
 #[test]
 fn what_was_there_before_is_neither_replaced_nor_removed() {
-    let job = Job::new("stage_in=lyon:/d=/tmp/d").predicts(&[&["n1"]]);
+    let job = FakeJob::new("stage_in=lyon:/d=/tmp/d").predicts(&[&["n1"]]);
     job.world.files.borrow_mut().entry("n1".into()).or_default().insert("/tmp/d".into());
     let error = job.hook(|hook| hook.data_in()).unwrap_err().to_string();
     let remedy = "give the job's input a path where nothing is, because it is removed with the job";
@@ -280,7 +280,7 @@ fn what_was_there_before_is_neither_replaced_nor_removed() {
 
 #[test]
 fn an_attempt_that_was_cut_off_is_continued_or_found_complete_and_removed_in_the_end() {
-    let job = Job::new("stage_in=lyon:/d=/tmp/d").predicts(&[&["n1", "n2"]]);
+    let job = FakeJob::new("stage_in=lyon:/d=/tmp/d").predicts(&[&["n1", "n2"]]);
     job.world.broken.borrow_mut().push("lyon:/d".into());
     job.hook(|hook| hook.data_in()).unwrap_err();
     assert_eq!(job.records().read(5).unwrap().inputs[0].begun, ["n1", "n2"]);
@@ -294,7 +294,7 @@ fn an_attempt_that_was_cut_off_is_continued_or_found_complete_and_removed_in_the
 
 #[test]
 fn kept_input_stays_where_the_job_ran_only() {
-    let job = Job::new("keep stage_in=lyon:/d=/tmp/d").predicts(&[&["n1"]]);
+    let job = FakeJob::new("keep stage_in=lyon:/d=/tmp/d").predicts(&[&["n1"]]);
     job.hook(|hook| hook.data_in()).unwrap();
     job.starts(&["n2"]).unwrap();
     job.teardown();
@@ -304,7 +304,7 @@ fn kept_input_stays_where_the_job_ran_only() {
 
 #[test]
 fn what_slurm_does_not_tear_down_is_swept_once_the_job_is_over() {
-    let job = Job::new("stage_in=lyon:/d=/tmp/d").predicts(&[&["n1", "n2"]]);
+    let job = FakeJob::new("stage_in=lyon:/d=/tmp/d").predicts(&[&["n1", "n2"]]);
     job.hook(|hook| hook.data_in()).unwrap();
     let (world, second) = (&job.world, Duration::from_secs(1));
     let sweep = || sweep((world, world), &job.records());
@@ -322,7 +322,7 @@ fn what_slurm_does_not_tear_down_is_swept_once_the_job_is_over() {
 
 #[test]
 fn a_teardown_that_cannot_be_done_is_remembered_and_done_later() {
-    let job = Job::new("stage_in=lyon:/d=/tmp/d").predicts(&[&["n1", "n2"]]);
+    let job = FakeJob::new("stage_in=lyon:/d=/tmp/d").predicts(&[&["n1", "n2"]]);
     job.hook(|hook| hook.data_in()).unwrap();
     let (world, records) = (&job.world, job.records());
     world.lost.borrow_mut().push("n1");
@@ -349,7 +349,7 @@ fn a_teardown_that_cannot_be_done_is_remembered_and_done_later() {
 
 #[test]
 fn a_late_teardown_removes_nothing_of_a_later_job() {
-    let job = Job::new("stage_in=lyon:/d=/tmp/d").predicts(&[&["n1"]]);
+    let job = FakeJob::new("stage_in=lyon:/d=/tmp/d").predicts(&[&["n1"]]);
     job.hook(|hook| hook.data_in()).unwrap();
     let (world, records) = (&job.world, job.records());
     world.lost.borrow_mut().push("n1");
@@ -368,7 +368,7 @@ fn a_late_teardown_removes_nothing_of_a_later_job() {
 
 #[test]
 fn a_pinned_job_starts_where_its_input_is() {
-    let job = Job::new("pin stage_in=lyon:/d=/tmp/d").predicts(&[&["n1"], &["n2"]]);
+    let job = FakeJob::new("pin stage_in=lyon:/d=/tmp/d").predicts(&[&["n1"], &["n2"]]);
     job.hook(|hook| hook.data_in()).unwrap();
     assert_eq!(*job.world.pinned.borrow(), Some(names(&["n2"])));
 }
@@ -376,14 +376,14 @@ fn a_pinned_job_starts_where_its_input_is() {
 #[test]
 fn a_job_is_pinned_if_copying_takes_longer_than_waiting() {
     for (takes, n2, pinned) in [(100, 950, true), (100, 800, false), (10, 950, false)] {
-        let job = Job::new("pin=cheaper stage_in=lyon:/d=/tmp/d").predicts(&[&["n1"], &["n2"]]);
+        let job = FakeJob::new("pin=cheaper stage_in=lyon:/d=/tmp/d").predicts(&[&["n1"], &["n2"]]);
         job.world.times.borrow_mut().extend([("n1", 1000), ("n2", n2)]);
         job.world.move_takes.set(takes);
         job.hook(|hook| hook.data_in()).unwrap();
         assert_eq!(*job.world.pinned.borrow(), pinned.then(|| names(&["n1"])), "{takes} s, {n2}");
         assert_eq!(job.left(), if pinned { 1 } else { 2 });
     }
-    let job = Job::new("pin=cheaper stage_in=lyon:/d=/tmp/d").predicts(&[&["n1"], &["n2"]]);
+    let job = FakeJob::new("pin=cheaper stage_in=lyon:/d=/tmp/d").predicts(&[&["n1"], &["n2"]]);
     job.world.move_takes.set(1000);
     job.hook(|hook| hook.data_in()).unwrap();
     assert_eq!((job.world.pinned.borrow().clone(), job.left()), (None, 2), "nobody knows when it starts");
@@ -391,7 +391,7 @@ fn a_job_is_pinned_if_copying_takes_longer_than_waiting() {
 
 #[test]
 fn output_leaves_from_the_first_node() {
-    let job = Job::new("stage_out=/tmp/o=lyon:/o stage_out=/tmp/p=/scratch/p");
+    let job = FakeJob::new("stage_out=/tmp/o=lyon:/o stage_out=/tmp/p=/scratch/p");
     job.starts(&["n3", "n1"]).unwrap();
     job.hook(|hook| hook.data_out()).unwrap();
     assert_eq!(job.moves(), ["here/n3:/tmp/o lyon:/o", "here/n3:/tmp/p here/n3:/scratch/p"]);
@@ -405,7 +405,7 @@ fn output_leaves_from_the_first_node() {
 #[test]
 fn output_that_cannot_leave_is_tried_again_and_stays_in_the_end() {
     let words = "stage_out=/tmp/o=lyon:none/o stage_out=/tmp/p=lyon:p";
-    let job = Job::new(words);
+    let job = FakeJob::new(words);
     job.starts(&["n3"]).unwrap();
     job.world.broken.borrow_mut().push("here/n3:/tmp/o".into());
     let error = job.hook(|hook| hook.data_out()).unwrap_err().to_string();
@@ -414,7 +414,7 @@ fn output_that_cannot_leave_is_tried_again_and_stays_in_the_end() {
     let tries = |path: &str| job.world.moves.borrow().iter().filter(|text| text.contains(path)).count();
     assert!(tries("/tmp/o") > 10 && tries("/tmp/p") == 1, "{:?}", job.world.moves.borrow());
     // The user creates the folder after five minutes.
-    let job = Job::new(words);
+    let job = FakeJob::new(words);
     job.starts(&["n3"]).unwrap();
     job.world.broken.borrow_mut().push("here/n3:/tmp/o".into());
     job.world.repaired_at.set(Some(300));
@@ -423,7 +423,7 @@ fn output_that_cannot_leave_is_tried_again_and_stays_in_the_end() {
 
 #[test]
 fn output_with_the_nodes_name_in_it_leaves_from_all_nodes_that_have_it() {
-    let job = Job::new("stage_out=/tmp/o=lyon:/o.{node}");
+    let job = FakeJob::new("stage_out=/tmp/o=lyon:/o.{node}");
     job.starts(&["n3", "n1", "n2"]).unwrap();
     assert!(job.hook(|hook| hook.data_out()).unwrap_err().to_string().contains("n3,n1,n2: none has /tmp/o"));
     for node in ["n1", "n3"] {
@@ -436,7 +436,7 @@ fn output_with_the_nodes_name_in_it_leaves_from_all_nodes_that_have_it() {
 #[test]
 fn places_at_sites_are_checked_before_the_job_waits() {
     let words = "stage_in=lyon:/d=/tmp/d stage_in=/scratch/t=/tmp/t stage_out=/tmp/o=lyon:to/o-{node} stage_out=/tmp/p=/scratch/p";
-    let job = Job::new(words).predicts(&[&["n1"]]);
+    let job = FakeJob::new(words).predicts(&[&["n1"]]);
     job.world.unusable.borrow_mut().push("lyon:to/o-{node}".into());
     let error = job.hook(|hook| hook.data_in()).unwrap_err().to_string();
     assert_eq!(error, "lyon:to/o-{node}: bad: mend this, `scancel 5` and submit it again");
@@ -446,14 +446,14 @@ fn places_at_sites_are_checked_before_the_job_waits() {
 
 #[test]
 fn a_job_without_input_is_checked_too() {
-    let job = Job::new("stage_out=/tmp/o=lyon:to/o");
+    let job = FakeJob::new("stage_out=/tmp/o=lyon:to/o");
     job.world.unusable.borrow_mut().push("lyon:to/o".into());
     assert!(job.hook(|hook| hook.data_in()).unwrap_err().to_string().contains("lyon:to/o: bad"));
 }
 
 #[test]
 fn places_that_depend_on_the_nodes_are_checked_when_the_job_has_them() {
-    let job = Job::new("stage_out=/tmp/o=/scratch/p stage_out=/tmp/q=/x/{node}/ stage_out=/tmp/r=lyon:{node}/r");
+    let job = FakeJob::new("stage_out=/tmp/o=/scratch/p stage_out=/tmp/q=/x/{node}/ stage_out=/tmp/r=lyon:{node}/r");
     job.hook(|hook| hook.data_in()).unwrap();
     assert!(job.world.checks.borrow().is_empty());
     job.world.unusable.borrow_mut().push("here/n1:/x/n1/".into());
@@ -465,7 +465,7 @@ fn places_that_depend_on_the_nodes_are_checked_when_the_job_has_them() {
 
 #[test]
 fn what_cannot_be_known_keeps_no_job_waiting() {
-    let job = Job::new("stage_out=/tmp/o=lyon:to/o");
+    let job = FakeJob::new("stage_out=/tmp/o=lyon:to/o");
     job.world.unreachable.borrow_mut().push("lyon:to/o".into());
     job.hook(|hook| hook.data_in()).unwrap();
     assert_eq!(*job.world.notes.borrow(), ["not checked before the job: lyon:to/o: bad"]);

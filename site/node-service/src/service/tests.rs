@@ -5,8 +5,8 @@ use std::net::TcpListener;
 
 use super::*;
 use crate::account::AccountError;
-use crate::admission::Limits;
-use crate::credential::{CredentialError, Opened};
+use crate::admission::CallerLimits;
+use crate::credential::{CredentialError, OpenedCredential};
 use crate::memory::Turns;
 use crate::message::{HookRequest, Request, VERSION};
 
@@ -20,7 +20,7 @@ fn credential(maker: u32, reader: u32, payload: &[u8]) -> Vec<u8> {
 }
 
 impl Credentials for Purse {
-    fn open(&self, credential: &[u8]) -> Result<Opened, CredentialError> {
+    fn open(&self, credential: &[u8]) -> Result<OpenedCredential, CredentialError> {
         let refused = |problem: &str| CredentialError::Refused(problem.into());
         let mut used = self.0.lock().unwrap();
         if used.iter().any(|before| before == credential) {
@@ -32,7 +32,7 @@ impl Credentials for Purse {
             return Err(refused("Invalid credential"));
         };
         let byte = |at: usize| u8::from_str_radix(&digits[at..at + 2], 16).unwrap();
-        Ok(Opened { user: maker.parse().unwrap(), payload: (0..digits.len()).step_by(2).map(byte).collect() })
+        Ok(OpenedCredential { user: maker.parse().unwrap(), payload: (0..digits.len()).step_by(2).map(byte).collect() })
     }
 
     fn seal(&self, payload: &[u8], reader: u32) -> Result<Vec<u8>, CredentialError> {
@@ -67,7 +67,7 @@ fn service() -> Arc<Service> {
     Arc::new(Service {
         node: "n1".into(),
         slurm: rustix::process::getuid().as_raw(),
-        limits: Limits { strangers: 3, per_user: 1, orders: 3 },
+        limits: CallerLimits { strangers: 3, per_user: 1, orders: 3 },
         credentials: Box::<Purse>::default(),
         accounts: Box::new(Everybody),
         programs: Box::new(Echo),

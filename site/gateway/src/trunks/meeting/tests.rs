@@ -38,14 +38,14 @@ fn secrets(seed: u8) -> [Secret; 2] {
     [Secret::new([seed; 32]), Secret::new([seed + 1; 32])]
 }
 
-struct Place {
+struct PlaceInTime {
     meetings: Meetings<&'static str>,
     now: Instant,
 }
 
-impl Place {
-    fn new(most: usize) -> Place {
-        Place { meetings: Meetings::new(most), now: Instant::now() }
+impl PlaceInTime {
+    fn new(most: usize) -> PlaceInTime {
+        PlaceInTime { meetings: Meetings::new(most), now: Instant::now() }
     }
 
     /// Asks long enough after the last request.
@@ -78,7 +78,7 @@ impl Place {
 
 #[test]
 fn both_are_called_with_secrets_of_their_own_and_meet_once() {
-    let mut place = Place::new(8);
+    let mut place = PlaceInTime::new(8);
     let calls = place.ask(A, &wish("b", "gw1", 1)).unwrap();
     let number = calls.number;
     let called = |site: &str, secret: usize| {
@@ -105,7 +105,7 @@ fn both_are_called_with_secrets_of_their_own_and_meet_once() {
 
 #[test]
 fn a_request_that_nobody_may_make_is_refused_with_the_reason() {
-    let mut place = Place::new(8);
+    let mut place = PlaceInTime::new(8);
     place.refuses(A, &wish("b", "gw9", 0), "its sites file has no gateway gw9 of site b");
     place.refuses(A, &wish("x", "gw1", 0), "no gateway gw1 of site x");
     place.refuses(A, &wish("c", "gw1", 0), "its sites file says where gateway gw1 of site c is dialled");
@@ -124,7 +124,7 @@ fn a_request_that_nobody_may_make_is_refused_with_the_reason() {
 
 #[test]
 fn a_request_replaces_the_open_meeting_of_its_pair_but_not_at_once() {
-    let mut place = Place::new(8);
+    let mut place = PlaceInTime::new(8);
     let first = place.ask(A, &wish("b", "gw1", 0)).unwrap().number;
     place.arrives(first, "b", "from b").unwrap();
     let hasty = place.meetings.ask(B, &wish("a", "gw1", 0), &guests(), secrets(3), place.now).unwrap_err();
@@ -145,7 +145,7 @@ fn a_request_replaces_the_open_meeting_of_its_pair_but_not_at_once() {
 
 #[test]
 fn a_guest_that_came_alone_learns_which_one_did_not() {
-    let mut place = Place::new(8);
+    let mut place = PlaceInTime::new(8);
     let number = place.ask(A, &wish("b", "gw1", 0)).unwrap().number;
     place.arrives(number, "a", "from a").unwrap();
     let (stream, reason) = place.meetings.expire(number).unwrap();
@@ -159,7 +159,7 @@ fn a_guest_that_came_alone_learns_which_one_did_not() {
 
 #[test]
 fn no_more_pairs_than_memory_allows() {
-    let mut place = Place::new(2);
+    let mut place = PlaceInTime::new(2);
     let first = place.ask(A, &wish("b", "gw1", 0)).unwrap().number;
     place.arrives(first, "a", "a").unwrap();
     place.arrives(first, "b", "b").unwrap();
@@ -172,24 +172,24 @@ fn no_more_pairs_than_memory_allows() {
 }
 
 #[derive(Clone, Debug)]
-enum Event {
+enum MeetingEvent {
     Ask { asker: usize, whom: usize, link: u16, after_ms: u64 },
     Arrive { meeting: usize, who: usize },
     Expire { meeting: usize },
     Over { meeting: usize },
 }
 
-fn events() -> impl Strategy<Value = Vec<Event>> {
+fn events() -> impl Strategy<Value = Vec<MeetingEvent>> {
     let event = prop_oneof![
-        (0..4usize, 0..4usize, 0..3u16, 0..60u64).prop_map(|(asker, whom, link, after_ms)| Event::Ask {
+        (0..4usize, 0..4usize, 0..3u16, 0..60u64).prop_map(|(asker, whom, link, after_ms)| MeetingEvent::Ask {
             asker,
             whom,
             link,
             after_ms
         }),
-        (0..6usize, 0..4usize).prop_map(|(meeting, who)| Event::Arrive { meeting, who }),
-        (0..6usize).prop_map(|meeting| Event::Expire { meeting }),
-        (0..6usize).prop_map(|meeting| Event::Over { meeting }),
+        (0..6usize, 0..4usize).prop_map(|(meeting, who)| MeetingEvent::Arrive { meeting, who }),
+        (0..6usize).prop_map(|meeting| MeetingEvent::Expire { meeting }),
+        (0..6usize).prop_map(|meeting| MeetingEvent::Over { meeting }),
     ];
     prop::collection::vec(event, 0..200)
 }
@@ -207,7 +207,7 @@ proptest! {
                 called.len().checked_sub(back + 1).map(|at| called[at].0)
             };
             match event {
-                Event::Ask { asker, whom, link, after_ms } => {
+                MeetingEvent::Ask { asker, whom, link, after_ms } => {
                     now += Duration::from_millis(after_ms);
                     let whom = &guests[whom];
                     let wish = wish(&whom.site, &whom.gateway, link);
@@ -217,7 +217,7 @@ proptest! {
                         called.push((calls.number, [asker.trunk.0, whom.trunk.0]));
                     }
                 }
-                Event::Arrive { meeting, who } => {
+                MeetingEvent::Arrive { meeting, who } => {
                     let Some(number) = recent(&called, meeting) else { continue };
                     let (site, gateway) = (&guests[who].site, &guests[who].gateway);
                     match meetings.arrive(number, site, gateway, (number, who)) {
@@ -232,13 +232,13 @@ proptest! {
                         Err((back, _)) => prop_assert_eq!(back, (number, who)),
                     }
                 }
-                Event::Expire { meeting } => {
+                MeetingEvent::Expire { meeting } => {
                     let Some(number) = recent(&called, meeting) else { continue };
                     if let Some(((of, _), _)) = meetings.expire(number) {
                         prop_assert_eq!(of, number);
                     }
                 }
-                Event::Over { meeting } => {
+                MeetingEvent::Over { meeting } => {
                     if let Some(number) = recent(&called, meeting) {
                         meetings.over(number);
                     }

@@ -33,20 +33,20 @@ pub(crate) type LinkId = (TrunkId, u16);
 pub(crate) struct Visits {
     list: Rc<TrunkList>,
     /// Links for which this gateway has asked a place and waits for the reply.
-    asked: RefCell<HashMap<LinkId, Asked>>,
+    asked: RefCell<HashMap<LinkId, AskedPlace>>,
     /// Links for which this gateway was called and is connecting.
     coming: RefCell<HashMap<LinkId, AbortHandle>>,
 }
 
 #[derive(Debug)]
-struct Asked {
+struct AskedPlace {
     place: TrunkId,
-    answer: oneshot::Sender<Result<Seat, MeetingError>>,
+    answer: oneshot::Sender<Result<OwnSeat, MeetingError>>,
 }
 
 /// A seat at a meeting, and the secret to prove there.
 #[derive(Debug)]
-struct Seat {
+struct OwnSeat {
     meeting: JobId,
     secret: Secret,
 }
@@ -56,7 +56,7 @@ pub(crate) struct Called {
     trunk: Rc<Trunk>,
     link: u16,
     place: Rc<Trunk>,
-    seat: Seat,
+    seat: OwnSeat,
 }
 
 impl Called {
@@ -158,7 +158,7 @@ impl Visits {
 
     /// Handles a place's call: the reply to a request, or a call that this gateway follows. The latter is returned.
     pub(crate) fn called(&self, place: TrunkId, wish: &Wish, meeting: JobId, secret: Secret) -> Option<Called> {
-        let (trunk, seat) = (self.wished(place, wish)?, Seat { meeting, secret });
+        let (trunk, seat) = (self.wished(place, wish)?, OwnSeat { meeting, secret });
         if trunk.asks() {
             self.answered((trunk.id, wish.link), place, Ok(seat));
             return None;
@@ -193,7 +193,7 @@ impl Visits {
         trunk
     }
 
-    fn answered(&self, id: LinkId, place: TrunkId, answer: Result<Seat, MeetingError>) {
+    fn answered(&self, id: LinkId, place: TrunkId, answer: Result<OwnSeat, MeetingError>) {
         let mut asked = self.asked.borrow_mut();
         // A late answer is dropped.
         if asked.get(&id).is_some_and(|asked| asked.place == place)
@@ -240,10 +240,10 @@ impl Visits {
         Ok(Dialled { stream, run, peer, tunnel: None })
     }
 
-    async fn ask(&self, trunk: &Trunk, link: u16, place: &Trunk) -> Result<Seat, MeetingError> {
+    async fn ask(&self, trunk: &Trunk, link: u16, place: &Trunk) -> Result<OwnSeat, MeetingError> {
         let (answer, waiting) = oneshot::channel();
         let id = (trunk.id, link);
-        self.asked.borrow_mut().insert(id, Asked { place: place.id, answer });
+        self.asked.borrow_mut().insert(id, AskedPlace { place: place.id, answer });
         let wish = MeetingMessage::Ask { site: trunk.site.clone(), gateway: trunk.gateway.clone(), link };
         place.send_control(&self.list.path, wish);
         let answer = self.list.path.load.patiently(DIAL_TIMEOUT, waiting).await;
@@ -287,7 +287,7 @@ impl Visits {
     }
 
     /// Takes a seat at a meeting; returns once the other guest is there.
-    async fn take(&self, seat: Seat, link: u16, place: &Trunk) -> Result<(TcpStream, SocketAddr), LinkError> {
+    async fn take(&self, seat: OwnSeat, link: u16, place: &Trunk) -> Result<(TcpStream, SocketAddr), LinkError> {
         let address = place.address.as_deref().unwrap_or_default();
         let mut tcp = handshake::connect(&self.list, address).await?;
         let peer = tcp.peer_addr()?;

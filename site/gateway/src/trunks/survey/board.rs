@@ -27,7 +27,7 @@ const OLDEST_MS: u64 = 365 * 24 * 3600 * 1000;
 const AGAIN_MS: i64 = 10_000;
 
 /// A gateway: its site's position in the sites file, and its own within the site.
-type Place = (u16, u16);
+type GatewayIndex = (u16, u16);
 
 /// Figures of a trunk in one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -47,13 +47,13 @@ pub(crate) struct RowRate {
 
 /// Figures of the path between two sites, over all gateways that it uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct Pair {
+pub(crate) struct PathFigures {
     pub round_trip: Option<Duration>,
     /// The sum over gateways; its time is that of the oldest part.
     pub rate: Option<RowRate>,
 }
 
-impl Pair {
+impl PathFigures {
     pub(crate) fn age_ms(&self, now_ms: i64) -> Option<u64> {
         self.rate.map(|rate| u64::try_from(now_ms - rate.at_ms).unwrap_or(0))
     }
@@ -77,7 +77,7 @@ struct Peer {
     /// Version of the last message from it.
     version: u64,
     /// The rows that were sent to it.
-    told: HashMap<(Place, Place), Row>,
+    told: HashMap<(GatewayIndex, GatewayIndex), Row>,
 }
 
 /// See the module docs.
@@ -86,7 +86,7 @@ pub(crate) struct Board {
     own: GatewayName,
     /// Sites in the order of the sites file, with the names of their gateways.
     sites: Vec<(String, Vec<String>)>,
-    rows: BTreeMap<(Place, Place), Row>,
+    rows: BTreeMap<(GatewayIndex, GatewayIndex), Row>,
     peers: HashMap<GatewayName, Peer>,
     version: u64,
 }
@@ -102,7 +102,7 @@ impl Board {
             return;
         }
         let before = std::mem::replace(&mut self.sites, sites);
-        let name = |place: Place| {
+        let name = |place: GatewayIndex| {
             let (site, gateways) = before.get(usize::from(place.0))?;
             let gateway = gateways.get(usize::from(place.1))?.clone();
             Some(GatewayName { site: site.clone(), gateway })
@@ -119,13 +119,13 @@ impl Board {
         self.peers.values_mut().for_each(|peer| peer.told.clear());
     }
 
-    fn place(&self, name: &GatewayName) -> Option<Place> {
+    fn place(&self, name: &GatewayName) -> Option<GatewayIndex> {
         let site = self.sites.iter().position(|(site, _)| *site == name.site)?;
         let gateway = self.sites[site].1.iter().position(|gateway| *gateway == name.gateway)?;
         Some((u16::try_from(site).ok()?, u16::try_from(gateway).ok()?))
     }
 
-    fn name(&self, place: Place) -> GatewayName {
+    fn name(&self, place: GatewayIndex) -> GatewayName {
         let (site, gateways) = &self.sites[usize::from(place.0)];
         GatewayName { site: site.clone(), gateway: gateways[usize::from(place.1)].clone() }
     }
@@ -146,9 +146,11 @@ impl Board {
     pub(crate) fn news(&mut self, peer: &GatewayName, now_ms: i64) -> Option<LinksMessage> {
         let (own, there) = (self.place(&self.own)?, self.place(peer)?);
         let known = self.peers.entry(peer.clone()).or_default();
-        let is_for_it = |(from, to): (Place, Place)| from == own || (to == own && from.0 == there.0 && from != there);
-        let is_new = |pair: &(Place, Place), row: &Row| known.told.get(pair).is_none_or(|told| row.is_news(told));
-        let news: Vec<((Place, Place), Row)> = (self.rows.iter())
+        let is_for_it =
+            |(from, to): (GatewayIndex, GatewayIndex)| from == own || (to == own && from.0 == there.0 && from != there);
+        let is_new =
+            |pair: &(GatewayIndex, GatewayIndex), row: &Row| known.told.get(pair).is_none_or(|told| row.is_news(told));
+        let news: Vec<((GatewayIndex, GatewayIndex), Row)> = (self.rows.iter())
             .filter(|(pair, row)| is_for_it(**pair) && is_new(pair, row))
             .map(|(pair, row)| (*pair, *row))
             .take(MAX_ROWS)
@@ -205,15 +207,15 @@ impl Board {
     /// The figures of the path from one site to another. Each gateway of the sending site counts once: by its trunk to
     /// the gateway of the same number, which members' frames take, or, if the rate of that trunk is unknown, by the
     /// fastest of its trunks there. The rates are added; the shortest round trip counts.
-    pub(crate) fn pair(&self, from: &str, to: &str) -> Pair {
+    pub(crate) fn pair(&self, from: &str, to: &str) -> PathFigures {
         let position = |name: &str| self.sites.iter().position(|(site, _)| site == name);
-        let (Some(from), Some(to)) = (position(from), position(to)) else { return Pair::default() };
+        let (Some(from), Some(to)) = (position(from), position(to)) else { return PathFigures::default() };
         if from == to {
-            return Pair::default();
+            return PathFigures::default();
         }
         let (senders, receivers) = (self.sites[from].1.len() as u16, self.sites[to].1.len() as u16);
         let row = |sender, receiver| self.rows.get(&((from as u16, sender), (to as u16, receiver)));
-        let mut pair = Pair::default();
+        let mut pair = PathFigures::default();
         for sender in 0..senders {
             let all = || (0..receivers).filter_map(|receiver| row(sender, receiver));
             let trip = all().filter_map(|row| row.round_trip).min();
@@ -233,10 +235,10 @@ impl Board {
     }
 
     /// The ordered pairs of sites that have figures.
-    pub(crate) fn pairs(&self) -> impl Iterator<Item = (&str, &str, Pair)> {
+    pub(crate) fn pairs(&self) -> impl Iterator<Item = (&str, &str, PathFigures)> {
         let names = || self.sites.iter().map(|(site, _)| site.as_str());
         let all = names().flat_map(move |from| names().map(move |to| (from, to, self.pair(from, to))));
-        all.filter(|(.., pair)| *pair != Pair::default())
+        all.filter(|(.., pair)| *pair != PathFigures::default())
     }
 
     /// The table for a job of these sites.
@@ -254,7 +256,7 @@ impl Board {
 impl Row {
     /// Returns true if this row should be sent to a gateway that has an earlier one.
     fn is_news(&self, told: &Row) -> bool {
-        let figures = |row: &Row| Pair { round_trip: row.round_trip, rate: row.rate }.figures();
+        let figures = |row: &Row| PathFigures { round_trip: row.round_trip, rate: row.rate }.figures();
         let again = self.rate.zip(told.rate).is_some_and(|(now, told)| now.at_ms - told.at_ms >= AGAIN_MS);
         figures(self).differs(figures(told)) || again
     }

@@ -63,7 +63,7 @@ pub(crate) struct Survey {
     /// The beginning of this gateway's clock.
     since: Instant,
     board: RefCell<Board>,
-    trunks: RefCell<HashMap<TrunkId, Watched>>,
+    trunks: RefCell<HashMap<TrunkId, WatchedTrunk>>,
     /// The table that members of each job have or get.
     tables: RefCell<HashMap<JobId, LinkTable>>,
     /// End of the time in which a user wants stale pairs measured.
@@ -78,7 +78,7 @@ pub(crate) struct Survey {
 
 /// A trunk of this gateway.
 #[derive(Debug)]
-struct Watched {
+struct WatchedTrunk {
     estimate: Estimate,
     /// By index of the link: the time when that link came up, and the last look at it.
     looks: HashMap<usize, (Instant, Look)>,
@@ -127,8 +127,8 @@ impl Survey {
         self.receiving.set(Some(now));
     }
 
-    fn with<R>(&self, trunk: TrunkId, now: Instant, then: impl FnOnce(&mut Watched) -> R) -> R {
-        then(self.trunks.borrow_mut().entry(trunk).or_insert_with(|| Watched {
+    fn with<R>(&self, trunk: TrunkId, now: Instant, then: impl FnOnce(&mut WatchedTrunk) -> R) -> R {
+        then(self.trunks.borrow_mut().entry(trunk).or_insert_with(|| WatchedTrunk {
             estimate: Estimate::default(),
             looks: HashMap::new(),
             looked: now,
@@ -281,7 +281,7 @@ impl Survey {
     }
 
     /// The turn that begins now, and the gateway to send to.
-    fn turn_to_send(&self, clock_ms: u64) -> Option<(turn::Turn, GatewayName)> {
+    fn turn_to_send(&self, clock_ms: u64) -> Option<(turn::SendingTurn, GatewayName)> {
         let (file, (site, number)) = (self.list.sites.file.borrow(), self.list.sites.own.get());
         let turn = turn::turn(file.sites.len(), site, clock_ms)?;
         let there = &file.sites[turn.to];
@@ -428,7 +428,7 @@ impl Survey {
     pub(crate) fn pair_views(&self) -> Vec<PairView> {
         let now_ms = self.clock_ms(Instant::now());
         let board = self.board.borrow();
-        let view = |(from, to, pair): (&str, &str, board::Pair)| PairView {
+        let view = |(from, to, pair): (&str, &str, board::PathFigures)| PairView {
             from: from.to_owned(),
             to: to.to_owned(),
             rtt_us: pair.round_trip.map(|trip| u64::try_from(trip.as_micros()).unwrap_or(u64::MAX)),

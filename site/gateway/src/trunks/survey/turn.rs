@@ -12,7 +12,7 @@ const SPARE_MS: u64 = 400;
 
 /// A turn to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Turn {
+pub(crate) struct SendingTurn {
     /// The receiving site, by its position in the sites file.
     pub to: usize,
     /// Distinguishes this turn from others.
@@ -22,7 +22,7 @@ pub(crate) struct Turn {
 }
 
 /// The turn that begins now for site `own` of `sites`, if any; `clock_ms`: milliseconds since 1970.
-pub(crate) fn turn(sites: usize, own: usize, clock_ms: u64) -> Option<Turn> {
+pub(crate) fn turn(sites: usize, own: usize, clock_ms: u64) -> Option<SendingTurn> {
     let rounds = rounds(sites);
     let slot = clock_ms / SLOT_MS;
     let (half, late) = (clock_ms % SLOT_MS / HALF_MS, clock_ms % HALF_MS);
@@ -30,7 +30,7 @@ pub(crate) fn turn(sites: usize, own: usize, clock_ms: u64) -> Option<Turn> {
     let (one, other) = round.iter().find(|(one, other)| own == *one || own == *other)?;
     let (sender, to) = if half == 0 { (*one, *other) } else { (*other, *one) };
     let cycle = slot / rounds.len() as u64;
-    (sender == own && late <= SPARE_MS).then_some(Turn { to, number: slot * 2 + half, cycle })
+    (sender == own && late <= SPARE_MS).then_some(SendingTurn { to, number: slot * 2 + half, cycle })
 }
 
 /// The gateway of the receiving site to which gateway `own` of `senders` sends in this cycle: the one of the same
@@ -73,7 +73,7 @@ mod tests {
     fn a_transfer_ends_before_the_next_turn() {
         let begins: Vec<u64> = (0..20_000).filter(|clock_ms| turn(2, 0, *clock_ms).is_some()).collect();
         assert!(begins.iter().all(|begin| begin % SLOT_MS <= SPARE_MS), "the earlier site sends first");
-        assert_eq!(turn(2, 1, HALF_MS), Some(Turn { to: 0, number: 1, cycle: 0 }));
+        assert_eq!(turn(2, 1, HALF_MS), Some(SendingTurn { to: 0, number: 1, cycle: 0 }));
         assert_eq!(turn(2, 1, HALF_MS + SPARE_MS + 1), None);
         assert_eq!(turn(3, 2, 6 * SLOT_MS + HALF_MS).map(|turn| (turn.to, turn.cycle)), Some((1, 2)));
         assert_eq!(turn(1, 0, 0), None);

@@ -69,8 +69,8 @@ impl Net {
     }
 
     /// The figures of a pair, which are the same on all boards except for ages.
-    fn pair(&self, from: &str, to: &str) -> Pair {
-        let mut known: Vec<Pair> = self.boards.values().map(|board| board.pair(from, to)).collect();
+    fn pair(&self, from: &str, to: &str) -> PathFigures {
+        let mut known: Vec<PathFigures> = self.boards.values().map(|board| board.pair(from, to)).collect();
         let first = known.pop().unwrap();
         for other in known {
             assert_eq!(other.round_trip, first.round_trip, "{from} to {to}");
@@ -104,8 +104,8 @@ fn every_gateway_learns_all_pairs_and_changes_only_are_sent() {
     // Without a partner: a/gw1 and a/gw2 both use c's only gateway.
     assert_eq!(net.pair("a", "c").rate.map(|rate| rate.bytes_s), Some((4 + 1) * 1_000_000 + (5 + 4 + 1) * 1_000_000));
     assert_eq!(net.pair("c", "a").rate.map(|rate| rate.bytes_s), Some((20 + 1) * 1_000_000));
-    assert_eq!(net.pair("a", "a"), Pair::default());
-    assert_eq!(net.pair("a", "x"), Pair::default());
+    assert_eq!(net.pair("a", "a"), PathFigures::default());
+    assert_eq!(net.pair("a", "x"), PathFigures::default());
     let (messages, rows) = (net.messages, net.rows);
     net.run(60);
     assert_eq!((net.messages, net.rows), (messages, rows), "nothing has changed");
@@ -198,7 +198,7 @@ fn figures_that_cannot_be_right_are_ignored_and_bounded() {
         [(0, 5_000_000), (u64::MAX, 5_000_000), (1000, 0), (1000, 10), (1000, u64::MAX)].into_iter().enumerate()
     {
         board.take(&b, at as u64 + 1, vec![stated(&b, &a, rtt_us, bytes_s)], 0).unwrap();
-        assert_eq!(board.pair("b", "a"), Pair::default(), "{rtt_us} µs, {bytes_s} B/s");
+        assert_eq!(board.pair("b", "a"), PathFigures::default(), "{rtt_us} µs, {bytes_s} B/s");
     }
     // Sites files may differ: figures of sites that are not in this gateway's file are ignored.
     board.take(&b, 10, vec![stated(&b, &x, 1000, 5_000_000), stated(&b, &b, 1000, 5_000_000)], 0).unwrap();
