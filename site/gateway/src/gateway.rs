@@ -62,7 +62,8 @@ impl Gateway {
     /// Accepts connections forever.
     pub(crate) async fn accept(self: &Rc<Self>, listener: TcpListener) -> Infallible {
         let gateway = self.clone();
-        listener::accept(&self.door, listener, move |member, message| gateway.from_member(member, message)).await
+        listener::accept(&self.door, listener, move |member, message| gateway.handle_member_message(member, message))
+            .await
     }
 }
 

@@ -17,15 +17,15 @@ impl Gateway {
     ///
     /// # Errors
     /// The member may not send it: close its connection.
-    pub(crate) fn from_member(&self, member: &Rc<Member>, message: Control) -> Result<(), Violation> {
+    pub(crate) fn handle_member_message(&self, member: &Rc<Member>, message: Control) -> Result<(), Violation> {
         match message {
             Control::Job(message) => self.job_from_member(member, message),
-            Control::Allocation(message) => self.services.nodes.from_member(member, message),
-            Control::Measurement(message) => self.trunks.measuring.from_member(member, message),
-            Control::Observation(message) => observe::from_member(self, member, message),
-            Control::Joining(message) => self.services.joining.from_member(member, message),
-            Control::Links(message) => self.trunks.survey.from_member(member, message),
-            Control::Coupling(message) => self.trunks.couplings.from_member(member, message),
+            Control::Allocation(message) => self.services.nodes.handle_member_message(member, message),
+            Control::Measurement(message) => self.trunks.measuring.handle_member_message(member, message),
+            Control::Observation(message) => observe::handle_member_message(self, member, message),
+            Control::Joining(message) => self.services.joining.handle_member_message(member, message),
+            Control::Links(message) => self.trunks.survey.handle_member_message(member, message),
+            Control::Coupling(message) => self.trunks.couplings.handle_member_message(member, message),
             Control::Meeting(_) => Err("only gateways may send meeting messages".into()),
         }
     }

@@ -104,7 +104,7 @@ impl Joining {
     ///
     /// # Errors
     /// The member may not send it: close its connection.
-    pub(crate) fn from_member(&self, member: &Member, message: JoiningMessage) -> Result<(), Violation> {
+    pub(crate) fn handle_member_message(&self, member: &Member, message: JoiningMessage) -> Result<(), Violation> {
         match message {
             JoiningMessage::Invite { seconds } => {
                 let invited = self.invite(seconds).map_err(|error| Violation(format!("no random numbers: {error}")))?;

@@ -66,7 +66,7 @@ impl Nodes {
     ///
     /// # Errors
     /// The member may not send it: close its connection.
-    pub(crate) fn from_member(
+    pub(crate) fn handle_member_message(
         self: &Rc<Self>,
         member: &Rc<Member>,
         message: AllocationMessage,

@@ -22,7 +22,11 @@ use crate::trunks::trunk::Trunk;
 ///
 /// # Errors
 /// It is not a question: close the member's connection.
-pub(crate) fn from_member(gateway: &Gateway, member: &Member, message: ObservationMessage) -> Result<(), Violation> {
+pub(crate) fn handle_member_message(
+    gateway: &Gateway,
+    member: &Member,
+    message: ObservationMessage,
+) -> Result<(), Violation> {
     match message {
         ObservationMessage::Observe => {
             let view = Box::new(view(gateway));

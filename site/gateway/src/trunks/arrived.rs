@@ -71,9 +71,9 @@ impl Trunks {
                 self.meeting(trunk, message);
                 return Ok(());
             }
-            Control::Measurement(message) => self.measuring.from_trunk(trunk, message),
-            Control::Links(message) => self.survey.from_trunk(trunk, message),
-            Control::Coupling(message) => self.couplings.from_trunk(trunk, message),
+            Control::Measurement(message) => self.measuring.handle_trunk_message(trunk, message),
+            Control::Links(message) => self.survey.handle_trunk_message(trunk, message),
+            Control::Coupling(message) => self.couplings.handle_trunk_message(trunk, message),
             Control::Observation(_) | Control::Joining(_) => {
                 Err(Violation(format!("site {} may not send a message for users", self.list.get(trunk).site)))
             }

@@ -209,7 +209,7 @@ impl Couplings {
     ///
     /// # Errors
     /// Users may not send it: close the connection.
-    pub(crate) fn from_member(&self, member: &Rc<Member>, message: CouplingMessage) -> Result<(), Violation> {
+    pub(crate) fn handle_member_message(&self, member: &Rc<Member>, message: CouplingMessage) -> Result<(), Violation> {
         if !message.is_of_side() {
             return Err("only gateways answer sides of couplings".into());
         }
@@ -249,7 +249,7 @@ impl Couplings {
     ///
     /// # Errors
     /// No gateway that follows the protocol sends it: close the link.
-    pub(crate) fn from_trunk(&self, trunk: TrunkId, message: CouplingMessage) -> Result<(), Violation> {
+    pub(crate) fn handle_trunk_message(&self, trunk: TrunkId, message: CouplingMessage) -> Result<(), Violation> {
         let peer = self.list.get(trunk).site.clone();
         let (coupling, side) = message.about();
         if message.is_of_side() {

@@ -212,7 +212,7 @@ impl Measuring {
     ///
     /// # Errors
     /// A member may not send this message: close its connection.
-    pub(crate) fn from_member(
+    pub(crate) fn handle_member_message(
         self: &Rc<Self>,
         member: &Rc<Member>,
         message: MeasurementMessage,
@@ -233,7 +233,11 @@ impl Measuring {
     ///
     /// # Errors
     /// No gateway that follows the protocol sends it: close the link.
-    pub(crate) fn from_trunk(self: &Rc<Self>, trunk: TrunkId, message: MeasurementMessage) -> Result<(), Violation> {
+    pub(crate) fn handle_trunk_message(
+        self: &Rc<Self>,
+        trunk: TrunkId,
+        message: MeasurementMessage,
+    ) -> Result<(), Violation> {
         match message {
             MeasurementMessage::Measure { from, to, .. } if ![&from, &to].into_iter().all(|name| is_name(name)) => {
                 let site = &self.list.get(trunk).site;

@@ -382,7 +382,7 @@ impl Survey {
     ///
     /// # Errors
     /// No gateway that follows the protocol sends it: close the link.
-    pub(crate) fn from_trunk(&self, trunk: TrunkId, message: LinksMessage) -> Result<(), Violation> {
+    pub(crate) fn handle_trunk_message(&self, trunk: TrunkId, message: LinksMessage) -> Result<(), Violation> {
         let trunk = self.list.get(trunk);
         match message {
             LinksMessage::Figures { version, rows } => {
@@ -403,7 +403,7 @@ impl Survey {
     ///
     /// # Errors
     /// A member may not send this message: close its connection.
-    pub(crate) fn from_member(&self, member: &Member, message: LinksMessage) -> Result<(), Violation> {
+    pub(crate) fn handle_member_message(&self, member: &Member, message: LinksMessage) -> Result<(), Violation> {
         let LinksMessage::Measure { seconds } = message else {
             return Err("only gateways send figures of links".into());
         };
