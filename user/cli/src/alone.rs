@@ -16,9 +16,9 @@ use starters::starter;
 use tokio::sync::oneshot;
 use types::SitesFile;
 
-use crate::args::RunArgs;
 use crate::jobs::host;
-use crate::parts::TypedPart;
+use crate::run::args::RunArgs;
+use crate::run::parts::TypedPart;
 
 /// The name of the site.
 pub(crate) const SITE: &str = "here";

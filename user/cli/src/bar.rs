@@ -6,12 +6,15 @@ use std::time::{Duration, Instant};
 use setup::Progress;
 use types::untrusted::indented;
 
-use crate::sites_add::asking;
-
 /// Maximum length of an answer, in bytes.
 const ANSWER: u64 = 64;
 /// Minimum interval between two redraws of the bar.
 const DRAW: Duration = Duration::from_millis(100);
+
+/// Returns true if a user can be asked for a password.
+pub(crate) fn asking() -> bool {
+    std::io::stdin().is_terminal() && std::io::stderr().is_terminal()
+}
 
 /// A terminal line that is redrawn and finally removed. Elsewhere it prints nothing.
 pub(crate) struct Line {

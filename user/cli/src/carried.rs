@@ -14,14 +14,14 @@ use tokio::sync::mpsc;
 use types::sites::Site;
 
 use crate::bar::Bar;
+use crate::bar::asking;
 use crate::run::working_directory;
-use crate::sites_add::asking;
 use crate::{output, runtime};
 
 /// The site to carry a command to, if this machine has no site's key, or not the key of the site that the user names
 /// with `--from` or in the environment.
 pub(crate) fn destination<'a>(sites: &'a Sites, from: Option<&str>) -> Option<&'a Site> {
-    let from = from.map(str::to_owned).or_else(crate::sites_file::named_site);
+    let from = from.map(str::to_owned).or_else(crate::sites::file::named_site);
     let mut here = sites.file.sites.iter().filter(|site| from.as_ref().is_none_or(|from| site.name == *from));
     if here.any(|site| sites.client_secret(site).is_ok()) {
         return None;
@@ -110,7 +110,7 @@ fn standard_input() -> Input {
         std::thread::spawn(move || {
             let mut piece = vec![0; most];
             loop {
-                match crate::input::Input.read(&mut piece) {
+                match crate::run::input::Input.read(&mut piece) {
                     Ok(0) => return,
                     Ok(count) if sender.blocking_send(piece[..count].to_vec()).is_ok() => {}
                     Ok(_) => return,

@@ -8,8 +8,9 @@ use launcher::coupling::{Request, run};
 use types::coupling::{NameError, Said, name_and_site};
 use wire::control::Coupling;
 
-use crate::args::SitesFileArgs;
-use crate::{runtime, sites_file};
+use crate::runtime;
+use crate::sites::file;
+use crate::sites::file::SitesFileArgs;
 
 /// Couple this program with another one, to exchange arrays
 #[derive(Debug, Args)]
@@ -54,8 +55,8 @@ pub(crate) fn couple(args: CoupleArgs) -> Result<i32> {
 }
 
 fn try_to(args: CoupleArgs, say: impl FnMut(Said) -> std::io::Result<()>) -> Result<()> {
-    let sites = sites_file::read(&sites_file::locate(&args.sites)?)?;
-    let home = sites_file::own_site(&sites, args.from.as_deref())?;
+    let sites = file::read(&file::locate(&args.sites)?)?;
+    let home = file::own_site(&sites, args.from.as_deref())?;
     sites.site(&args.coupling.site)?;
     let request = Request { sites, home, coupling: args.coupling };
     let runtime = runtime()?;

@@ -11,8 +11,9 @@ use clap::Args;
 use setup::doctor::{Finding, Question, Report, Verdict, examine};
 use types::untrusted::one_line;
 
-use crate::args::SitesFileArgs;
-use crate::{carried, json, runtime, sites_file, version};
+use crate::sites::file;
+use crate::sites::file::SitesFileArgs;
+use crate::{carried, json, runtime, version};
 
 /// Examine this machine and the sites, and write a file to attach to a report
 #[derive(Debug, Args)]
@@ -70,13 +71,13 @@ pub(crate) fn doctor(args: DoctorArgs) -> Result<i32> {
 }
 
 fn question(args: &DoctorArgs) -> Result<Question> {
-    let path = sites_file::place(&args.sites)?;
+    let path = file::place(&args.sites)?;
     // A file given by the user must exist; the default one need not.
-    let sites = (path.exists() || args.sites.sites.is_some())
-        .then(|| sites_file::read(&path).map_err(|error| crate::whole(&error)));
+    let sites =
+        (path.exists() || args.sites.sites.is_some()).then(|| file::read(&path).map_err(|error| crate::whole(&error)));
     let home = match &sites {
         Some(Ok(sites)) if carried::destination(sites, args.from.as_deref()).is_none() => {
-            sites_file::own_site(sites, args.from.as_deref()).ok()
+            file::own_site(sites, args.from.as_deref()).ok()
         }
         _ => None,
     };

@@ -14,9 +14,10 @@ use tokio::io::{AsyncBufReadExt, BufReader, duplex};
 use tokio::net::TcpListener;
 use types::sites::{Site, Target, TargetError};
 
-use crate::args::SitesFileArgs;
-use crate::sites_add::asking;
-use crate::{carried, json, runtime, sites_file};
+use crate::bar::asking;
+use crate::sites::file;
+use crate::sites::file::SitesFileArgs;
+use crate::{carried, json, runtime};
 
 /// Forward a TCP port of this machine to a port at another site
 #[derive(Debug, Args)]
@@ -95,11 +96,11 @@ fn destination(text: &str) -> Result<Destination, ForwardArgumentError> {
 
 /// Forwards until interrupted, and returns the exit code.
 pub(crate) fn forward(args: ForwardArgs) -> Result<i32> {
-    let sites = sites_file::read(&sites_file::locate(&args.sites)?)?;
+    let sites = file::read(&file::locate(&args.sites)?)?;
     if let Some(far) = carried::destination(&sites, args.from.as_deref()).cloned() {
         return forward_through(&sites, &far, &args);
     }
-    let home = sites_file::own_site(&sites, args.from.as_deref())?;
+    let home = file::own_site(&sites, args.from.as_deref())?;
     let Destination { site, target } = args.to;
     sites.site(&site)?;
     if args.json && args.listen == Listen::Standard {

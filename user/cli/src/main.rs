@@ -6,56 +6,31 @@
 mod agent;
 mod alone;
 mod args;
+mod argument;
 mod bar;
 mod carried;
 mod couple;
 mod doctor;
-mod files;
 mod forward;
-mod gateway_again;
-mod gateway_command;
-mod input;
+mod gateway;
 mod jobs;
 mod json;
 mod key;
 #[cfg(feature = "lab")]
 mod lab;
-#[cfg(feature = "lab")]
-mod lab_args;
 mod log;
 mod output;
 mod page;
 #[cfg(test)]
 mod pages;
-mod parts;
 mod plan;
-mod push;
 mod run;
 #[cfg(feature = "share")]
 mod share;
 mod site_id;
-mod sites_add;
-mod sites_apply;
-mod sites_args;
-mod sites_check;
-mod sites_file;
-mod sites_join;
-mod sites_links;
-mod slurm_args;
-mod slurm_check;
-mod slurm_hook;
-mod slurm_install;
-mod slurm_service;
-mod slurm_step;
-mod slurm_supervise;
+mod sites;
+mod slurm;
 mod stage;
-mod stage_args;
-mod stage_beside;
-mod stage_control;
-mod stage_look;
-mod stage_nodes;
-mod stage_places;
-mod terminal;
 #[cfg(feature = "top")]
 mod top;
 mod version;
@@ -67,7 +42,6 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser};
 
 use crate::args::{Cli, Command};
-use crate::sites_args::SitesCommand;
 
 fn main() -> ExitCode {
     #[cfg(feature = "lab")] // A lab starts this program again for its own processes.
@@ -87,21 +61,9 @@ fn main() -> ExitCode {
                 _ => anyhow::bail!("only `run` can be detached"),
             })
         }
-        Command::Gateway(args) => gateway_command::gateway(&args),
+        Command::Gateway(args) => gateway::gateway(&args),
         Command::Key(args) => key::key(&args),
-        Command::Sites(args) => match args.command {
-            SitesCommand::Add(args) => sites_add::add(args),
-            SitesCommand::Invite(args) => sites_join::invite(&args),
-            SitesCommand::Join(args) => sites_join::join(args),
-            SitesCommand::Remove(args) => sites_add::remove(&args),
-            SitesCommand::List(args) => sites_add::list(&args),
-            SitesCommand::Status(args) => sites_add::status(&args),
-            SitesCommand::Apply(args) => sites_apply::apply(&args),
-            SitesCommand::Push(args) => push::push(&args),
-            SitesCommand::Start(args) => gateway_again::start(&args),
-            SitesCommand::Check(args) => sites_check::check(args),
-            SitesCommand::Links(args) => sites_links::links(&args),
-        },
+        Command::Sites(args) => sites::sites(args),
         #[cfg(feature = "top")]
         Command::Top(args) => top::top(&args),
         Command::Forward(args) => forward::forward(args),
@@ -115,12 +77,12 @@ fn main() -> ExitCode {
         Command::Lab(args) => lab::lab(args),
         #[cfg(feature = "share")]
         Command::Share { folder } => share::share(&folder),
-        Command::SiteEnd => sites_add::other_end(),
+        Command::SiteEnd => sites::add::other_end(),
         Command::Agent { only_movers } => agent::keep(only_movers),
         Command::Hold { holder, program } => agent::hold(holder, &program),
         Command::Leash { holder, program } => Err(starters::leash::become_leashed(holder, &program).into()),
         Command::AgentWorker { keeper, folder, only_movers } => agent::work(keeper, folder, only_movers),
-        Command::Slurm(args) => slurm_args::slurm(&args),
+        Command::Slurm(args) => slurm::slurm(&args),
     };
     match result {
         Ok(code) => exit(code),

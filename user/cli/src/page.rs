@@ -3,21 +3,40 @@
 use std::io::Write;
 
 use anyhow::{Result, anyhow};
+use clap::Args;
 use setup::tunnel::Tunnel;
 
-use crate::args::PageArgs;
-use crate::sites_add::asking;
-use crate::{carried, runtime, sites_file};
+use crate::bar::asking;
+use crate::sites::file::{self, SitesFileArgs};
+use crate::{carried, runtime};
+
+/// Show the address of a gateway's page
+#[derive(Debug, Args)]
+#[command(
+    long_about = "Print the address of the page that a gateway of your site serves on its own machine. On a machine \
+        outside all sites, ssh makes the page reachable here as well, until this command ends (Ctrl-C).",
+    after_help = "Examples:\n  landbridge page\n  landbridge page --from kyoto --port 8080"
+)]
+pub(crate) struct PageArgs {
+    /// The port on this machine [default: a free one]
+    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
+    pub port: Option<u16>,
+    #[command(flatten)]
+    pub sites: SitesFileArgs,
+    /// The site [default: as for run]
+    #[arg(long, value_name = "SITE")]
+    pub from: Option<String>,
+}
 
 /// Prints the address. On a machine that belongs to no site, forwards the page until interrupted. Returns the exit
 /// code.
 pub(crate) fn page(args: &PageArgs) -> Result<i32> {
-    let path = sites_file::locate(&args.sites)?;
-    let sites = sites_file::read(&path)?;
+    let path = file::locate(&args.sites)?;
+    let sites = file::read(&path)?;
     let far = carried::destination(&sites, args.from.as_deref());
     let site = match far {
         Some(site) => site,
-        None => sites.site(&sites_file::own_site(&sites, args.from.as_deref())?)?,
+        None => sites.site(&file::own_site(&sites, args.from.as_deref())?)?,
     };
     let there = site.gateways.iter().find_map(|gateway| gateway.page).ok_or_else(|| {
         anyhow!(

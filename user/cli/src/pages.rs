@@ -8,7 +8,8 @@ use clap::{CommandFactory, Parser};
 use types::SitesFile;
 
 use crate::args::{Cli, Command};
-use crate::{parts, words};
+use crate::run::parts;
+use crate::words;
 
 /// Placeholders in the pages, and values for them.
 const PLACEHOLDERS: [(&str, &str); 9] = [

@@ -7,8 +7,9 @@ use anyhow::{Context, Result};
 use launcher::Sites;
 use types::sites::Site;
 
-use crate::args::SitesFileArgs;
-use crate::{carried, sites_file};
+use crate::carried;
+use crate::sites::file;
+use crate::sites::file::SitesFileArgs;
 
 /// A number assigned by this machine or by a site.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,12 +54,12 @@ impl SiteId {
 /// The site that a command about jobs or transfers is carried to, with its sites file. `named`: the site in an id.
 /// `None`: the command is for this machine, or there is no sites file.
 pub(crate) fn far(args: &SitesFileArgs, named: Option<&str>) -> Result<Option<(Sites, Site)>> {
-    let Some(path) = sites_file::find(args)? else {
+    let Some(path) = file::find(args)? else {
         return named.map_or(Ok(None), |site| {
             Err(anyhow::anyhow!("site {site}: there is no sites file here: `landbridge sites add {site} [USER@]HOST`"))
         });
     };
-    let sites = sites_file::read(&path)?;
+    let sites = file::read(&path)?;
     if let Some(name) = named {
         sites.site(name)?;
     }

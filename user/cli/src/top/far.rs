@@ -12,7 +12,7 @@ use watching::watch::Round;
 
 use super::screen::Screen;
 use super::show;
-use crate::args::TopArgs;
+use crate::top::args::TopArgs;
 use crate::{carried, runtime};
 
 /// Maximum size of a site's answers that wait to be drawn, in bytes.

@@ -1,5 +1,6 @@
 //! `landbridge top`: the activity of the gateways of the user's own site, live or as text.
 
+pub(crate) mod args;
 mod far;
 mod figures;
 mod history;
@@ -18,20 +19,21 @@ use watching::watch::{Round, Watch};
 
 use self::screen::Screen;
 use self::tables::{Choice, Mood, tables};
-use crate::args::TopArgs;
-use crate::{carried, runtime, sites_file};
+use crate::sites::file;
+use crate::top::args::TopArgs;
+use crate::{carried, runtime};
 
 /// Time until the thread that reads keys notices that it is no longer needed.
 const KEYS: Duration = Duration::from_millis(200);
 
 /// Shows the view, and returns the exit code.
 pub(crate) fn top(args: &TopArgs) -> Result<i32> {
-    let path = sites_file::locate(&args.sites)?;
-    let sites = sites_file::read(&path)?;
+    let path = file::locate(&args.sites)?;
+    let sites = file::read(&path)?;
     if let Some(site) = carried::destination(&sites, args.from.as_deref()) {
         return far::top(args, &sites, site);
     }
-    let home = sites_file::own_site(&sites, args.from.as_deref())?;
+    let home = file::own_site(&sites, args.from.as_deref())?;
     let watch = Watch::new(&sites, &home, args.interval)?;
     let live = !args.once && !args.json && std::io::stdout().is_terminal();
     let repair = setup::remedy::remedy(sites.site(&home)?, &path);
