@@ -74,7 +74,7 @@ UNSAFE_FILES = {"testing/lab/src/sys.rs", "stage/src/mover/lent.rs", "stage/src/
 
 # Code that handles paths below folders that others can write to. There, others can change a path's target between two
 # system calls, so all accesses go through the crate `folder`, or relative to a descriptor.
-BENEATH = ("stage/src/", "user/setup/src/here/", "user/cli/src/slurm/install.rs", "user/cli/src/slurm/service.rs", "user/cli/src/stage/control.rs", "site/node-service/src/record.rs", "core/folder/src/")
+BENEATH = ("stage/src/", "user/setup/src/here/", "user/cli/src/slurm/install.rs", "user/commands/src/slurm/install.rs", "user/commands/src/slurm/service.rs", "user/commands/src/slurm/paths.rs", "user/commands/src/transfers/socket.rs", "site/node-service/src/record.rs", "core/folder/src/")
 BY_PATH = re.compile(
     r"\bstd::fs::(?!File::from\b|(File|Permissions|Metadata|FileType)\b(?!::))\w+|\b(File|OpenOptions)::(open|create|new)\b"
     r"|\brustix::fs::(open|stat|lstat|mkdir|rename|unlink|rmdir|link|symlink|readlink|chmod|access|statfs|statvfs)\("
@@ -113,12 +113,13 @@ BY_PATH_ALLOWED = {
     ("user/setup/src/here/survey.rs", "is_file()"): "reports what is there; opens nothing",
     ("user/setup/src/here/survey.rs", "statfs("): "reports the kind of a file system; opens nothing",
     ("user/setup/src/here/survey.rs", "canonicalize"): "reports a program's place; opens nothing",
-    ("user/cli/src/slurm/service.rs", "std::fs::"): "root's own folder, which make_private has examined",
-    ("user/cli/src/stage/control.rs", "std::fs::"): "the account's own folder, which make_private has examined",
-    ("user/cli/src/stage/control.rs", ".exists()"): "/proc",
+    ("user/commands/src/slurm/service.rs", "std::fs::"): "root's own folder, which make_private has examined",
+    ("user/commands/src/transfers/socket.rs", "std::fs::"): "the account's own folder, which make_private has examined",
+    ("user/commands/src/transfers/socket.rs", ".exists()"): "/proc",
     ("site/node-service/src/record.rs", "std::fs::"): "the hooks' own folder, which make_private has examined",
-    ("user/cli/src/slurm/install.rs", "is_dir()"): "/run/systemd/system: whether systemd runs here",
-    ("user/cli/src/slurm/install.rs", "std::fs::read_to_string"): "shown to the administrator, and compared; not written to",
+    ("user/commands/src/slurm/install.rs", "is_dir()"): "/run/systemd/system: whether systemd runs here",
+    ("user/cli/src/slurm/install.rs", "std::fs::read_to_string"): "shown to the administrator; not written to",
+    ("user/commands/src/slurm/install.rs", "std::fs::read_to_string"): "compared; not written to",
 }
 
 # The command line's output goes through user/cli/src/output.rs, which escapes characters that act on a terminal. These

@@ -20,7 +20,7 @@ needs_iptables = pytest.mark.skipif(not Path("/usr/sbin/iptables").exists(), rea
 
 SOURCES = (
     "user/setup/src", "user/watching/src/check", "user/watching/src/check.rs", "site/starters/src",
-    "user/cli/src/sites/*.rs", "user/cli/src/page.rs", "user/cli/src/carried.rs", "site/gateway/src/services/join.rs",
+    "user/commands/src/gateways.rs", "user/commands/src/carried.rs", "user/cli/src/sites/*.rs", "user/cli/src/page.rs", "site/gateway/src/services/join.rs",
 )  # fmt: skip
 
 # Commands that a message names, but not to be typed as they stand.

@@ -7,9 +7,8 @@ use std::path::PathBuf;
 use agent::folder::Folder;
 use agent::{Lifeline, Runs};
 use anyhow::{Result, anyhow};
+use commands::runtime::runtime;
 use job::order::Order;
-
-use crate::runtime;
 
 /// Runs the keeper of a node: the process started by the starter. It does not outlive its job.
 pub(crate) fn keep(only_movers: bool) -> Result<i32> {

@@ -6,6 +6,8 @@ use std::time::{Duration, Instant};
 use setup::Progress;
 use types::untrusted::indented;
 
+use crate::quantity::megabytes;
+
 /// Maximum length of an answer, in bytes.
 const ANSWER: u64 = 64;
 /// Minimum interval between two redraws of the bar.
@@ -17,14 +19,14 @@ pub(crate) fn asking() -> bool {
 }
 
 /// A terminal line that is redrawn and finally removed. Elsewhere it prints nothing.
-pub(crate) struct Line {
+pub(crate) struct RedrawnLine {
     drawn: Option<Instant>,
     interactive: bool,
 }
 
-impl Line {
-    pub(crate) fn new() -> Line {
-        Line { drawn: None, interactive: std::io::stderr().is_terminal() }
+impl RedrawnLine {
+    pub(crate) fn new() -> RedrawnLine {
+        RedrawnLine { drawn: None, interactive: std::io::stderr().is_terminal() }
     }
 
     /// Draws the result of `text`, unless the line was drawn within [`DRAW`].
@@ -48,18 +50,18 @@ impl Line {
     }
 }
 
-impl Drop for Line {
+impl Drop for RedrawnLine {
     fn drop(&mut self) {
         self.clear();
     }
 }
 
 /// Steps that are usually short: shows the current one, on a terminal only.
-pub(crate) struct Current(Line);
+pub(crate) struct Current(RedrawnLine);
 
 impl Current {
     pub(crate) fn new() -> Current {
-        Current(Line::new())
+        Current(RedrawnLine::new())
     }
 }
 
@@ -70,11 +72,11 @@ impl Progress for Current {
 }
 
 /// Steps as lines, and on a terminal a redrawn line as well. Standard output stays free for the result.
-pub(crate) struct Bar(Line);
+pub(crate) struct Bar(RedrawnLine);
 
 impl Bar {
     pub(crate) fn new() -> Bar {
-        Bar(Line::new())
+        Bar(RedrawnLine::new())
     }
 }
 
@@ -100,9 +102,8 @@ impl Progress for Bar {
             return self.0.clear();
         }
         self.0.draw(|| {
-            let (done, total) = (done as f64 / 1e6, total as f64 / 1e6);
-            let share = done / total * 100.0;
-            format!("{site}: {done:.1} of {total:.1} MB ({share:.0} %)")
+            let share = done as f64 / total as f64 * 100.0;
+            format!("{site}: {} of {} MB ({share:.0} %)", megabytes(done), megabytes(total))
         });
     }
 }

@@ -4,12 +4,12 @@ use std::io::Write;
 
 use anyhow::Result;
 use clap::Args;
+use commands::runtime::runtime;
+use commands::sites_file;
 use launcher::coupling::{Request, run};
 use types::coupling::{NameError, Said, name_and_site};
 use wire::control::Coupling;
 
-use crate::runtime;
-use crate::sites::file;
 use crate::sites::file::SitesFileArgs;
 
 /// Couple this program with another one, to exchange arrays
@@ -48,15 +48,15 @@ pub(crate) fn couple(args: CoupleArgs) -> Result<i32> {
     match try_to(args, say) {
         Ok(()) => Ok(0),
         Err(error) => {
-            say(Said::Over(crate::whole(&error)))?;
+            say(Said::Over(crate::error::whole(&error)))?;
             Ok(1)
         }
     }
 }
 
 fn try_to(args: CoupleArgs, say: impl FnMut(Said) -> std::io::Result<()>) -> Result<()> {
-    let sites = file::read(&file::locate(&args.sites)?)?;
-    let home = file::own_site(&sites, args.from.as_deref())?;
+    let (_, sites) = args.sites.read()?;
+    let home = sites_file::own_site(&sites, args.from.as_deref())?;
     sites.site(&args.coupling.site)?;
     let request = Request { sites, home, coupling: args.coupling };
     let runtime = runtime()?;

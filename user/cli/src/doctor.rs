@@ -8,12 +8,16 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
 use clap::Args;
-use setup::doctor::{Finding, Question, Report, Verdict, examine};
+use commands::carried::destination;
+use commands::error::whole;
+use commands::runtime::runtime;
+use commands::sites_file;
+use setup::doctor::{Finding, Question, Report, SitesUnusable, Verdict, examine};
 use types::untrusted::one_line;
 
-use crate::sites::file;
 use crate::sites::file::SitesFileArgs;
-use crate::{carried, json, runtime, version};
+use crate::table::width;
+use crate::{json, version};
 
 /// Examine this machine and the sites, and write a file to attach to a report
 #[derive(Debug, Args)]
@@ -48,7 +52,7 @@ pub(crate) fn doctor(args: DoctorArgs) -> Result<i32> {
     let report = runtime()?.block_on(examine(&question))?;
     let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let file = args.output.unwrap_or_else(|| format!("landbridge-doctor-{}.txt", date(seconds)).into());
-    write(&file, &whole(&report, seconds)).with_context(|| {
+    write(&file, &report_text(&report, seconds)).with_context(|| {
         format!("{}: the report cannot be written: choose another file with --output FILE", file.display())
     })?;
     let mut out = crate::output::stdout();
@@ -71,13 +75,13 @@ pub(crate) fn doctor(args: DoctorArgs) -> Result<i32> {
 }
 
 fn question(args: &DoctorArgs) -> Result<Question> {
-    let path = file::place(&args.sites)?;
+    let path = args.sites.place()?;
     // A file given by the user must exist; the default one need not.
-    let sites =
-        (path.exists() || args.sites.sites.is_some()).then(|| file::read(&path).map_err(|error| crate::whole(&error)));
+    let sites = (path.exists() || args.sites.sites.is_some())
+        .then(|| sites_file::read(&path).map_err(|error| SitesUnusable(whole(&error))));
     let home = match &sites {
-        Some(Ok(sites)) if carried::destination(sites, args.from.as_deref()).is_none() => {
-            file::own_site(sites, args.from.as_deref()).ok()
+        Some(Ok(sites)) if destination(sites, args.from.as_deref()).is_none() => {
+            sites_file::own_site(sites, args.from.as_deref()).ok()
         }
         _ => None,
     };
@@ -85,7 +89,7 @@ fn question(args: &DoctorArgs) -> Result<Question> {
     Ok(Question { version: version::TEXT.to_owned(), path, sites, home, variables })
 }
 
-fn whole(report: &Report, seconds: u64) -> String {
+fn report_text(report: &Report, seconds: u64) -> String {
     format!(
         "landbridge doctor, {} UTC\n\n{}{}{}",
         date(seconds),
@@ -103,7 +107,7 @@ fn write(path: &Path, text: &str) -> std::io::Result<()> {
 
 /// One line for each finding, followed by its remedy.
 fn table(findings: &[Finding]) -> String {
-    let width = findings.iter().map(|finding| finding.part.chars().count()).max().unwrap_or(0);
+    let width = width(findings.iter().map(|finding| finding.part.as_str()), "");
     let mut text = String::new();
     for Finding { part, verdict, detail, remedy } in findings {
         let verdict = match verdict {

@@ -10,7 +10,7 @@ use starters::tunnel::SshTunneller;
 use starters::{beside, starter};
 
 use crate::log;
-use crate::sites::file::{self, SitesFileArgs};
+use crate::sites::file::SitesFileArgs;
 
 /// Run the gateway of a site
 #[derive(Debug, Args)]
@@ -44,8 +44,7 @@ pub(crate) fn gateway(args: &GatewayArgs) -> Result<i32> {
         true => Some(setup::here::background::enter(&args.site)?),
         false => None,
     };
-    let path = file::locate(&args.sites)?;
-    let sites = file::read(&path)?;
+    let (path, sites) = args.sites.read()?;
     let mut config = GatewayConfig::new(sites.file, &path, &args.site, args.gateway.as_deref())?;
     config.doorkeeper = Some(Arc::new(Doorman::new(std::path::absolute(&path)?)));
     config.tunneller = Some(Arc::new(SshTunneller::new(&std::path::absolute(&sites.folder)?)));

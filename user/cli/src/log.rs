@@ -34,14 +34,14 @@ pub(crate) struct FilterError {
 /// The value is not a filter.
 pub(crate) fn start(value: Option<&OsStr>) -> Result<(), FilterError> {
     let filter = filter(&value.unwrap_or_default().to_string_lossy())?;
-    let lines = tracing_subscriber::fmt::layer().with_writer(Line::new).with_ansi(false);
+    let lines = tracing_subscriber::fmt::layer().with_writer(LogLine::new).with_ansi(false);
     tracing_subscriber::registry().with(filter).with(lines).init();
     Ok(())
 }
 
 /// Logs a line.
 pub(crate) fn note(text: &str) {
-    let _ = Line::new().write_all(format!("landbridge: {text}\n").as_bytes());
+    let _ = LogLine::new().write_all(format!("landbridge: {text}\n").as_bytes());
 }
 
 /// Levels: `PART=LEVEL` for a module and those below it, `LEVEL` for everything else.
@@ -69,16 +69,16 @@ fn level(name: &str) -> Option<LevelFilter> {
 }
 
 /// A writer for one line of the log; it writes the line in one piece.
-pub(crate) struct Line;
+pub(crate) struct LogLine;
 
-impl Line {
+impl LogLine {
     /// A writer for the subscriber, which creates one per line.
-    pub(crate) fn new() -> Line {
-        Line
+    pub(crate) fn new() -> LogLine {
+        LogLine
     }
 }
 
-impl Write for Line {
+impl Write for LogLine {
     fn write(&mut self, record: &[u8]) -> io::Result<usize> {
         write(&mut io::stderr(), line(record).as_bytes(), &LOST);
         Ok(record.len())

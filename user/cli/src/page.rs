@@ -4,11 +4,13 @@ use std::io::Write;
 
 use anyhow::{Result, anyhow};
 use clap::Args;
+use commands::carried::destination;
+use commands::runtime::runtime;
+use commands::sites_file;
 use setup::tunnel::Tunnel;
 
 use crate::bar::asking;
-use crate::sites::file::{self, SitesFileArgs};
-use crate::{carried, runtime};
+use crate::sites::file::SitesFileArgs;
 
 /// Show the address of a gateway's page
 #[derive(Debug, Args)]
@@ -31,12 +33,11 @@ pub(crate) struct PageArgs {
 /// Prints the address. On a machine that belongs to no site, forwards the page until interrupted. Returns the exit
 /// code.
 pub(crate) fn page(args: &PageArgs) -> Result<i32> {
-    let path = file::locate(&args.sites)?;
-    let sites = file::read(&path)?;
-    let far = carried::destination(&sites, args.from.as_deref());
+    let (path, sites) = args.sites.read()?;
+    let far = destination(&sites, args.from.as_deref());
     let site = match far {
         Some(site) => site,
-        None => sites.site(&file::own_site(&sites, args.from.as_deref())?)?,
+        None => sites.site(&sites_file::own_site(&sites, args.from.as_deref())?)?,
     };
     let there = site.gateways.iter().find_map(|gateway| gateway.page).ok_or_else(|| {
         anyhow!(
@@ -56,7 +57,7 @@ pub(crate) fn page(args: &PageArgs) -> Result<i32> {
         let mut tunnel = Tunnel::open(site, there, args.port, asking()).await?;
         writeln!(out, "http://127.0.0.1:{}/", tunnel.port)?;
         out.flush()?;
-        let mut ends = carried::signals(&job::signals::ENDING)?;
+        let mut ends = commands::carried::signals(&job::signals::ENDING)?;
         tokio::select! {
             error = tunnel.ended() => Err(error.into()),
             signal = ends.recv() => Ok(128 + signal.unwrap_or(2)),

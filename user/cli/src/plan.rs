@@ -4,10 +4,12 @@ use std::fmt::Write as _;
 use std::io::Write;
 use std::path::PathBuf;
 
-use ::plan::{Algorithm, Effort, Instance, Model, Packing, Ports, Schedule, Tree};
-use anyhow::{Context, Result};
+use ::plan::{Instance, Model, Packing};
+use anyhow::Result;
 use clap::{Args, Subcommand};
-use serde_json::{Map, Value, json};
+use commands::plan::{Bounds, Comparison, Planned};
+
+use crate::quantity::binary_digits;
 
 /// Plan transfers over links that differ
 #[derive(Debug, Args)]
@@ -48,12 +50,6 @@ pub(crate) struct BroadcastArgs {
 /// Width of the longest bar in the table, in columns.
 const BAR: f64 = 24.0;
 
-/// Maximum number of trees in the chosen schedule: the limit for a broadcast between sites.
-const MOST_TREES: usize = 64;
-
-/// Limit for the linear programs: enough for the optimum of about 200 nodes.
-const EFFORT: Effort = Effort { rounds: 4000, gap: 1e-9 };
-
 pub(crate) fn plan(args: &PlanArgs) -> Result<i32> {
     match &args.command {
         PlanCommand::Broadcast(args) => broadcast(args),
@@ -62,109 +58,26 @@ pub(crate) fn plan(args: &PlanArgs) -> Result<i32> {
 
 /// Plans, prints the result, and returns the exit code.
 fn broadcast(args: &BroadcastArgs) -> Result<i32> {
-    let algorithms = match args.algorithm.as_str() {
-        "all" => Algorithm::ALL.to_vec(),
-        name => vec![Algorithm::by_name(name)?],
-    };
-    let file = args.file.display();
-    let text = std::fs::read_to_string(&args.file).with_context(|| format!("instance {file}"))?;
-    let instance = Instance::from_json(&text).with_context(|| format!("instance {file}"))?;
-    let results: Vec<Planned> = algorithms.into_iter().map(|algorithm| Planned::new(&instance, algorithm)).collect();
-    let bounds = Bounds::new(&instance);
-    let chosen = ::plan::choose(&instance, MOST_TREES);
+    let comparison = Comparison::of_file(&args.file, &args.algorithm)?;
     let mut out = crate::output::stdout();
     if args.json {
-        writeln!(out, "{}", crate::json::object(as_json(&file.to_string(), &instance, &results, &bounds, &chosen))?)?;
+        writeln!(out, "{}", crate::json::object(comparison.as_json())?)?;
     } else {
-        out.write_all(as_text(&instance, &results, &bounds, &chosen).as_bytes())?;
+        out.write_all(as_text(&comparison).as_bytes())?;
     }
     Ok(0)
 }
 
-/// An algorithm's tree with its times in seconds, in the order of [`Model::ALL`], and its rate in bytes/s.
-struct Planned {
-    algorithm: Algorithm,
-    tree: Tree,
-    times: [f64; Model::ALL.len()],
-    rate: f64,
-}
-
-impl Planned {
-    fn new(instance: &Instance, algorithm: Algorithm) -> Planned {
-        let tree = algorithm.build(instance);
-        let times = Model::ALL.map(|model| model.completion(instance, &tree));
-        let rate = ::plan::rate(instance, &tree, Ports::Many);
-        Planned { algorithm, tree, times, rate }
-    }
-}
-
-struct Bounds {
-    one_port: Packing,
-    multi_port: Packing,
-    uplinks: f64,
-    /// For few nodes: the best single tree in each of two models.
-    optima: Vec<(Model, Tree, f64)>,
-}
-
-impl Bounds {
-    fn new(instance: &Instance) -> Bounds {
-        let optimum = |model| ::plan::optimum(instance, model).map(|(tree, time)| (model, tree, time));
-        Bounds {
-            one_port: ::plan::pack(instance, Ports::One, EFFORT),
-            multi_port: ::plan::pack(instance, Ports::Many, EFFORT),
-            uplinks: ::plan::uplink_bound(instance),
-            optima: [Model::Bhat, Model::LogGp].into_iter().filter_map(optimum).collect(),
-        }
-    }
-}
-
-fn as_json(file: &str, instance: &Instance, results: &[Planned], bounds: &Bounds, chosen: &Schedule) -> Value {
-    let mut algorithms = Map::new();
-    for planned in results {
-        let times = Model::ALL.iter().zip(planned.times).map(|(model, time)| (model.name().to_owned(), json!(time)));
-        let completion: Map<String, Value> = times.collect();
-        algorithms.insert(
-            planned.algorithm.name().to_owned(),
-            json!({ "tree": planned.tree, "completion": completion, "rate_Bps": planned.rate }),
-        );
-    }
-    let packing = |packing: &Packing| {
-        let trees: Vec<_> = packing.trees.iter().map(|(tree, _)| parents(tree)).collect();
-        let weights: Vec<f64> = packing.trees.iter().map(|(_, rate)| *rate).collect();
-        json!({
-            "rate_Bps": packing.rate, "upper_bound_Bps": packing.upper_bound, "trees": trees, "weights_Bps": weights,
-        })
-    };
-    let trees: Vec<_> = chosen.trees.iter().map(|(tree, share)| json!({ "tree": tree, "share": share })).collect();
-    let mut answer = json!({
-        "file": file, "nodes": instance.nodes(), "root": instance.root(), "message_bytes": instance.message_bytes(),
-        "packet_bytes": instance.packet_bytes(), "algorithms": algorithms,
-        "chosen": { "completion": chosen.time, "trees": trees, "pace_Bps": chosen.pace },
-        "tps_bottleneck_set": ::plan::bottlenecks(instance), "lp_oneport": packing(&bounds.one_port),
-        "lp_multiport_UDpair": packing(&bounds.multi_port), "uplink_bound_Bps": bounds.uplinks,
-    });
-    for (model, tree, time) in &bounds.optima {
-        let schedule: Vec<(usize, usize)> = tree.edges().collect();
-        answer[format!("optimum_{}", model.name())] = json!({ "completion": time, "schedule": schedule });
-    }
-    answer
-}
-
-/// Each node's parent; −1 for the root.
-fn parents(tree: &Tree) -> Vec<i64> {
-    tree.parents().iter().map(|parent| parent.map_or(-1, |node| node as i64)).collect()
-}
-
-fn as_text(instance: &Instance, results: &[Planned], bounds: &Bounds, chosen: &Schedule) -> String {
+fn as_text(Comparison { instance, results, bounds, chosen, .. }: &Comparison) -> String {
     let mut text = format!(
         "{} nodes, root {}, {} in {} packets\n\n",
         instance.nodes(),
         instance.root(),
-        bytes(instance.message_bytes() as f64),
+        binary_digits(instance.message_bytes() as f64),
         instance.packets()
     );
     text += &table(results, bounds);
-    if let [one] = results {
+    if let [one] = &results[..] {
         text += "\n";
         text += &drawn(instance, one);
     }
@@ -172,11 +85,11 @@ fn as_text(instance: &Instance, results: &[Planned], bounds: &Bounds, chosen: &S
     let rate = |packing: &Packing| {
         let gap = 1.0 - packing.rate / packing.upper_bound;
         let stopped = if gap > 1e-6 {
-            format!(", at most {}/s: the search was stopped", bytes(packing.upper_bound))
+            format!(", at most {}/s: the search was stopped", binary_digits(packing.upper_bound))
         } else {
             String::new()
         };
-        format!("{}/s with {}{stopped}", bytes(packing.rate), many(packing.trees.len()))
+        format!("{}/s with {}{stopped}", binary_digits(packing.rate), many(packing.trees.len()))
     };
     let mut row = |name: &str, value: String| {
         let _ = writeln!(text, "{name:38}  {value}");
@@ -184,7 +97,7 @@ fn as_text(instance: &Instance, results: &[Planned], bounds: &Bounds, chosen: &S
     row("chosen", format!("{} with {}", seconds(chosen.time), many(chosen.trees.len())));
     row("highest rate, uplinks and connections", rate(&bounds.multi_port));
     row("highest rate, one transfer at a time", rate(&bounds.one_port));
-    row("uplinks and downlinks alone allow", format!("{}/s", bytes(bounds.uplinks)));
+    row("uplinks and downlinks alone allow", format!("{}/s", binary_digits(bounds.uplinks)));
     for (model, _, time) in &bounds.optima {
         row(&format!("least time of a tree in {}", model.name()), seconds(*time));
     }
@@ -234,7 +147,7 @@ fn drawn(instance: &Instance, planned: &Planned) -> String {
     push(&mut waiting, planned.tree.root(), "");
     while let Some((node, before, is_last)) = waiting.pop() {
         let parent = planned.tree.parent(node).unwrap_or_default();
-        let rate = format!("{}/s", bytes(instance.bandwidth(parent, node)));
+        let rate = format!("{}/s", binary_digits(instance.bandwidth(parent, node)));
         let latency = seconds(instance.latency(parent, node));
         let branch = if is_last { "└─" } else { "├─" };
         let place = format!("{before}{branch} {node}");
@@ -254,22 +167,10 @@ fn seconds(time: f64) -> String {
     }
 }
 
-/// A size with a unit of powers of 1024.
-fn bytes(size: f64) -> String {
-    let units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
-    let mut value = size;
-    let mut unit = 0;
-    while value >= 999.5 && unit + 1 < units.len() {
-        value /= 1024.0;
-        unit += 1;
-    }
-    let digits = if unit == 0 || value >= 99.95 || value.fract() == 0.0 { 0 } else { 1 };
-    format!("{value:.digits$} {}", units[unit])
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ::plan::Algorithm;
 
     const HAND: &str = include_str!("../../../core/plan/tests/vectors/v00_hand4.json");
 
@@ -287,9 +188,8 @@ mod tests {
     #[test]
     fn the_fastest_is_first() {
         let instance = Instance::from_json(HAND).unwrap();
-        let results: Vec<Planned> =
-            [Algorithm::Flat, Algorithm::FefSize].map(|algorithm| Planned::new(&instance, algorithm)).into();
-        let text = as_text(&instance, &results, &Bounds::new(&instance), &::plan::choose(&instance, MOST_TREES));
+        let algorithms = vec![Algorithm::Flat, Algorithm::FefSize];
+        let text = as_text(&Comparison::new("hand".to_owned(), instance, algorithms));
         assert!(text.find("fef_size").unwrap() < text.find("flat").unwrap(), "{text}");
         assert!(text.contains("highest rate, one transfer at a time"), "{text}");
     }

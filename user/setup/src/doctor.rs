@@ -20,9 +20,15 @@ use std::path::PathBuf;
 use job::environment::{Environment, travelling};
 use launcher::Sites;
 use serde::Serialize;
+use thiserror::Error;
 
 use crate::SetupError;
 use crate::here::folders::Folders;
+
+/// The reason why a sites file cannot be used.
+#[derive(Debug, Error)]
+#[error("{0}")]
+pub struct SitesUnusable(pub String);
 
 /// The subject of an examination.
 pub struct Question {
@@ -31,7 +37,7 @@ pub struct Question {
     /// Path of the sites file, whether or not it exists.
     pub path: PathBuf,
     /// The content of the sites file, or the reason why it cannot be used. `None`: there is no such file.
-    pub sites: Option<Result<Sites, String>>,
+    pub sites: Option<Result<Sites, SitesUnusable>>,
     /// The site that this machine belongs to, if a site's key is here.
     pub home: Option<String>,
     /// The environment of the command.

@@ -1,8 +1,8 @@
 //! The flags of `landbridge jobs`, `logs` and `cancel`.
 
 use clap::Args;
+use commands::site_id::SiteId;
 
-use crate::site_id::SiteId;
 use crate::sites::file::SitesFileArgs;
 
 /// List the jobs that were started with `run --detach`

@@ -5,12 +5,13 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use job::message::InputTo;
+use commands::run::{ProgramRequest, RunRequest, SiteShare};
+use job::message::{Family, InputTo, MpiChoice};
 use launcher::hosts::Host;
 
 use crate::argument::ArgumentError;
 use crate::sites::file::SitesFileArgs;
-use crate::stage::beside_args::BesideArgs;
+use crate::stage::beside::BesideArgs;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Mpi {
@@ -54,9 +55,21 @@ pub(crate) enum Collectives {
     Native,
 }
 
+impl Mpi {
+    fn choice(self) -> MpiChoice {
+        match self {
+            Mpi::Auto => MpiChoice::Auto,
+            Mpi::Mpich => MpiChoice::Named(Family::Mpich),
+            Mpi::Intel => MpiChoice::Named(Family::Intel),
+            Mpi::Openmpi => MpiChoice::Named(Family::OpenMpi),
+            Mpi::None => MpiChoice::Libfabric,
+        }
+    }
+}
+
 impl Collectives {
     /// The value of `LANDBRIDGE_COLLECTIVES`.
-    pub(crate) fn value(self) -> &'static str {
+    fn value(self) -> &'static str {
         match self {
             Collectives::Auto => "auto",
             Collectives::Exact => "exact",
@@ -67,7 +80,7 @@ impl Collectives {
 
 impl BindTo {
     /// The value of `LANDBRIDGE_BIND`.
-    pub(crate) fn value(self) -> &'static str {
+    fn value(self) -> &'static str {
         match self {
             BindTo::None => "none",
             BindTo::Core => "core",
@@ -178,13 +191,29 @@ pub(crate) struct RunArgs {
     pub program: Vec<OsString>,
 }
 
-/// A site's share of a job.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct SiteShare {
-    pub site: String,
-    pub ranks: u32,
-    /// The program at this site, if it differs.
-    pub program: Option<String>,
+impl RunArgs {
+    /// `programs`: those of the job, this one's included.
+    pub(super) fn request(&self, programs: Vec<ProgramRequest>) -> RunRequest {
+        RunRequest {
+            programs,
+            ranks_per_node: self.ranks_per_node,
+            fill: self.map_by == MapBy::Slot,
+            hosts: self.hosts.clone(),
+            hostfile: self.hostfile.clone(),
+            bind: self.bind_to.map(BindTo::value),
+            collectives: self.collectives.map(Collectives::value),
+            input: self.stdin,
+            raw: self.raw,
+            mpi: self.mpi.choice(),
+            push: self.push.clone(),
+            beside: self.beside.request(),
+            output_files: self.output_filename.is_some(),
+            wait: self.wait,
+            timeout: self.timeout,
+            from: self.from.clone(),
+            sites: self.sites.sites.clone(),
+        }
+    }
 }
 
 fn input_to(text: &str) -> Result<InputTo, ArgumentError> {

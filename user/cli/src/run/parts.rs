@@ -2,52 +2,30 @@
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{CommandFactory, FromArgMatches};
+use commands::run::ProgramRequest;
 use job::environment::setting;
-use launcher::parts::PartWish;
 
 use crate::args::Cli;
-use crate::run::args::{RunArgs, SiteShare};
+use crate::run::args::RunArgs;
 use crate::words;
 
 /// Options that each program may set for itself; all others apply to the whole job.
 const OWN: [&str; 5] = ["ranks", "per_site", "variables", "wdir", "program"];
 
-/// A program and its own options.
-#[derive(Debug)]
-pub(crate) struct TypedPart {
-    pub ranks: Option<u32>,
-    pub per_site: Vec<SiteShare>,
-    pub variables: Vec<OsString>,
-    pub wdir: Option<PathBuf>,
-    /// The program and its arguments.
-    pub command: Vec<OsString>,
-}
-
-impl TypedPart {
-    pub(crate) fn wish(&self) -> PartWish {
-        PartWish {
-            program: self.command.first().map_or(String::new(), |word| word.to_string_lossy().into_owned()),
-            ranks: self.ranks,
-            per_site: self.per_site.iter().map(|share| (share.site.clone(), share.ranks)).collect(),
-        }
-    }
-}
-
 /// The programs of a job.
 ///
 /// # Errors
 /// The options of one program are wrong.
-pub(crate) fn parts(args: &RunArgs) -> Result<Vec<TypedPart>, clap::Error> {
+pub(crate) fn parts(args: &RunArgs) -> Result<Vec<ProgramRequest>, clap::Error> {
     let cli = Cli::command();
     let Some(run) = cli.find_subcommand("run") else { return Ok(Vec::new()) };
     let mut programs = words::programs(&args.program, run).into_iter();
-    let first = TypedPart {
+    let first = ProgramRequest {
         ranks: args.ranks,
         per_site: args.per_site.clone(),
         variables: args.variables.clone(),
@@ -58,7 +36,7 @@ pub(crate) fn parts(args: &RunArgs) -> Result<Vec<TypedPart>, clap::Error> {
 }
 
 /// Parses a program that follows another. `typed`: its options, `--`, and the program with its arguments.
-fn part(typed: &[OsString]) -> Result<TypedPart, clap::Error> {
+fn part(typed: &[OsString]) -> Result<ProgramRequest, clap::Error> {
     let mut run = Cli::command();
     let run = run.find_subcommand_mut("run").map(std::mem::take).unwrap_or_default();
     let mut run = run.bin_name("landbridge run");
@@ -77,7 +55,7 @@ fn part(typed: &[OsString]) -> Result<TypedPart, clap::Error> {
     }
     let args = RunArgs::from_arg_matches(&matches)?;
     let RunArgs { ranks, per_site, variables, wdir, program, .. } = args;
-    Ok(TypedPart { ranks, per_site, variables, wdir, command: program })
+    Ok(ProgramRequest { ranks, per_site, variables, wdir, command: program })
 }
 
 /// Returns true if the id is that of an argument, not of a group of arguments.
@@ -113,7 +91,7 @@ pub(crate) fn with_values(words: Vec<OsString>) -> Result<Vec<OsString>> {
             all.push(match typed {
                 None => word.clone(),
                 Some((option, typed)) => {
-                    let (name, value) = setting(typed, |name| std::env::var_os(name)).map_err(crate::wrong)?;
+                    let (name, value) = setting(typed, |name| std::env::var_os(name)).map_err(crate::error::wrong)?;
                     OsString::from_vec([option, &name, b"=", &value].concat())
                 }
             });
@@ -129,7 +107,7 @@ mod tests {
     use super::*;
     use clap::Parser;
 
-    fn typed(line: &str) -> Result<Vec<TypedPart>, clap::Error> {
+    fn typed(line: &str) -> Result<Vec<ProgramRequest>, clap::Error> {
         let words = words::plain(line.split(' ').map(OsString::from), &Cli::command());
         let crate::args::Command::Run(args) = Cli::try_parse_from(words)?.command else { panic!("{line}") };
         parts(&args)

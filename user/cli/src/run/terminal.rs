@@ -8,8 +8,8 @@ use launcher::Observer;
 use rustix::termios::tcgetwinsize;
 use types::{Rank, Roster};
 
+use super::files::Files;
 use crate::output;
-use crate::run::files::Files;
 
 /// Minimum duration of a wait with a status line.
 const PATIENCE: Duration = Duration::from_millis(500);
@@ -34,7 +34,7 @@ pub(crate) struct Terminal {
     /// True if output passes as it arrives, not in whole lines.
     raw: bool,
     /// State of standard output and standard error.
-    lines: [Line; 2],
+    lines: [LastLine; 2],
 }
 
 /// Time that other ranks' output waits for the end of an unfinished line.
@@ -42,7 +42,7 @@ const LINE: Duration = Duration::from_millis(200);
 
 /// The last line of a stream.
 #[derive(Debug, Default)]
-struct Line {
+struct LastLine {
     /// The rank that has begun the line, and the time of its last write; `None`: the line is complete.
     begun: Option<(u32, Instant)>,
     /// Output of other ranks that waits for the end of the line, in order of arrival.
@@ -63,7 +63,7 @@ impl Terminal {
             verbose,
             began: Instant::now(),
             raw,
-            lines: [Line::default(), Line::default()],
+            lines: [LastLine::default(), LastLine::default()],
         }
     }
 

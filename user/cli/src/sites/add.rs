@@ -4,19 +4,20 @@ use std::future::Future;
 use std::io::Write;
 
 use anyhow::{Context, Result};
+use commands::runtime::runtime;
 use setup::add::{Outcome, Wish, prepare};
 use setup::book::Book;
 use tokio::io::BufReader;
 
 use crate::bar::{Bar, Current, asking};
+use crate::error::Interrupted;
+use crate::output;
 use crate::sites::args::{AddArgs, ListArgs, RemoveArgs};
-use crate::sites::check::table;
-use crate::sites::file;
-use crate::{Interrupted, output, runtime};
+use crate::sites::check::findings_table;
 
 /// Adds or repairs a site, and returns the exit code.
 pub(crate) fn add(args: AddArgs) -> Result<i32> {
-    let path = file::place(&args.sites)?;
+    let path = args.sites.place()?;
     let wish = Wish {
         name: args.name,
         place: args.place,
@@ -52,7 +53,7 @@ pub(crate) fn add(args: AddArgs) -> Result<i32> {
 
 /// Prints the outcome as text.
 pub(crate) fn print(file: &str, outcome: &Outcome) -> Result<()> {
-    let mut text = table(file, &outcome.site, &outcome.findings, outcome.ok);
+    let mut text = findings_table(file, &outcome.site, &outcome.findings, outcome.ok);
     for note in &outcome.notes {
         text += &format!("note: {note}\n");
     }
@@ -68,7 +69,7 @@ async fn interruptible<T>(work: impl Future<Output = T>) -> Result<T> {
 
 /// Removes a site, and returns the exit code.
 pub(crate) fn remove(args: &RemoveArgs) -> Result<i32> {
-    let path = file::place(&args.sites)?;
+    let path = args.sites.place()?;
     let removal = runtime()?.block_on(async {
         let book = Book::change(&path, &mut Bar::new()).await?;
         setup::remove::remove(book, &args.name, args.force, asking(), &mut Bar::new()).await
@@ -85,7 +86,7 @@ pub(crate) fn remove(args: &RemoveArgs) -> Result<i32> {
 
 /// Shows the sites file, and returns the exit code.
 pub(crate) fn list(args: &ListArgs) -> Result<i32> {
-    let path = file::place(&args.sites)?;
+    let path = args.sites.place()?;
     let sites = Book::open(&path)?.sites()?.sites;
     let mut out = crate::output::stdout();
     if args.json {
@@ -120,7 +121,7 @@ pub(crate) fn list(args: &ListArgs) -> Result<i32> {
 
 /// Asks every site for its status, and returns the exit code.
 pub(crate) fn status(args: &ListArgs) -> Result<i32> {
-    let path = file::locate(&args.sites)?;
+    let path = args.sites.locate()?;
     let book = Book::open(&path)?;
     let all = runtime()?.block_on(interruptible(setup::status::status(&book, asking(), &mut Current::new())))??;
     let ok = all.iter().all(|site| site.ok);

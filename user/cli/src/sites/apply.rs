@@ -3,16 +3,15 @@
 use std::io::Write;
 
 use anyhow::Result;
+use commands::runtime::runtime;
 use setup::book::Book;
 
 use crate::bar::{Bar, asking};
-use crate::runtime;
 use crate::sites::args::ApplyArgs;
-use crate::sites::file;
 
 /// Distributes the file, and returns the exit code.
 pub(crate) fn apply(args: &ApplyArgs) -> Result<i32> {
-    let path = file::locate(&args.sites)?;
+    let path = args.sites.locate()?;
     let all = runtime()?.block_on(async {
         let mut book = Book::change(&path, &mut Bar::new()).await?;
         setup::apply::apply(&mut book, &args.newcomers.accept, asking(), &mut Bar::new()).await

@@ -4,6 +4,9 @@ use std::io::Write;
 use std::path::Path;
 
 use anyhow::Result;
+use commands::carried::destination;
+use commands::runtime::runtime;
+use commands::sites_file;
 use launcher::Sites;
 use setup::Progress;
 use setup::remedy::remedy;
@@ -13,18 +16,17 @@ use watching::measure::{Pair, measure};
 
 use crate::bar::Bar;
 use crate::sites::args::CheckArgs;
-use crate::sites::file;
-use crate::{carried, output, run, runtime};
+use crate::table::{self, hanging, width};
+use crate::{carried, output};
 
 /// Checks, prints the findings, and returns the exit code.
 pub(crate) fn check(args: CheckArgs) -> Result<i32> {
-    let path = file::locate(&args.sites)?;
-    let sites = file::read(&path)?;
-    if let Some(site) = carried::destination(&sites, args.from.as_deref()) {
+    let (path, sites) = args.sites.read()?;
+    if let Some(site) = destination(&sites, args.from.as_deref()) {
         return carried::command(&sites, site, &["sites", "check"], carried::typed_after("check"));
     }
-    let home = file::own_site(&sites, args.from.as_deref())?;
-    let program = run::program(args.program)?;
+    let home = sites_file::own_site(&sites, args.from.as_deref())?;
+    let program = commands::run::program(args.program)?;
     let (findings, pairs) = runtime()?.block_on(async {
         let (mut bar, job) = (Bar::new(), args.job.then_some(args.wait));
         let mut news = |site: &str, state: &str| bar.step(site, state);
@@ -62,7 +64,7 @@ fn advise(findings: &mut [Finding], sites: &Sites, home: &str, file: &Path) {
 }
 
 /// The findings about a site as a table. `ok`: the site itself works.
-pub(crate) fn table(file: &str, home: &str, findings: &[Finding], ok: bool) -> String {
+pub(crate) fn findings_table(file: &str, home: &str, findings: &[Finding], ok: bool) -> String {
     let verdict = match findings.iter().filter(|finding| !finding.ok).count() {
         // The exit code is for this site only.
         1 if ok => format!("site {home} works; 1 thing elsewhere does not\n"),
@@ -74,10 +76,8 @@ pub(crate) fn table(file: &str, home: &str, findings: &[Finding], ok: bool) -> S
 }
 
 fn rows(file: &str, home: &str, findings: &[Finding]) -> String {
-    let width = |of: fn(&Finding) -> &str, title: &str| {
-        findings.iter().map(|finding| of(finding).len()).max().unwrap_or(0).max(title.len())
-    };
-    let (sites, parts) = (width(|f| &f.site, "site"), width(|f| &f.part, "part"));
+    let sites = width(findings.iter().map(|finding| finding.site.as_str()), "site");
+    let parts = width(findings.iter().map(|finding| finding.part.as_str()), "part");
     let mut text =
         format!("sites file {file}, from site {home}\n{:sites$}  {:parts$}  {:6}  found\n", "site", "part", "");
     for finding in findings {
@@ -86,11 +86,6 @@ fn rows(file: &str, home: &str, findings: &[Finding]) -> String {
         text += &format!("{begun}{}\n", hanging(&finding.detail, begun.chars().count()));
     }
     text
-}
-
-/// Indents all lines of a text after the first to this column.
-pub(crate) fn hanging(text: &str, column: usize) -> String {
-    text.trim_end().replace('\n', &format!("\n{:column$}", ""))
 }
 
 fn verdict(failed: usize) -> String {
@@ -115,17 +110,8 @@ fn matrix(pairs: &[Pair]) -> String {
     let cell = |from: &str, to: &str| {
         pairs.iter().find(|pair| pair.from == from && pair.to == to).map_or("–".to_owned(), figures)
     };
-    let row = |from: &&str| [from.to_string()].into_iter().chain(sites.iter().map(|to| cell(from, to))).collect();
-    let head = ["from / to"].iter().chain(&sites).map(|site| site.to_string()).collect();
-    let lines: Vec<Vec<String>> = [head].into_iter().chain(sites.iter().map(row)).collect();
-    let width = |at: usize| lines.iter().map(|line| line[at].chars().count()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..=sites.len()).map(width).collect();
     let mut text = "\nround trip and rate of a trunk between sites\n".to_owned();
-    for line in &lines {
-        let cells = line.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}"));
-        text += cells.collect::<Vec<_>>().join("  ").trim_end();
-        text.push('\n');
-    }
+    text += &table::matrix(&sites, cell);
     for pair in pairs {
         if let Some(problem) = &pair.problem {
             text += &format!("{} to {}: {}\n", pair.from, pair.to, one_line(problem));
@@ -189,7 +175,7 @@ kyoto to a: busy\\u{1b}
 
     #[test]
     fn a_finding_has_one_row() {
-        let text = table("f", "a", &[Finding::new("a\n", "key", Err("x\nb     key   ok      y"))], false);
+        let text = findings_table("f", "a", &[Finding::new("a\n", "key", Err("x\nb     key   ok      y"))], false);
         let lines: Vec<_> = text.lines().collect();
         assert_eq!(lines[2..4], ["a\\n   key   FAILED  x", "                    b     key   ok      y"], "{text}");
     }
@@ -197,10 +183,12 @@ kyoto to a: busy\\u{1b}
     #[test]
     fn failures_are_counted() {
         let finding = |ok: bool| Finding::new("a", "key", if ok { Ok("x".into()) } else { Err("y") });
-        assert!(table("f", "a", &[finding(true)], true).ends_with("everything works\n"));
-        assert!(table("f", "a", &[finding(false)], false).ends_with("1 thing does not work\n"));
-        assert!(table("f", "a", &[finding(false), finding(false)], false).ends_with("2 things do not work\n"));
+        assert!(findings_table("f", "a", &[finding(true)], true).ends_with("everything works\n"));
+        assert!(findings_table("f", "a", &[finding(false)], false).ends_with("1 thing does not work\n"));
+        assert!(findings_table("f", "a", &[finding(false), finding(false)], false).ends_with("2 things do not work\n"));
         // The exit code and the last line both report whether the site itself works.
-        assert!(table("f", "a", &[finding(false)], true).ends_with("site a works; 1 thing elsewhere does not\n"));
+        assert!(
+            findings_table("f", "a", &[finding(false)], true).ends_with("site a works; 1 thing elsewhere does not\n")
+        );
     }
 }

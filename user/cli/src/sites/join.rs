@@ -5,6 +5,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 
 use anyhow::{Context, Result, bail};
+use commands::runtime::runtime;
 use setup::add::Wish;
 use setup::book::Book;
 use setup::here::folders::Folders;
@@ -14,17 +15,15 @@ use types::shell;
 use crate::bar::Bar;
 use crate::bar::asking;
 use crate::output::{note, stderr};
-use crate::runtime;
 use crate::sites::add::print;
 use crate::sites::args::{InviteArgs, JoinArgs};
-use crate::sites::file;
 
 /// Maximum length of a ticket, in bytes.
 const MOST_TICKET: u64 = 4096;
 
 /// Prints a ticket, and returns the exit code.
 pub(crate) fn invite(args: &InviteArgs) -> Result<i32> {
-    let book = Book::open(&file::locate(&args.sites)?)?;
+    let book = Book::open(&args.sites.locate()?)?;
     let (at, seconds, mut lines) = (args.at.as_deref(), args.minutes * 60, Bar::new());
     let (site, ticket) = runtime()?.block_on(setup::join::invite(&book, at, seconds, asking(), &mut lines))?;
     let (mut out, ticket) = (crate::output::stdout(), ticket.to_string());

@@ -4,25 +4,27 @@ use std::io::Write;
 use std::time::Duration;
 
 use anyhow::{Result, anyhow};
+use commands::carried::destination;
+use commands::runtime::runtime;
+use commands::sites_file;
 use tokio::time::{Instant, sleep};
 use watching::links::{How, Links, PairFigures, measure_stale};
 use watching::watch::Watch;
 
+use crate::carried;
 use crate::sites::args::LinksArgs;
-use crate::sites::file;
-use crate::{carried, runtime};
+use crate::table::matrix;
 
 /// Interval between requests to the gateways.
 const EVERY: Duration = Duration::from_secs(1);
 
 /// Prints the known figures, and returns the exit code.
 pub(crate) fn links(args: &LinksArgs) -> Result<i32> {
-    let path = file::locate(&args.sites)?;
-    let sites = file::read(&path)?;
-    if let Some(site) = carried::destination(&sites, args.from.as_deref()) {
+    let (path, sites) = args.sites.read()?;
+    if let Some(site) = destination(&sites, args.from.as_deref()) {
         return carried::command(&sites, site, &["sites", "links"], carried::typed_after("links"));
     }
-    let home = file::own_site(&sites, args.from.as_deref())?;
+    let home = sites_file::own_site(&sites, args.from.as_deref())?;
     let repair = setup::remedy::remedy(sites.site(&home)?, &path);
     let mut watch = Watch::new(&sites, &home, EVERY)?;
     let shown = runtime()?.block_on(async {
@@ -85,19 +87,8 @@ fn text(links: &Links, measured: bool) -> String {
     let cell = |from: &str, to: &str| {
         links.pairs.iter().find(|pair| pair.from == from && pair.to == to).map_or("–".to_owned(), figures)
     };
-    let row = |from: &String| -> Vec<String> {
-        [from.clone()].into_iter().chain(links.sites.iter().map(|to| cell(from, to))).collect()
-    };
-    let head = ["from / to".to_owned()].into_iter().chain(links.sites.iter().cloned()).collect();
-    let lines: Vec<Vec<String>> = [head].into_iter().chain(links.sites.iter().map(row)).collect();
-    let width = |at: usize| lines.iter().map(|line| line[at].chars().count()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..=links.sites.len()).map(width).collect();
-    let mut text = String::new();
-    for line in &lines {
-        let cells = line.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}"));
-        text += cells.collect::<Vec<_>>().join("  ").trim_end();
-        text.push('\n');
-    }
+    let sites: Vec<&str> = links.sites.iter().map(String::as_str).collect();
+    let mut text = matrix(&sites, cell);
     let named = |of: &dyn Fn(&PairFigures) -> bool| {
         let pairs = links.pairs.iter().filter(|pair| of(pair)).map(|pair| format!("{} to {}", pair.from, pair.to));
         pairs.collect::<Vec<_>>().join(", ")

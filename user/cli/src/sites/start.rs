@@ -1,27 +1,16 @@
-//! Gateways that are down: restarted before a job if this account may, else named after a failed job.
+//! `landbridge sites start`.
 
 use std::io::Write;
-use std::path::Path;
-use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
-use launcher::{Failure, Sites};
-use setup::Progress;
-use setup::remedy::remedy;
-use tokio::time::timeout;
+use anyhow::Result;
+use commands::runtime::runtime;
 
 use crate::bar::{Bar, asking};
-use crate::runtime;
 use crate::sites::args::StartArgs;
-use crate::sites::file;
 
-/// Time limit for a gateway's answer after a failed job. Better advice is not worth a longer wait.
-const ADVICE: Duration = Duration::from_secs(1);
-
-/// `landbridge sites start`: starts gateways that are down, and returns the exit code.
+/// Starts gateways that are down, and returns the exit code.
 pub(crate) fn start(args: &StartArgs) -> Result<i32> {
-    let path = file::locate(&args.sites)?;
-    let sites = file::read(&path)?;
+    let (_, sites) = args.sites.read()?;
     let all = args.names.is_empty();
     let named = args.names.iter().map(|name| sites.site(name)).collect::<Result<Vec<_>, _>>()?;
     let wanted = if all { sites.file.sites.iter().collect() } else { named };
@@ -37,48 +26,4 @@ pub(crate) fn start(args: &StartArgs) -> Result<i32> {
         }
     }
     Ok(i32::from(failed > 0))
-}
-
-/// Before a job: restarts the gateway of the user's own site if it ran in the background and has ended.
-pub(crate) fn ensure(file: &Path, sites: &Sites, home: &str) -> Result<()> {
-    let started = runtime()?.block_on(setup::here::revive::revive(file, home, &mut Bar::new()));
-    match started {
-        Ok(false) => {
-            if let Some(unread) = runtime()?.block_on(unread(sites, home)) {
-                Bar::new().step(home, &format!("{unread}: `landbridge sites apply` has every gateway work by it"));
-            }
-            Ok(())
-        }
-        Ok(true) => Ok(()),
-        Err(error) => {
-            let site = sites.site(home).context("the own site")?;
-            bail!("site {home}: its gateway has ended and cannot be started here: {error}; {}", remedy(site, file))
-        }
-    }
-}
-
-/// Edits of the sites file that the gateway has not loaded yet, if it answers.
-async fn unread(sites: &Sites, home: &str) -> Option<String> {
-    let (mut client, _) = sites.connect(sites.site(home).ok()?).await.ok()?;
-    client.standing(false).await.ok()?.stale
-}
-
-/// After a failed job: the command to type if a gateway that is down may be the cause.
-pub(crate) fn advice(file: &Path, sites: &Sites, home: &str, failure: &Failure) -> Option<String> {
-    if failure.node.is_some() || failure.rank.is_some() {
-        return None;
-    }
-    let own = sites.site(home).ok()?;
-    let standing = async {
-        let (mut client, _) = sites.connect(own).await.ok()?;
-        client.standing(false).await.ok()
-    };
-    let answer = async { timeout(ADVICE, standing).await.ok().flatten() };
-    let Some(standing) = runtime().ok()?.block_on(answer) else {
-        return Some(format!("if the gateway of site {home} does not run, {}", remedy(own, file)));
-    };
-    let lost = failure.site.as_deref()?;
-    let down = standing.trunks.iter().any(|trunk| trunk.site == lost && !trunk.up);
-    let site = sites.site(lost).ok().filter(|_| down)?;
-    Some(format!("if the gateway of site {lost} does not run, {}", remedy(site, file)))
 }

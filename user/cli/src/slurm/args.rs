@@ -4,14 +4,13 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::{Args, Subcommand};
+use commands::slurm::install::{InstallRequest, PROGRAMS};
+use commands::slurm::service::ServiceRequest;
 use node_service::message::PORT;
 use types::quantity::parse_bytes;
 
 use crate::argument::ArgumentError;
 use crate::sites::file::SitesFileArgs;
-
-/// Default folder for the service's copy of this program that users run.
-pub(crate) const PROGRAMS: &str = "/var/lib/landbridge";
 
 /// Staging behind other users' jobs on a Slurm cluster: for its administrator
 #[derive(Debug, Args)]
@@ -105,6 +104,22 @@ pub(crate) struct NodeServiceArgs {
     pub keep_variable: Vec<String>,
 }
 
+impl NodeServiceArgs {
+    pub(super) fn request(&self) -> ServiceRequest {
+        ServiceRequest {
+            listen: self.listen.clone(),
+            node: self.node.clone(),
+            munge_socket: self.munge_socket.clone(),
+            hooks: self.hooks.clone(),
+            slurm_user: self.slurm_user,
+            most_harm: self.most_harm,
+            user_memory: self.user_memory,
+            programs: self.programs.clone(),
+            keep_variable: self.keep_variable.clone(),
+        }
+    }
+}
+
 fn percent(text: &str) -> Result<f64, ArgumentError> {
     let percent: Option<f64> = text.parse().ok();
     percent.filter(|percent| (0.0..=100.0).contains(percent)).ok_or(ArgumentError::Percent)
@@ -145,6 +160,20 @@ pub(crate) struct InstallArgs {
     /// The socket between the hooks and the service on the controller's machine
     #[arg(long, value_name = "PATH", default_value = "/run/landbridge/hooks")]
     pub socket: PathBuf,
+}
+
+impl InstallArgs {
+    pub(super) fn request(&self) -> InstallRequest {
+        InstallRequest {
+            controller: self.controller,
+            dry_run: self.dry_run,
+            no_start: self.no_start,
+            conf: self.conf.clone(),
+            units: self.units.clone(),
+            state: self.state.clone(),
+            socket: self.socket.clone(),
+        }
+    }
 }
 
 /// Context of a hook

@@ -4,11 +4,13 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
+use commands::site_id::SiteId;
+use commands::transfers::request::{Pace, TransferRequest};
 use launcher::hosts::Host;
-use stage::mover::{self, Settings};
+use stage::mover;
 use types::quantity::{parse_byte_rate, parse_bytes, parse_duration};
 
-use crate::site_id::SiteId;
+use crate::argument::ArgumentError;
 use crate::sites::file::SitesFileArgs;
 
 /// Move files and folders to where a job needs them
@@ -82,10 +84,10 @@ pub(crate) struct RateArgs {
 /// A rate in bytes per second. `None`: no limit.
 pub(crate) type Limit = Option<u64>;
 
-fn limit(text: &str) -> Result<Limit, String> {
+fn limit(text: &str) -> Result<Limit, ArgumentError> {
     match text {
         "none" => Ok(None),
-        _ => parse_byte_rate(text).map(Some).map_err(|error| format!("{error}, or `none`")),
+        _ => parse_byte_rate(text).map(Some).map_err(ArgumentError::Limit),
     }
 }
 
@@ -169,12 +171,12 @@ pub(crate) struct PaceArgs {
     pub no_checksum: bool,
     /// Transport of blocks between nodes
     #[arg(long, value_name = "MODE", value_enum, default_value = "pull")]
-    pub mode: Mode,
+    pub mode: TransportMode,
 }
 
 /// Transport of blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Mode {
+pub(crate) enum TransportMode {
     /// Each target reads blocks from the memory of the mover that feeds it
     Pull,
     /// The mover that feeds a target sends the blocks
@@ -183,32 +185,35 @@ pub(crate) enum Mode {
     Bcast,
 }
 
-impl Mode {
+impl TransportMode {
     fn of_movers(self) -> mover::Mode {
         match self {
-            Mode::Pull => mover::Mode::Pull,
-            Mode::Send => mover::Mode::Send,
-            Mode::Bcast => mover::Mode::Bcast,
+            TransportMode::Pull => mover::Mode::Pull,
+            TransportMode::Send => mover::Mode::Send,
+            TransportMode::Bcast => mover::Mode::Bcast,
         }
     }
 }
 
 impl PaceArgs {
-    /// `targets`: maximum number of nodes that get the same files. A node passes on whole blocks, so with shorter
-    /// blocks the end of a chain starts sooner.
-    pub(crate) fn settings(&self, targets: usize) -> Settings {
-        let deadline = self.deadline.map(|deadline| deadline.as_millis() as u64);
-        Settings {
-            block: self.block.unwrap_or(if targets > 2 { 1 << 20 } else { 4 << 20 }),
+    fn pace(&self) -> Pace {
+        Pace {
             rate: self.rate,
-            kept: self.keep_free,
-            deadline,
+            deadline: self.deadline,
             harm: self.harm,
-            unchecked: self.no_checksum,
-            other_owner: self.allow_other_owner,
+            block: self.block,
+            keep_free: self.keep_free,
+            allow_other_owner: self.allow_other_owner,
             no_xattrs: self.no_xattrs,
+            no_checksum: self.no_checksum,
             mode: self.mode.of_movers(),
         }
+    }
+}
+
+impl CommonArgs {
+    pub(super) fn request(&self) -> TransferRequest {
+        TransferRequest { pace: self.pace.pace(), from: self.from.clone(), sites: self.sites.sites.clone() }
     }
 }
 
@@ -258,20 +263,20 @@ pub(crate) struct NodesArgs {
     pub common: CommonArgs,
 }
 
-fn deadline(text: &str) -> Result<Duration, String> {
-    let time = parse_duration(text).map_err(|error| error.to_string())?;
-    (!time.is_zero()).then_some(time).ok_or_else(|| "it has passed already: give a time from now".to_owned())
+fn deadline(text: &str) -> Result<Duration, ArgumentError> {
+    let time = parse_duration(text)?;
+    if time.is_zero() { Err(ArgumentError::Deadline) } else { Ok(time) }
 }
 
 /// Parses percent into millionths.
-pub(super) fn harm(text: &str) -> Result<u32, String> {
+pub(super) fn harm(text: &str) -> Result<u32, ArgumentError> {
     let percent: Option<f64> = text.trim().trim_end_matches('%').trim().parse().ok();
     let fits = percent.filter(|percent| (0.0..=100.0).contains(percent));
-    fits.map(|percent| (percent * 1e4) as u32).ok_or_else(|| format!("`{text}` is no number from 0 to 100"))
+    fits.map(|percent| (percent * 1e4) as u32).ok_or_else(|| ArgumentError::Harm(text.to_owned()))
 }
 
-fn block(text: &str) -> Result<u32, String> {
-    let bytes = parse_bytes(text).map_err(|error| error.to_string())?;
+fn block(text: &str) -> Result<u32, ArgumentError> {
+    let bytes = parse_bytes(text)?;
     let fits = u32::try_from(bytes).ok().filter(|bytes| stage::SIZES.contains(bytes));
-    fits.ok_or_else(|| format!("{bytes} bytes: it must be from 4KiB to 1GiB"))
+    fits.ok_or(ArgumentError::Block(bytes))
 }

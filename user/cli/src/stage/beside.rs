@@ -1,193 +1,61 @@
-//! `run --stage-in` and `--stage-out`: moves files of the next and the previous run while this one computes.
+//! `run --stage-in` and `--stage-out`: their flags, and the line about their result.
 
-use std::io::Read;
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::ffi::OsString;
 
-use anyhow::{Context, Result, bail};
-use clap::ValueEnum;
-use launcher::Summary;
-use launcher::placement::SitePlacement;
-use rustix::process::{Pid, Signal, kill_process};
-use serde::{Deserialize, Serialize};
-use starters::leash::LEASH;
+use clap::{Args, ValueEnum};
+use commands::transfers::beside::{BesideRequest, Overlap};
+use types::quantity::parse_byte_rate;
 
-use crate::stage::beside_args::BesideArgs;
-use crate::stage::size;
-
-/// Time that staging may continue after the program before a note is printed.
-const QUIET: Duration = Duration::from_secs(1);
-/// Polling interval for the transfers.
-const LOOK: Duration = Duration::from_millis(20);
+use super::args::{TransportMode, harm};
+use crate::quantity::decimal;
 
 /// Transfers beside a run.
-pub(crate) struct Beside {
-    children: Vec<(&'static str, Child)>,
-    began: Instant,
+#[derive(Clone, Debug, Args)]
+pub(crate) struct BesideArgs {
+    /// Move this to the nodes while the program runs, for the next run; as for `stage in`, may be repeated
+    #[arg(long, value_name = "SRC=DST")]
+    pub stage_in: Vec<OsString>,
+    /// Move this from the nodes while the program runs, such as the last run's output; as for `stage out`
+    #[arg(long, value_name = "SRC=DST")]
+    pub stage_out: Vec<OsString>,
+    /// Maximum bytes per second of either at each target [default: the maximum that --stage-harm allows]
+    #[arg(long, value_name = "RATE", value_parser = parse_byte_rate)]
+    pub stage_rate: Option<u64>,
+    /// Maximum loss of the program to either, in percent of its time [default: 10]
+    #[arg(long, value_name = "PERCENT", value_parser = harm)]
+    pub stage_harm: Option<u32>,
+    /// Transport of blocks for either, as for `stage move --mode` [default: pull]
+    #[arg(long, value_name = "MODE", value_enum)]
+    pub stage_mode: Option<TransportMode>,
+    /// Permit folders of other users for either, as for `stage move --allow-other-owner`
+    #[arg(long)]
+    pub stage_allow_other_owner: bool,
 }
 
-/// Result of staging beside a run, and the overlap of both.
-#[derive(Debug, Default, Serialize)]
-pub(crate) struct Overlap {
-    /// Bytes moved.
-    pub bytes: u64,
-    /// Seconds from the start to the end of the slowest transfer.
-    pub staging: f64,
-    /// Seconds that the program would have needed without staging: its running time, less its loss.
-    pub computing: f64,
-    /// Seconds that both took together.
-    pub together: f64,
-    /// The program's largest loss on a node, as a share of its time. `None`: nothing computed beside the transfers.
-    pub harm: Option<f64>,
-    /// (Tcomp + Tio) / Tconc of Reid and Stumm: 1 means no overlap.
-    pub speedup: f64,
-    /// The largest possible speedup.
-    pub optimum: f64,
-    /// Output of each transfer: objects as of `stage move --json`.
-    pub transfers: Vec<serde_json::Value>,
-}
-
-/// Starts the transfers of `args`. `nodes`: the nodes of the ranks. `sites`: the sites file, and the own site in it.
-pub(crate) fn start(
-    args: &BesideArgs,
-    sites: Option<(&Path, &str)>,
-    nodes: &[SitePlacement],
-) -> Result<Option<Beside>> {
-    if !args.is_wanted() {
-        return Ok(None);
-    }
-    let mut hosts = Vec::new();
-    for place in nodes {
-        let Some(nodes) = &place.nodes else {
-            bail!(
-                "--stage-in and --stage-out need nodes that you have already: site {} gets them from a batch job that is made \
-                 for the run. Type `landbridge run` in the script of a batch job",
-                place.name
-            );
-        };
-        hosts.extend(nodes.iter().map(|node| format!("{}/{}", place.name, node.name)));
-    }
-    let own = std::env::current_exe()?;
-    let mut children = Vec::new();
-    for (way, specs) in [("in", &args.stage_in), ("out", &args.stage_out)] {
-        if specs.is_empty() {
-            continue;
+impl BesideArgs {
+    pub(crate) fn request(&self) -> BesideRequest {
+        let mode = self.stage_mode.and_then(|mode| mode.to_possible_value());
+        BesideRequest {
+            stage_in: self.stage_in.clone(),
+            stage_out: self.stage_out.clone(),
+            rate: self.stage_rate,
+            harm: self.stage_harm,
+            mode: mode.map(|mode| mode.get_name().to_owned()),
+            allow_other_owner: self.stage_allow_other_owner,
         }
-        let mut command = Command::new(&own);
-        command.args([LEASH, &std::process::id().to_string(), "--"]).arg(&own).args(["stage", way, "--json"]);
-        if let Some((file, home)) = sites {
-            command.arg("--sites").arg(file).args(["--from", home, "--host", &hosts.join(",")]);
-        }
-        if let Some(rate) = args.stage_rate {
-            command.args(["--rate", &format!("{rate}B/s")]);
-        }
-        if let Some(harm) = args.stage_harm {
-            command.args(["--harm", &format!("{}", f64::from(harm) / 1e4)]);
-        }
-        if let Some(mode) = args.stage_mode.and_then(|mode| mode.to_possible_value()) {
-            command.args(["--mode", mode.get_name()]);
-        }
-        if args.stage_allow_other_owner {
-            command.arg("--allow-other-owner");
-        }
-        command.arg("--").args(specs).stdin(Stdio::null()).stdout(Stdio::piped());
-        children.push((way, command.spawn().with_context(|| format!("starting stage {way}"))?));
-    }
-    Ok(Some(Beside { children, began: Instant::now() }))
-}
-
-/// The fields of `stage --json` that are used here.
-#[derive(Deserialize)]
-struct Printed {
-    seconds: f64,
-    moved: Vec<PrintedTarget>,
-}
-
-#[derive(Deserialize)]
-struct PrintedTarget {
-    bytes: u64,
-    resumed: u64,
-    harm: Option<f64>,
-}
-
-impl Beside {
-    /// Ends the transfers; arrived blocks are kept for another attempt.
-    fn end(mut self) {
-        for (_, child) in &mut self.children {
-            if let Some(id) = Pid::from_raw(child.id() as i32) {
-                // An error means that it has already ended.
-                let _ = kill_process(id, Signal::TERM);
-            }
-            let _ = child.wait();
-        }
-    }
-
-    /// Waits for the transfers after the program, or ends them if the user has interrupted the program.
-    pub(crate) fn finish_after(self, summary: &Summary) -> Result<Option<Overlap>> {
-        if summary.is_interrupted() {
-            self.end();
-            return Ok(None);
-        }
-        self.finish(summary.seconds)
-    }
-
-    /// Waits for the transfers after the program, which ran for `seconds`. `None`: one failed, and has printed the
-    /// reason.
-    fn finish(mut self, seconds: f64) -> Result<Option<Overlap>> {
-        let ended = Instant::now();
-        let mut told = false;
-        while self.children.iter_mut().any(|(_, child)| child.try_wait().is_ok_and(|status| status.is_none())) {
-            if !told && ended.elapsed() > QUIET {
-                told = true;
-                let note = "the program has ended, its staging has not: `landbridge stage status` shows how far it is";
-                crate::output::note(note);
-            }
-            std::thread::sleep(LOOK);
-        }
-        let together = self.began.elapsed().as_secs_f64();
-        let (mut overlap, mut failed) = (Overlap { together, ..Overlap::default() }, false);
-        for (way, mut child) in self.children {
-            let mut text = String::new();
-            // The command has ended, so the pipe holds all of its output.
-            child.stdout.take().context("standard output")?.read_to_string(&mut text)?;
-            if !child.wait()?.success() {
-                failed = true;
-                continue;
-            }
-            let whole: serde_json::Value =
-                serde_json::from_str(&text).with_context(|| format!("what stage {way} printed: `{text}`"))?;
-            let printed = Printed::deserialize(&whole)?;
-            overlap.staging = overlap.staging.max(printed.seconds);
-            overlap.bytes += printed.moved.iter().map(|target| target.bytes - target.resumed).sum::<u64>();
-            let harms = printed.moved.iter().filter_map(|target| target.harm).chain(overlap.harm);
-            overlap.harm = harms.max_by(f64::total_cmp);
-            overlap.transfers.push(whole);
-        }
-        if failed {
-            return Ok(None);
-        }
-        let beside = overlap.staging.min(seconds);
-        overlap.computing = seconds - beside * overlap.harm.unwrap_or(0.0);
-        let serial = overlap.computing + overlap.staging;
-        overlap.speedup = serial / overlap.together.max(1e-3);
-        overlap.optimum = serial / overlap.computing.max(overlap.staging).max(1e-3);
-        Ok(Some(overlap))
     }
 }
 
-impl Overlap {
-    /// A summary line for the user.
-    pub(crate) fn line(&self) -> String {
-        let lost =
-            self.harm.map_or(String::new(), |harm| format!(", which lost {:.1} % of its time to it", harm * 100.0));
-        format!(
-            "staged {} in {:.1} s beside the program{lost}; together {:.2} times as fast as one after the other, of {:.2} \
-             at most",
-            size(self.bytes),
-            self.staging,
-            self.speedup,
-            self.optimum
-        )
-    }
+/// A summary line for the user.
+pub(crate) fn line(overlap: &Overlap) -> String {
+    let lost =
+        overlap.harm.map_or(String::new(), |harm| format!(", which lost {:.1} % of its time to it", harm * 100.0));
+    format!(
+        "staged {} in {:.1} s beside the program{lost}; together {:.2} times as fast as one after the other, of {:.2} \
+         at most",
+        decimal(overlap.bytes),
+        overlap.staging,
+        overlap.speedup,
+        overlap.optimum
+    )
 }

@@ -3,6 +3,8 @@
 use std::io::IsTerminal;
 
 use anyhow::{Result, anyhow};
+use commands::carried::{Carried, carry_to};
+use commands::runtime::runtime;
 use job::capture::tail;
 use launcher::Sites;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader, duplex};
@@ -10,10 +12,11 @@ use tokio::sync::mpsc;
 use types::sites::Site;
 use watching::watch::Round;
 
+use super::args::TopArgs;
+use super::live::show;
 use super::screen::Screen;
-use super::show;
-use crate::top::args::TopArgs;
-use crate::{carried, runtime};
+use crate::bar::{Bar, asking};
+use crate::carried;
 
 /// Maximum size of a site's answers that wait to be drawn, in bytes.
 const PIPE: usize = 1 << 20;
@@ -30,6 +33,7 @@ pub(super) fn top(args: &TopArgs, sites: &Sites, site: &Site) -> Result<i32> {
     let (shown, said) = runtime.block_on(async {
         let (errors, said) = duplex(4096);
         let said = tokio::spawn(tail(Some(said)));
+        let command = Carried { sites, site, command: &["top"], words: words.into(), input: None, asking: asking() };
         let reading = async {
             let (mut seen, mut line) = (BufReader::new(seen), Vec::new());
             // A longer line is not a valid round, and ends the view.
@@ -46,11 +50,12 @@ pub(super) fn top(args: &TopArgs, sites: &Sites, site: &Site) -> Result<i32> {
             }
             std::future::pending::<()>().await;
         };
+        let mut bar = Bar::new();
         let shown = tokio::select! {
             shown = show(rounds, Screen::new(&site.name, args.interval)) => Some(shown),
-            ended = carried::carry_to(sites, site, &["top"], words.into(), (output, errors), None) => match ended {
+            ended = carry_to(command, (output, errors), &mut bar) => match ended {
                 Ok(_) => None,
-                Err(error) => Some(Err(error)),
+                Err(error) => Some(Err(error.into())),
             },
             () = reading => None,
         };

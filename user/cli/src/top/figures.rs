@@ -25,21 +25,6 @@ pub(super) fn per_second(rate: Option<f64>) -> String {
     }
 }
 
-/// Bytes, in a unit that suits their size.
-pub(super) fn bytes(count: u64) -> String {
-    let units = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
-    if count < 1024 {
-        return format!("{count} B");
-    }
-    let mut value = count as f64 / 1024.0;
-    let mut at = 0;
-    while value >= 1023.95 && at + 1 < units.len() {
-        value /= 1024.0;
-        at += 1;
-    }
-    format!("{value:.1} {}", units[at])
-}
-
 /// An elapsed time.
 pub(super) fn span(milliseconds: u64) -> String {
     let seconds = milliseconds / 1000;
@@ -74,8 +59,6 @@ mod tests {
         let rates = [None, Some(0.0), Some(0.004), Some(9.5), Some(940.04), Some(25_000.4)].map(megabits);
         assert_eq!(rates, ["–", "0", "0", "9.50", "940.0", "25000"]);
         assert_eq!([None, Some(0.0), Some(0.5), Some(1234.5)].map(per_second), ["–", "0", "0.5", "1234"]);
-        let sizes = [0, 1023, 1024, 64 << 20, (1 << 30) - 1, u64::MAX].map(bytes);
-        assert_eq!(sizes, ["0 B", "1023 B", "1.0 KiB", "64.0 MiB", "1.0 GiB", "16.0 EiB"]);
         let spans = [999, 59_000, 61_000, 3_660_000, 90_000_000].map(span);
         assert_eq!(spans, ["0 s", "59 s", "1 min 1 s", "1 h 1 min", "1 d 1 h"]);
         assert_eq!([None, Some(5134)].map(milliseconds), ["–", "5.13"]);

@@ -4,36 +4,31 @@ pub(crate) mod args;
 mod far;
 mod figures;
 mod history;
+mod live;
 mod screen;
 mod tables;
 
 use std::io::{IsTerminal, Write};
-use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
-use ratatui::DefaultTerminal;
-use ratatui::crossterm::event::{self, Event};
-use tokio::signal::unix::{SignalKind, signal};
+use commands::carried::destination;
+use commands::runtime::runtime;
+use commands::sites_file;
 use tokio::sync::mpsc;
 use watching::watch::{Round, Watch};
 
+use self::live::show;
 use self::screen::Screen;
 use self::tables::{Choice, Mood, tables};
-use crate::sites::file;
 use crate::top::args::TopArgs;
-use crate::{carried, runtime};
-
-/// Time until the thread that reads keys notices that it is no longer needed.
-const KEYS: Duration = Duration::from_millis(200);
 
 /// Shows the view, and returns the exit code.
 pub(crate) fn top(args: &TopArgs) -> Result<i32> {
-    let path = file::locate(&args.sites)?;
-    let sites = file::read(&path)?;
-    if let Some(site) = carried::destination(&sites, args.from.as_deref()) {
+    let (path, sites) = args.sites.read()?;
+    if let Some(site) = destination(&sites, args.from.as_deref()) {
         return far::top(args, &sites, site);
     }
-    let home = file::own_site(&sites, args.from.as_deref())?;
+    let home = sites_file::own_site(&sites, args.from.as_deref())?;
     let watch = Watch::new(&sites, &home, args.interval)?;
     let live = !args.once && !args.json && std::io::stdout().is_terminal();
     let repair = setup::remedy::remedy(sites.site(&home)?, &path);
@@ -83,70 +78,6 @@ fn text(round: &Round) -> String {
         }
     }
     text
-}
-
-/// The live view, until the user quits.
-async fn show(mut rounds: mpsc::Receiver<Round>, mut screen: Screen) -> Result<i32> {
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut hangup = signal(SignalKind::hangup())?;
-    let mut whole = WholeTerminal::take()?;
-    let mut events = events()?;
-    loop {
-        whole.0.draw(|frame| screen.draw(frame)).context("the terminal")?;
-        tokio::select! {
-            biased;
-            _ = interrupt.recv() => return Ok(128 + 2),
-            _ = terminate.recv() => return Ok(128 + 15),
-            _ = hangup.recv() => return Ok(128 + 1),
-            event = events.recv() => {
-                if screen.event(&event.context("cannot read keys any more")?.context("the terminal")?) {
-                    return Ok(0);
-                }
-            }
-            round = rounds.recv() => screen.take(round.context("stopped receiving from the gateways")?),
-        }
-    }
-}
-
-/// The terminal while the live view uses it; restored on drop. After a panic, the hook set by [`ratatui::try_init`]
-/// restores it before the report.
-struct WholeTerminal(DefaultTerminal);
-
-impl WholeTerminal {
-    fn take() -> Result<WholeTerminal> {
-        ratatui::try_init().map(WholeTerminal).map_err(|error| {
-            // Restore the parts that were set up before the error.
-            ratatui::restore();
-            anyhow!("cannot draw on the terminal: {error}; `landbridge top --once` prints one table")
-        })
-    }
-}
-
-impl Drop for WholeTerminal {
-    fn drop(&mut self) {
-        ratatui::restore();
-    }
-}
-
-/// Keys and changes of the terminal's size, read in a thread because reading blocks.
-fn events() -> Result<mpsc::Receiver<std::io::Result<Event>>> {
-    let (sender, receiver) = mpsc::channel(64);
-    let read = move || {
-        while !sender.is_closed() {
-            let event = match event::poll(KEYS) {
-                Ok(false) => continue,
-                Ok(true) => event::read(),
-                Err(error) => Err(error),
-            };
-            let failed = event.is_err();
-            if sender.blocking_send(event).is_err() || failed {
-                return;
-            }
-        }
-    };
-    std::thread::Builder::new().name("keys".to_owned()).spawn(read).context("starting a thread that reads keys")?;
-    Ok(receiver)
 }
 
 #[cfg(test)]

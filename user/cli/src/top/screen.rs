@@ -11,7 +11,6 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::Paragraph;
 use watching::watch::Round;
 
-use super::figures;
 use super::history::History;
 use super::tables::{Choice, Mood, TrunkName, both, tables, trunk_rates};
 
@@ -143,7 +142,11 @@ impl Screen {
             let views = round.gateways.iter().filter_map(|look| look.view.as_ref());
             views.map(|view| view.memory.held).fold(0, u64::saturating_add)
         });
-        format!(" landbridge top   site {}   {answered}   {} held   every {every} s", self.site, figures::bytes(held))
+        format!(
+            " landbridge top   site {}   {answered}   {} held   every {every} s",
+            self.site,
+            crate::quantity::binary(held)
+        )
     }
 
     fn lines(&self, width: u16) -> Vec<Line<'static>> {

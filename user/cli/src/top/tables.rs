@@ -10,14 +10,15 @@ use watching::watch::{Look, Round};
 use wire::View;
 use wire::view::{JobView, LinkView, TrunkView};
 
-use super::figures::{NOTHING, bar, bytes, megabits, milliseconds, per_second, span};
+use super::figures::{NOTHING, bar, megabits, milliseconds, per_second, span};
+use crate::quantity::binary;
 
 /// Width of the memory bar, in characters.
 const BAR: usize = 10;
 
 /// A table with its heading.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Table {
+pub(super) struct FigureTable {
     /// The heading.
     pub title: &'static str,
     columns: Vec<(&'static str, Align)>,
@@ -62,9 +63,9 @@ pub(super) struct Choice {
 /// Identifies a trunk: the own gateway, the other site, and its gateway.
 pub(super) type TrunkName = (String, String, String);
 
-impl Table {
-    fn new(title: &'static str, columns: &[(&'static str, Align)]) -> Table {
-        Table { title, columns: columns.to_vec(), rows: Vec::new() }
+impl FigureTable {
+    fn new(title: &'static str, columns: &[(&'static str, Align)]) -> FigureTable {
+        FigureTable { title, columns: columns.to_vec(), rows: Vec::new() }
     }
 
     fn push(&mut self, cells: Vec<String>) {
@@ -136,7 +137,7 @@ fn blocks(widths: &[usize], names: usize, most: usize) -> Vec<Vec<usize>> {
 }
 
 /// All tables, most important first. `past` returns a trunk's recent history, if that column is shown.
-pub(super) fn tables(round: &Round, choice: Choice, past: Option<&dyn Fn(&TrunkName) -> String>) -> Vec<Table> {
+pub(super) fn tables(round: &Round, choice: Choice, past: Option<&dyn Fn(&TrunkName) -> String>) -> Vec<FigureTable> {
     let mut found = vec![gateways(round), sites(round), trunks(round, choice, past)];
     if choice.links {
         found.push(links(round, choice));
@@ -174,7 +175,7 @@ fn weight(rate: Option<f64>) -> Reverse<u64> {
     Reverse(rate.map_or(0, |rate| (rate * 1e6) as u64 + 1))
 }
 
-fn gateways(round: &Round) -> Table {
+fn gateways(round: &Round) -> FigureTable {
     use Align::{Left, Right};
     let columns = [
         ("gateway", Left),
@@ -188,7 +189,7 @@ fn gateways(round: &Round) -> Table {
         ("refused", Right),
         ("dropped", Right),
     ];
-    let mut table = Table::new("gateways", &columns);
+    let mut table = FigureTable::new("gateways", &columns);
     for look in &round.gateways {
         let Some(view) = &look.view else {
             let problem = look.problem.clone().unwrap_or_default();
@@ -200,8 +201,8 @@ fn gateways(round: &Round) -> Table {
             look.gateway.clone(),
             span(view.uptime_ms),
             bar(view.memory.held, view.memory.limit, BAR),
-            bytes(view.memory.held),
-            bytes(view.memory.limit),
+            binary(view.memory.held),
+            binary(view.memory.limit),
             megabits(rates.and_then(|rates| rates.relayed_mbit_s)),
             per_second(rates.and_then(|rates| rates.frames_per_s)),
             view.jobs.len().to_string(),
@@ -213,10 +214,10 @@ fn gateways(round: &Round) -> Table {
 }
 
 /// The sites known to the first gateway, and the trunks to them from all gateways.
-fn sites(round: &Round) -> Table {
+fn sites(round: &Round) -> FigureTable {
     use Align::{Left, Right};
     let columns = [("site", Left), ("gateways", Left), ("trunks", Left), ("out Mbit/s", Right), ("in Mbit/s", Right)];
-    let mut table = Table::new("sites", &columns);
+    let mut table = FigureTable::new("sites", &columns);
     let Some((_, first)) = views(round).next() else { return table };
     let trunks = trunk_rates(round);
     for site in &first.sites {
@@ -240,12 +241,12 @@ fn sites(round: &Round) -> Table {
     table
 }
 
-fn trunks(round: &Round, choice: Choice, past: Option<&dyn Fn(&TrunkName) -> String>) -> Table {
+fn trunks(round: &Round, choice: Choice, past: Option<&dyn Fn(&TrunkName) -> String>) -> FigureTable {
     use Align::{Left, Right};
     let mut columns = vec![("from", Left), ("to", Left), ("links", Left), ("out Mbit/s", Right), ("in Mbit/s", Right)];
     columns.extend(past.map(|_| ("last minute", Left)));
     columns.extend([("RTT ms", Right), ("resent/s", Right), ("resent", Right), ("queued", Right), ("lost", Right)]);
-    let mut table = Table::new("trunks", &columns);
+    let mut table = FigureTable::new("trunks", &columns);
     let mut found = trunk_rates(round);
     if choice.by_rate {
         found.sort_by_key(|(.., rates)| weight(rates.and_then(|rates| both(rates.sent_mbit_s, rates.received_mbit_s))));
@@ -269,7 +270,7 @@ fn trunks(round: &Round, choice: Choice, past: Option<&dyn Fn(&TrunkName) -> Str
             milliseconds(trunk.links.iter().map(|link| link.rtt_us).filter(|rtt| *rtt > 0).min()),
             per_second(rates.and_then(|rates| rates.retransmissions_per_s)),
             trunk.links.iter().map(|link| link.retransmissions).fold(0, u64::saturating_add).to_string(),
-            bytes(trunk.links.iter().map(|link| link.queued).fold(0, u64::saturating_add)),
+            binary(trunk.links.iter().map(|link| link.queued).fold(0, u64::saturating_add)),
             trunk.losses.to_string(),
         ]);
         table.push(cells);
@@ -277,7 +278,7 @@ fn trunks(round: &Round, choice: Choice, past: Option<&dyn Fn(&TrunkName) -> Str
     table
 }
 
-fn links(round: &Round, choice: Choice) -> Table {
+fn links(round: &Round, choice: Choice) -> FigureTable {
     use Align::{Left, Right};
     let columns = [
         ("from", Left),
@@ -292,7 +293,7 @@ fn links(round: &Round, choice: Choice) -> Table {
         ("resent", Right),
         ("queued", Right),
     ];
-    let mut table = Table::new("links", &columns);
+    let mut table = FigureTable::new("links", &columns);
     let mut found: Vec<(TrunkName, &LinkView, Option<&LinkRates>)> = Vec::new();
     for (name, trunk, rates) in trunk_rates(round) {
         let of = |at: usize| rates.and_then(|rates| rates.links.get(at));
@@ -313,18 +314,18 @@ fn links(round: &Round, choice: Choice) -> Table {
             milliseconds(Some(link.rtt_us).filter(|rtt| *rtt > 0)),
             per_second(rates.and_then(|rates| rates.retransmissions_per_s)),
             link.retransmissions.to_string(),
-            bytes(link.queued),
+            binary(link.queued),
         ]);
     }
     table
 }
 
 /// The known figures of the network between sites, if there are any.
-fn pairs(round: &Round) -> Option<Table> {
+fn pairs(round: &Round) -> Option<FigureTable> {
     use Align::{Left, Right};
     let columns =
         [("from", Left), ("to", Left), ("RTT ms", Right), ("Mbit/s", Right), ("measured", Left), ("ago", Right)];
-    let mut table = Table::new("between sites", &columns);
+    let mut table = FigureTable::new("between sites", &columns);
     let known = |pair: &&PairFigures| pair.rtt_ms.is_some() || pair.mbit_s.is_some();
     for pair in Links::of(round)?.pairs.iter().filter(known) {
         let how = match pair.measured {
@@ -355,7 +356,7 @@ struct JobRow<'a> {
     rates: [Option<f64>; 3],
 }
 
-fn jobs(round: &Round, choice: Choice) -> Table {
+fn jobs(round: &Round, choice: Choice) -> FigureTable {
     use Align::{Left, Right};
     let columns = [
         ("job", Left),
@@ -369,7 +370,7 @@ fn jobs(round: &Round, choice: Choice) -> Table {
         ("queued", Right),
         ("led by", Left),
     ];
-    let mut table = Table::new("jobs", &columns);
+    let mut table = FigureTable::new("jobs", &columns);
     let mut rows = job_rows(round);
     if choice.by_rate {
         rows.sort_by_key(|row| weight(row.rates.iter().copied().sum()));
@@ -383,11 +384,11 @@ fn jobs(round: &Round, choice: Choice) -> Table {
             row.view.home.clone(),
             ranks.join(", "),
             row.members.to_string(),
-            bytes(row.view.window),
+            binary(row.view.window),
             out,
             back,
             local,
-            bytes(row.queued),
+            binary(row.queued),
             if row.view.closing { format!("{leads}, closing") } else { leads },
         ]);
     }
@@ -503,7 +504,7 @@ pub(super) mod tests {
     }
 
     fn text(choice: Choice) -> Vec<(&'static str, Vec<String>)> {
-        let lines = |table: Table| table.lines(None).into_iter().map(|(_, line)| line).collect();
+        let lines = |table: FigureTable| table.lines(None).into_iter().map(|(_, line)| line).collect();
         tables(&round(), choice, None).into_iter().map(|table| (table.title, lines(table))).collect()
     }
 

@@ -31,7 +31,7 @@ pub(super) async fn examine(question: &Question, report: &mut Report) {
         Some(Err(problem)) => {
             report.failed(
                 "sites file",
-                problem,
+                problem.to_string(),
                 format!("correct {path}; `sites.toml.old` beside it is the one before"),
             );
             return ssh(report, &[]).await;

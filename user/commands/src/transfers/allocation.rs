@@ -4,20 +4,22 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 
-use anyhow::{Context, Result, anyhow, bail};
+use launcher::hosts::Host;
 use stage::mover::{Order, Task};
 use stage::{Place, means_into};
+use types::sites::Site;
 
+use super::job::{PreparedTransfer, here_only};
+use super::places::{At, Map, Movers, on_nodes, there};
+use super::request::{Planned, TransferRequest};
+use crate::error::{CommandError, Context, Result, refusal, refuse};
+use crate::machine::host;
 use crate::site_id::far;
-use crate::sites::file;
-use crate::stage::args::NodesArgs;
-use crate::stage::places::{At, Map, Movers, on_nodes, there};
-use crate::stage::{self as command, Job};
-use crate::{alone, carried, jobs};
+use crate::{alone, sites_file};
 
 /// Direction of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
+pub enum Way {
     In,
     Out,
 }
@@ -37,117 +39,143 @@ fn parse(text: &OsStr) -> Result<Spec> {
             let part = |bytes: &[u8]| OsString::from_vec(bytes.to_vec());
             Ok(Spec { from: part(from), to: part(to) })
         }
-        (_, _, Some(_)) => bail!("`{shown}`: it has more than one `=`; `stage move` takes any path"),
-        _ => bail!("`{shown}` is not SRC=DST"),
+        (_, _, Some(_)) => refuse!("`{shown}`: it has more than one `=`; `stage move` takes any path"),
+        _ => refuse!("`{shown}` is not SRC=DST"),
     }
 }
 
 /// Returns true if the end outside the nodes is a path of the machine where the spec was typed.
-pub(crate) fn is_here(spec: &OsStr, way: Way) -> bool {
+pub fn is_here(spec: &OsStr, way: Way) -> bool {
     let Ok(Spec { from, to }) = parse(spec) else { return false };
     let far = if way == Way::In { from } else { to };
     Place::parse(&far).is_ok_and(|place| place.site.is_none())
 }
 
-/// Moves the files of the SPECs, and returns the exit code.
-pub(crate) fn stage(args: &NodesArgs, way: Way) -> Result<i32> {
-    if let Some((sites, site)) = far(&args.common.sites, args.common.from.as_deref())? {
-        let (word, end) = if way == Way::In { ("in", "SRC") } else { ("out", "DST") };
-        if let Some(spec) = args.specs.iter().find(|spec| is_here(spec, way)) {
-            let (spec, name) = (spec.to_string_lossy(), &site.name);
-            bail!(
-                "`{spec}`: this machine is no node of site {name}, so {end} must name a site: move it by `landbridge stage \
-                 move` first, and give it here as {name}:PATH"
-            );
-        }
-        return carried::command(&sites, &site, &["stage", word], carried::typed_after(word));
+/// A request to move files to or from all nodes of an allocation.
+#[derive(Debug)]
+pub struct AllocationRequest {
+    pub way: Way,
+    /// `SRC=DST`.
+    pub specs: Vec<OsString>,
+    /// The nodes that stand for the allocation, if the user has named them.
+    pub hosts: Vec<Host>,
+    pub common: TransferRequest,
+}
+
+/// Plans the transfers of the specs.
+///
+/// # Errors
+/// A spec makes no sense, or this machine does not know the nodes.
+pub fn plan(request: &AllocationRequest) -> Result<Planned> {
+    let AllocationRequest { way, specs, hosts, common } = request;
+    let (way, file, from) = (*way, common.sites.as_deref(), common.from.as_deref());
+    if let Some((sites, site)) = far(file, from)? {
+        refuse_paths_of_this_machine(specs, way, &site)?;
+        return Ok(Planned::Elsewhere(Box::new((sites, site))));
     }
-    let specs = args.specs.iter().map(|text| parse(text)).collect::<Result<Vec<_>>>()?;
-    let typed: Vec<String> = args.specs.iter().map(|spec| spec.to_string_lossy().into_owned()).collect();
+    let parsed = specs.iter().map(|text| parse(text)).collect::<Result<Vec<_>>>()?;
+    let typed: Vec<String> = specs.iter().map(|spec| spec.to_string_lossy().into_owned()).collect();
     let title = format!("{} {}", if way == Way::In { "in" } else { "out" }, typed.join(" "));
-    if args.hosts.is_empty() && file::find(&args.common.sites)?.is_none() {
-        // As for `run`, this machine is then the only node.
-        let here = At { site: alone::SITE.to_owned(), node: jobs::host() };
-        let place = |text: &OsStr| Place::parse(&expand(text, &here)?).map_err(anyhow::Error::from);
-        let places = specs.iter().map(|spec| Ok((place(&spec.from)?, place(&spec.to)?))).collect::<Result<Vec<_>>>()?;
-        if let Some(place) = places.iter().flat_map(|(from, to)| [from, to]).find(|place| place.site.is_some()) {
-            bail!("{place}: there is no sites file, and so no site: `landbridge sites add NAME [USER@]HOST` adds one");
-        }
-        return command::carry_out(
-            command::here(&places, (false, None), args.common.pace.settings(1), typed, title)?,
-            args.common.json,
-        );
+    if hosts.is_empty() && sites_file::find(file)?.is_none() {
+        return on_this_machine(&parsed, common, typed, title).map(Planned::Here);
     }
-    let map = Map::open(&args.common.sites, args.common.from.as_deref())?;
-    let nodes = map.allocation(&args.hosts)?;
-    let transfers = specs.iter().map(|spec| transfers(spec, way, &map, &nodes)).collect::<Result<Vec<_>>>()?.concat();
+    let map = Map::open(file, from)?;
+    let nodes = map.allocation(hosts)?;
+    let transfers = parsed.iter().map(|spec| transfers(spec, way, &map, &nodes)).collect::<Result<Vec<_>>>()?.concat();
     let mut movers = Movers::default();
-    for Transfer { from, to, .. } in &transfers {
+    for NodeTransfer { from, to, .. } in &transfers {
         movers.add(std::slice::from_ref(&from.at));
         movers.add(&to.iter().map(|end| end.at.clone()).collect::<Vec<_>>());
     }
     let movers = movers.settle(&map);
-    let spot = |end: &End| movers.spot(&end.at, end.path.clone(), end.typed.clone());
-    let task = |Transfer { from, to, optional }: &Transfer| {
+    let spot = |end: &TransferEnd| movers.spot(&end.at, end.path.clone(), end.typed.clone());
+    let task = |NodeTransfer { from, to, optional }: &NodeTransfer| {
         let to = to.iter().map(spot).collect::<Result<Vec<_>>>()?;
         Ok(Task { from: spot(from)?, to, into: false, optional: *optional, layouts: None })
     };
     let tasks = transfers.iter().map(task).collect::<Result<Vec<_>>>()?;
     let targets = tasks.iter().map(|task| task.to.len()).max().unwrap_or(0);
-    let order = Order { tasks, looks: Vec::new(), options: args.common.pace.settings(targets) };
-    command::carry_out(Job { command: map.job(&movers.nodes)?, order, places: typed, title }, args.common.json)
+    let order = Order { tasks, looks: Vec::new(), options: common.pace.settings(targets) };
+    Ok(Planned::Here(PreparedTransfer { command: map.job(&movers.nodes)?, order, places: typed, title }))
+}
+
+/// A site moves the files, so it cannot reach this machine's.
+fn refuse_paths_of_this_machine(specs: &[OsString], way: Way, site: &Site) -> Result<()> {
+    let end = if way == Way::In { "SRC" } else { "DST" };
+    let Some(spec) = specs.iter().find(|spec| is_here(spec, way)) else { return Ok(()) };
+    let (spec, name) = (spec.to_string_lossy(), &site.name);
+    refuse!(
+        "`{spec}`: this machine is no node of site {name}, so {end} must name a site: move it by `landbridge stage \
+         move` first, and give it here as {name}:PATH"
+    );
+}
+
+/// Without a sites file, this machine is the only node, as for `run`.
+fn on_this_machine(
+    specs: &[Spec],
+    common: &TransferRequest,
+    typed: Vec<String>,
+    title: String,
+) -> Result<PreparedTransfer> {
+    let here = At { site: alone::SITE.to_owned(), node: host() };
+    let place = |text: &OsStr| Ok::<_, CommandError>(Place::parse(&expand(text, &here)?)?);
+    let places = specs.iter().map(|spec| Ok((place(&spec.from)?, place(&spec.to)?))).collect::<Result<Vec<_>>>()?;
+    if let Some(place) = places.iter().flat_map(|(from, to)| [from, to]).find(|place| place.site.is_some()) {
+        refuse!("{place}: there is no sites file, and so no site: `landbridge sites add NAME [USER@]HOST` adds one");
+    }
+    here_only(&places, (false, None), common.pace.settings(1), typed, title)
 }
 
 /// One end of a transfer.
 #[derive(Clone, Debug)]
-struct End {
+struct TransferEnd {
     at: At,
     path: Vec<u8>,
     typed: String,
 }
 
 #[derive(Clone, Debug)]
-struct Transfer {
-    from: End,
-    to: Vec<End>,
+struct NodeTransfer {
+    from: TransferEnd,
+    to: Vec<TransferEnd>,
     optional: bool,
 }
 
-fn transfers(spec: &Spec, way: Way, map: &Map, nodes: &[At]) -> Result<Vec<Transfer>> {
+fn transfers(spec: &Spec, way: Way, map: &Map, nodes: &[At]) -> Result<Vec<NodeTransfer>> {
     match way {
         Way::In => inwards(spec, map, nodes),
         Way::Out => outwards(spec, map, nodes),
     }
 }
 
-fn inwards(spec: &Spec, map: &Map, nodes: &[At]) -> Result<Vec<Transfer>> {
+fn inwards(spec: &Spec, map: &Map, nodes: &[At]) -> Result<Vec<NodeTransfer>> {
     let to = Place::parse(&spec.to)?;
     if to.site.is_some() {
-        bail!("{to}: what is staged in goes to every node of the allocation: give a path alone, or use `stage move`");
+        refuse!("{to}: what is staged in goes to every node of the allocation: give a path alone, or use `stage move`");
     }
     let to = |at: &At| on_node(&spec.to, at);
     // Each node gets its own source.
     if has_pattern(&spec.from) {
         let each = |at: &At| {
             let from = Place::parse(&expand(&spec.from, at)?)?;
-            Ok(Transfer { from: on_place(&from, map)?, to: vec![to(at)?], optional: false })
+            Ok(NodeTransfer { from: on_place(&from, map)?, to: vec![to(at)?], optional: false })
         };
         return nodes.iter().map(each).collect();
     }
     let from = on_place(&Place::parse(&spec.from)?, map)?;
     let to = nodes.iter().map(to).collect::<Result<_>>()?;
-    Ok(vec![Transfer { from, to, optional: false }])
+    Ok(vec![NodeTransfer { from, to, optional: false }])
 }
 
-fn outwards(spec: &Spec, map: &Map, nodes: &[At]) -> Result<Vec<Transfer>> {
+fn outwards(spec: &Spec, map: &Map, nodes: &[At]) -> Result<Vec<NodeTransfer>> {
     let from = Place::parse(&spec.from)?;
     if from.site.is_some() {
         let to = Place::parse(&spec.to)?;
         let from = match from.is_several() {
-            true => bail!("{from}: give a path alone: it is on every node of the allocation"),
+            true => refuse!("{from}: give a path alone: it is on every node of the allocation"),
             false => on_place(&from, map)?,
         };
-        return Ok(vec![Transfer { from, to: vec![on_place(&to, map)?], optional: false }]);
+        return Ok(vec![NodeTransfer { from, to: vec![on_place(&to, map)?], optional: false }]);
     }
     let several_sites = nodes.iter().any(|at| at.site != nodes[0].site);
     let each = |at: &At| {
@@ -162,25 +190,25 @@ fn outwards(spec: &Spec, map: &Map, nodes: &[At]) -> Result<Vec<Transfer>> {
         }
         let to = Place::parse(&expand(&to, at)?)?;
         // Some nodes may have no such file.
-        Ok(Transfer { from: on_node(&spec.from, at)?, to: vec![on_place(&to, map)?], optional: nodes.len() > 1 })
+        Ok(NodeTransfer { from: on_node(&spec.from, at)?, to: vec![on_place(&to, map)?], optional: nodes.len() > 1 })
     };
     nodes.iter().map(each).collect()
 }
 
 /// A path on a node of the allocation.
-fn on_node(path: &OsStr, at: &At) -> Result<End> {
+fn on_node(path: &OsStr, at: &At) -> Result<TransferEnd> {
     let path = expand(path, at)?;
     let typed = format!("{}/{}:{}", at.site, at.node, path.to_string_lossy());
-    Ok(End { at: at.clone(), path: on_nodes(&path)?, typed })
+    Ok(TransferEnd { at: at.clone(), path: on_nodes(&path)?, typed })
 }
 
 /// A place on a single node.
-fn on_place(place: &Place, map: &Map) -> Result<End> {
+fn on_place(place: &Place, map: &Map) -> Result<TransferEnd> {
     if place.is_several() {
-        bail!("{place}: name one node");
+        refuse!("{place}: name one node");
     }
     let at = map.nodes_of(place)?.into_iter().next().context("a node of the place")?;
-    Ok(End { at, path: there(place)?, typed: place.to_string() })
+    Ok(TransferEnd { at, path: there(place)?, typed: place.to_string() })
 }
 
 fn has_pattern(text: &OsStr) -> bool {
@@ -200,7 +228,7 @@ fn expand(text: &OsStr, at: &At) -> Result<OsString> {
                 other => {
                     let other = other.map_or(String::new(), |byte| char::from(byte).to_string());
                     let text = text.to_string_lossy();
-                    return Err(anyhow!("`{text}`: %{other} means nothing: %n is the node, %s its site, %% is %"));
+                    return Err(refusal!("`{text}`: %{other} means nothing: %n is the node, %s its site, %% is %"));
                 }
             },
             byte => out.push(byte),

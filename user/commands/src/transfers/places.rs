@@ -3,11 +3,10 @@
 use std::ffi::{OsStr, OsString};
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs, UdpSocket};
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow, bail};
 use job::home::{homes, portable};
 use job::program;
 use launcher::Sites;
@@ -19,19 +18,20 @@ use starters::leash::LEASH;
 use types::roster::FORWARDER;
 use types::sites::Site;
 
-use crate::sites::file;
-use crate::sites::file::SitesFileArgs;
-use crate::{run, runtime};
+use crate::error::{Context, Result, refusal, refuse};
+use crate::machine::working_directory;
+use crate::runtime::runtime;
+use crate::sites_file;
 
 /// A node of a site. [`FORWARDER`] is the machine of the site's gateway.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct At {
+pub struct At {
     pub site: String,
     pub node: String,
 }
 
 /// The sites at present: if this process is in a batch job, the job's nodes are those of its site.
-pub(crate) struct Map {
+pub struct Map {
     path: PathBuf,
     sites: Sites,
     home: String,
@@ -40,10 +40,10 @@ pub(crate) struct Map {
 }
 
 impl Map {
-    pub(crate) fn open(args: &SitesFileArgs, from: Option<&str>) -> Result<Map> {
-        let path = file::locate(args)?;
-        let mut sites = file::read(&path)?;
-        let home = file::own_site(&sites, from)?;
+    pub fn open(file: Option<&Path>, from: Option<&str>) -> Result<Map> {
+        let path = sites_file::locate(file)?;
+        let mut sites = sites_file::read(&path)?;
+        let home = sites_file::own_site(&sites, from)?;
         let held = runtime()?.block_on(held::find(sites.site(&home)?))?;
         if let Some(held) = &held {
             held::fill(&mut sites.file, &home, held);
@@ -60,12 +60,12 @@ impl Map {
         sites.iter().find(|site| site.name == name).ok_or_else(|| {
             let known: Vec<&str> = sites.iter().map(|site| site.name.as_str()).collect();
             let known = known.join(", ");
-            anyhow!("{place}: unknown site `{name}`: the sites file has {known}. A path with a colon begins with ./")
+            refusal!("{place}: unknown site `{name}`: the sites file has {known}. A path with a colon begins with ./")
         })
     }
 
     /// The nodes of a place.
-    pub(crate) fn nodes_of(&self, place: &Place) -> Result<Vec<At>> {
+    pub fn nodes_of(&self, place: &Place) -> Result<Vec<At>> {
         let name = place.site.as_deref().unwrap_or(&self.home);
         let site = self.site(name, place)?;
         let at = |node: &str| At { site: name.to_owned(), node: node.to_owned() };
@@ -75,7 +75,7 @@ impl Map {
                     [only] => format!(", nor that of its gateway {}", only.name),
                     _ => String::new(),
                 };
-                anyhow!(
+                refusal!(
                     "{place}: this machine is no node of site {name}{gateway}: name the node that has the file, as \
                      {name}/NODE:PATH, or {name}:PATH if the machine of each gateway sees it"
                 )
@@ -87,7 +87,7 @@ impl Map {
             Node::Named(wanted) if !self.is_held(name) && site.starter.node_service().is_some() => {
                 Ok(wanted.split(',').map(at).collect())
             }
-            _ if site.nodes.is_empty() => bail!(
+            _ if site.nodes.is_empty() => refuse!(
                 "{place}: the nodes of site {name} are those of its batch system's jobs: {name}:PATH is the machine of its \
                  gateway; type this in a job's script to reach the job's nodes"
             ),
@@ -95,7 +95,7 @@ impl Map {
             Node::Named(wanted) => {
                 let find = |wanted: &str| match site.nodes.iter().any(|node| node.name == *wanted) {
                     true => Ok(at(wanted)),
-                    false => Err(anyhow!("{place}: site {name} has no node `{wanted}`: it has {}", names(site))),
+                    false => Err(refusal!("{place}: site {name} has no node `{wanted}`: it has {}", names(site))),
                 };
                 wanted.split(',').map(find).collect()
             }
@@ -104,11 +104,11 @@ impl Map {
 
     /// The nodes of the allocation: those given by the user, else those of the batch job around this process, else all
     /// of the own site.
-    pub(crate) fn allocation(&self, hosts: &[Host]) -> Result<Vec<At>> {
+    pub fn allocation(&self, hosts: &[Host]) -> Result<Vec<At>> {
         for Host { site: name, node, .. } in hosts {
             let site = self.site(name, &format!("--host {name}/{node}"))?;
             if !site.nodes.iter().any(|other| other.name == *node) {
-                bail!("--host {name}/{node}: site {name} has no node `{node}`: it has {}", names(site));
+                refuse!("--host {name}/{node}: site {name} has no node `{node}`: it has {}", names(site));
             }
         }
         if !hosts.is_empty() {
@@ -116,18 +116,21 @@ impl Map {
         }
         let site = self.sites.site(&self.home)?;
         if site.nodes.is_empty() && !self.held {
-            bail!("the nodes of site {} are those of its batch system's jobs: type this in a job's script", self.home);
+            refuse!(
+                "the nodes of site {} are those of its batch system's jobs: type this in a job's script",
+                self.home
+            );
         }
         Ok(site.nodes.iter().map(|node| At { site: self.home.clone(), node: node.name.clone() }).collect())
     }
 
     /// Sorts nodes into the order of a job's ranks: sites as in the sites file.
-    pub(crate) fn sort(&self, nodes: &mut [At]) {
+    pub fn sort(&self, nodes: &mut [At]) {
         nodes.sort_by_key(|at| self.sites.file.sites.iter().position(|site| site.name == at.site));
     }
 
     /// The command that runs a mover on each of these nodes. It ends with this process, even if that is killed.
-    pub(crate) fn job(&self, nodes: &[At]) -> Result<Command> {
+    pub fn job(&self, nodes: &[At]) -> Result<Command> {
         let hosts: Vec<String> = nodes.iter().map(|at| format!("{}/{}:1", at.site, at.node)).collect();
         let own = std::env::current_exe()?;
         let mut command = Command::new(&own);
@@ -182,8 +185,8 @@ fn this_machine(site: &Site) -> Option<String> {
 }
 
 /// An absolute path, valid for other processes of this machine. Keeps a trailing slash.
-pub(crate) fn absolute(place: &Place) -> Result<Vec<u8>> {
-    let mut bytes = run::working_directory()?.join(&place.path).into_os_string().into_encoded_bytes();
+pub fn absolute(place: &Place) -> Result<Vec<u8>> {
+    let mut bytes = working_directory()?.join(&place.path).into_os_string().into_encoded_bytes();
     if place.path.as_os_str().as_bytes().ends_with(b"/") && !bytes.ends_with(b"/") {
         bytes.push(b'/');
     }
@@ -191,7 +194,7 @@ pub(crate) fn absolute(place: &Place) -> Result<Vec<u8>> {
 }
 
 /// A place's path, valid on its own machine.
-pub(crate) fn there(place: &Place) -> Result<Vec<u8>> {
+pub fn there(place: &Place) -> Result<Vec<u8>> {
     match place.site {
         Some(_) => Ok(place.path.as_os_str().as_bytes().to_vec()),
         None => absolute(place),
@@ -200,7 +203,7 @@ pub(crate) fn there(place: &Place) -> Result<Vec<u8>> {
 
 /// A path, valid on the nodes of a run: relative to the working directory, and below the home there if it is below the
 /// home here.
-pub(crate) fn on_nodes(path: &OsStr) -> Result<Vec<u8>> {
+pub fn on_nodes(path: &OsStr) -> Result<Vec<u8>> {
     if path.as_bytes().starts_with(b"~/") {
         return Ok(path.as_bytes().to_vec());
     }
@@ -210,13 +213,13 @@ pub(crate) fn on_nodes(path: &OsStr) -> Result<Vec<u8>> {
 
 /// The ranks of a job of movers, while its tasks are collected.
 #[derive(Default)]
-pub(crate) struct Movers {
+pub struct Movers {
     nodes: Vec<At>,
 }
 
 impl Movers {
     /// Adds nodes to the job.
-    pub(crate) fn add(&mut self, nodes: &[At]) {
+    pub fn add(&mut self, nodes: &[At]) {
         for at in nodes {
             if !self.nodes.contains(at) {
                 self.nodes.push(at.clone());
@@ -225,26 +228,26 @@ impl Movers {
     }
 
     /// Fixes the ranks: no node can be added afterwards.
-    pub(crate) fn settle(mut self, map: &Map) -> Settled {
+    pub fn settle(mut self, map: &Map) -> Settled {
         map.sort(&mut self.nodes);
         Settled { nodes: self.nodes }
     }
 }
 
 /// The ranks of a job of movers.
-pub(crate) struct Settled {
+pub struct Settled {
     pub nodes: Vec<At>,
 }
 
 impl Settled {
     /// The spot of a path on `at`, which must have been added.
-    pub(crate) fn spot(&self, at: &At, path: Vec<u8>, typed: String) -> Result<Spot> {
+    pub fn spot(&self, at: &At, path: Vec<u8>, typed: String) -> Result<Spot> {
         let rank = self.nodes.iter().position(|other| other == at).context("a node of the job")? as u32;
         Ok(Spot { rank, node: format!("{}/{}", at.site, at.node), path, typed })
     }
 
     /// The spot of a place on one of its nodes.
-    pub(crate) fn of_place(&self, place: &Place, at: &At) -> Result<Spot> {
+    pub fn of_place(&self, place: &Place, at: &At) -> Result<Spot> {
         let path = there(place)?;
         let typed = match place.is_several() {
             true => format!("{}/{}:{}", at.site, at.node, place.path.display()),

@@ -9,20 +9,20 @@ use std::path::Path;
 use std::time::Duration;
 
 use agent::keeper::end_with_keeper;
-use anyhow::{Context, Result, bail};
 use job::processes::{adopt_orphans, end_descendants};
 use tokio::process::Command;
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::runtime;
+use crate::error::{Context, Result, refuse};
+use crate::runtime::runtime;
 
 /// Time limit for ending all remaining descendants.
 const LIMIT: Duration = Duration::from_secs(10);
 
 /// Runs the program until it ends, or until SIGTERM or the end of `holder`, this process's parent. Returns its exit
 /// code.
-pub(crate) fn supervise(group: Option<&Path>, holder: i32, words: &[OsString]) -> Result<i32> {
-    let Some((program, arguments)) = words.split_first() else { bail!("no program") };
+pub fn supervise(group: Option<&Path>, holder: i32, words: &[OsString]) -> Result<i32> {
+    let Some((program, arguments)) = words.split_first() else { refuse!("no program") };
     if let Some(group) = group {
         // 0 stands for this process. Its children belong to the group from their first instruction on.
         let procs = group.join("cgroup.procs");
@@ -42,7 +42,7 @@ pub(crate) fn supervise(group: Option<&Path>, holder: i32, words: &[OsString]) -
         }
     });
     if !end_descendants(LIMIT) {
-        bail!("processes of {} are left", program.display());
+        refuse!("processes of {} are left", program.display());
     }
     code.with_context(|| program.display().to_string())
 }

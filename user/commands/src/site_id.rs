@@ -1,33 +1,38 @@
 //! The number of a job or a transfer, with its site if the user is elsewhere: `lyon/3`.
 
 use std::fmt;
+use std::path::Path;
 use std::str::FromStr;
 
-use anyhow::{Context, Result};
 use launcher::Sites;
+use thiserror::Error;
 use types::sites::Site;
 
-use crate::carried;
-use crate::sites::file;
-use crate::sites::file::SitesFileArgs;
+use crate::error::{Context, Result, refusal};
+use crate::{carried, sites_file};
 
 /// A number assigned by this machine or by a site.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct SiteId {
+pub struct SiteId {
     /// `None`: assigned by this machine.
     pub site: Option<String>,
     pub number: u32,
 }
 
-impl FromStr for SiteId {
-    type Err = String;
+/// A text is not an id.
+#[derive(Debug, PartialEq, Eq, Error)]
+#[error("`{0}` is neither a number nor SITE/NUMBER, such as 3 or lyon/3")]
+pub struct SiteIdError(String);
 
-    fn from_str(text: &str) -> Result<SiteId, String> {
+impl FromStr for SiteId {
+    type Err = SiteIdError;
+
+    fn from_str(text: &str) -> Result<SiteId, SiteIdError> {
         let (site, number) = match text.rsplit_once('/') {
             Some((site, number)) => (Some(site.to_owned()).filter(|site| !site.is_empty()), number),
             None => (None, text),
         };
-        let wrong = || format!("`{text}` is neither a number nor SITE/NUMBER, such as 3 or lyon/3");
+        let wrong = || SiteIdError(text.to_owned());
         if text.starts_with('/') {
             return Err(wrong());
         }
@@ -46,20 +51,20 @@ impl fmt::Display for SiteId {
 
 impl SiteId {
     /// The id as shown to the user: with the site, if the user is elsewhere. `from`: the site given by `--from`.
-    pub(crate) fn shown(number: u32, from: Option<&str>) -> SiteId {
+    pub fn shown(number: u32, from: Option<&str>) -> SiteId {
         SiteId { site: from.map(str::to_owned).filter(|_| carried::is_carried()), number }
     }
 }
 
 /// The site that a command about jobs or transfers is carried to, with its sites file. `named`: the site in an id.
 /// `None`: the command is for this machine, or there is no sites file.
-pub(crate) fn far(args: &SitesFileArgs, named: Option<&str>) -> Result<Option<(Sites, Site)>> {
-    let Some(path) = file::find(args)? else {
+pub fn far(file: Option<&Path>, named: Option<&str>) -> Result<Option<(Sites, Site)>> {
+    let Some(path) = sites_file::find(file)? else {
         return named.map_or(Ok(None), |site| {
-            Err(anyhow::anyhow!("site {site}: there is no sites file here: `landbridge sites add {site} [USER@]HOST`"))
+            Err(refusal!("site {site}: there is no sites file here: `landbridge sites add {site} [USER@]HOST`"))
         });
     };
-    let sites = file::read(&path)?;
+    let sites = sites_file::read(&path)?;
     if let Some(name) = named {
         sites.site(name)?;
     }
@@ -84,7 +89,7 @@ mod tests {
             assert_eq!((id.site.as_deref(), id.number, id.to_string()), (site, number, text.to_owned()));
         }
         for text in ["", "x", "lyon/", "/3", "lyon/x", "-1"] {
-            assert!(text.parse::<SiteId>().unwrap_err().contains("lyon/3"), "{text}");
+            assert!(text.parse::<SiteId>().unwrap_err().to_string().contains("lyon/3"), "{text}");
         }
     }
 }

@@ -7,7 +7,6 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
 use job::capture::tail_blocking;
 use node_service::step::Checked;
 use rustix::process::{Pid, Signal};
@@ -16,7 +15,8 @@ use stage::look::{Found, Role};
 use stage::mover::{Event, Look, Order, Settings};
 use types::UntrustedText;
 
-use crate::stage::places::{At, Map, Movers};
+use super::places::{At, Map, Movers};
+use crate::error::{Context, Result, refuse, whole};
 
 /// Maximum output of movers about the places of a site, in bytes.
 const MOST_OUTPUT: u64 = 1 << 20;
@@ -24,7 +24,7 @@ const MOST_OUTPUT: u64 = 1 << 20;
 const GIVE_UP: Duration = Duration::from_secs(5);
 
 /// Checks places, each of which names a site. Takes at most `limit`; a place without an answer by then is unknown.
-pub(crate) fn look(map: &Map, places: &[(String, Role)], limit: Duration) -> Checked {
+pub fn look(map: &Map, places: &[(String, Role)], limit: Duration) -> Checked {
     let deadline = Instant::now() + limit;
     let mut checked = Checked::default();
     // Each site gets a job of its own, so that a site that is down leaves only its own places unknown.
@@ -36,13 +36,13 @@ pub(crate) fn look(map: &Map, places: &[(String, Role)], limit: Duration) -> Che
                     sites.entry(at.site.clone()).or_default().push((place, at, *role));
                 }
             }
-            Err(error) => checked.unusable.push(crate::whole(&error).into()),
+            Err(error) => checked.unusable.push(whole(&error).into()),
         }
     }
     for (site, looks) in sites {
         if let Err(error) = by_movers(map, &looks, deadline, &mut checked) {
             let typed: Vec<String> = looks.iter().map(|(place, ..)| place.to_string()).collect();
-            let problem = crate::whole(&error);
+            let problem = whole(&error);
             checked.unknown.push(format!("{}: nobody could look at site {site}: {problem}", typed.join(", ")).into());
         }
     }
@@ -68,8 +68,8 @@ fn by_movers(map: &Map, looks: &[(Place, At, Role)], deadline: Instant, checked:
     ask(map.job(&movers.nodes)?, &order, deadline, |event| {
         let (place, found) = match event {
             Event::Looked { place, found, .. } => (place, found),
-            Event::Failed { text } => bail!("{}", UntrustedText::from(text)),
-            _ => bail!("the movers say something else than what they were asked"),
+            Event::Failed { text } => refuse!("{}", UntrustedText::from(text)),
+            _ => refuse!("the movers say something else than what they were asked"),
         };
         match found {
             Found::Usable => {}
@@ -110,10 +110,10 @@ fn ask(
                         return Ok(());
                     }
                 }
-                Err(std::sync::mpsc::RecvTimeoutError::Timeout) => bail!("no answer in time"),
+                Err(std::sync::mpsc::RecvTimeoutError::Timeout) => refuse!("no answer in time"),
                 Err(std::sync::mpsc::RecvTimeoutError::Disconnected) => {
                     let words = said.recv_timeout(GIVE_UP).unwrap_or_default();
-                    bail!("{}", words.last_lines())
+                    refuse!("{}", words.last_lines())
                 }
             }
         }

@@ -8,7 +8,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use anyhow::{Context, Result, anyhow, bail};
 use client::key::SiteKey;
 use gateway::{GatewayConfig, GatewayError};
 use launcher::Sites;
@@ -16,18 +15,17 @@ use starters::starter;
 use tokio::sync::oneshot;
 use types::SitesFile;
 
-use crate::jobs::host;
-use crate::run::args::RunArgs;
-use crate::run::parts::TypedPart;
+use crate::error::{Context, Result, refusal};
+use crate::machine::host;
 
 /// The name of the site.
-pub(crate) const SITE: &str = "here";
+pub const SITE: &str = "here";
 /// Note for the user.
-pub(crate) const NOTE: &str =
+pub const NOTE: &str =
     "no sites file, so all ranks run on this machine; `landbridge sites add NAME [USER@]HOST` adds a site";
 
 /// A site of this machine, not started yet.
-pub(crate) struct Alone {
+pub struct Alone {
     port: TcpListener,
     key: SiteKey,
     /// A sites file that has only this site.
@@ -35,13 +33,13 @@ pub(crate) struct Alone {
 }
 
 /// The running gateway of the site.
-pub(crate) struct Running {
+pub struct Running {
     stop: oneshot::Sender<()>,
     thread: JoinHandle<Result<(), GatewayError>>,
 }
 
 impl Alone {
-    pub(crate) fn new() -> Result<Alone> {
+    pub fn new() -> Result<Alone> {
         let key = SiteKey::random()?;
         let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("a port on the loopback interface")?;
         let text = format!(
@@ -57,7 +55,7 @@ impl Alone {
     }
 
     /// Starts the site's gateway.
-    pub(crate) fn start(self) -> Result<Running> {
+    pub fn start(self) -> Result<Running> {
         let Alone { port, key, sites } = self;
         let config = GatewayConfig::with_key(sites.file, SITE, None, key)?;
         let starter = Arc::from(starter(&config.own_site().starter, &sites.folder));
@@ -70,30 +68,12 @@ impl Alone {
 
 impl Running {
     /// Ends the gateway and its remaining agents.
-    pub(crate) fn end(self) -> Result<()> {
+    pub fn end(self) -> Result<()> {
         drop(self.stop);
         match self.thread.join() {
             Ok(result) => Ok(result?),
-            Err(_) => Err(anyhow!("the gateway of this machine has panicked")),
+            Err(_) => Err(refusal!("the gateway of this machine has panicked")),
         }
-    }
-}
-
-/// Refuses options that need a sites file.
-pub(crate) fn check(args: &RunArgs, parts: &[TypedPart]) -> Result<()> {
-    let options = [
-        ("--site", parts.iter().any(|part| !part.per_site.is_empty())),
-        ("--host", !args.hosts.is_empty()),
-        ("--hostfile", args.hostfile.is_some()),
-        ("--push", !args.push.is_empty()),
-        ("--from", args.from.is_some()),
-    ];
-    match options.into_iter().find(|(_, given)| *given) {
-        Some((option, _)) => bail!(
-            "{option} is about sites, and there is no sites file: `landbridge sites add NAME [USER@]HOST` begins one. \
-             Without {option} all ranks run on this machine"
-        ),
-        None => Ok(()),
     }
 }
 

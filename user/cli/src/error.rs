@@ -1,0 +1,43 @@
+//! Errors for the user: their text, and their exit codes.
+
+use std::process::ExitCode;
+
+use commands::CommandError;
+
+use crate::output;
+
+/// The user pressed Ctrl-C before anything was changed.
+#[derive(Debug, thiserror::Error)]
+#[error("interrupted: the sites file is as it was")]
+pub(crate) struct Interrupted;
+
+/// The error and its causes in one line.
+pub(crate) fn whole(error: &anyhow::Error) -> String {
+    commands::error::whole(error.as_ref())
+}
+
+/// An option has a wrong value. The exit code is that of a syntax error.
+pub(crate) fn wrong(problem: impl std::fmt::Display) -> anyhow::Error {
+    CommandError::option(problem).into()
+}
+
+/// Prints the error, and returns its exit code.
+pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
+    if output::is_closed(error) {
+        // A program without a SIGPIPE handler ends with this code too.
+        return ExitCode::from(141);
+    }
+    output::note(&whole(error));
+    if matches!(error.downcast_ref(), Some(CommandError::Option(_))) {
+        ExitCode::from(2)
+    } else if error.is::<Interrupted>() {
+        ExitCode::from(130)
+    } else {
+        ExitCode::FAILURE
+    }
+}
+
+/// Exit codes have eight bits. A failure whose low eight bits are zero must stay a failure.
+pub(crate) fn exit(code: i32) -> ExitCode {
+    ExitCode::from(if code != 0 && code & 0xff == 0 { 1 } else { (code & 0xff) as u8 })
+}

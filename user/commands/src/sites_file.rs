@@ -1,0 +1,90 @@
+//! Finding and reading the sites file, and determining the site of this machine.
+
+use std::io::ErrorKind;
+use std::net::{TcpStream, ToSocketAddrs};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use launcher::Sites;
+use setup::here::folders::{Folders, read_sites};
+use types::SitesFile;
+
+use crate::error::{Context, Result, refusal, refuse};
+
+const VARIABLE: &str = "LANDBRIDGE_SITES";
+const OWN_SITE: &str = "LANDBRIDGE_SITE_NAME";
+
+/// The path of the sites file, which the user may have `named`. An error if there is none.
+pub fn locate(named: Option<&Path>) -> Result<PathBuf> {
+    if let Some(path) = find(named)? {
+        return Ok(path);
+    }
+    refuse!(
+        "no sites file: `landbridge sites add NAME [USER@]HOST` begins one; or give --sites FILE, set {VARIABLE}, or \
+         write {}",
+        place(named)?.display()
+    )
+}
+
+/// The path of the sites file. `None` if the user has named none and the default one does not exist.
+pub fn find(named: Option<&Path>) -> Result<Option<PathBuf>> {
+    let path = place(named)?;
+    let is_named = named.is_some() || std::env::var_os(VARIABLE).is_some_and(|path| !path.is_empty());
+    Ok(Some(path).filter(|path| is_named || path.exists()))
+}
+
+/// The path of the sites file, whether it exists or not.
+pub fn place(named: Option<&Path>) -> Result<PathBuf> {
+    if let Some(path) = named {
+        return Ok(path.to_owned());
+    }
+    if let Some(path) = std::env::var_os(VARIABLE).filter(|path| !path.is_empty()) {
+        return Ok(path.into());
+    }
+    Ok(Folders::of_user()?.sites_file())
+}
+
+/// Reads the sites file.
+pub fn read(path: &Path) -> Result<Sites> {
+    let name = path.display().to_string();
+    let text = read_sites(path).map_err(|error| refusal!("sites file {error}"))?;
+    let text = text.with_context(|| format!("sites file {name}: No such file or directory"))?;
+    let file = SitesFile::parse(&text, &name)?;
+    let folder = std::path::absolute(path)?.parent().unwrap_or(Path::new("/")).to_owned();
+    Ok(Sites { file, folder, secret: None })
+}
+
+/// The site of this machine: the one given by the user, else the first whose key is readable and whose gateway's
+/// machine answers.
+pub fn own_site(sites: &Sites, from: Option<&str>) -> Result<String> {
+    let named = from.map(str::to_owned).or_else(named_site);
+    if let Some(name) = named {
+        sites.site(&name)?;
+        return Ok(name);
+    }
+    let usable: Vec<_> = sites.file.sites.iter().filter(|site| sites.client_secret(site).is_ok()).collect();
+    let near = usable.iter().find(|site| site.gateways.iter().any(|gateway| answers(&gateway.inside)));
+    // If none answers, use the first: connecting to it then reports the problem.
+    let own = near.or(usable.first()).map(|site| site.name.clone());
+    if let Some(own) = own {
+        return Ok(own);
+    }
+    let problems = sites.file.sites.iter().filter_map(|site| sites.client_secret(site).err());
+    let problems = problems.map(|e| e.to_string()).collect::<Vec<_>>().join("; ");
+    Err(refusal!("at which site is this? No site's key can be used here: {problems}. Say it with --from or {OWN_SITE}"))
+}
+
+/// The site named by [`OWN_SITE`].
+pub fn named_site() -> Option<String> {
+    std::env::var(OWN_SITE).ok().filter(|name| !name.is_empty())
+}
+
+/// Returns true if a machine answers at this address, even if it refuses the connection: the own site's gateway may be
+/// down, while gateways of other sites are unreachable at their inside addresses.
+fn answers(address: &str) -> bool {
+    let mut addresses = address.to_socket_addrs().into_iter().flatten().take(4);
+    addresses.any(|address| match TcpStream::connect_timeout(&address, Duration::from_millis(500)) {
+        Ok(_) => true,
+        Err(error) => error.kind() == ErrorKind::ConnectionRefused,
+    })
+}

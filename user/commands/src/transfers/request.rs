@@ -1,0 +1,64 @@
+//! The parts that requests for transfers have in common.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use launcher::Sites;
+use stage::mover::{Mode, Settings};
+use types::sites::Site;
+
+use super::job::PreparedTransfer;
+
+/// Common options of transfers.
+#[derive(Clone, Debug)]
+pub struct TransferRequest {
+    pub pace: Pace,
+    /// The user's own site, if named.
+    pub from: Option<String>,
+    /// The sites file, if named.
+    pub sites: Option<PathBuf>,
+}
+
+/// Rate, priority and safety of a transfer.
+#[derive(Clone, Debug)]
+pub struct Pace {
+    /// Maximum bytes per second at each target.
+    pub rate: Option<u64>,
+    pub deadline: Option<Duration>,
+    /// Maximum loss of applications on the nodes, in millionths.
+    pub harm: u32,
+    /// Size of a block in bytes, if the user has chosen it.
+    pub block: Option<u32>,
+    /// Bytes of the target's file system that stay free for others.
+    pub keep_free: Option<u64>,
+    pub allow_other_owner: bool,
+    pub no_xattrs: bool,
+    pub no_checksum: bool,
+    pub mode: Mode,
+}
+
+impl Pace {
+    /// `targets`: maximum number of nodes that get the same files. A node passes on whole blocks, so with shorter
+    /// blocks the end of a chain starts sooner.
+    pub(crate) fn settings(&self, targets: usize) -> Settings {
+        let deadline = self.deadline.map(|deadline| deadline.as_millis() as u64);
+        Settings {
+            block: self.block.unwrap_or(if targets > 2 { 1 << 20 } else { 4 << 20 }),
+            rate: self.rate,
+            kept: self.keep_free,
+            deadline,
+            harm: self.harm,
+            unchecked: self.no_checksum,
+            other_owner: self.allow_other_owner,
+            no_xattrs: self.no_xattrs,
+            mode: self.mode,
+        }
+    }
+}
+
+/// A planned transfer.
+pub enum Planned {
+    /// The command is to be carried to this site.
+    Elsewhere(Box<(Sites, Site)>),
+    Here(PreparedTransfer),
+}
