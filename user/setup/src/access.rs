@@ -5,7 +5,7 @@ use types::sites::SitesFile;
 
 use crate::SetupError;
 use crate::company::Company;
-use crate::message::{Reply, Request};
+use crate::message::{Reply, SiteRequest};
 
 /// Permission for one site's gateways to log in at another site.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,7 +29,7 @@ pub(crate) async fn grant(
     for site in sites.sites.iter().filter(|site| reached.contains(&site.name)) {
         let Some(gateway) = site.gateways.iter().find(|gateway| gateway.ssh.is_some()) else { continue };
         for of in reached.iter().filter(|of| **of != site.name) {
-            let Reply::TrunkKey { public } = company.ask(of, &Request::TrunkKey { site: of.clone() }).await? else {
+            let Reply::TrunkKey { public } = company.ask(of, &SiteRequest::TrunkKey { site: of.clone() }).await? else {
                 return Err(SetupError::site(of, "an answer to another question"));
             };
             let (at, of, to) = (site.name.clone(), of.clone(), gateway.inside.clone());
@@ -61,7 +61,7 @@ pub(crate) async fn forget(company: &mut Company, sites: &SitesFile, of: &str, a
 
 async fn set(company: &mut Company, grant: &Grant, key: Option<String>) -> Result<bool, SetupError> {
     let Grant { at, of, to } = grant.clone();
-    match company.ask(&grant.at, &Request::LetIn { site: at.clone(), of, to, key }).await? {
+    match company.ask(&grant.at, &SiteRequest::LetIn { site: at.clone(), of, to, key }).await? {
         Reply::LetIn { changed } => Ok(changed),
         _ => Err(SetupError::site(&at, "an answer to another question")),
     }

@@ -13,17 +13,19 @@ mod verdict;
 use std::path::PathBuf;
 
 use serde::Serialize;
-use types::sites::Login;
+use types::SitesFile;
+use types::sites::{Fingerprint, Login, Site};
 use watching::check::Finding;
 
 use self::verdict::{Logins, Remedy, Verdict, cut_off, verdict};
 use crate::access::{self, Grant};
-use crate::book::{Book, Entry};
+use crate::book::{Book, SiteEntry};
 use crate::company::{Company, whereabouts};
 use crate::here::{finding, folders};
-use crate::message::{Reply, Request, Survey};
+use crate::machine::Facts;
+use crate::message::{Reply, SiteRequest, Survey};
 use crate::newcomers;
-use crate::place::Place;
+use crate::place::MachinePlace;
 use crate::release::Release;
 use crate::slurm::SlurmSetting;
 use crate::{Progress, SetupError};
@@ -79,7 +81,7 @@ pub struct Prepared {
     /// The site is not in the sites file yet.
     new: bool,
     /// The entry as planned. Fields that the user wrote by hand are only in `after`.
-    entry: Entry,
+    entry: SiteEntry,
     /// The login of other sites' gateways at this site.
     login: Option<Login>,
     /// The login of the site's gateway at each other site.
@@ -108,110 +110,48 @@ struct Attempt {
     findings: Vec<Finding>,
 }
 
+/// A preparation in progress: the sites reached so far, and the user's sites file as it will be.
+struct Preparation<'a> {
+    wish: &'a Wish,
+    /// The sites before.
+    known: SitesFile,
+    /// The site's entry before, if it is repaired.
+    old_entry: Option<Site>,
+    /// The machine of the site.
+    place: MachinePlace,
+    /// The folder of its copies, if chosen.
+    folder: Option<String>,
+    company: Company,
+    after: Book,
+    findings: Vec<Finding>,
+    notes: Vec<String>,
+}
+
 /// Takes every step that does not affect working sites.
 ///
 /// # Errors
 /// The wish makes no sense, a machine cannot be reached, or the machine cannot be a site.
 pub async fn prepare(book: Book, wish: Wish, progress: &mut dyn Progress) -> Result<Prepared, SetupError> {
-    let name = wish.name.clone();
     let known = book.sites()?;
-    let old_entry = known.site(&name).map(|(_, site)| site.clone());
+    let old_entry = known.site(&wish.name).map(|(_, site)| site.clone());
     let plan::Checked { place, folder, nodes, programs } = plan::check(&wish, old_entry.as_ref())?;
     let own_release = programs.is_none();
     let release = programs.map_or_else(|| Release::read(None), Ok)?;
-    let mut company = Company::new(release, wish.asking);
-    let machine = company.reach(&name, &place, folder.as_deref(), progress).await?;
-    let facts = machine.facts.clone();
-    let copied = match machine.copied {
-        0 => format!("{} is there already", facts.folder),
-        _ => format!("copied to {}", facts.folder),
-    };
-    if !own_release {
-        // The given programs are for the new site only; the other sites get the programs of this release.
-        company = company.with_release(Release::read(None)?);
-    }
-    let mut findings = vec![finding(&name, "programs", copied)];
-    let mut notes = Vec::new();
-    let mut after = book.clone();
-    let mut unreached = Vec::new();
-    for site in known.sites.iter().filter(|site| site.name != name) {
-        match whereabouts(site)? {
-            Some(there) => {
-                if let Err(error) = company.reach(&site.name, &there, site.folder.as_deref(), progress).await {
-                    unreached.push(format!(
-                        "{error}\nsite {0} must learn of site {name}: make it reachable and try again, or take it out with \
-                         `landbridge sites remove {0} --force`",
-                        site.name
-                    ));
-                }
-            }
-            None => notes.push(format!(
-                "site {0} joined by itself and cannot be reached from here: type `landbridge sites join {0} --ticket FILE` \
-                 there, with a ticket of `landbridge sites invite`",
-                site.name
-            )),
-        }
-    }
-    if !unreached.is_empty() {
-        return Err(SetupError::Request(unreached.join("\n")));
-    }
-    let first_login = place != Place::Here && old_entry.as_ref().is_some_and(|site| site.ssh.is_none());
-    let mut old = Vec::new();
-    for site in company.names() {
-        let text = company.read_sites(&site).await?;
-        if let Some(text) = &text {
-            let theirs = Book::of(&PathBuf::from(format!("sites file of site {site}")), text)?;
-            if site == name && first_login {
-                // Until now another machine's file described this site. The site's own file is more reliable.
-                complete(&mut after, theirs.clone(), &name)?;
-            }
-            // An older entry of the new site is skipped: this command replaces it.
-            let place = format!("the sites file of site {site}");
-            let taken = newcomers::take(&mut after, &theirs, &name, &place, &wish.accept, progress)?;
-            if let Some(refused) = taken.refused() {
-                return Err(SetupError::Request(format!(
-                    "{place} names {refused}, which the one here lacks: if you know it, type this again with {}; if not, \
-                     somebody else writes that file. Nothing was changed",
-                    taken.flags()
-                )));
-            }
-            notes.extend(taken.notes);
-        }
-        old.push((site, text));
-    }
-    let survey = look_around(&mut company, &name, nodes.clone().unwrap_or_default(), wish.port).await?;
-    let key = match company.ask(&name, &Request::Key { site: name.clone() }).await? {
-        Reply::Key { fingerprint, .. } => fingerprint,
-        _ => return Err(SetupError::site(&name, "an answer to another question")),
-    };
-    let key = key.parse().map_err(|e: types::sites::FingerprintError| SetupError::site(&name, e.to_string()))?;
-    let entry = plan::entry(&wish, &place, &survey, nodes, old_entry.as_ref(), &mut notes).await?;
-    write_entry(&mut after, &wish, old_entry.is_some(), &entry)?;
-    let kept = after.kept_run(&name);
-    let run = folders::read(&kept).map_err(|e| SetupError::SitesFile(Box::new(e)))?;
-    if let Some(run) = run.filter(|_| old_entry.is_none()) {
-        after.set_run(&name, &run)?;
-        notes.push(format!("its [site.run] is that of {}, which `landbridge sites remove` had kept", kept.display()));
-    }
-    let ssh = (place != Place::Here).then(|| place.to_string());
-    let ssh = ssh.or_else(|| old_entry.as_ref().and_then(|site| site.ssh.clone()));
-    after.identify(&name, &key, ssh.as_deref(), folder.as_deref())?;
-    after.sites()?;
-    progress.step(&name, &plan::describe(&entry, &survey));
-    findings.push(finding(&name, "machine", plan::describe_machine(&survey)));
-    let left = format!("{} and {}'s key in ~/.config/landbridge on {}", facts.folder, name, facts.host);
-    let login = if wish.no_trunk_ssh { None } else { plan::login(&place).await.ok() };
-    let mut logins = Vec::new();
-    for site in known.sites.iter().filter(|site| site.name != name && !wish.no_trunk_ssh) {
-        if let Some(there) = whereabouts(site)?
-            && let Ok(login) = plan::login(&there).await
-        {
-            logins.push((site.name.clone(), login));
-        }
-    }
+    let company = Company::new(release, wish.asking);
+    let (findings, notes) = (Vec::new(), Vec::new());
+    let mut preparation =
+        Preparation { wish: &wish, known, old_entry, place, folder, company, after: book, findings, notes };
+    let facts = preparation.reach_machine(own_release, progress).await?;
+    preparation.reach_others(progress).await?;
+    let old = preparation.read_sites_files(progress).await?;
+    let entry = preparation.describe(nodes, progress).await?;
+    let left = format!("{} and {}'s key in ~/.config/landbridge on {}", facts.folder, wish.name, facts.host);
+    let login = if wish.no_trunk_ssh { None } else { plan::login(&preparation.place).await.ok() };
+    let logins = preparation.logins().await?;
+    let Preparation { old_entry, company, after, findings, notes, .. } = preparation;
     Ok(Prepared {
-        wish,
         new: old_entry.is_none(),
+        wish,
         entry,
         login,
         logins,
@@ -225,25 +165,151 @@ pub async fn prepare(book: Book, wish: Wish, progress: &mut dyn Progress) -> Res
     })
 }
 
+impl Preparation<'_> {
+    /// Reaches the site's machine and copies the programs.
+    async fn reach_machine(&mut self, own_release: bool, progress: &mut dyn Progress) -> Result<Facts, SetupError> {
+        let name = &self.wish.name;
+        let machine = self.company.reach(name, &self.place, self.folder.as_deref(), progress).await?;
+        let (facts, copied) = (machine.facts.clone(), machine.copied);
+        let copied = match copied {
+            0 => format!("{} is there already", facts.folder),
+            _ => format!("copied to {}", facts.folder),
+        };
+        if !own_release {
+            // The given programs are for the new site only; the other sites get the programs of this release.
+            self.company.set_release(Release::read(None)?);
+        }
+        self.findings.push(finding(name, "programs", copied));
+        Ok(facts)
+    }
+
+    /// Reaches the machines of all other sites.
+    async fn reach_others(&mut self, progress: &mut dyn Progress) -> Result<(), SetupError> {
+        let name = &self.wish.name;
+        let mut unreached = Vec::new();
+        for site in self.known.sites.iter().filter(|site| site.name != *name) {
+            let Some(there) = whereabouts(site)? else {
+                self.notes.push(format!(
+                    "site {0} joined by itself and cannot be reached from here: type `landbridge sites join {0} --ticket FILE` \
+                     there, with a ticket of `landbridge sites invite`",
+                    site.name
+                ));
+                continue;
+            };
+            if let Err(error) = self.company.reach(&site.name, &there, site.folder.as_deref(), progress).await {
+                unreached.push(format!(
+                    "{error}\nsite {0} must learn of site {name}: make it reachable and try again, or take it out with \
+                     `landbridge sites remove {0} --force`",
+                    site.name
+                ));
+            }
+        }
+        if unreached.is_empty() { Ok(()) } else { Err(SetupError::Request(unreached.join("\n"))) }
+    }
+
+    /// Reads the sites file of every machine reached, and takes over sites that only those files have.
+    async fn read_sites_files(
+        &mut self,
+        progress: &mut dyn Progress,
+    ) -> Result<Vec<(String, Option<String>)>, SetupError> {
+        let name = &self.wish.name;
+        let old_entry = self.old_entry.as_ref();
+        let first_login = self.place != MachinePlace::Here && old_entry.is_some_and(|site| site.ssh.is_none());
+        let mut old = Vec::new();
+        for site in self.company.names() {
+            let text = self.company.read_sites(&site).await?;
+            if let Some(text) = &text {
+                let theirs = Book::of(&PathBuf::from(format!("sites file of site {site}")), text)?;
+                if site == *name && first_login {
+                    // Until now another machine's file described this site. The site's own file is more reliable.
+                    complete(&mut self.after, theirs.clone(), name)?;
+                }
+                // An older entry of the new site is skipped: this command replaces it.
+                let place = format!("the sites file of site {site}");
+                let taken = newcomers::take(&mut self.after, &theirs, name, &place, &self.wish.accept, progress)?;
+                if let Some(refused) = taken.refused() {
+                    return Err(SetupError::Request(format!(
+                        "{place} names {refused}, which the one here lacks: if you know it, type this again with {}; if not, \
+                         somebody else writes that file. Nothing was changed",
+                        taken.flags()
+                    )));
+                }
+                self.notes.extend(taken.notes);
+            }
+            old.push((site, text));
+        }
+        Ok(old)
+    }
+
+    /// Surveys the machine, makes the site's key and writes its entry.
+    async fn describe(
+        &mut self,
+        nodes: Option<Vec<String>>,
+        progress: &mut dyn Progress,
+    ) -> Result<SiteEntry, SetupError> {
+        let (wish, name, place) = (self.wish, &self.wish.name, &self.place);
+        let old_entry = self.old_entry.as_ref();
+        let survey = look_around(&mut self.company, name, nodes.clone().unwrap_or_default(), wish.port).await?;
+        let key = make_key(&mut self.company, name).await?;
+        let entry = plan::entry(wish, place, &survey, nodes, old_entry, &mut self.notes).await?;
+        write_entry(&mut self.after, wish, old_entry.is_some(), &entry)?;
+        let kept = self.after.kept_run(name);
+        let run = folders::read(&kept).map_err(|e| SetupError::SitesFile(Box::new(e)))?;
+        if let Some(run) = run.filter(|_| old_entry.is_none()) {
+            self.after.set_run(name, &run)?;
+            self.notes.push(format!(
+                "its [site.run] is that of {}, which `landbridge sites remove` had kept",
+                kept.display()
+            ));
+        }
+        let ssh = (*place != MachinePlace::Here).then(|| place.to_string());
+        let ssh = ssh.or_else(|| old_entry.and_then(|site| site.ssh.clone()));
+        self.after.identify(name, &key, ssh.as_deref(), self.folder.as_deref())?;
+        self.after.sites()?;
+        progress.step(name, &plan::describe(&entry, &survey));
+        self.findings.push(finding(name, "machine", plan::describe_machine(&survey)));
+        Ok(entry)
+    }
+
+    /// The login of the site's gateway at each other site.
+    async fn logins(&self) -> Result<Vec<(String, Login)>, SetupError> {
+        let mut logins = Vec::new();
+        let wish = self.wish;
+        for site in self.known.sites.iter().filter(|site| site.name != wish.name && !wish.no_trunk_ssh) {
+            if let Some(there) = whereabouts(site)?
+                && let Ok(login) = plan::login(&there).await
+            {
+                logins.push((site.name.clone(), login));
+            }
+        }
+        Ok(logins)
+    }
+}
+
+/// Makes the site's key unless it exists, and returns its fingerprint.
+async fn make_key(company: &mut Company, site: &str) -> Result<Fingerprint, SetupError> {
+    let key = match company.ask(site, &SiteRequest::Key { site: site.to_owned() }).await? {
+        Reply::Key { fingerprint, .. } => fingerprint,
+        _ => return Err(SetupError::site(site, "an answer to another question")),
+    };
+    key.parse().map_err(|e: types::sites::FingerprintError| SetupError::site(site, e.to_string()))
+}
+
 /// Connects to this machine as a site and makes its entry; touches nothing else.
 pub(crate) async fn describe_here(
     wish: &Wish,
     known: Option<&types::sites::Site>,
     progress: &mut dyn Progress,
-) -> Result<(Company, Book, Entry, Vec<Finding>), SetupError> {
+) -> Result<(Company, Book, SiteEntry, Vec<Finding>), SetupError> {
     let name = wish.name.clone();
     let plan::Checked { folder, nodes, .. } = plan::check(wish, None)?;
     let folder = folder.or_else(|| known.and_then(|site| site.folder.clone()));
     let mut company = Company::new(Release::read(None)?, wish.asking);
-    let machine = company.reach(&name, &Place::Here, folder.as_deref(), progress).await?;
+    let machine = company.reach(&name, &MachinePlace::Here, folder.as_deref(), progress).await?;
     let programs = machine.facts.folder.to_string();
     let survey = look_around(&mut company, &name, nodes.clone().unwrap_or_default(), wish.port).await?;
-    let key = match company.ask(&name, &Request::Key { site: name.clone() }).await? {
-        Reply::Key { fingerprint, .. } => fingerprint,
-        _ => return Err(SetupError::site(&name, "an answer to another question")),
-    };
-    let key = key.parse().map_err(|e: types::sites::FingerprintError| SetupError::site(&name, e.to_string()))?;
-    let entry = plan::entry(wish, &Place::Here, &survey, nodes, known, &mut Vec::new()).await?;
+    let key = make_key(&mut company, &name).await?;
+    let entry = plan::entry(wish, &MachinePlace::Here, &survey, nodes, known, &mut Vec::new()).await?;
     let mut book = Book::of(&PathBuf::from("the entry of this site"), "")?;
     book.add(&name, &entry)?;
     // The folder of its copies belongs only in its own sites file.
@@ -270,14 +336,14 @@ async fn look_around(
     nodes: Vec<String>,
     port: Option<u16>,
 ) -> Result<Survey, SetupError> {
-    match company.ask(site, &Request::Survey { nodes, port, site: site.to_owned() }).await? {
+    match company.ask(site, &SiteRequest::Survey { nodes, port, site: site.to_owned() }).await? {
         Reply::Survey(survey) => Ok(survey),
         _ => Err(SetupError::site(site, "an answer to another question")),
     }
 }
 
 /// Writes the entry; settings that the user did not ask to change stay as they are.
-pub(crate) fn write_entry(book: &mut Book, wish: &Wish, known: bool, entry: &Entry) -> Result<(), SetupError> {
+pub(crate) fn write_entry(book: &mut Book, wish: &Wish, known: bool, entry: &SiteEntry) -> Result<(), SetupError> {
     let elsewhere = wish.port.is_some() || wish.advertise.is_some() || wish.inside.is_some() || wish.dial_out;
     match (known, wish.nodes.is_some()) {
         (false, _) => book.add(&wish.name, entry)?,
@@ -378,7 +444,7 @@ impl Prepared {
         match remedy {
             Remedy::DialOut => {
                 progress.step(name, "other sites cannot dial it: trying again with dialling out");
-                self.after.set_gateway(name, &Entry { advertise: None, ..self.entry.clone() })
+                self.after.set_gateway(name, &SiteEntry { advertise: None, ..self.entry.clone() })
             }
             Remedy::ThroughSsh => {
                 let text = format!(
@@ -388,10 +454,10 @@ impl Prepared {
                 );
                 progress.step(name, &text);
                 let ssh = self.login.clone();
-                self.after.set_gateway(name, &Entry { advertise: None, ssh, ..self.entry.clone() })
+                self.after.set_gateway(name, &SiteEntry { advertise: None, ssh, ..self.entry.clone() })
             }
             Remedy::ThroughTheirSsh => {
-                self.after.set_gateway(name, &Entry { advertise: None, ssh: None, ..self.entry.clone() })?;
+                self.after.set_gateway(name, &SiteEntry { advertise: None, ssh: None, ..self.entry.clone() })?;
                 for (site, login) in self.logins.iter().filter(|(site, _)| apart.contains(site)) {
                     let text = format!(
                         "neither it nor {site} can dial the other, and {site} cannot log in there: trying through ssh from \
@@ -448,8 +514,8 @@ impl Prepared {
         let text = self.after.text();
         for site in self.company.names() {
             attempt.touched.push(site.clone());
-            self.company.ask(&site, &Request::WriteSites { text: Some(text.clone()) }).await?;
-            match self.company.ask(&site, &Request::Gateway { site: site.clone() }).await? {
+            self.company.ask(&site, &SiteRequest::WriteSites { text: Some(text.clone()) }).await?;
+            match self.company.ask(&site, &SiteRequest::Gateway { site: site.clone() }).await? {
                 Reply::Gateway { started: anew, note } => {
                     progress.step(&site, &format!("gateway {note}"));
                     if anew {
@@ -468,8 +534,8 @@ impl Prepared {
         progress.step(&name, "trying everything from there");
         for site in self.company.names() {
             let request = match site == name {
-                true => Request::Check { site: site.clone() },
-                false => Request::Probe { site: site.clone(), to: name.clone() },
+                true => SiteRequest::Check { site: site.clone() },
+                false => SiteRequest::Probe { site: site.clone(), to: name.clone() },
             };
             match self.company.ask(&site, &request).await? {
                 Reply::Findings(found) => findings.extend(found),
@@ -485,7 +551,7 @@ impl Prepared {
         let others: Vec<String> = self.company.names().into_iter().filter(|site| *site != name).collect();
         for to in self.changed.clone() {
             for site in others.iter().filter(|site| **site != to) {
-                let probe = Request::Probe { site: site.clone(), to: to.clone() };
+                let probe = SiteRequest::Probe { site: site.clone(), to: to.clone() };
                 let Reply::Findings(found) = self.company.ask(site, &probe).await? else {
                     return Err(SetupError::site(site, "an answer to another question"));
                 };
@@ -509,10 +575,10 @@ impl Prepared {
         for site in attempt.touched.iter().rev() {
             let text = self.old.iter().find(|(name, _)| name == site).and_then(|(_, text)| text.clone());
             let follow = match attempt.started.contains(site) {
-                true => Request::StopGateway { site: site.clone(), force: true },
-                false => Request::Gateway { site: site.clone() },
+                true => SiteRequest::StopGateway { site: site.clone(), force: true },
+                false => SiteRequest::Gateway { site: site.clone() },
             };
-            for request in [Request::WriteSites { text }, follow] {
+            for request in [SiteRequest::WriteSites { text }, follow] {
                 if let Err(error) = self.company.ask(site, &request).await {
                     self.notes.push(format!("not undone: {error}"));
                 }

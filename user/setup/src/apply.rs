@@ -6,7 +6,7 @@ use types::sites::Site;
 
 use crate::book::Book;
 use crate::company::{Company, whereabouts};
-use crate::message::{Reply, Request};
+use crate::message::{Reply, SiteRequest};
 use crate::newcomers;
 use crate::release::Release;
 use crate::{Progress, SetupError};
@@ -70,8 +70,8 @@ pub async fn apply(
     for applied in all.iter_mut().filter(|applied| applied.problem.is_none()) {
         let site = applied.site.clone();
         let done = async {
-            company.ask(&site, &Request::WriteSites { text: Some(text.clone()) }).await?;
-            match company.ask(&site, &Request::Reload { site: site.clone() }).await? {
+            company.ask(&site, &SiteRequest::WriteSites { text: Some(text.clone()) }).await?;
+            match company.ask(&site, &SiteRequest::Reload { site: site.clone() }).await? {
                 Reply::Gateway { note, .. } => Ok(note),
                 _ => Err(SetupError::site(&site, "an answer to another question")),
             }

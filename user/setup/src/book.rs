@@ -9,7 +9,7 @@ use types::sites::{Fingerprint, Login};
 
 use crate::here::folders;
 use crate::slurm::{self, SlurmSetting};
-use crate::turn::Turn;
+use crate::turn::ChangeTurn;
 use crate::{Progress, SetupError};
 
 /// A sites file in memory and its path. The file may not exist yet, and may name no site yet.
@@ -18,12 +18,12 @@ pub struct Book {
     path: PathBuf,
     document: DocumentMut,
     /// Lock against other commands that change the file, held while this and its clones exist.
-    _turn: Option<Arc<Turn>>,
+    _turn: Option<Arc<ChangeTurn>>,
 }
 
 /// The entry of a new site.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct SiteEntry {
     /// `host:port` that other sites dial.
     pub advertise: Option<String>,
     /// The login for gateways of other sites, if they do not dial.
@@ -63,7 +63,7 @@ impl Book {
     /// # Errors
     /// As [`Book::open`]; the file cannot be replaced; another command takes too long.
     pub async fn change(path: &Path, progress: &mut dyn Progress) -> Result<Book, SetupError> {
-        let turn = Some(Arc::new(Turn::take(path, progress).await?));
+        let turn = Some(Arc::new(ChangeTurn::take(path, progress).await?));
         Ok(Book { _turn: turn, ..Book::open(path)? })
     }
 
@@ -110,7 +110,7 @@ impl Book {
     }
 
     /// Appends a site.
-    pub(crate) fn add(&mut self, name: &str, entry: &Entry) -> Result<(), SetupError> {
+    pub(crate) fn add(&mut self, name: &str, entry: &SiteEntry) -> Result<(), SetupError> {
         let mut site = Table::new();
         site["name"] = value(name);
         site["key"] = value(folders::key_name(name));
@@ -149,7 +149,7 @@ impl Book {
     }
 
     /// Sets a site's gateway, nodes and starter. Other settings of the gateway stay.
-    pub(crate) fn describe(&mut self, name: &str, entry: &Entry) -> Result<(), SetupError> {
+    pub(crate) fn describe(&mut self, name: &str, entry: &SiteEntry) -> Result<(), SetupError> {
         self.set_gateway(name, entry)?;
         let site = self.table(name)?;
         let mut nodes = ArrayOfTables::new();
@@ -205,7 +205,7 @@ impl Book {
     }
 
     /// Sets the addresses and the ssh login of a site's first gateway.
-    pub(crate) fn set_gateway(&mut self, name: &str, entry: &Entry) -> Result<(), SetupError> {
+    pub(crate) fn set_gateway(&mut self, name: &str, entry: &SiteEntry) -> Result<(), SetupError> {
         let site = self.table(name)?;
         let gateways = site.entry("gateway").or_insert(Item::ArrayOfTables(ArrayOfTables::new()));
         let Some(gateways) = gateways.as_array_of_tables_mut() else { return Err(inline(name, "gateway")) };
@@ -426,8 +426,8 @@ fn shift(table: &mut Table, by: isize) {
 mod tests {
     use super::*;
 
-    fn entry(port: u16) -> Entry {
-        Entry {
+    fn entry(port: u16) -> SiteEntry {
+        SiteEntry {
             advertise: Some(format!("login:{port}")),
             ssh: None,
             inside: format!("10.0.0.1:{port}"),
@@ -480,7 +480,7 @@ mod tests {
     #[test]
     fn a_site_whose_nodes_slurm_gives_names_none() {
         let mut book = Book::of(Path::new("x"), "").unwrap();
-        let slurm = Entry { nodes: Vec::new(), starter: Start::Slurm, ..entry(1) };
+        let slurm = SiteEntry { nodes: Vec::new(), starter: Start::Slurm, ..entry(1) };
         book.add("lyon", &slurm).unwrap();
         book.identify("lyon", &Fingerprint([7; 32]), None, None).unwrap();
         assert!(book.sites().unwrap().sites[0].nodes.is_empty());
@@ -517,7 +517,7 @@ mod tests {
             book.text().replace("[[site.node]]\nname = \"n1\"\n", "[[site.node]]\nname = \"n1\"\nslots = 4 # old\n");
         let text = text.replace("inside", "memory = \"1GiB\" # big\npage = \"127.0.0.1:7780\"\ninside");
         let mut book = Book::of(Path::new("x"), &text).unwrap();
-        book.set_gateway("lyon", &Entry { advertise: None, ..entry(9) }).unwrap();
+        book.set_gateway("lyon", &SiteEntry { advertise: None, ..entry(9) }).unwrap();
         book.identify("lyon", &Fingerprint([8; 32]), None, Some("/scratch/lb")).unwrap();
         let text = book.text();
         assert!(text.contains("memory = \"1GiB\" # big") && text.contains("slots = 4 # old"), "{text}");

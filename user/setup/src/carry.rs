@@ -19,8 +19,8 @@ use types::sites::Site;
 use crate::company::whereabouts;
 use crate::lift::lift;
 use crate::machine::{Machine, Streams, Way};
-use crate::message::{Carry, Request};
-use crate::place::Place;
+use crate::message::{Carry, SiteRequest};
+use crate::place::MachinePlace;
 use crate::release::Release;
 use crate::{Progress, SetupError};
 
@@ -42,7 +42,7 @@ const PLACES: [&str; 9] = [
 /// The site to carry a job to when this machine is not a site: `wanted`, or the first that ssh reaches.
 pub fn destination<'a>(sites: &'a [Site], wanted: Option<&str>) -> Option<&'a Site> {
     let mut named = sites.iter().filter(|site| wanted.is_none_or(|wanted| site.name == wanted));
-    named.find(|site| matches!(whereabouts(site), Ok(Some(Place::Ssh { .. }))))
+    named.find(|site| matches!(whereabouts(site), Ok(Some(MachinePlace::Ssh { .. }))))
 }
 
 /// Builds the request to carry: the words after the command, for `run` with `--` before the program; the directory in
@@ -147,7 +147,7 @@ pub async fn carry<O: AsyncWrite + Unpin, E: AsyncWrite + Unpin>(
         machine = ready => machine?,
         signal = ending(&mut streams.signals) => return Ok(128 + signal),
     };
-    machine.become_job(&Request::Carry(carry), streams).await
+    machine.become_job(&SiteRequest::Carry(carry), streams).await
 }
 
 /// Waits for the next signal that ends the command. Other signals are for ranks, of which there are none yet.

@@ -5,8 +5,8 @@ use types::sites::{LoginError, Site};
 use crate::here::background;
 use crate::here::folders::Folders;
 use crate::machine::{Machine, Way};
-use crate::message::{Reply, Request};
-use crate::place::Place;
+use crate::message::{Reply, SiteRequest};
+use crate::place::MachinePlace;
 use crate::release::Release;
 use crate::{Progress, SetupError};
 
@@ -25,15 +25,15 @@ impl Company {
     }
 
     /// Copies another release to machines reached from now on.
-    pub(crate) fn with_release(self, release: Release) -> Company {
-        Company { release, ..self }
+    pub(crate) fn set_release(&mut self, release: Release) {
+        self.release = release;
     }
 
     /// Connects to a site's machine, unless it is connected already.
     pub(crate) async fn reach(
         &mut self,
         site: &str,
-        place: &Place,
+        place: &MachinePlace,
         folder: Option<&str>,
         progress: &mut dyn Progress,
     ) -> Result<&mut Machine, SetupError> {
@@ -64,13 +64,13 @@ impl Company {
     }
 
     /// Sends a request to a site's machine and returns the reply.
-    pub(crate) async fn ask(&mut self, site: &str, request: &Request) -> Result<Reply, SetupError> {
+    pub(crate) async fn ask(&mut self, site: &str, request: &SiteRequest) -> Result<Reply, SetupError> {
         self.machine(site)?.ask(request).await
     }
 
     /// Reads the sites file of a site's machine.
     pub(crate) async fn read_sites(&mut self, site: &str) -> Result<Option<String>, SetupError> {
-        match self.ask(site, &Request::ReadSites).await? {
+        match self.ask(site, &SiteRequest::ReadSites).await? {
             Reply::Sites { text } => Ok(text),
             _ => Err(SetupError::site(site, "an answer to another question")),
         }
@@ -79,10 +79,10 @@ impl Company {
 
 /// The machine of a site: this machine if the site's gateway belongs here, else the one in its `ssh` entry. `None`: the
 /// site joined by itself, and only it can open a connection.
-pub(crate) fn whereabouts(site: &Site) -> Result<Option<Place>, SetupError> {
+pub(crate) fn whereabouts(site: &Site) -> Result<Option<MachinePlace>, SetupError> {
     let folders = Folders::of_user()?;
     if background::lives_here(&folders, &site.name) {
-        return Ok(Some(Place::Here));
+        return Ok(Some(MachinePlace::Here));
     }
     let wrong = |e: LoginError| SetupError::Request(format!("sites file: site {}: ssh: {e}", site.name));
     site.ssh.as_deref().map(|text| text.parse().map_err(wrong)).transpose()

@@ -2,8 +2,8 @@
 //! connection.
 //!
 //! A frame is a byte for its kind, the length of its content in four bytes (big-endian), and the content. The credit
-//! granted by the other end ([`Frame::Taken`]) bounds the input, so a command that does not read its input never delays
-//! a signal.
+//! granted by the other end ([`CarryFrame::Taken`]) bounds the input, so a command that does not read its input never
+//! delays a signal.
 
 use std::io::{Error, ErrorKind, Result};
 
@@ -18,7 +18,7 @@ const HEAD: usize = 5;
 const LONGEST: usize = 64 << 10;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Frame {
+pub(crate) enum CarryFrame {
     // To the site.
     /// Standard input. Empty: its end.
     Input(Vec<u8>),
@@ -35,22 +35,22 @@ pub(crate) enum Frame {
     Ended(i32),
 }
 
-impl Frame {
+impl CarryFrame {
     fn encode(&self) -> Vec<u8> {
         let number;
         let (kind, content) = match self {
-            Frame::Input(bytes) => (b'i', &bytes[..]),
-            Frame::Output(bytes) => (b'o', &bytes[..]),
-            Frame::Errors(bytes) => (b'e', &bytes[..]),
-            Frame::Signal(signal) => {
+            CarryFrame::Input(bytes) => (b'i', &bytes[..]),
+            CarryFrame::Output(bytes) => (b'o', &bytes[..]),
+            CarryFrame::Errors(bytes) => (b'e', &bytes[..]),
+            CarryFrame::Signal(signal) => {
                 number = signal.to_be_bytes();
                 (b's', &number[..])
             }
-            Frame::Taken(bytes) => {
+            CarryFrame::Taken(bytes) => {
                 number = bytes.to_be_bytes();
                 (b't', &number[..])
             }
-            Frame::Ended(code) => {
+            CarryFrame::Ended(code) => {
                 number = code.to_be_bytes();
                 (b'x', &number[..])
             }
@@ -58,15 +58,15 @@ impl Frame {
         [&[kind][..], &(content.len() as u32).to_be_bytes(), content].concat()
     }
 
-    fn decode(kind: u8, content: &[u8]) -> Result<Frame> {
+    fn decode(kind: u8, content: &[u8]) -> Result<CarryFrame> {
         let number = || content.try_into().map_err(|_| malformed());
         match kind {
-            b'i' => Ok(Frame::Input(content.to_vec())),
-            b'o' => Ok(Frame::Output(content.to_vec())),
-            b'e' => Ok(Frame::Errors(content.to_vec())),
-            b's' => number().map(i32::from_be_bytes).map(Frame::Signal),
-            b't' => number().map(u32::from_be_bytes).map(Frame::Taken),
-            b'x' => number().map(i32::from_be_bytes).map(Frame::Ended),
+            b'i' => Ok(CarryFrame::Input(content.to_vec())),
+            b'o' => Ok(CarryFrame::Output(content.to_vec())),
+            b'e' => Ok(CarryFrame::Errors(content.to_vec())),
+            b's' => number().map(i32::from_be_bytes).map(CarryFrame::Signal),
+            b't' => number().map(u32::from_be_bytes).map(CarryFrame::Taken),
+            b'x' => number().map(i32::from_be_bytes).map(CarryFrame::Ended),
             _ => Err(malformed()),
         }
     }
@@ -77,7 +77,7 @@ fn malformed() -> Error {
 }
 
 /// Sends a frame.
-pub(crate) async fn send(to: &mut (impl AsyncWrite + Unpin), frame: &Frame) -> Result<()> {
+pub(crate) async fn send(to: &mut (impl AsyncWrite + Unpin), frame: &CarryFrame) -> Result<()> {
     to.write_all(&frame.encode()).await?;
     to.flush().await
 }
@@ -95,7 +95,7 @@ impl<R: AsyncRead + Unpin> Frames<R> {
     }
 
     /// Returns the next frame; `None` at the end of the stream. Cancel-safe: nothing is lost if the future is dropped.
-    pub(crate) async fn next(&mut self) -> Result<Option<Frame>> {
+    pub(crate) async fn next(&mut self) -> Result<Option<CarryFrame>> {
         loop {
             if let Some(frame) = self.whole()? {
                 return Ok(Some(frame));
@@ -107,14 +107,14 @@ impl<R: AsyncRead + Unpin> Frames<R> {
         }
     }
 
-    fn whole(&mut self) -> Result<Option<Frame>> {
+    fn whole(&mut self) -> Result<Option<CarryFrame>> {
         let Some((&[kind, ref length @ ..], rest)) = self.held.split_first_chunk::<HEAD>() else { return Ok(None) };
         let length = u32::from_be_bytes(*length) as usize;
         if length > LONGEST {
             return Err(malformed());
         }
         let Some(content) = rest.get(..length) else { return Ok(None) };
-        let frame = Frame::decode(kind, content)?;
+        let frame = CarryFrame::decode(kind, content)?;
         self.held.drain(..HEAD + length);
         Ok(Some(frame))
     }
@@ -124,7 +124,7 @@ impl<R: AsyncRead + Unpin> Frames<R> {
 mod tests {
     use super::*;
 
-    async fn all(bytes: &[u8]) -> (Vec<Frame>, Result<()>) {
+    async fn all(bytes: &[u8]) -> (Vec<CarryFrame>, Result<()>) {
         let (mut frames, mut found) = (Frames::new(bytes), Vec::new());
         loop {
             match frames.next().await {
@@ -138,13 +138,13 @@ mod tests {
     #[tokio::test]
     async fn frames_arrive_as_they_were_sent() {
         let sent = [
-            Frame::Taken(WINDOW),
-            Frame::Input(b"a\0b".to_vec()),
-            Frame::Input(Vec::new()),
-            Frame::Signal(2),
-            Frame::Output(vec![7; PIECE]),
-            Frame::Errors(b"\n".to_vec()),
-            Frame::Ended(-1),
+            CarryFrame::Taken(WINDOW),
+            CarryFrame::Input(b"a\0b".to_vec()),
+            CarryFrame::Input(Vec::new()),
+            CarryFrame::Signal(2),
+            CarryFrame::Output(vec![7; PIECE]),
+            CarryFrame::Errors(b"\n".to_vec()),
+            CarryFrame::Ended(-1),
         ];
         let mut bytes = Vec::new();
         for frame in &sent {

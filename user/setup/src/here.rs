@@ -29,13 +29,13 @@ use self::background::Background;
 pub use self::error::HereError;
 use self::folders::Folders;
 use self::keep::Keeping;
-use crate::frames::{Frame, send};
-use crate::message::{Reply, Request};
+use crate::frames::{CarryFrame, send};
+use crate::message::{KeepOutcome, Reply, SiteRequest};
 
 /// Longest silence of the sender between two requests.
 const SILENCE: Duration = Duration::from_secs(1800);
 
-/// Answers requests until their sender is gone, or until the command of a [`Request::Carry`] ends. Returns the exit
+/// Answers requests until their sender is gone, or until the command of a [`SiteRequest::Carry`] ends. Returns the exit
 /// code.
 ///
 /// # Errors
@@ -45,19 +45,19 @@ pub async fn serve(input: impl AsyncBufRead + Unpin, mut output: impl AsyncWrite
     while let Ok(Ok(Some(line))) = timeout(SILENCE, lines.next_line()).await {
         let reply = match serde_json::from_str(&line) {
             // From here on the connection carries frames.
-            Ok(Request::Carry(carry)) => {
+            Ok(SiteRequest::Carry(carry)) => {
                 let code = match carried::carry_out(&carry, lines.get_mut(), &mut output).await {
                     Ok(code) => code,
                     Err(problem) => {
                         let words = format!("landbridge: site {}: {problem}\n", carry.site);
-                        send(&mut output, &Frame::Errors(words.into_bytes())).await?;
-                        send(&mut output, &Frame::Ended(1)).await?;
+                        send(&mut output, &CarryFrame::Errors(words.into_bytes())).await?;
+                        send(&mut output, &CarryFrame::Ended(1)).await?;
                         1
                     }
                 };
                 return Ok(code);
             }
-            Ok(Request::Place { items }) => match stage::place(&items, lines.get_mut()).await {
+            Ok(SiteRequest::Place { items }) => match stage::place(&items, lines.get_mut()).await {
                 Err(HereError::Cut) => return Ok(1),
                 placed => placed.unwrap_or_else(|error| Reply::Failed { problem: error.to_string() }),
             },
@@ -76,51 +76,51 @@ pub async fn serve(input: impl AsyncBufRead + Unpin, mut output: impl AsyncWrite
     Ok(0)
 }
 
-async fn carry_out(request: &Request) -> Result<Reply, HereError> {
+async fn carry_out(request: &SiteRequest) -> Result<Reply, HereError> {
     let folders = Folders::of_user()?;
     match request {
-        Request::Survey { nodes, port, site } => survey::survey(&folders, site, nodes, *port).map(Reply::Survey),
-        Request::Key { site } => make_key(&folders, site),
-        Request::TrunkKey { site } => access::trunk_key(&folders, site).map(|public| Reply::TrunkKey { public }),
-        Request::LetIn { site, of, to, key } => {
+        SiteRequest::Survey { nodes, port, site } => survey::survey(&folders, site, nodes, *port).map(Reply::Survey),
+        SiteRequest::Key { site } => make_key(&folders, site),
+        SiteRequest::TrunkKey { site } => access::trunk_key(&folders, site).map(|public| Reply::TrunkKey { public }),
+        SiteRequest::LetIn { site, of, to, key } => {
             access::let_in(site, of, to, key.as_deref()).map(|changed| Reply::LetIn { changed })
         }
-        Request::ReadSites => folders.read_sites().map(|text| Reply::Sites { text }),
-        Request::WriteSites { text } => {
+        SiteRequest::ReadSites => folders.read_sites().map(|text| Reply::Sites { text }),
+        SiteRequest::WriteSites { text } => {
             folders.write_sites(text.as_deref())?;
             Ok(Reply::Done { note: folders.sites_file().display().to_string() })
         }
-        Request::Gateway { site } => {
+        SiteRequest::Gateway { site } => {
             let (started, note) = Background::new(&folders, site).renew().await?;
             Ok(Reply::Gateway { started, note })
         }
-        Request::Reload { site } => {
+        SiteRequest::Reload { site } => {
             let (started, note) = Background::new(&folders, site).reload().await?;
             Ok(Reply::Gateway { started, note })
         }
-        Request::Start { site } => {
+        SiteRequest::Start { site } => {
             let (started, note) = Background::new(&folders, site).start_if_ended().await?;
             Ok(Reply::Gateway { started, note })
         }
-        Request::Settle { site, keep } => Ok(settle(&folders, site, *keep)),
-        Request::StopGateway { site, force } => {
+        SiteRequest::Settle { site, keep } => Ok(settle(&folders, site, *keep)),
+        SiteRequest::StopGateway { site, force } => {
             let note = Background::new(&folders, site).stop(*force).await?;
             Ok(Reply::Done { note })
         }
-        Request::Check { site } => {
+        SiteRequest::Check { site } => {
             let sites = read(&folders)?;
             Ok(Reply::Findings(check(&sites, site, &nothing()).await))
         }
-        Request::Probe { site, to } => {
+        SiteRequest::Probe { site, to } => {
             let sites = read(&folders)?;
             let (own, other) = (entry(&sites, site)?, entry(&sites, to)?);
             Ok(Reply::Findings(vec![check_trunk(&sites, own, other).await]))
         }
-        Request::Invite { site, seconds } => Background::new(&folders, site).invite(*seconds).await,
-        Request::Offer { items } => stage::offer(items),
-        Request::Carry(_) | Request::Place { .. } => Err(HereError::OutOfTurn),
-        Request::Status { site } => Ok(Reply::Status(Background::new(&folders, site).standing().await)),
-        Request::Forget { site, base } => {
+        SiteRequest::Invite { site, seconds } => Background::new(&folders, site).invite(*seconds).await,
+        SiteRequest::Offer { items } => stage::offer(items),
+        SiteRequest::Carry(_) | SiteRequest::Place { .. } => Err(HereError::OutOfTurn),
+        SiteRequest::Status { site } => Ok(Reply::Status(Background::new(&folders, site).standing().await)),
+        SiteRequest::Forget { site, base } => {
             // First remove automatic restarts: otherwise they might start the gateway again right after it was stopped.
             let keeping = Keeping::new(&folders, site);
             if keeping.is_installed() {
@@ -137,7 +137,10 @@ async fn carry_out(request: &Request) -> Result<Reply, HereError> {
 fn settle(folders: &Folders, site: &str, keep: bool) -> Reply {
     let keeping = Keeping::new(folders, site);
     let offer = if keep { None } else { keeping.offer().map(str::to_owned) };
-    let kept = (keep || keeping.is_installed()).then(|| keeping.install().map_err(|error| error.to_string()));
+    let kept = (keep || keeping.is_installed()).then(|| match keeping.install() {
+        Ok(mechanism) => KeepOutcome::Installed(mechanism),
+        Err(error) => KeepOutcome::Refused(error.to_string()),
+    });
     let mut notes: Vec<String> = match link::make() {
         Ok(note) => note.into_iter().collect(),
         Err(error) => vec![error.to_string()],

@@ -12,7 +12,7 @@ use crate::book::Book;
 use crate::company::{Company, whereabouts};
 use crate::here::finding;
 use crate::here::folders::Folders;
-use crate::message::{Reply, Request};
+use crate::message::{Reply, SiteRequest};
 use crate::newcomers;
 use crate::release::Release;
 use crate::ticket::Ticket;
@@ -42,7 +42,7 @@ pub async fn invite(
     };
     let mut company = Company::new(Release::read(None)?, asking);
     let machine = company.reach(&site.name, &place, site.folder.as_deref(), progress).await?;
-    match machine.ask(&Request::Invite { site: site.name.clone(), seconds }).await? {
+    match machine.ask(&SiteRequest::Invite { site: site.name.clone(), seconds }).await? {
         Reply::Invited { ticket, secret } => {
             let invitation = Invitation { address, fingerprint: site.fingerprint, ticket, secret };
             Ok((site.name.clone(), Ticket(invitation)))
@@ -79,9 +79,9 @@ pub async fn join(wish: Wish, ticket: &Ticket, progress: &mut dyn Progress) -> R
     let joined = merge(&own, &text, &wish, ticket, progress, &mut notes)?;
     let mut outcome = Outcome { site: name.clone(), ok: true, findings, notes };
     for request in [
-        Request::WriteSites { text: Some(joined.text()) },
-        Request::Gateway { site: name.clone() },
-        Request::Check { site: name.clone() },
+        SiteRequest::WriteSites { text: Some(joined.text()) },
+        SiteRequest::Gateway { site: name.clone() },
+        SiteRequest::Check { site: name.clone() },
     ] {
         match company.ask(&name, &request).await? {
             Reply::Gateway { note, .. } => progress.step(&name, &format!("gateway {note}")),

@@ -9,7 +9,7 @@ use types::sites::Site;
 
 use crate::apply::difference;
 use crate::machine::Machine;
-use crate::message::{Reply, Request};
+use crate::message::{Reply, SiteRequest};
 use crate::start::start;
 use crate::{Progress, SetupError};
 
@@ -31,12 +31,12 @@ pub(crate) async fn lift(
 ) -> Result<(), SetupError> {
     let others: Vec<&Site> = file.sites.iter().filter(|other| other.name != site.name).collect();
     let others = others.as_slice();
-    if let Reply::Sites { text: Some(text) } = machine.ask(&Request::ReadSites).await?
+    if let Reply::Sites { text: Some(text) } = machine.ask(&SiteRequest::ReadSites).await?
         && let Some(problem) = difference(file, &text)
     {
         progress.step(&site.name, &problem);
     }
-    let Reply::Gateway { started, note } = machine.ask(&Request::Start { site: site.name.clone() }).await? else {
+    let Reply::Gateway { started, note } = machine.ask(&SiteRequest::Start { site: site.name.clone() }).await? else {
         return Err(SetupError::site(&site.name, "an answer to another question"));
     };
     if started {
@@ -72,7 +72,7 @@ async fn lost(
     let end = Instant::now() + wait;
     let mut told = false;
     loop {
-        let Reply::Status(standing) = machine.ask(&Request::Status { site: site.name.clone() }).await? else {
+        let Reply::Status(standing) = machine.ask(&SiteRequest::Status { site: site.name.clone() }).await? else {
             return Err(SetupError::site(&site.name, "an answer to another question"));
         };
         let down = standing.trunks.into_iter().filter(|trunk| !trunk.up).map(|trunk| trunk.site);

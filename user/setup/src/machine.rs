@@ -24,8 +24,8 @@ use types::UntrustedText;
 use types::shell::literal;
 
 pub use self::job::{Input, Streams};
-use crate::message::{Reply, Request};
-use crate::place::Place;
+use crate::message::{Reply, SiteRequest};
+use crate::place::MachinePlace;
 use crate::release::{File, Release};
 use crate::{Progress, SetupError};
 
@@ -82,7 +82,7 @@ pub struct Facts {
 pub struct Way<'a> {
     /// The name of the site, for messages.
     pub site: &'a str,
-    pub place: &'a Place,
+    pub place: &'a MachinePlace,
     /// Folder of the copies; `None`: [`FOLDER`].
     pub folder: Option<&'a str>,
     /// A user is at the terminal and can be asked.
@@ -96,7 +96,7 @@ pub struct Machine {
     /// Number of files that had to be copied.
     pub copied: usize,
     site: String,
-    place: Place,
+    place: MachinePlace,
     child: Child,
     input: ChildStdin,
     output: BufReader<ChildStdout>,
@@ -150,7 +150,7 @@ impl Machine {
         let missing = |file: &&File| self.facts.have.get(file.name) != Some(&file.sum);
         let missing: Vec<&File> = release.files.iter().filter(missing).collect();
         let is_packed = self.facts.unpacks
-            && self.place != Place::Here
+            && self.place != MachinePlace::Here
             && missing.iter().all(|file| file.packed().is_some())
             && !missing.is_empty();
         if is_packed {
@@ -191,7 +191,7 @@ impl Machine {
             other => other,
         }
         .map_err(|refusal| match way.place {
-            Place::Here => SetupError::site(way.site, refusal.problem),
+            MachinePlace::Here => SetupError::site(way.site, refusal.problem),
             place => SetupError::Reach {
                 site: way.site.to_owned(),
                 place: place.to_string(),
@@ -408,20 +408,20 @@ impl Machine {
     ///
     /// # Errors
     /// [`SetupError::Site`] with the program's error, or with the reason for a missing reply.
-    pub async fn ask(&mut self, request: &Request) -> Result<Reply, SetupError> {
+    pub async fn ask(&mut self, request: &SiteRequest) -> Result<Reply, SetupError> {
         self.begin(request).await?;
         self.answer(request).await
     }
 
     /// Sends a request. The content of files may follow.
-    pub(crate) async fn begin(&mut self, request: &Request) -> Result<(), SetupError> {
+    pub(crate) async fn begin(&mut self, request: &SiteRequest) -> Result<(), SetupError> {
         let mut line = serde_json::to_vec(request).map_err(|e| SetupError::site(&self.site, e.to_string()))?;
         line.push(b'\n');
         self.write(&line).await
     }
 
     /// Waits for the reply to a request.
-    pub(crate) async fn answer(&mut self, request: &Request) -> Result<Reply, SetupError> {
+    pub(crate) async fn answer(&mut self, request: &SiteRequest) -> Result<Reply, SetupError> {
         let limit = request.limit();
         let answer = match timeout(limit, self.reply()).await {
             Ok(Ok(Some(line))) => line,

@@ -11,7 +11,7 @@ use wire::Secret;
 use wire::control::TrunkStanding;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Request {
+pub enum SiteRequest {
     /// Survey the machine.
     Survey {
         /// The site's nodes, if the user named them.
@@ -104,26 +104,26 @@ pub enum Request {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Reply {
-    /// Answers [`Request::Survey`].
+    /// Answers [`SiteRequest::Survey`].
     Survey(Survey),
-    /// Answers [`Request::Key`].
+    /// Answers [`SiteRequest::Key`].
     Key {
         /// The fingerprint, as in the sites file.
         fingerprint: String,
         /// True if the key is new.
         made: bool,
     },
-    /// Answers [`Request::TrunkKey`].
+    /// Answers [`SiteRequest::TrunkKey`].
     TrunkKey {
         /// The public half, as in `authorized_keys`.
         public: String,
     },
-    /// Answers [`Request::LetIn`].
+    /// Answers [`SiteRequest::LetIn`].
     LetIn {
         /// True if the request changed anything.
         changed: bool,
     },
-    /// Answers [`Request::ReadSites`].
+    /// Answers [`SiteRequest::ReadSites`].
     Sites {
         /// The text of the file, if it exists.
         text: Option<String>,
@@ -133,44 +133,55 @@ pub enum Reply {
         /// The action taken, for the user.
         note: String,
     },
-    /// Answers [`Request::Gateway`], [`Request::Reload`] and [`Request::Start`].
+    /// Answers [`SiteRequest::Gateway`], [`SiteRequest::Reload`] and [`SiteRequest::Start`].
     Gateway {
         /// The gateway was not running before.
         started: bool,
         /// The action taken, for the user.
         note: String,
     },
-    /// Answers [`Request::Settle`].
+    /// Answers [`SiteRequest::Settle`].
     Settled {
         /// Notes for the user.
         notes: Vec<String>,
-        /// The mechanism that restarts the gateway, or the reason why there is none. `None`: automatic restarts were
-        /// not requested.
-        kept: Option<Result<String, String>>,
+        /// `None`: automatic restarts were not requested.
+        kept: Option<KeepOutcome>,
         /// A mechanism that could restart the gateway and is not set up.
         offer: Option<String>,
     },
-    /// Answers [`Request::Check`] and [`Request::Probe`].
+    /// Answers [`SiteRequest::Check`] and [`SiteRequest::Probe`].
     Findings(Vec<Finding>),
-    /// Answers [`Request::Offer`]: for each item the SHA-256 of an existing file of that length, in hexadecimal digits.
+    /// Answers [`SiteRequest::Offer`]: for each item the SHA-256 of an existing file of that length, in hexadecimal
+    /// digits.
     Has {
         /// In the order of the offer.
         sums: Vec<Option<String>>,
     },
-    /// Answers [`Request::Invite`].
+    /// Answers [`SiteRequest::Invite`].
     Invited {
         /// The ticket's number.
         ticket: JobId,
         /// Its secret.
         secret: Secret,
     },
-    /// Answers [`Request::Status`].
+    /// Answers [`SiteRequest::Status`].
     Status(Standing),
     /// The request could not be carried out.
     Failed {
         /// The reason, for the user.
         problem: String,
     },
+}
+
+/// The outcome of installing automatic restarts.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum KeepOutcome {
+    /// The mechanism that restarts the gateway.
+    #[serde(rename = "Ok")]
+    Installed(String),
+    /// The reason why there is none.
+    #[serde(rename = "Err")]
+    Refused(String),
 }
 
 /// A file, folder or link to make at a site.
@@ -306,42 +317,42 @@ fn tame(value: &mut serde_json::Value) {
     }
 }
 
-impl Request {
+impl SiteRequest {
     /// The request's name, for messages.
     pub fn name(&self) -> &'static str {
         match self {
-            Request::Survey { .. } => "looking around",
-            Request::Key { .. } => "the key",
-            Request::TrunkKey { .. } => "the key for trunks through ssh",
-            Request::LetIn { .. } => "letting a gateway in",
-            Request::ReadSites => "reading the sites file",
-            Request::WriteSites { .. } => "writing the sites file",
-            Request::Gateway { .. } | Request::Start { .. } => "starting the gateway",
-            Request::StopGateway { .. } => "stopping the gateway",
-            Request::Settle { .. } => "making it stay",
-            Request::Reload { .. } => "taking up the sites file",
-            Request::Check { .. } => "checking",
-            Request::Probe { .. } => "trying a trunk",
-            Request::Invite { .. } => "making a ticket",
-            Request::Offer { .. } => "comparing files",
-            Request::Place { .. } => "copying files",
-            Request::Carry(_) => "starting the job",
-            Request::Status { .. } => "asking the gateway",
-            Request::Forget { .. } => "removing",
+            SiteRequest::Survey { .. } => "looking around",
+            SiteRequest::Key { .. } => "the key",
+            SiteRequest::TrunkKey { .. } => "the key for trunks through ssh",
+            SiteRequest::LetIn { .. } => "letting a gateway in",
+            SiteRequest::ReadSites => "reading the sites file",
+            SiteRequest::WriteSites { .. } => "writing the sites file",
+            SiteRequest::Gateway { .. } | SiteRequest::Start { .. } => "starting the gateway",
+            SiteRequest::StopGateway { .. } => "stopping the gateway",
+            SiteRequest::Settle { .. } => "making it stay",
+            SiteRequest::Reload { .. } => "taking up the sites file",
+            SiteRequest::Check { .. } => "checking",
+            SiteRequest::Probe { .. } => "trying a trunk",
+            SiteRequest::Invite { .. } => "making a ticket",
+            SiteRequest::Offer { .. } => "comparing files",
+            SiteRequest::Place { .. } => "copying files",
+            SiteRequest::Carry(_) => "starting the job",
+            SiteRequest::Status { .. } => "asking the gateway",
+            SiteRequest::Forget { .. } => "removing",
         }
     }
 
     /// Time limit for the reply.
     pub fn limit(&self) -> Duration {
         Duration::from_secs(match self {
-            Request::Check { .. } => 90,
+            SiteRequest::Check { .. } => 90,
             // Hashing may read gigabytes from a slow file system.
-            Request::Offer { .. } | Request::Place { .. } => 600,
-            Request::Gateway { .. }
-            | Request::Start { .. }
-            | Request::Reload { .. }
-            | Request::StopGateway { .. }
-            | Request::Survey { .. } => 60,
+            SiteRequest::Offer { .. } | SiteRequest::Place { .. } => 600,
+            SiteRequest::Gateway { .. }
+            | SiteRequest::Start { .. }
+            | SiteRequest::Reload { .. }
+            | SiteRequest::StopGateway { .. }
+            | SiteRequest::Survey { .. } => 60,
             _ => 30,
         })
     }

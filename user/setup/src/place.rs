@@ -6,7 +6,7 @@ use std::str::FromStr;
 use types::sites::{Login, LoginError};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum MachinePlace {
     /// The machine that this program runs on.
     Here,
     /// A machine that the user's ssh reaches.
@@ -18,12 +18,12 @@ pub enum Place {
     },
 }
 
-impl Place {
+impl MachinePlace {
     /// The words that follow `ssh` and its options.
     pub(crate) fn arguments(&self) -> Vec<String> {
         match self {
-            Place::Here => Vec::new(),
-            Place::Ssh { target, port } => {
+            MachinePlace::Here => Vec::new(),
+            MachinePlace::Ssh { target, port } => {
                 let port = port.iter().flat_map(|port| ["-p".to_owned(), port.to_string()]);
                 port.chain(["--".to_owned(), target.clone()]).collect()
             }
@@ -33,25 +33,25 @@ impl Place {
     /// The host, without user and port. `None` for this machine.
     pub fn host(&self) -> Option<&str> {
         match self {
-            Place::Here => None,
-            Place::Ssh { target, .. } => Some(target.rsplit_once('@').map_or(target.as_str(), |(_, host)| host)),
+            MachinePlace::Here => None,
+            MachinePlace::Ssh { target, .. } => Some(target.rsplit_once('@').map_or(target.as_str(), |(_, host)| host)),
         }
     }
 }
 
-impl FromStr for Place {
+impl FromStr for MachinePlace {
     type Err = LoginError;
-    fn from_str(text: &str) -> Result<Place, LoginError> {
+    fn from_str(text: &str) -> Result<MachinePlace, LoginError> {
         let Login { target, port } = text.parse()?;
-        Ok(Place::Ssh { target, port })
+        Ok(MachinePlace::Ssh { target, port })
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for MachinePlace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Place::Here => f.write_str("this machine"),
-            Place::Ssh { target, port } => Login { target: target.clone(), port: *port }.fmt(f),
+            MachinePlace::Here => f.write_str("this machine"),
+            MachinePlace::Ssh { target, port } => Login { target: target.clone(), port: *port }.fmt(f),
         }
     }
 }
@@ -69,8 +69,8 @@ mod tests {
             ("me@fe80::1", "me@fe80::1", None, "fe80::1"),
             ("me@[fe80::1]:22", "me@fe80::1", Some(22), "fe80::1"),
         ] {
-            let place: Place = text.parse().unwrap();
-            assert_eq!(place, Place::Ssh { target: target.into(), port }, "{text}");
+            let place: MachinePlace = text.parse().unwrap();
+            assert_eq!(place, MachinePlace::Ssh { target: target.into(), port }, "{text}");
             assert_eq!((place.host(), place.to_string().as_str()), (Some(host), text));
         }
     }
@@ -80,7 +80,7 @@ mod tests {
         for text in
             ["", "-oProxyCommand=x", "me@", "@host", "me@-oX", "a b", "host:0", "host:ssh", "host:99999", "me@a/b"]
         {
-            assert!(text.parse::<Place>().is_err(), "{text}");
+            assert!(text.parse::<MachinePlace>().is_err(), "{text}");
         }
     }
 }

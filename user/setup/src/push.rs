@@ -14,9 +14,9 @@ use types::untrusted::printable;
 
 use crate::company::whereabouts;
 use crate::machine::{Machine, Way};
-use crate::message::{Item, ItemKind, Reply, Request};
+use crate::message::{Item, ItemKind, Reply, SiteRequest};
 use crate::parcel::Parcel;
-use crate::place::Place;
+use crate::place::MachinePlace;
 use crate::release::Release;
 use crate::sums::{Sums, stamp};
 use crate::{Progress, SetupError};
@@ -74,7 +74,7 @@ async fn push_to(
 ) -> Result<(), SetupError> {
     let name = &site.name;
     let place = match whereabouts(site)? {
-        Some(Place::Here) => {
+        Some(MachinePlace::Here) => {
             pushed.here = true;
             return Ok(());
         }
@@ -118,7 +118,7 @@ struct Sending<'a> {
 
 impl Sending<'_> {
     async fn batch(&mut self, items: &[(std::path::PathBuf, Item)]) -> Result<(), SetupError> {
-        let offer = Request::Offer { items: items.iter().map(|(_, item)| item.clone()).collect() };
+        let offer = SiteRequest::Offer { items: items.iter().map(|(_, item)| item.clone()).collect() };
         let Reply::Has { sums } = self.machine.ask(&offer).await? else {
             return Err(SetupError::site(self.site, "an answer to another question"));
         };
@@ -159,7 +159,7 @@ impl Sending<'_> {
             _ => None,
         });
         let lengths: Vec<u64> = lengths.collect();
-        let request = Request::Place { items };
+        let request = SiteRequest::Place { items };
         self.machine.begin(&request).await?;
         for (path, length) in sources.iter().zip(lengths) {
             self.send(path, length).await?;

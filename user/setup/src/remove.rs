@@ -6,7 +6,7 @@ use crate::access;
 use crate::book::Book;
 use crate::company::{Company, whereabouts};
 use crate::here::folders;
-use crate::message::{Reply, Request};
+use crate::message::{Reply, SiteRequest};
 use crate::release::Release;
 use crate::{Progress, SetupError};
 
@@ -48,9 +48,9 @@ pub async fn remove(
             let outcome = async {
                 let machine = company.reach(name, &place, site.folder.as_deref(), progress).await?;
                 let base = machine.facts.base.raw().to_owned();
-                let stop = Request::StopGateway { site: name.to_owned(), force };
+                let stop = SiteRequest::StopGateway { site: name.to_owned(), force };
                 let mut notes = Vec::new();
-                for request in [stop, Request::Forget { site: name.to_owned(), base }] {
+                for request in [stop, SiteRequest::Forget { site: name.to_owned(), base }] {
                     if let Reply::Done { note } = machine.ask(&request).await? {
                         notes.push(note);
                     }
@@ -83,8 +83,8 @@ pub async fn remove(
             company.reach(&other.name, &place, other.folder.as_deref(), progress).await?;
             access::forget(&mut company, &sites, name, &other.name).await?;
             let machine = company.machine(&other.name)?;
-            machine.ask(&Request::WriteSites { text: Some(text.clone()) }).await?;
-            machine.ask(&Request::Gateway { site: other.name.clone() }).await
+            machine.ask(&SiteRequest::WriteSites { text: Some(text.clone()) }).await?;
+            machine.ask(&SiteRequest::Gateway { site: other.name.clone() }).await
         };
         match told.await {
             Ok(Reply::Gateway { note, .. }) => {

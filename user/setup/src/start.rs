@@ -3,7 +3,7 @@
 use types::sites::Site;
 
 use crate::company::{Company, whereabouts};
-use crate::message::{Reply, Request};
+use crate::message::{Reply, SiteRequest};
 use crate::release::Release;
 use crate::{Progress, SetupError};
 
@@ -21,7 +21,7 @@ pub async fn start(site: &Site, asking: bool, progress: &mut dyn Progress) -> Re
     };
     let mut company = Company::new(Release::read(None)?, asking);
     company.reach(name, &place, site.folder.as_deref(), progress).await?;
-    match company.ask(name, &Request::Start { site: name.clone() }).await? {
+    match company.ask(name, &SiteRequest::Start { site: name.clone() }).await? {
         Reply::Gateway { note, .. } => Ok(format!("gateway {note}")),
         _ => Err(SetupError::site(name, "an answer to another question")),
     }

@@ -8,8 +8,8 @@ use types::sites::Site;
 use crate::apply::difference;
 use crate::book::Book;
 use crate::company::{Company, whereabouts};
-use crate::message::{Reply, Request, Standing};
-use crate::place::Place;
+use crate::message::{Reply, SiteRequest, Standing};
+use crate::place::MachinePlace;
 use crate::release::Release;
 use crate::remedy::remedy;
 use crate::{Progress, SetupError};
@@ -36,7 +36,7 @@ pub async fn status(book: &Book, asking: bool, progress: &mut dyn Progress) -> R
     let mut company = Company::new(Release::read(None)?, asking);
     let mut all = Vec::new();
     let own = book.sites()?;
-    let at_a_site = own.sites.iter().any(|site| matches!(whereabouts(site), Ok(Some(Place::Here))));
+    let at_a_site = own.sites.iter().any(|site| matches!(whereabouts(site), Ok(Some(MachinePlace::Here))));
     for site in &own.sites {
         let place = whereabouts(site)?;
         if place.is_none() && at_a_site {
@@ -56,7 +56,7 @@ pub async fn status(book: &Book, asking: bool, progress: &mut dyn Progress) -> R
             };
             progress.step(&site.name, "asking its machine");
             let machine = company.reach(&site.name, place, site.folder.as_deref(), progress).await?;
-            match machine.ask(&Request::Status { site: site.name.clone() }).await? {
+            match machine.ask(&SiteRequest::Status { site: site.name.clone() }).await? {
                 Reply::Status(standing) => Ok((standing, company.read_sites(&site.name).await?)),
                 _ => Err(SetupError::site(&site.name, "an answer to another question")),
             }

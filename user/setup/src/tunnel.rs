@@ -13,7 +13,7 @@ use types::sites::Site;
 
 use crate::SetupError;
 use crate::company::whereabouts;
-use crate::place::Place;
+use crate::place::MachinePlace;
 
 /// Time limit for ssh to open the port: long enough for the user to type a password.
 const OPEN: Duration = Duration::from_secs(120);
@@ -34,7 +34,7 @@ impl Tunnel {
     /// The site cannot be reached, or the port is taken.
     pub async fn open(site: &Site, there: SocketAddr, port: Option<u16>, asking: bool) -> Result<Tunnel, SetupError> {
         let wrong = |problem: String| SetupError::site(&site.name, problem);
-        let Some(place @ Place::Ssh { .. }) = whereabouts(site)? else {
+        let Some(place @ MachinePlace::Ssh { .. }) = whereabouts(site)? else {
             return Err(wrong("cannot be reached by ssh from here: type this at the site".to_owned()));
         };
         // Binding the port checks that it is free. Another program could take it only between here and ssh's own bind.

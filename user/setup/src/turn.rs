@@ -21,17 +21,17 @@ const LOOK: Duration = Duration::from_millis(100);
 /// The exclusive right to change a sites file. Dropping it releases the right. It is a locked file beside the sites
 /// file, which the system unlocks when this process ends in any way.
 #[derive(Debug)]
-pub(crate) struct Turn {
+pub(crate) struct ChangeTurn {
     _lock: Fresh,
 }
 
-impl Turn {
+impl ChangeTurn {
     /// Waits until no other process holds the right.
     ///
     /// # Errors
     /// No file can be made beside the sites file, which then cannot be replaced either; or another process still holds
     /// the right after [`LIMIT`].
-    pub(crate) async fn take(path: &Path, progress: &mut dyn Progress) -> Result<Turn, SetupError> {
+    pub(crate) async fn take(path: &Path, progress: &mut dyn Progress) -> Result<ChangeTurn, SetupError> {
         let wrong = |error| SetupError::SitesFile(Box::new(HereError::file(path)(error)));
         let named = Named::resolve_or_make(path, Mode::from_raw_mode(0o700)).map_err(wrong)?;
         let name = [b".", &named.name[..], b".lock"].concat();
@@ -47,7 +47,7 @@ impl Turn {
                     let process = std::process::id();
                     // On a full disk, the name of the holder is not written.
                     let _ = writeln!(lock.file, "process {process} on {}", host_name());
-                    return Ok(Turn { _lock: lock });
+                    return Ok(ChangeTurn { _lock: lock });
                 }
                 Err(error) if error.kind() != ErrorKind::WouldBlock => return Err(wrong(error)),
                 Err(_) => {}
@@ -83,8 +83,8 @@ mod tests {
     async fn a_second_command_waits_and_names_the_first() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("deep/sites.toml");
-        let turn = Turn::take(&path, &mut Silent).await.unwrap();
-        let error = Turn::take(&path, &mut Silent).await.unwrap_err().to_string();
+        let turn = ChangeTurn::take(&path, &mut Silent).await.unwrap();
+        let error = ChangeTurn::take(&path, &mut Silent).await.unwrap_err().to_string();
         assert!(error.contains(&format!("process {} on ", std::process::id())), "{error}");
         assert!(error.contains(&path.display().to_string()) && error.contains("for 600 s"), "{error}");
         let end = async {
@@ -92,7 +92,7 @@ mod tests {
             drop(turn);
         };
         let mut silent = Silent;
-        let (next, ()) = tokio::join!(Turn::take(&path, &mut silent), end);
+        let (next, ()) = tokio::join!(ChangeTurn::take(&path, &mut silent), end);
         drop(next.unwrap());
         assert_eq!(std::fs::read_dir(path.parent().unwrap()).unwrap().count(), 0, "nothing is left");
     }
@@ -102,12 +102,12 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("sites.toml");
         std::fs::write(folder.path().join(".sites.toml.lock"), "process 1 on h\n").unwrap();
-        Turn::take(&path, &mut Silent).await.unwrap();
+        ChangeTurn::take(&path, &mut Silent).await.unwrap();
     }
 
     #[tokio::test]
     async fn a_folder_that_takes_no_file_is_named() {
-        let error = Turn::take(Path::new("/proc/sites.toml"), &mut Silent).await.unwrap_err();
+        let error = ChangeTurn::take(Path::new("/proc/sites.toml"), &mut Silent).await.unwrap_err();
         let source = std::error::Error::source(&error).unwrap().to_string();
         assert!(source.starts_with("/proc/sites.toml: "), "{source}");
     }

@@ -10,17 +10,17 @@ use types::sites::{Login, Site, any_address};
 
 use super::Wish;
 use crate::SetupError;
-use crate::book::{Entry, Start};
+use crate::book::{SiteEntry, Start};
 use crate::company::whereabouts;
 use crate::message::Survey;
-use crate::place::Place;
+use crate::place::MachinePlace;
 use crate::release::Release;
 
 /// The user's wish, checked as far as this machine can.
 #[derive(Debug)]
 pub(super) struct Checked {
     /// The site's machine.
-    pub place: Place,
+    pub place: MachinePlace,
     /// The folder for the copies there.
     pub folder: Option<String>,
     /// The nodes that the user named.
@@ -86,10 +86,10 @@ fn check_name(name: &str) -> Result<(), SetupError> {
 }
 
 /// The site's machine: the one that the user names, else the one in the sites file, else this machine.
-fn place(wish: &Wish, known: Option<&Site>) -> Result<Place, SetupError> {
+fn place(wish: &Wish, known: Option<&Site>) -> Result<MachinePlace, SetupError> {
     let name = &wish.name;
-    let wanted: Option<Place> = wish.place.as_deref().map(str::parse).transpose()?;
-    let Some(site) = known else { return Ok(wanted.unwrap_or(Place::Here)) };
+    let wanted: Option<MachinePlace> = wish.place.as_deref().map(str::parse).transpose()?;
+    let Some(site) = known else { return Ok(wanted.unwrap_or(MachinePlace::Here)) };
     let there = whereabouts(site)?;
     match (wanted, there) {
         (None, Some(there)) => Ok(there),
@@ -97,7 +97,7 @@ fn place(wish: &Wish, known: Option<&Site>) -> Result<Place, SetupError> {
             "site {name} joined by itself: type `landbridge sites join {name} --ticket FILE` there to repair it"
         ))),
         (Some(wanted), there) => {
-            let recorded = site.ssh.as_deref().and_then(|text| text.parse::<Place>().ok());
+            let recorded = site.ssh.as_deref().and_then(|text| text.parse::<MachinePlace>().ok());
             if recorded.is_some_and(|recorded| recorded != wanted) {
                 return Err(SetupError::Request(format!(
                     "the name {name} is taken by the site at {}: choose another, or take that one out with \
@@ -106,7 +106,7 @@ fn place(wish: &Wish, known: Option<&Site>) -> Result<Place, SetupError> {
                 )));
             }
             // On the site's own machine there is no need to go through ssh.
-            Ok(there.filter(|there| *there == Place::Here).unwrap_or(wanted))
+            Ok(there.filter(|there| *there == MachinePlace::Here).unwrap_or(wanted))
         }
     }
 }
@@ -114,12 +114,12 @@ fn place(wish: &Wish, known: Option<&Site>) -> Result<Place, SetupError> {
 /// Makes the site's entry. Settings that the user does not give now stay as in the sites file.
 pub(super) async fn entry(
     wish: &Wish,
-    place: &Place,
+    place: &MachinePlace,
     survey: &Survey,
     nodes: Option<Vec<String>>,
     known: Option<&Site>,
     notes: &mut Vec<String>,
-) -> Result<Entry, SetupError> {
+) -> Result<SiteEntry, SetupError> {
     let old = known.and_then(|site| site.gateways.first());
     let recorded = |address: &str| address.rsplit_once(':').and_then(|(_, port)| port.parse::<u16>().ok());
     let port = wish.port.or_else(|| recorded(&old?.listen)).unwrap_or(survey.port);
@@ -177,7 +177,7 @@ pub(super) async fn entry(
     }
     // If the user gives an address, other sites dial it instead of using ssh.
     let ssh = old.and_then(|old| old.ssh.clone()).filter(|_| wish.advertise.is_none());
-    Ok(Entry { advertise, ssh, inside, listen: any_address(port), nodes, starter })
+    Ok(SiteEntry { advertise, ssh, inside, listen: any_address(port), nodes, starter })
 }
 
 /// `host[:port]`, with `port` added if the text has none.
@@ -211,14 +211,14 @@ pub(super) enum NoHost {
 }
 
 /// The host that ssh dials, which others can probably dial too; or the reason why it is unknown.
-async fn default_host(place: &Place) -> Result<String, NoHost> {
+async fn default_host(place: &MachinePlace) -> Result<String, NoHost> {
     login(place).await.map(|login| login.host().to_owned())
 }
 
 /// The login that ssh uses, in terms that do not depend on the user's ssh configuration; or the reason why it is
 /// unknown.
-pub(super) async fn login(place: &Place) -> Result<Login, NoHost> {
-    if *place == Place::Here {
+pub(super) async fn login(place: &MachinePlace) -> Result<Login, NoHost> {
+    if *place == MachinePlace::Here {
         return Err(NoHost::Here);
     }
     // The name that the user types may exist only in the ssh configuration.
@@ -241,7 +241,7 @@ pub(super) async fn login(place: &Place) -> Result<Login, NoHost> {
 }
 
 /// The entry described in text, for a user who is waiting.
-pub(super) fn describe(entry: &Entry, survey: &Survey) -> String {
+pub(super) fn describe(entry: &SiteEntry, survey: &Survey) -> String {
     let dialled = entry.advertise.as_deref().map_or("it dials out".to_owned(), |text| format!("others dial {text}"));
     let nodes = match entry.nodes.as_slice() {
         [only] if *only == survey.host => "its node is this machine".to_owned(),

@@ -3,13 +3,13 @@
 use watching::check::Finding;
 
 use super::Prepared;
-use crate::message::{Reply, Request};
+use crate::message::{KeepOutcome, Reply, SiteRequest};
 
 impl Prepared {
     /// Takes the last step; returns true if every requested part of it works.
     pub(super) async fn settle(&mut self, findings: &mut Vec<Finding>) -> bool {
         let (site, keep) = (self.wish.name.clone(), self.wish.keep);
-        match self.company.ask(&site, &Request::Settle { site: site.clone(), keep }).await {
+        match self.company.ask(&site, &SiteRequest::Settle { site: site.clone(), keep }).await {
             Ok(Reply::Settled { notes, kept, offer }) => {
                 self.notes.extend(notes);
                 if let Some(offer) = offer.filter(|_| self.new) {
@@ -17,8 +17,13 @@ impl Prepared {
                         "after a reboot nothing starts its gateway by itself: `landbridge sites add {site} --keep` makes {offer} do it"
                     ));
                 }
-                let ok = kept.as_ref().is_none_or(Result::is_ok);
-                findings.extend(kept.map(|kept| Finding::new(&site, "keep", kept)));
+                let result = match kept {
+                    None => return true,
+                    Some(KeepOutcome::Installed(mechanism)) => Ok(mechanism),
+                    Some(KeepOutcome::Refused(problem)) => Err(problem),
+                };
+                let ok = result.is_ok();
+                findings.push(Finding::new(&site, "keep", result));
                 ok
             }
             Ok(_) => true,

@@ -47,7 +47,7 @@ async fn what_the_user_does_not_say_stays() {
     let entry = plan::entry(&said, &place, &survey, None, None, &mut notes).await.unwrap();
     assert_eq!((entry.advertise.as_deref(), entry.inside.as_str()), (Some("nat.example:443"), "gw:7701"));
     assert_eq!(entry.nodes, ["login1"]);
-    let here = plan::entry(&wish(None), &Place::Here, &survey, None, None, &mut notes).await.unwrap();
+    let here = plan::entry(&wish(None), &MachinePlace::Here, &survey, None, None, &mut notes).await.unwrap();
     assert_eq!(here.advertise, None);
     assert!(notes.last().unwrap().contains("--advertise"), "{notes:?}");
     for wrong in ["", "a b", "host:", "host:0", "me@host", ":1"] {

@@ -3,7 +3,7 @@
 use watching::check::Finding;
 
 use super::Wish;
-use crate::book::Entry;
+use crate::book::SiteEntry;
 
 /// Result of judging a site.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,7 +51,7 @@ pub(super) fn verdict(site: &str, findings: &[Finding]) -> Verdict {
 /// planned.
 pub(super) fn remedy(
     wish: &Wish,
-    entry: &Entry,
+    entry: &SiteEntry,
     logins: Logins,
     findings: &[Finding],
     tried: &[Remedy],
@@ -121,7 +121,7 @@ mod tests {
 
     #[test]
     fn dialling_out_is_tried_once_and_not_against_the_users_word() {
-        let entry = Entry {
+        let entry = SiteEntry {
             advertise: Some("h:7700".into()),
             ssh: None,
             inside: "h:7700".into(),
@@ -132,19 +132,19 @@ mod tests {
         let wish = Wish { name: "kyoto".into(), ..Wish::default() };
         let findings = [finding("kyoto", "trunk from lyon", false)];
         let next =
-            |entry: &Entry, findings: &[Finding], tried: &[Remedy]| remedy(&wish, entry, NOWHERE, findings, tried);
+            |entry: &SiteEntry, findings: &[Finding], tried: &[Remedy]| remedy(&wish, entry, NOWHERE, findings, tried);
         assert_eq!(next(&entry, &findings, &[]), Some(Remedy::DialOut));
         assert_eq!(next(&entry, &findings, &[Remedy::DialOut]), None);
         assert_eq!(next(&entry, &[finding("lyon", "trunk from kyoto", false)], &[]), None);
-        assert_eq!(next(&Entry { advertise: None, ..entry.clone() }, &findings, &[]), None);
+        assert_eq!(next(&SiteEntry { advertise: None, ..entry.clone() }, &findings, &[]), None);
         let named = Wish { advertise: Some("h".into()), ..wish.clone() };
         assert_eq!(remedy(&named, &entry, HERE, &findings, &[]), None);
         // ssh comes last, and only if gateways may log in.
         let through =
-            |entry: &Entry, findings: &[Finding], tried: &[Remedy]| remedy(&wish, entry, HERE, findings, tried);
+            |entry: &SiteEntry, findings: &[Finding], tried: &[Remedy]| remedy(&wish, entry, HERE, findings, tried);
         assert_eq!(through(&entry, &findings, &[]), Some(Remedy::DialOut));
         assert_eq!(through(&entry, &findings, &[Remedy::DialOut]), Some(Remedy::ThroughSsh));
-        assert_eq!(through(&Entry { advertise: None, ..entry.clone() }, &findings, &[]), Some(Remedy::ThroughSsh));
+        assert_eq!(through(&SiteEntry { advertise: None, ..entry.clone() }, &findings, &[]), Some(Remedy::ThroughSsh));
         assert_eq!(through(&entry, &findings, &[Remedy::DialOut, Remedy::ThroughSsh]), None);
         assert_eq!(through(&entry, &[finding("kyoto", "node n1", false)], &[]), None);
         let both = Logins { here: true, there: true };

@@ -48,7 +48,7 @@ pub(super) fn without(text: &str) -> String {
 
 /// The expected kind of a line's next word.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Next {
+enum SecretAhead {
     Any,
     /// The `=` or `:` after the name of a secret.
     Sign,
@@ -59,9 +59,9 @@ enum Next {
 }
 
 /// True if a word names the encoding of a secret that follows: `Bearer` anywhere, others only after `Authorization:`.
-fn is_scheme(word: &str, next: Next) -> bool {
+fn is_scheme(word: &str, next: SecretAhead) -> bool {
     word.eq_ignore_ascii_case("bearer")
-        || next == Next::Value && SCHEMES.iter().any(|scheme| word.eq_ignore_ascii_case(scheme))
+        || next == SecretAhead::Value && SCHEMES.iter().any(|scheme| word.eq_ignore_ascii_case(scheme))
 }
 
 /// An address that contains a password, such as `https://me:secret@host/`, without the user and the password.
@@ -73,7 +73,7 @@ fn without_user(word: &str) -> Option<String> {
 }
 
 fn clean(line: &str) -> String {
-    let mut next = Next::Any;
+    let mut next = SecretAhead::Any;
     let mut kept = String::with_capacity(line.len());
     for word in line.split_inclusive(char::is_whitespace) {
         let bare = word.trim_end();
@@ -83,33 +83,33 @@ fn clean(line: &str) -> String {
             // More than one blank.
         } else if is_scheme(bare, next) {
             kept.push_str(bare);
-            next = Next::Value;
+            next = SecretAhead::Value;
         } else if LOGINS.contains(&bare) {
             kept.push_str(bare);
-            next = Next::Login;
-        } else if next == Next::Login && bare.contains(':') {
+            next = SecretAhead::Login;
+        } else if next == SecretAhead::Login && bare.contains(':') {
             kept.push_str(LEFT_OUT);
-            next = Next::Any;
+            next = SecretAhead::Any;
         } else if let Some(without) = without_user(bare) {
             kept.push_str(&without);
-            next = Next::Any;
-        } else if next == Next::Value || bare.contains(TICKET) {
+            next = SecretAhead::Any;
+        } else if next == SecretAhead::Value || bare.contains(TICKET) {
             kept.push_str(LEFT_OUT);
-            next = Next::Any;
-        } else if next == Next::Sign && is_sign {
+            next = SecretAhead::Any;
+        } else if next == SecretAhead::Sign && is_sign {
             kept.push_str(bare);
-            next = Next::Value;
+            next = SecretAhead::Value;
         } else if is_secret(name) {
             kept.push_str(name);
             kept.push_str(if value.is_empty() { "" } else { LEFT_OUT });
             next = match (value.is_empty(), name.ends_with(['=', ':'])) {
-                (false, _) => Next::Any,
-                (true, true) => Next::Value,
-                (true, false) => Next::Sign,
+                (false, _) => SecretAhead::Any,
+                (true, true) => SecretAhead::Value,
+                (true, false) => SecretAhead::Sign,
             };
         } else {
             kept.push_str(bare);
-            next = Next::Any;
+            next = SecretAhead::Any;
         }
         kept.push_str(&word[bare.len()..]);
     }

@@ -27,7 +27,7 @@ const START: Duration = Duration::from_secs(10);
 const END: Duration = Duration::from_secs(6);
 const LOCK: Duration = Duration::from_secs(1);
 const POLL: Duration = Duration::from_millis(20);
-/// Time limit for a gateway to answer a status request. The limit of `Request::Status` is longer.
+/// Time limit for a gateway to answer a status request. The limit of `SiteRequest::Status` is longer.
 const ANSWER: Duration = Duration::from_secs(20);
 /// Number of bytes of a log shown when a gateway does not start.
 const TAIL: u64 = 1500;

@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use super::error::HereError;
 use super::folders::Folders;
-use crate::frames::{Frame, Frames, PIECE, WINDOW, send};
+use crate::frames::{CarryFrame, Frames, PIECE, WINDOW, send};
 use crate::message::Carry;
 
 /// Time limit for a job to end after the connection to its user is gone.
@@ -42,8 +42,8 @@ pub(crate) async fn carry_out(
     let fed = feed(child.stdin.take(), queue, &waiting, &output);
     let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
     let passed = async {
-        let errors = pass(stderr, Frame::Errors, is_over.clone(), &output);
-        tokio::join!(pass(stdout, Frame::Output, is_over.clone(), &output), errors);
+        let errors = pass(stderr, CarryFrame::Errors, is_over.clone(), &output);
+        tokio::join!(pass(stdout, CarryFrame::Output, is_over.clone(), &output), errors);
     };
     let ended = async {
         let (mut frames, mut data, mut last) = (Frames::new(input), Some(data), None);
@@ -51,9 +51,9 @@ pub(crate) async fn carry_out(
             tokio::select! {
                 status = child.wait() => return Ok::<_, HereError>(code(status.map_err(HereError::AwaitJob)?)),
                 frame = frames.next(), if last.is_none() => match frame {
-                    Ok(Some(Frame::Signal(number))) => signal(child.id(), number),
-                    Ok(Some(Frame::Input(bytes))) if bytes.is_empty() => data = None,
-                    Ok(Some(Frame::Input(bytes))) if waiting.get() + bytes.len() <= WINDOW as usize => {
+                    Ok(Some(CarryFrame::Signal(number))) => signal(child.id(), number),
+                    Ok(Some(CarryFrame::Input(bytes))) if bytes.is_empty() => data = None,
+                    Ok(Some(CarryFrame::Input(bytes))) if waiting.get() + bytes.len() <= WINDOW as usize => {
                         waiting.set(waiting.get() + bytes.len());
                         // A command that closed its input takes no more.
                         let _ = data.as_ref().map(|data| data.send(bytes));
@@ -86,7 +86,7 @@ pub(crate) async fn carry_out(
             passed.await;
         }
         // If sending fails, no receiver waits for the code.
-        let _ = send(&mut *output.lock().await, &Frame::Ended(code)).await;
+        let _ = send(&mut *output.lock().await, &CarryFrame::Ended(code)).await;
     };
     let rest = async {
         // A frame may be partly sent.
@@ -133,7 +133,7 @@ async fn feed(
     let Some(mut stdin) = stdin else { return };
     let mut granted = WINDOW;
     loop {
-        if send(&mut *output.lock().await, &Frame::Taken(granted)).await.is_err() {
+        if send(&mut *output.lock().await, &CarryFrame::Taken(granted)).await.is_err() {
             return;
         }
         let Some(bytes) = queue.recv().await else { return };
@@ -148,7 +148,7 @@ async fn feed(
 /// Sends the command's output, until the command closes the stream, or has ended and the output pauses.
 async fn pass(
     from: Option<impl AsyncRead + Unpin>,
-    frame: fn(Vec<u8>) -> Frame,
+    frame: fn(Vec<u8>) -> CarryFrame,
     mut is_over: watch::Receiver<bool>,
     output: &Mutex<impl AsyncWrite + Unpin>,
 ) {

@@ -96,7 +96,7 @@ async fn read(input: &mut (impl AsyncRead + Unpin), piece: &mut [u8]) -> Result<
 
 /// Makes an item without content, or begins a file. No path is resolved twice: others may write to the folders around
 /// it.
-fn begin(item: &Item, path: &Path, home: &Path) -> Result<Option<Arriving>, HereError> {
+fn begin(item: &Item, path: &Path, home: &Path) -> Result<Option<ArrivingFile>, HereError> {
     let wrong = HereError::file(path);
     match &item.kind {
         ItemKind::Folder { .. } => Folder::make_all(path, FOLDER).map(|_| None).map_err(wrong),
@@ -121,7 +121,7 @@ fn begin(item: &Item, path: &Path, home: &Path) -> Result<Option<Arriving>, Here
             if there(&named).map_err(&wrong)? == Some(FileType::Directory) {
                 return Err(HereError::IsFolder(path.to_owned()));
             }
-            Arriving::begin(path, named, *mode).map(Some)
+            ArrivingFile::begin(path, named, *mode).map(Some)
         }
     }
 }
@@ -159,7 +159,7 @@ fn set_mode(path: &Path, mode: u32) -> io::Result<()> {
 }
 
 /// A file that is not complete yet. If it is dropped incomplete, it leaves nothing behind.
-struct Arriving {
+struct ArrivingFile {
     path: PathBuf,
     name: Vec<u8>,
     fresh: Fresh,
@@ -167,11 +167,11 @@ struct Arriving {
     mode: u32,
 }
 
-impl Arriving {
-    fn begin(path: &Path, named: Named, mode: u32) -> Result<Arriving, HereError> {
+impl ArrivingFile {
+    fn begin(path: &Path, named: Named, mode: u32) -> Result<ArrivingFile, HereError> {
         let Named { folder, name } = named;
         match Fresh::make(&folder, &[b".", &name[..], PART].concat()) {
-            Ok(fresh) => Ok(Arriving { path: path.to_owned(), name, fresh, digest: Sha256::new(), mode }),
+            Ok(fresh) => Ok(ArrivingFile { path: path.to_owned(), name, fresh, digest: Sha256::new(), mode }),
             Err(error) if error.kind() == ErrorKind::WouldBlock => Err(HereError::OtherPush(path.to_owned())),
             Err(error) => Err(HereError::file(path)(error)),
         }

@@ -10,8 +10,8 @@ use types::untrusted::printable;
 
 use super::{Machine, PATIENCE, STEP};
 use crate::SetupError;
-use crate::frames::{Frame, Frames, PIECE, send};
-use crate::message::Request;
+use crate::frames::{CarryFrame, Frames, PIECE, send};
+use crate::message::SiteRequest;
 
 /// The exit code if the connection is lost while the command runs: "lost something it needs".
 const LOST: i32 = 75;
@@ -38,7 +38,7 @@ impl Machine {
     ///
     /// # Errors
     /// The connection breaks before the request is sent, or this process's own output cannot be written.
-    pub async fn become_job<O, E>(mut self, request: &Request, streams: Streams<O, E>) -> Result<i32, SetupError>
+    pub async fn become_job<O, E>(mut self, request: &SiteRequest, streams: Streams<O, E>) -> Result<i32, SetupError>
     where
         O: AsyncWrite + Unpin,
         E: AsyncWrite + Unpin,
@@ -54,14 +54,14 @@ impl Machine {
         let code = loop {
             let written = tokio::select! {
                 frame = frames.next() => match frame {
-                    Ok(Some(Frame::Output(bytes))) => pass(&mut output, &bytes).await,
-                    Ok(Some(Frame::Errors(bytes))) => pass(&mut errors, &bytes).await,
-                    Ok(Some(Frame::Taken(bytes))) => {
+                    Ok(Some(CarryFrame::Output(bytes))) => pass(&mut output, &bytes).await,
+                    Ok(Some(CarryFrame::Errors(bytes))) => pass(&mut errors, &bytes).await,
+                    Ok(Some(CarryFrame::Taken(bytes))) => {
                         credit += bytes as usize;
                         source = source.or_else(|| input.take().map(|begin| begin(PIECE)));
                         Ok(())
                     }
-                    Ok(Some(Frame::Ended(code))) => break code,
+                    Ok(Some(CarryFrame::Ended(code))) => break code,
                     _ => {
                         let line = format!(
                             "landbridge: site {}: {}: the connection is lost; what runs there without --detach ends\n",
@@ -86,7 +86,7 @@ impl Machine {
                     }
                     credit = credit.saturating_sub(piece.len());
                     // If the connection is lost, reading the next frame fails.
-                    let _ = send(&mut self.input, &Frame::Input(piece)).await;
+                    let _ = send(&mut self.input, &CarryFrame::Input(piece)).await;
                     Ok(())
                 }
                 Some(signal) = signals.recv() => {
@@ -95,7 +95,7 @@ impl Machine {
                         break 128 + signal;
                     }
                     // The command may have ended already; its exit code comes next.
-                    let _ = send(&mut self.input, &Frame::Signal(signal)).await;
+                    let _ = send(&mut self.input, &CarryFrame::Signal(signal)).await;
                     Ok(())
                 }
             };

@@ -4,7 +4,7 @@ use job::capture::Tail;
 use tokio::process::Command;
 use types::{UntrustedText, shell};
 
-use crate::place::Place;
+use crate::place::MachinePlace;
 
 /// Options of every call. The user's configuration, agent, keys and jump hosts stay in effect.
 const OPTIONS: &[&str] = &[
@@ -21,13 +21,13 @@ const OPTIONS: &[&str] = &[
 /// The command that runs `line` in a shell at a place. `asking`: ssh may ask for passwords and about host keys.
 ///
 /// This program handles Ctrl-C at the terminal. ssh ignores SIGINT if SIGINT is ignored when ssh starts.
-pub(crate) fn command(place: &Place, line: &str, asking: bool) -> Command {
+pub(crate) fn command(place: &MachinePlace, line: &str, asking: bool) -> Command {
     let mut command = Command::new("/bin/sh");
     match place {
-        Place::Here => {
+        MachinePlace::Here => {
             command.args(["-c", line]);
         }
-        Place::Ssh { .. } => {
+        MachinePlace::Ssh { .. } => {
             let batch = if asking { "-oBatchMode=no" } else { "-oBatchMode=yes" };
             command.args(["-c", r#"trap "" INT; exec ssh "$@""#, "ssh"]).args(OPTIONS).arg(batch);
             command.args(place.arguments()).arg(line);
@@ -83,7 +83,7 @@ impl Refusal {
     }
 
     /// The problem and its remedy for the user.
-    pub(super) fn advice(&self, place: &Place) -> String {
+    pub(super) fn advice(&self, place: &MachinePlace) -> String {
         let words = shell::line(&place.arguments()).replace("-- ", "");
         let advice = if self.problem.contains("Host key verification failed") {
             format!("its host key is not known here, or another: log in once with `ssh {words}` and compare it")

@@ -22,7 +22,7 @@ fn release(command: &str) -> (Release, tempfile::TempDir) {
 const ANSWERS: &str = "#!/bin/sh\ncase $1 in --version) echo v;; *) while read -r x; do echo '{\"Done\":{\"note\":\"well\"}}'; done;; esac\n";
 
 async fn reach(folder: &str, release: &Release) -> Result<Machine, SetupError> {
-    let way = Way { site: "lyon", place: &Place::Here, folder: Some(folder), asking: false };
+    let way = Way { site: "lyon", place: &MachinePlace::Here, folder: Some(folder), asking: false };
     Machine::reach(&way, release, &mut Quiet).await
 }
 
@@ -34,7 +34,7 @@ async fn files_are_copied_once_and_the_program_answers() {
         let mut machine = reach(&folder, &release(ANSWERS).0).await.unwrap();
         assert_eq!(machine.copied, copied);
         assert!(machine.facts.folder.raw().ends_with("it's here/1.2.3-abc"));
-        let Reply::Done { note } = machine.ask(&Request::ReadSites).await.unwrap() else { panic!() };
+        let Reply::Done { note } = machine.ask(&SiteRequest::ReadSites).await.unwrap() else { panic!() };
         assert_eq!(note, "well");
     }
     std::fs::write(format!("{folder}/1.2.3-abc/liblandbridge-fi.so"), "half").unwrap();
@@ -70,7 +70,7 @@ async fn what_does_not_work_is_said_with_the_place() {
     let (dies, _files) =
         release("#!/bin/sh\ncase $1 in --version) echo v;; *) echo 'out of memory' >&2; exit 3;; esac\n");
     let mut machine = reach(&at("c"), &dies).await.unwrap();
-    let text = machine.ask(&Request::ReadSites).await.unwrap_err().to_string();
+    let text = machine.ask(&SiteRequest::ReadSites).await.unwrap_err().to_string();
     assert!(text.contains("site lyon") && text.contains("out of memory"), "{text}");
 }
 
@@ -82,7 +82,7 @@ fn refusals_of_ssh_are_understood() {
         tail
     };
     let judge = |code, words: &str| ssh::Refusal::judge(String::new(), Some(code), &tail(words), &Tail::default());
-    let place: Place = "me@host:2222".parse().unwrap();
+    let place: MachinePlace = "me@host:2222".parse().unwrap();
     let denied = judge(255, "Welcome!\nme@host: Permission denied (publickey,password).\n");
     assert!(denied.asks);
     assert!(denied.advice(&place).contains("`ssh -v -p 2222 me@host`"), "{}", denied.advice(&place));
@@ -116,7 +116,7 @@ async fn endless_output_is_not_kept() {
     ] {
         let (release, _files) = answering(words);
         let mut machine = reach(&home.path().join(name).display().to_string(), &release).await.unwrap();
-        let text = machine.ask(&Request::ReadSites).await.unwrap_err().to_string();
+        let text = machine.ask(&SiteRequest::ReadSites).await.unwrap_err().to_string();
         assert!(text.contains("site lyon") && text.contains("prints without end"), "{name}: {text}");
     }
 }
@@ -134,8 +134,8 @@ async fn nothing_that_a_machine_says_acts_on_a_terminal() {
     let mut lying = reach(&at("reply"), &reply).await.unwrap();
     for text in [
         reach(&at("version"), &version).await.unwrap_err().to_string(),
-        machine.ask(&Request::ReadSites).await.unwrap_err().to_string(),
-        lying.ask(&Request::ReadSites).await.unwrap_err().to_string(),
+        machine.ask(&SiteRequest::ReadSites).await.unwrap_err().to_string(),
+        lying.ask(&SiteRequest::ReadSites).await.unwrap_err().to_string(),
     ] {
         assert!(!text.replace('\n', "").chars().any(types::untrusted::acts), "{text}");
         assert!(!text.contains("\nlandbridge") && text.contains("]52;c;aGk="), "{text}");
@@ -147,7 +147,7 @@ async fn a_reply_is_found_among_what_others_print() {
     let home = tempfile::tempdir().unwrap();
     let (release, _files) = answering(r#"printf 'mail for you\n\n{"Done":{"note":"well"}}\n'; cat"#);
     let mut machine = reach(&home.path().join("x").display().to_string(), &release).await.unwrap();
-    assert_eq!(machine.ask(&Request::ReadSites).await.unwrap(), Reply::Done { note: "well".into() });
+    assert_eq!(machine.ask(&SiteRequest::ReadSites).await.unwrap(), Reply::Done { note: "well".into() });
 }
 
 #[tokio::test]
@@ -159,7 +159,7 @@ async fn a_job_is_over_when_ssh_is_although_its_standard_error_stays_open() {
     let (mut out, mut errors) = (Vec::new(), Vec::new());
     let (_signals, none) = mpsc::channel(1);
     let streams = Streams { output: &mut out, errors: &mut errors, input: None, signals: none };
-    let ended = machine.become_job(&Request::ReadSites, streams);
+    let ended = machine.become_job(&SiteRequest::ReadSites, streams);
     let code = timeout(Duration::from_secs(30), ended).await.expect("waits for the end of standard error").unwrap();
     assert_eq!((code, out.as_slice(), errors.as_slice()), (7, b"out\n".as_slice(), b"".as_slice()));
 }
