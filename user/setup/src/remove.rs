@@ -1,12 +1,15 @@
 //! Removes a site: its gateway ends, its copies are removed, the other sites remove it from their files.
 
 use serde::Serialize;
+use types::SitesFile;
+use types::sites::Site;
 
 use crate::access;
 use crate::book::Book;
 use crate::company::{Company, whereabouts};
 use crate::here::folders;
 use crate::message::{Reply, SiteRequest};
+use crate::place::MachinePlace;
 use crate::release::Release;
 use crate::{Progress, SetupError};
 
@@ -44,49 +47,22 @@ pub async fn remove(
     let (run, kept) = (book.run_of(name), book.kept_run(name));
     book.remove(name)?;
     match whereabouts(site)? {
-        Some(place) => {
-            let outcome = async {
-                let machine = company.reach(name, &place, site.folder.as_deref(), progress).await?;
-                let base = machine.facts.base.raw().to_owned();
-                let stop = SiteRequest::StopGateway { site: name.to_owned(), force };
-                let mut notes = Vec::new();
-                for request in [stop, SiteRequest::Forget { site: name.to_owned(), base }] {
-                    if let Reply::Done { note } = machine.ask(&request).await? {
-                        notes.push(note);
-                    }
-                }
-                Ok::<_, SetupError>(format!("gateway {}", notes.join("; ")))
-            };
-            match outcome.await {
-                Ok(text) => {
-                    progress.step(name, &text);
-                    removal.done.push(text);
-                }
-                Err(error) if force => removal.left.push(format!("{error}; what is there stays there")),
-                Err(error) => {
-                    return Err(SetupError::Request(format!("{error}\nto take it out of the sites file anyway: --force")));
-                }
+        Some(place) => match forget_at(&mut company, site, &place, force, progress).await {
+            Ok(text) => {
+                progress.step(name, &text);
+                removal.done.push(text);
             }
-        }
+            Err(error) if force => removal.left.push(format!("{error}; what is there stays there")),
+            Err(error) => {
+                return Err(SetupError::Request(format!("{error}\nto take it out of the sites file anyway: --force")));
+            }
+        },
         None => removal.left.push(format!(
             "site {name} joined by itself: what it has stays there until `landbridge sites remove {name}` is typed there"
         )),
     }
-    let text = book.text();
     for other in sites.sites.iter().filter(|site| site.name != name) {
-        let told = async {
-            let Some(place) = whereabouts(other)? else {
-                let text =
-                    format!("cannot be told from here: type `landbridge sites remove {name}` where you add sites");
-                return Err(SetupError::site(&other.name, text));
-            };
-            company.reach(&other.name, &place, other.folder.as_deref(), progress).await?;
-            access::forget(&mut company, &sites, name, &other.name).await?;
-            let machine = company.machine(&other.name)?;
-            machine.ask(&SiteRequest::WriteSites { text: Some(text.clone()) }).await?;
-            machine.ask(&SiteRequest::Gateway { site: other.name.clone() }).await
-        };
-        match told.await {
+        match spread_to(&mut company, &sites, name, other, book.text(), progress).await {
             Ok(Reply::Gateway { note, .. }) => {
                 progress.step(&other.name, &format!("gateway {note}"));
                 removal.done.push(format!("site {} has forgotten it", other.name));
@@ -107,4 +83,45 @@ pub async fn remove(
     }
     book.save()?;
     Ok(removal)
+}
+
+/// Stops the site's gateway and removes the site's files from its machine. Returns the steps for the user.
+async fn forget_at(
+    company: &mut Company,
+    site: &Site,
+    place: &MachinePlace,
+    force: bool,
+    progress: &mut dyn Progress,
+) -> Result<String, SetupError> {
+    let machine = company.reach(&site.name, place, site.folder.as_deref(), progress).await?;
+    let base = machine.facts.base.raw().to_owned();
+    let stop = SiteRequest::StopGateway { site: site.name.clone(), force };
+    let mut notes = Vec::new();
+    for request in [stop, SiteRequest::Forget { site: site.name.clone(), base }] {
+        if let Reply::Done { note } = machine.ask(&request).await? {
+            notes.push(note);
+        }
+    }
+    Ok(format!("gateway {}", notes.join("; ")))
+}
+
+/// Gives another site the sites file without the removed site `name`, and has its gateway load it. `sites`: the sites
+/// before.
+async fn spread_to(
+    company: &mut Company,
+    sites: &SitesFile,
+    name: &str,
+    other: &Site,
+    text: String,
+    progress: &mut dyn Progress,
+) -> Result<Reply, SetupError> {
+    let Some(place) = whereabouts(other)? else {
+        let text = format!("cannot be told from here: type `landbridge sites remove {name}` where you add sites");
+        return Err(SetupError::site(&other.name, text));
+    };
+    company.reach(&other.name, &place, other.folder.as_deref(), progress).await?;
+    access::forget(company, sites, name, &other.name).await?;
+    let machine = company.machine(&other.name)?;
+    machine.ask(&SiteRequest::WriteSites { text: Some(text) }).await?;
+    machine.ask(&SiteRequest::Gateway { site: other.name.clone() }).await
 }

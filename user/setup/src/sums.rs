@@ -24,12 +24,12 @@ const PIECE: usize = 64 << 10;
 pub(crate) struct Sums {
     kept_in: Option<PathBuf>,
     /// Most recently used last.
-    known: Vec<Known>,
+    known: Vec<KnownSum>,
     changed: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Known {
+struct KnownSum {
     sum: String,
     stamp: String,
     path: PathBuf,
@@ -43,7 +43,7 @@ impl Sums {
 
     fn kept_in(file: PathBuf) -> Sums {
         let text = folders::read(&file).ok().flatten().unwrap_or_default();
-        let known = text.lines().filter_map(Known::read).collect();
+        let known = text.lines().filter_map(KnownSum::read).collect();
         Sums { kept_in: Some(file), known, changed: false }
     }
 
@@ -63,7 +63,7 @@ impl Sums {
         }
         let sum = sum_of(path)?;
         if found.len() >= WORTH && is_settled(&found) && path.to_str().is_some_and(|text| !text.contains('\n')) {
-            self.known.push(Known { sum: sum.clone(), stamp, path: path.to_owned() });
+            self.known.push(KnownSum { sum: sum.clone(), stamp, path: path.to_owned() });
             self.changed = true;
         }
         Ok(sum)
@@ -74,17 +74,17 @@ impl Drop for Sums {
     fn drop(&mut self) {
         let Some(file) = self.kept_in.as_ref().filter(|_| self.changed) else { return };
         let first = self.known.len().saturating_sub(MOST);
-        let text: String = self.known[first..].iter().map(Known::line).collect();
+        let text: String = self.known[first..].iter().map(KnownSum::line).collect();
         // A sum that is not kept is computed again next time.
         let _ = folders::write(file, &text);
     }
 }
 
-impl Known {
-    fn read(line: &str) -> Option<Known> {
+impl KnownSum {
+    fn read(line: &str) -> Option<KnownSum> {
         let mut words = line.splitn(3, ' ');
         let (sum, stamp, path) = (words.next()?, words.next()?, words.next()?);
-        Some(Known { sum: sum.to_owned(), stamp: stamp.to_owned(), path: path.into() })
+        Some(KnownSum { sum: sum.to_owned(), stamp: stamp.to_owned(), path: path.into() })
     }
 
     fn line(&self) -> String {
