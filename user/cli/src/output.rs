@@ -9,6 +9,7 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{self, Poll};
 
+use commands::CommandError;
 use job::message::Stream;
 use tokio::io::AsyncWrite;
 use types::untrusted::{indented, printable, visible};
@@ -19,7 +20,12 @@ const STDOUT: &str = "standard output";
 /// Returns true if the only problem is that the reader closed standard output, as `head -1` does.
 pub(crate) fn is_closed(error: &anyhow::Error) -> bool {
     let closed = |e: &io::Error| e.kind() == io::ErrorKind::BrokenPipe && e.to_string().starts_with(STDOUT);
-    error.root_cause().downcast_ref::<io::Error>().is_some_and(closed)
+    let root = error.root_cause();
+    let cause = match root.downcast_ref() {
+        Some(CommandError::Cause(cause)) => cause.downcast_ref(),
+        _ => root.downcast_ref(),
+    };
+    cause.is_some_and(closed)
 }
 
 /// Standard output, for results.

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use ::plan::{Instance, Model, Packing};
 use anyhow::Result;
 use clap::{Args, Subcommand};
-use commands::plan::{Bounds, Comparison, Planned};
+use commands::plan::{Bounds, Comparison, PlannedTree};
 
 use crate::quantity::binary_digits;
 
@@ -109,9 +109,9 @@ fn many(trees: usize) -> String {
 }
 
 /// One row for each algorithm, the fastest in MPPKT first, with a bar of its time in that model.
-fn table(results: &[Planned], bounds: &Bounds) -> String {
+fn table(results: &[PlannedTree], bounds: &Bounds) -> String {
     let last = Model::ALL.len() - 1;
-    let mut rows: Vec<&Planned> = results.iter().collect();
+    let mut rows: Vec<&PlannedTree> = results.iter().collect();
     rows.sort_by(|a, b| a.times[last].total_cmp(&b.times[last]));
     let longest = rows.last().map_or(1.0, |planned| planned.times[last]);
     let width = rows.iter().map(|planned| planned.algorithm.name().len()).max().unwrap_or(0).max("algorithm".len());
@@ -133,7 +133,7 @@ fn table(results: &[Planned], bounds: &Bounds) -> String {
 }
 
 /// Draws the tree as lines, with the rate and latency of each edge. Children are in the order in which they are served.
-fn drawn(instance: &Instance, planned: &Planned) -> String {
+fn drawn(instance: &Instance, planned: &PlannedTree) -> String {
     let children = planned.tree.children();
     let last = Model::ALL.len() - 1;
     let arrivals = Model::ALL[last].arrivals(instance, &planned.tree);
@@ -177,7 +177,7 @@ mod tests {
     #[test]
     fn the_tree_is_drawn_with_its_arrivals() {
         let instance = Instance::from_json(HAND).unwrap();
-        let planned = Planned::new(&instance, Algorithm::Binomial);
+        let planned = PlannedTree::new(&instance, Algorithm::Binomial);
         let wanted = "0\n\
             ├─ 2                         1.0 KiB/s    4.00 s  complete after 5.90 s\n\
             │  └─ 3                      1.0 KiB/s    3.00 s  complete after 9.00 s\n\

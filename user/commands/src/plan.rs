@@ -18,7 +18,7 @@ pub struct Comparison {
     /// The instance's file, as typed.
     pub file: String,
     pub instance: Instance,
-    pub results: Vec<Planned>,
+    pub results: Vec<PlannedTree>,
     pub bounds: Bounds,
     /// The schedule that Landbridge would choose.
     pub chosen: Schedule,
@@ -41,7 +41,7 @@ impl Comparison {
     }
 
     pub fn new(file: String, instance: Instance, algorithms: Vec<Algorithm>) -> Comparison {
-        let results = algorithms.into_iter().map(|algorithm| Planned::new(&instance, algorithm)).collect();
+        let results = algorithms.into_iter().map(|algorithm| PlannedTree::new(&instance, algorithm)).collect();
         let bounds = Bounds::new(&instance);
         let chosen = ::plan::choose(&instance, MOST_TREES);
         Comparison { file, instance, results, bounds, chosen }
@@ -84,19 +84,19 @@ impl Comparison {
 }
 
 /// An algorithm's tree with its times in seconds, in the order of [`Model::ALL`], and its rate in bytes/s.
-pub struct Planned {
+pub struct PlannedTree {
     pub algorithm: Algorithm,
     pub tree: Tree,
     pub times: [f64; Model::ALL.len()],
     pub rate: f64,
 }
 
-impl Planned {
-    pub fn new(instance: &Instance, algorithm: Algorithm) -> Planned {
+impl PlannedTree {
+    pub fn new(instance: &Instance, algorithm: Algorithm) -> PlannedTree {
         let tree = algorithm.build(instance);
         let times = Model::ALL.map(|model| model.completion(instance, &tree));
         let rate = ::plan::rate(instance, &tree, Ports::Many);
-        Planned { algorithm, tree, times, rate }
+        PlannedTree { algorithm, tree, times, rate }
     }
 }
 

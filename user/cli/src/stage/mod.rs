@@ -12,7 +12,7 @@ use anyhow::Result;
 use commands::transfers::allocation::{self, AllocationRequest, Way};
 use commands::transfers::job::{self, Moved, PreparedTransfer, TransferObserver};
 use commands::transfers::moving::{self, MoveRequest};
-use commands::transfers::request::Planned;
+use commands::transfers::request::PlannedTransfer;
 use stage::transfer;
 use types::untrusted::one_line;
 
@@ -69,13 +69,13 @@ fn move_nodes(args: &NodesArgs, way: Way, word: &str) -> Result<i32> {
     carry_out_planned(allocation::plan(&request)?, word, args.common.json)
 }
 
-fn carry_out_planned(planned: Planned, word: &str, as_json: bool) -> Result<i32> {
+fn carry_out_planned(planned: PlannedTransfer, word: &str, as_json: bool) -> Result<i32> {
     match planned {
-        Planned::Elsewhere(elsewhere) => {
+        PlannedTransfer::Elsewhere(elsewhere) => {
             let (sites, site) = *elsewhere;
             carried::command(&sites, &site, &["stage", word], carried::typed_after(word))
         }
-        Planned::Here(transfer) => carry_out(transfer, as_json),
+        PlannedTransfer::Here(transfer) => carry_out(transfer, as_json),
     }
 }
 

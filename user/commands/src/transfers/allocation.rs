@@ -11,7 +11,7 @@ use types::sites::Site;
 
 use super::job::{PreparedTransfer, here_only};
 use super::places::{At, Map, Movers, on_nodes, there};
-use super::request::{Planned, TransferRequest};
+use super::request::{PlannedTransfer, TransferRequest};
 use crate::error::{CommandError, Context, Result, refusal, refuse};
 use crate::machine::host;
 use crate::site_id::far;
@@ -66,18 +66,18 @@ pub struct AllocationRequest {
 ///
 /// # Errors
 /// A spec makes no sense, or this machine does not know the nodes.
-pub fn plan(request: &AllocationRequest) -> Result<Planned> {
+pub fn plan(request: &AllocationRequest) -> Result<PlannedTransfer> {
     let AllocationRequest { way, specs, hosts, common } = request;
     let (way, file, from) = (*way, common.sites.as_deref(), common.from.as_deref());
     if let Some((sites, site)) = far(file, from)? {
         refuse_paths_of_this_machine(specs, way, &site)?;
-        return Ok(Planned::Elsewhere(Box::new((sites, site))));
+        return Ok(PlannedTransfer::Elsewhere(Box::new((sites, site))));
     }
     let parsed = specs.iter().map(|text| parse(text)).collect::<Result<Vec<_>>>()?;
     let typed: Vec<String> = specs.iter().map(|spec| spec.to_string_lossy().into_owned()).collect();
     let title = format!("{} {}", if way == Way::In { "in" } else { "out" }, typed.join(" "));
     if hosts.is_empty() && sites_file::find(file)?.is_none() {
-        return on_this_machine(&parsed, common, typed, title).map(Planned::Here);
+        return on_this_machine(&parsed, common, typed, title).map(PlannedTransfer::Here);
     }
     let map = Map::open(file, from)?;
     let nodes = map.allocation(hosts)?;
@@ -96,7 +96,7 @@ pub fn plan(request: &AllocationRequest) -> Result<Planned> {
     let tasks = transfers.iter().map(task).collect::<Result<Vec<_>>>()?;
     let targets = tasks.iter().map(|task| task.to.len()).max().unwrap_or(0);
     let order = Order { tasks, looks: Vec::new(), options: common.pace.settings(targets) };
-    Ok(Planned::Here(PreparedTransfer { command: map.job(&movers.nodes)?, order, places: typed, title }))
+    Ok(PlannedTransfer::Here(PreparedTransfer { command: map.job(&movers.nodes)?, order, places: typed, title }))
 }
 
 /// A site moves the files, so it cannot reach this machine's.

@@ -11,7 +11,7 @@ use types::sites::Site;
 
 use super::job::{PreparedTransfer, here_only};
 use super::places::{At, Map, Movers};
-use super::request::{Planned, TransferRequest};
+use super::request::{PlannedTransfer, TransferRequest};
 use crate::error::{CommandError, Context, Result, refuse};
 use crate::site_id::far;
 
@@ -29,7 +29,7 @@ pub struct MoveRequest {
 ///
 /// # Errors
 /// The places make no sense, or this machine does not know their nodes.
-pub fn plan(request: &MoveRequest) -> Result<Planned> {
+pub fn plan(request: &MoveRequest) -> Result<PlannedTransfer> {
     let places = request.places.iter().map(|text| Place::parse(text)).collect::<Result<Vec<_>, _>>()?;
     let (to, from) = places.split_last().context("a source and a target")?;
     for place in from {
@@ -46,15 +46,16 @@ pub fn plan(request: &MoveRequest) -> Result<Planned> {
         && let Some((sites, site)) = far(common.sites.as_deref(), common.from.as_deref())?
     {
         refuse_places_of_this_machine(&places, &site)?;
-        return Ok(Planned::Elsewhere(Box::new((sites, site))));
+        return Ok(PlannedTransfer::Elsewhere(Box::new((sites, site))));
     }
     let (to, layouts) = relaid(request, from, to)?;
     if places.iter().any(|place| place.site.is_some()) {
-        return by_job(common, from, &to, layouts.as_ref()).map(Planned::Here);
+        return by_job(common, from, &to, layouts.as_ref()).map(PlannedTransfer::Here);
     }
     let pairs: Vec<(Place, Place)> = from.iter().map(|from| (from.clone(), to.clone())).collect();
     let settings = common.pace.settings(1);
-    here_only(&pairs, (from.len() > 1, layouts), settings, typed(from, &to), title(from, &to)).map(Planned::Here)
+    here_only(&pairs, (from.len() > 1, layouts), settings, typed(from, &to), title(from, &to))
+        .map(PlannedTransfer::Here)
 }
 
 /// Several sources need a target folder and distinct names in it.

@@ -57,7 +57,7 @@ impl Pace {
 }
 
 /// A planned transfer.
-pub enum Planned {
+pub enum PlannedTransfer {
     /// The command is to be carried to this site.
     Elsewhere(Box<(Sites, Site)>),
     Here(PreparedTransfer),
