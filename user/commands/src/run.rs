@@ -398,7 +398,7 @@ fn typed(request: &RunRequest, firsts: &[u32]) -> Result<Typed> {
         })
     };
     let parts = request.programs.iter().zip(firsts).map(part).collect::<Result<_>>()?;
-    Ok(Typed { input: request.input, raw: request.raw, ..of_parts(parts, request.mpi.clone()) })
+    Ok(Typed { input: request.input, raw: request.raw, ..of_parts(parts, request.mpi) })
 }
 
 /// One program, the same at all sites.

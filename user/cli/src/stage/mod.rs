@@ -75,7 +75,7 @@ fn carry_out_planned(planned: PlannedTransfer, word: &str, as_json: bool) -> Res
             let (sites, site) = *elsewhere;
             carried::command(&sites, &site, &["stage", word], carried::typed_after(word))
         }
-        PlannedTransfer::Here(transfer) => carry_out(transfer, as_json),
+        PlannedTransfer::Here(transfer) => carry_out(*transfer, as_json),
     }
 }
 

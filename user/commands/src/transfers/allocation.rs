@@ -77,7 +77,7 @@ pub fn plan(request: &AllocationRequest) -> Result<PlannedTransfer> {
     let typed: Vec<String> = specs.iter().map(|spec| spec.to_string_lossy().into_owned()).collect();
     let title = format!("{} {}", if way == Way::In { "in" } else { "out" }, typed.join(" "));
     if hosts.is_empty() && sites_file::find(file)?.is_none() {
-        return on_this_machine(&parsed, common, typed, title).map(PlannedTransfer::Here);
+        return on_this_machine(&parsed, common, typed, title).map(PlannedTransfer::from);
     }
     let map = Map::open(file, from)?;
     let nodes = map.allocation(hosts)?;
@@ -96,7 +96,7 @@ pub fn plan(request: &AllocationRequest) -> Result<PlannedTransfer> {
     let tasks = transfers.iter().map(task).collect::<Result<Vec<_>>>()?;
     let targets = tasks.iter().map(|task| task.to.len()).max().unwrap_or(0);
     let order = Order { tasks, looks: Vec::new(), options: common.pace.settings(targets) };
-    Ok(PlannedTransfer::Here(PreparedTransfer { command: map.job(&movers.nodes)?, order, places: typed, title }))
+    Ok(PlannedTransfer::from(PreparedTransfer { command: map.job(&movers.nodes)?, order, places: typed, title }))
 }
 
 /// A site moves the files, so it cannot reach this machine's.

@@ -50,12 +50,12 @@ pub fn plan(request: &MoveRequest) -> Result<PlannedTransfer> {
     }
     let (to, layouts) = relaid(request, from, to)?;
     if places.iter().any(|place| place.site.is_some()) {
-        return by_job(common, from, &to, layouts.as_ref()).map(PlannedTransfer::Here);
+        return by_job(common, from, &to, layouts.as_ref()).map(PlannedTransfer::from);
     }
     let pairs: Vec<(Place, Place)> = from.iter().map(|from| (from.clone(), to.clone())).collect();
     let settings = common.pace.settings(1);
     here_only(&pairs, (from.len() > 1, layouts), settings, typed(from, &to), title(from, &to))
-        .map(PlannedTransfer::Here)
+        .map(PlannedTransfer::from)
 }
 
 /// Several sources need a target folder and distinct names in it.

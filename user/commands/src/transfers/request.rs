@@ -60,5 +60,11 @@ impl Pace {
 pub enum PlannedTransfer {
     /// The command is to be carried to this site.
     Elsewhere(Box<(Sites, Site)>),
-    Here(PreparedTransfer),
+    Here(Box<PreparedTransfer>),
+}
+
+impl From<PreparedTransfer> for PlannedTransfer {
+    fn from(transfer: PreparedTransfer) -> PlannedTransfer {
+        PlannedTransfer::Here(Box::new(transfer))
+    }
 }
