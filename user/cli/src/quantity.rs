@@ -29,6 +29,7 @@ fn scaled(size: f64, limit: f64) -> (f64, usize) {
 }
 
 /// Bytes in powers of 1024, with one decimal so that columns align.
+#[cfg_attr(not(feature = "top"), allow(dead_code))] // Only `top` has such columns.
 pub(crate) fn binary(bytes: u64) -> String {
     if bytes < 1024 {
         return format!("{bytes} B");
