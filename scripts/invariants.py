@@ -74,7 +74,17 @@ UNSAFE_FILES = {"testing/lab/src/sys.rs", "stage/src/mover/lent.rs", "stage/src/
 
 # Code that handles paths below folders that others can write to. There, others can change a path's target between two
 # system calls, so all accesses go through the crate `folder`, or relative to a descriptor.
-BENEATH = ("stage/src/", "user/setup/src/here/", "user/cli/src/slurm/install.rs", "user/commands/src/slurm/install.rs", "user/commands/src/slurm/service.rs", "user/commands/src/slurm/paths.rs", "user/commands/src/transfers/socket.rs", "site/node-service/src/record.rs", "core/folder/src/")
+BENEATH = (
+    "stage/src/",
+    "user/setup/src/here/",
+    "user/cli/src/slurm/install.rs",
+    "user/commands/src/slurm/install.rs",
+    "user/commands/src/slurm/service.rs",
+    "user/commands/src/slurm/paths.rs",
+    "user/commands/src/transfers/socket.rs",
+    "site/node-service/src/record.rs",
+    "core/folder/src/",
+)
 BY_PATH = re.compile(
     r"\bstd::fs::(?!File::from\b|(File|Permissions|Metadata|FileType)\b(?!::))\w+|\b(File|OpenOptions)::(open|create|new)\b"
     r"|\brustix::fs::(open|stat|lstat|mkdir|rename|unlink|rmdir|link|symlink|readlink|chmod|access|statfs|statvfs)\("
@@ -126,7 +136,12 @@ BY_PATH_ALLOWED = {
 # files pass on the output of ranks, forwarded connections and the other end of a conversation.
 OUTPUT_FILE = "user/cli/src/output.rs"
 RAW_OUTPUT_FILES = {
-    "user/cli/src/carried.rs", "user/cli/src/forward.rs", "user/cli/src/jobs/mod.rs", "user/cli/src/sites/add.rs", "user/cli/src/stage/mod.rs", "user/cli/src/run/terminal.rs",
+    "user/cli/src/carried.rs",
+    "user/cli/src/forward.rs",
+    "user/cli/src/jobs/mod.rs",
+    "user/cli/src/sites/add.rs",
+    "user/cli/src/stage/mod.rs",
+    "user/cli/src/run/terminal.rs",
 }
 LOG_FILE = "user/cli/src/log.rs"
 STREAM = r"\bio::std(out|err)\(\)(?!\.is_terminal\(\)|\)\.map_or)|\be?print(ln)?!"

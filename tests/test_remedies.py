@@ -19,8 +19,15 @@ needs_sshd = pytest.mark.skipif(not Path("/usr/sbin/sshd").exists(), reason="no 
 needs_iptables = pytest.mark.skipif(not Path("/usr/sbin/iptables").exists(), reason="no iptables: apt install iptables")
 
 SOURCES = (
-    "user/setup/src", "user/watching/src/check", "user/watching/src/check.rs", "site/starters/src",
-    "user/commands/src/gateways.rs", "user/commands/src/carried.rs", "user/cli/src/sites/*.rs", "user/cli/src/page.rs", "site/gateway/src/services/join.rs",
+    "user/setup/src",
+    "user/watching/src/check",
+    "user/watching/src/check.rs",
+    "site/starters/src",
+    "user/commands/src/gateways.rs",
+    "user/commands/src/carried.rs",
+    "user/cli/src/sites/*.rs",
+    "user/cli/src/page.rs",
+    "site/gateway/src/services/join.rs",
 )  # fmt: skip
 
 # Commands that a message names, but not to be typed as they stand.

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use folder::{Folder, Fresh, Named};
-use node_service::install::{File, Paths, Role, install, uninstall};
+use node_service::install::{File, MachineRole, Paths, install, uninstall};
 use node_service::slurm::Config;
 use rustix::fs::{AtFlags, Mode};
 use rustix::io::Errno;
@@ -64,7 +64,7 @@ impl Installation {
     /// A path cannot be used, or nothing could start the service.
     pub fn plan(request: &InstallRequest) -> Result<Installation> {
         let paths = paths(request)?;
-        let role = if request.controller { Role::Controller } else { Role::Node };
+        let role = if request.controller { MachineRole::Controller } else { MachineRole::Node };
         let files = install(&paths, role, |path| std::fs::read_to_string(path).ok())?;
         if !request.no_start && !request.dry_run && !Path::new(BOOTED).is_dir() {
             refuse!(

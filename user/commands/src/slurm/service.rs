@@ -13,8 +13,8 @@ use folder::Folder;
 use job::environment::Environment;
 use job::mpi::find_provider;
 use node_service::account::Getent;
-use node_service::admission::{Counts, Limits};
-use node_service::child::Own;
+use node_service::admission::{CallerLimits, Counts};
+use node_service::child::OwnProgram;
 use node_service::client;
 use node_service::credential::Munge;
 use node_service::listener;
@@ -79,10 +79,10 @@ pub fn serve(request: &ServiceRequest, log: impl Fn(&str)) -> Result<()> {
         node: node.clone(),
         // Without a value, only root is admitted.
         slurm: request.slurm_user.or_else(|| config.user()).unwrap_or(0),
-        limits: Limits::default(),
+        limits: CallerLimits::default(),
         credentials: Box::new(Munge { socket: request.munge_socket.clone().or_else(|| config.munge_socket()) }),
         accounts: Box::new(Getent),
-        programs: Box::new(Own::new(&request.programs, request.most_harm, &request.keep_variable, provider())?),
+        programs: Box::new(OwnProgram::new(&request.programs, request.most_harm, &request.keep_variable, provider())?),
         counts: Counts::default(),
         memory,
         user_memory: request.user_memory,

@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use node_service::message::Work;
-use node_service::step::{End, Kept, Step};
+use node_service::step::{Kept, Step, StepEnd};
 use rustix::process::{Pid, Signal};
 use stage::look::Role;
 
@@ -61,7 +61,7 @@ pub fn step() -> Result<StepResult> {
         }
         Step::Check { sources, targets } => {
             let map = Map::open(None, Some(&users.home))?;
-            let ends = |ends: Vec<End>, role| {
+            let ends = |ends: Vec<StepEnd>, role| {
                 let typed: Vec<String> = ends.iter().map(|end| users.typed(end)).collect();
                 typed.into_iter().map(move |typed| (typed, role))
             };
@@ -87,7 +87,7 @@ impl UsersSite {
         Ok(UsersSite { home, port })
     }
 
-    fn typed(&self, end: &End) -> String {
+    fn typed(&self, end: &StepEnd) -> String {
         end.typed(&self.home)
     }
 
