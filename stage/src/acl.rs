@@ -6,10 +6,10 @@ use std::collections::HashMap;
 
 /// A POSIX access control list, as `system.posix_acl_access` and `system.posix_acl_default` hold it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Acl(Vec<Entry>);
+pub(crate) struct Acl(Vec<AclEntry>);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Entry {
+struct AclEntry {
     tag: Tag,
     /// Read, write and execute, as in a mode.
     bits: u16,
@@ -125,7 +125,7 @@ impl Acl {
                 0x20 => Tag::Other,
                 _ => return None,
             };
-            found.push(Entry { tag, bits });
+            found.push(AclEntry { tag, bits });
         }
         Some(Acl(found))
     }
@@ -133,7 +133,7 @@ impl Acl {
     /// The attribute for a file of this machine. Adds names without an account here to `absent`.
     pub(crate) fn for_file(&self, people: &mut People, absent: &mut Vec<Who>) -> Vec<u8> {
         let mut entries: Vec<(u16, u32, u16)> = Vec::new();
-        for Entry { tag, bits } in &self.0 {
+        for AclEntry { tag, bits } in &self.0 {
             let mut named = |group: bool, tag: u16, who: &Who| match people.id(group, who) {
                 Some(id) => Some((tag, id)),
                 None => {
@@ -164,7 +164,7 @@ impl Acl {
 
     /// The list as text, as `getfacl` prints it.
     pub(crate) fn to_text(&self) -> Vec<u8> {
-        let line = |Entry { tag, bits }: &Entry| {
+        let line = |AclEntry { tag, bits }: &AclEntry| {
             let (kind, who) = match tag {
                 Tag::Owner => ("user", ""),
                 Tag::User(who) => ("user", &who[..]),
@@ -198,7 +198,7 @@ impl Acl {
             if letters.len() != 3 {
                 return None;
             }
-            found.push(Entry { tag, bits });
+            found.push(AclEntry { tag, bits });
         }
         Some(Acl(found))
     }

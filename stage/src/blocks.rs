@@ -3,11 +3,11 @@
 use std::ops::RangeInclusive;
 
 use crate::error::StageError;
-use crate::manifest::{Kind, Manifest};
+use crate::manifest::{EntryKind, Manifest};
 
 /// Bytes of one file in a block. An empty file has one piece without bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Piece {
+pub struct FilePiece {
     /// The file's number in the manifest.
     pub entry: u32,
     /// Offset in the file, in bytes.
@@ -19,7 +19,7 @@ pub struct Piece {
 /// A manifest's data, cut into blocks. Both ends cut the same manifest and get the same blocks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Blocks {
-    pieces: Vec<Piece>,
+    pieces: Vec<FilePiece>,
     /// First piece of each block.
     firsts: Vec<usize>,
     size: u32,
@@ -49,7 +49,7 @@ impl Blocks {
         let mut blocks = Blocks { pieces: Vec::new(), firsts: Vec::new(), size };
         let mut room = 0;
         for (entry, found) in (0u32..).zip(&manifest.entries) {
-            if !matches!(found.kind, Kind::File { .. }) {
+            if !matches!(found.kind, EntryKind::File { .. }) {
                 continue;
             }
             let is_empty = found.data().next().is_none();
@@ -62,7 +62,7 @@ impl Blocks {
                         room = u64::from(size);
                     }
                     let part = length.min(room);
-                    blocks.pieces.push(Piece { entry, offset, length: part as u32 });
+                    blocks.pieces.push(FilePiece { entry, offset, length: part as u32 });
                     room -= part;
                     offset += part;
                     length -= part;
@@ -86,7 +86,7 @@ impl Blocks {
     }
 
     /// The pieces of a block, in order. Empty if there is no such block.
-    pub fn pieces(&self, block: u32) -> &[Piece] {
+    pub fn pieces(&self, block: u32) -> &[FilePiece] {
         let at = block as usize;
         match self.firsts.get(at) {
             Some(first) => {
@@ -159,7 +159,7 @@ mod tests {
     fn file(data: Vec<(u64, u64)>) -> Entry {
         let size = data.last().map_or(0, |(offset, length)| offset + length);
         let stamp = Stamp { inode: 1, size, modified: 0, changed: 0, attempt: 0 };
-        let kind = Kind::File { stamp, data };
+        let kind = EntryKind::File { stamp, data };
         Entry { path: Vec::new(), kind, mode: 0o600, modified: (0, 0), attributes: Vec::new() }
     }
 

@@ -209,7 +209,7 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::manifest::{Entry, Kind};
+    use crate::manifest::{Entry, EntryKind};
 
     fn area(folder: &Path) -> Area {
         let parent = folder::Folder::open(folder).unwrap();
@@ -218,7 +218,7 @@ mod tests {
 
     fn manifest() -> Manifest {
         let root =
-            Entry { path: Vec::new(), kind: Kind::Folder, mode: 0o755, modified: (1, 2), attributes: Vec::new() };
+            Entry { path: Vec::new(), kind: EntryKind::Folder, mode: 0o755, modified: (1, 2), attributes: Vec::new() };
         Manifest { entries: vec![root] }
     }
 

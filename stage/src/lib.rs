@@ -34,10 +34,10 @@ pub mod transfer;
 mod writer;
 mod writers;
 
-pub use blocks::{Bitmap, Blocks, Piece, SIZES};
+pub use blocks::{Bitmap, Blocks, FilePiece, SIZES};
 pub use error::StageError;
 pub use eviction::evict;
-pub use manifest::{Attributes, Entry, Kind, Manifest, Stamp};
+pub use manifest::{Attributes, Entry, EntryKind, Manifest, Stamp};
 pub use pace::Pace;
 pub use place::{Node, Place, PlaceError};
 pub use source::Source;

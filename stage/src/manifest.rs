@@ -21,7 +21,7 @@ pub type Attributes = Vec<(Vec<u8>, Vec<u8>)>;
 pub struct Entry {
     /// Path below the root, as raw bytes; empty: the root itself.
     pub path: Vec<u8>,
-    pub kind: Kind,
+    pub kind: EntryKind,
     /// Permission bits.
     pub mode: u32,
     /// Seconds and nanoseconds since 1970.
@@ -30,7 +30,7 @@ pub struct Entry {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Kind {
+pub enum EntryKind {
     Folder,
     File {
         stamp: Stamp,
@@ -79,7 +79,7 @@ impl Entry {
     /// Size in bytes; 0 for folders and links.
     pub fn size(&self) -> u64 {
         match &self.kind {
-            Kind::File { stamp, .. } => stamp.size,
+            EntryKind::File { stamp, .. } => stamp.size,
             _ => 0,
         }
     }
@@ -92,7 +92,7 @@ impl Manifest {
     }
 
     pub fn files(&self) -> usize {
-        self.entries.iter().filter(|entry| matches!(entry.kind, Kind::File { .. })).count()
+        self.entries.iter().filter(|entry| matches!(entry.kind, EntryKind::File { .. })).count()
     }
 
     /// Finds a fault in an untrusted manifest: a path that leaves the root, a folder after its contents, data beyond
@@ -115,12 +115,12 @@ impl Manifest {
                 }
             }
             match &entry.kind {
-                Kind::Folder => {
+                EntryKind::Folder => {
                     if !folders.insert(&entry.path[..]) {
                         return Some(format!("{} is there twice", shown()));
                     }
                 }
-                Kind::File { stamp, data } => {
+                EntryKind::File { stamp, data } => {
                     let mut end = 0u64;
                     for (offset, length) in data {
                         let next = offset.checked_add(*length).filter(|_| *offset >= end && *length > 0);
@@ -130,10 +130,10 @@ impl Manifest {
                         }
                     }
                 }
-                Kind::Link(_) => {}
-                Kind::Same(first) => {
+                EntryKind::Link(_) => {}
+                EntryKind::Same(first) => {
                     let first = self.entries[..at].get(*first as usize);
-                    if !first.is_some_and(|first| matches!(first.kind, Kind::File { .. })) {
+                    if !first.is_some_and(|first| matches!(first.kind, EntryKind::File { .. })) {
                         return Some(format!("{} is another name of no file", shown()));
                     }
                 }
@@ -147,7 +147,7 @@ impl Entry {
     /// Offsets and lengths of the data.
     pub fn data(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         let data = match &self.kind {
-            Kind::File { data, .. } => &data[..],
+            EntryKind::File { data, .. } => &data[..],
             _ => &[],
         };
         data.iter().copied()

@@ -10,17 +10,17 @@ pub(crate) const DONTCACHE: ReadWriteFlags = ReadWriteFlags::from_bits_retain(0x
 
 /// Reads with [`DONTCACHE`] until the kernel or the file system refuses it.
 #[derive(Debug)]
-pub(crate) struct Reader {
+pub(crate) struct FileReader {
     uncached: bool,
 }
 
-impl Default for Reader {
-    fn default() -> Reader {
-        Reader { uncached: true }
+impl Default for FileReader {
+    fn default() -> FileReader {
+        FileReader { uncached: true }
     }
 }
 
-impl Reader {
+impl FileReader {
     /// Fills `part` from `offset` of a file. Returns the number of bytes: fewer at the end of the file.
     ///
     /// # Errors

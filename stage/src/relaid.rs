@@ -16,7 +16,7 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{At, StageError};
-use crate::manifest::{Entry, Kind, Manifest, Stamp};
+use crate::manifest::{Entry, EntryKind, Manifest, Stamp};
 use crate::source::{difference, stamp_of};
 
 /// Placeholder for a process's number in a file name.
@@ -125,7 +125,7 @@ impl Relaid {
         let found = root.examine().at("examine", &folder)?;
         let root_entry = Entry {
             path: Vec::new(),
-            kind: Kind::Folder,
+            kind: EntryKind::Folder,
             mode: found.st_mode & 0o777,
             modified: (found.st_mtime, found.st_mtime_nsec as u32),
             attributes: Vec::new(),
@@ -140,7 +140,7 @@ impl Relaid {
             let data = Vec::from_iter((size > 0).then_some((0, size)));
             let stamp = Stamp { inode, size, modified: 0, changed: 0, attempt: 0 };
             let path = numbered(&layouts.name, process);
-            entries.push(Entry { path, kind: Kind::File { stamp, data }, mode, modified, attributes: Vec::new() });
+            entries.push(Entry { path, kind: EntryKind::File { stamp, data }, mode, modified, attributes: Vec::new() });
         }
         let files = Arc::new(files);
         let relaid = Relaid { folder, root, name, files, element, stamps, open: HashMap::new() };

@@ -14,11 +14,11 @@ use rustix::io::Errno;
 use crate::Hash;
 use crate::acl::{self, Acl, People};
 use crate::area;
-use crate::blocks::Piece;
+use crate::blocks::FilePiece;
 use crate::error::{At, StageError};
 use crate::journal::UNKNOWN;
-use crate::manifest::{Attributes, Entry, Kind, Manifest, Stamp, below};
-use crate::reader::Reader;
+use crate::manifest::{Attributes, Entry, EntryKind, Manifest, Stamp, below};
+use crate::reader::FileReader;
 use crate::relaid::{Layouts, Relaid};
 use crate::writers::{self, Unsteady};
 
@@ -35,7 +35,7 @@ pub struct Source {
     manifest: Manifest,
     /// The file read last, left open.
     open: Option<(u32, OwnedFd)>,
-    reader: Reader,
+    reader: FileReader,
     unsteady: Unsteady,
 }
 
@@ -111,7 +111,7 @@ impl Source {
     ///
     /// # Errors
     /// [`StageError::Changed`] if a file has changed since it was listed.
-    pub fn read(&mut self, pieces: &[Piece], block: &mut Pages) -> Result<Hash, StageError> {
+    pub fn read(&mut self, pieces: &[FilePiece], block: &mut Pages) -> Result<Hash, StageError> {
         self.fill(pieces, block)?;
         Ok(*blake3::hash(block).as_bytes())
     }
@@ -120,11 +120,11 @@ impl Source {
     ///
     /// # Errors
     /// As [`Source::read`].
-    pub(crate) fn block(&mut self, pieces: &[Piece], bytes: &mut Pages, hashed: bool) -> Result<Hash, StageError> {
+    pub(crate) fn block(&mut self, pieces: &[FilePiece], bytes: &mut Pages, hashed: bool) -> Result<Hash, StageError> {
         if hashed { self.read(pieces, bytes) } else { self.fill(pieces, bytes).map(|()| UNKNOWN) }
     }
 
-    fn fill(&mut self, pieces: &[Piece], block: &mut Pages) -> Result<(), StageError> {
+    fn fill(&mut self, pieces: &[FilePiece], block: &mut Pages) -> Result<(), StageError> {
         let length = pieces.iter().map(|piece| piece.length as usize).sum();
         block.resize(length);
         let mut rest = &mut block[..];
@@ -136,7 +136,7 @@ impl Source {
         Ok(())
     }
 
-    fn read_piece(&mut self, piece: Piece, part: &mut [u8]) -> Result<(), StageError> {
+    fn read_piece(&mut self, piece: FilePiece, part: &mut [u8]) -> Result<(), StageError> {
         if let Root::Relaid(relaid) = &mut self.root {
             return relaid.read(piece.entry, piece.offset, part);
         }
@@ -152,8 +152,8 @@ impl Source {
         StageError::Changed { path, what }
     }
 
-    fn read_unchecked(&mut self, piece: Piece, part: &mut [u8]) -> Result<(), StageError> {
-        let Some((entry, Kind::File { stamp, .. })) =
+    fn read_unchecked(&mut self, piece: FilePiece, part: &mut [u8]) -> Result<(), StageError> {
+        let Some((entry, EntryKind::File { stamp, .. })) =
             self.manifest.entries.get(piece.entry as usize).map(|entry| (entry, &entry.kind))
         else {
             return Err(StageError::Manifest(format!("entry {} is no file", piece.entry)));
@@ -201,7 +201,7 @@ impl Source {
             return relaid.check();
         }
         for entry in &self.manifest.entries {
-            let Kind::File { stamp, .. } = &entry.kind else { continue };
+            let EntryKind::File { stamp, .. } = &entry.kind else { continue };
             let path = || entry.below(&self.path);
             let found = match &mut self.root {
                 Root::File(fd) => rustix::fs::fstat(fd),
@@ -318,7 +318,7 @@ impl<'a> Lister<'a> {
 
     fn folder(&mut self, folders: &mut Folders, found: &Stat) -> Result<(), StageError> {
         let attributes = self.attributes_of(&Of::Open(folders.root()), self.path)?;
-        self.entry(Vec::new(), Kind::Folder, found, attributes);
+        self.entry(Vec::new(), EntryKind::Folder, found, attributes);
         let mut waiting = vec![Vec::new()];
         while let Some(folder) = waiting.pop() {
             let shown = below(self.path, &folder);
@@ -358,12 +358,12 @@ impl<'a> Lister<'a> {
         match kind {
             FileType::Symlink => {
                 let target = rustix::fs::readlinkat(folder, name, Vec::new()).at("read the link", &shown)?;
-                self.entry(path.to_vec(), Kind::Link(target.into_bytes()), &found, Vec::new());
+                self.entry(path.to_vec(), EntryKind::Link(target.into_bytes()), &found, Vec::new());
             }
             FileType::Directory | FileType::RegularFile => {
                 let attributes = self.attributes_of(&Of::Named(folder.as_fd(), name), &shown)?;
                 if kind == FileType::Directory {
-                    self.entry(path.to_vec(), Kind::Folder, &found, attributes);
+                    self.entry(path.to_vec(), EntryKind::Folder, &found, attributes);
                     return Ok(true);
                 }
                 self.file(path.to_vec(), &found, attributes, || {
@@ -387,7 +387,7 @@ impl<'a> Lister<'a> {
             let number = self.entries.len() as u32;
             let first = *self.names.entry((found.st_dev, found.st_ino)).or_insert(number);
             if first != number {
-                self.entry(path, Kind::Same(first), found, Vec::new());
+                self.entry(path, EntryKind::Same(first), found, Vec::new());
                 return Ok(());
             }
         }
@@ -402,7 +402,7 @@ impl<'a> Lister<'a> {
             _ if (found.st_blocks as u64).saturating_mul(512) >= size => vec![(0, size)],
             _ => extents(&open().at("open", shown())?, size).at("find the holes of", shown())?,
         };
-        let kind = Kind::File { stamp: Stamp { attempt, ..stamp_of(found) }, data };
+        let kind = EntryKind::File { stamp: Stamp { attempt, ..stamp_of(found) }, data };
         self.entry(path, kind, found, attributes);
         Ok(())
     }
@@ -441,7 +441,7 @@ impl<'a> Lister<'a> {
         Ok(())
     }
 
-    fn entry(&mut self, path: Vec<u8>, kind: Kind, found: &Stat, attributes: Attributes) {
+    fn entry(&mut self, path: Vec<u8>, kind: EntryKind, found: &Stat, attributes: Attributes) {
         let mode = found.st_mode & 0o7777;
         let modified = (found.st_mtime, found.st_mtime_nsec as u32);
         self.entries.push(Entry { path, kind, mode, modified, attributes });

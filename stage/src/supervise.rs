@@ -24,12 +24,12 @@ pub(crate) trait Work: Send {
     type Error: Send;
 
     /// Does a step, or waits for a while. Returns true while work remains.
-    fn turn(&mut self, shared: &Shared) -> Result<bool, Self::Error>;
+    fn turn(&mut self, shared: &WorkState) -> Result<bool, Self::Error>;
 }
 
 /// State shared by the working and the measuring thread.
 #[derive(Debug, Default)]
-pub(crate) struct Shared {
+pub(crate) struct WorkState {
     level: AtomicU8,
     /// Bytes per second; 0: no limit.
     rate: AtomicU64,
@@ -49,9 +49,9 @@ pub(crate) struct Shared {
 
 const NONE: u32 = u32::MAX;
 
-impl Shared {
-    pub(crate) fn new(rate: Option<u64>) -> Shared {
-        let shared = Shared { harm: NONE.into(), ..Shared::default() };
+impl WorkState {
+    pub(crate) fn new(rate: Option<u64>) -> WorkState {
+        let shared = WorkState { harm: NONE.into(), ..WorkState::default() };
         shared.rate.store(rate.unwrap_or(0), Ordering::Relaxed);
         shared
     }
@@ -130,7 +130,7 @@ impl Before {
 /// Does all of the work. `alone`: this process's session contains no other work.
 pub(crate) fn supervise<W: Work>(
     work: &mut W,
-    shared: &Shared,
+    shared: &WorkState,
     aim: Aim,
     alone: bool,
     mut before: Before,
@@ -196,12 +196,12 @@ impl Sensor {
         Sensor { controller, applications, thread: None, measured: Duration::ZERO, held_up: (0.0, 0.0), lowest: true }
     }
 
-    fn measure(&mut self, now: Duration, shared: &Shared) {
+    fn measure(&mut self, now: Duration, shared: &WorkState) {
         let pressure = self.applications.sample(now);
         self.decide(now, pressure, shared);
     }
 
-    fn decide(&mut self, now: Duration, pressure: Option<f64>, shared: &Shared) {
+    fn decide(&mut self, now: Duration, pressure: Option<f64>, shared: &WorkState) {
         if shared.limited.swap(false, Ordering::Acquire) {
             self.controller.set_rate(Some(shared.limit.load(Ordering::Relaxed)).filter(|rate| *rate > 0));
         }

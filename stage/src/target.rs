@@ -22,8 +22,8 @@ use crate::area::{self, Area, TREE};
 use crate::blocks::{Bitmap, Blocks, MOST_BESIDE, SIZES};
 use crate::error::{At, StageError};
 use crate::journal::{Block, Journal, UNKNOWN};
-use crate::manifest::{Entry, Kind, Manifest};
-use crate::reader::Reader;
+use crate::manifest::{Entry, EntryKind, Manifest};
+use crate::reader::FileReader;
 use crate::writer::{self, Writer};
 use before::{Before, Owners};
 use dress::Dresser;
@@ -93,7 +93,7 @@ pub struct Target {
     missing: Vec<u32>,
     /// The file written last, left open.
     open: Option<(u32, OwnedFd)>,
-    reader: Reader,
+    reader: FileReader,
     writer: Writer,
     /// Buffer for reading a block.
     spare: Pages,
@@ -182,7 +182,7 @@ impl Target {
             manifest,
             blocks,
             open: None,
-            reader: Reader::default(),
+            reader: FileReader::default(),
             writer: Writer::default(),
             spare: Pages::default(),
             unchecked: Vec::new(),
@@ -452,7 +452,7 @@ impl Tree {
         if placing && matches!(there, Err(Errno::NOENT)) {
             return Ok(Tree::Placed);
         }
-        if manifest.entries[0].kind != Kind::Folder {
+        if manifest.entries[0].kind != EntryKind::Folder {
             return Ok(Tree::File);
         }
         let path = area.path().join(TREE);
@@ -466,7 +466,7 @@ impl Tree {
         let root = area.folder().beneath(TREE.as_bytes(), flags, Mode::empty()).at("open", &path)?;
         let mut folders = Folders::new(root);
         if !placing {
-            for entry in manifest.entries.iter().skip(1).filter(|entry| entry.kind == Kind::Folder) {
+            for entry in manifest.entries.iter().skip(1).filter(|entry| entry.kind == EntryKind::Folder) {
                 let (folder, name) = folders.parent(&entry.path).at("open", entry.below(&path))?;
                 make(folder, name).at("make", entry.below(&path))?;
             }
@@ -477,7 +477,7 @@ impl Tree {
     /// Returns true if each file is in the tree or already in place.
     fn is_whole(&mut self, parent: &Folder, name: &[u8], before: &Before, manifest: &Manifest) -> bool {
         let root = &manifest.entries[0];
-        if root.kind != Kind::Folder {
+        if root.kind != EntryKind::Folder {
             return !matches!(self, Tree::Placed) || parent.stat(name).is_ok_and(|found| is_same(root, &found));
         }
         let here = match self {
@@ -530,12 +530,12 @@ fn has(folders: &mut Folders, entry: &Entry) -> bool {
 fn is_same(entry: &Entry, found: &rustix::fs::Stat) -> bool {
     let is_of = |kind| FileType::from_raw_mode(found.st_mode) == kind;
     match entry.kind {
-        Kind::File { .. } | Kind::Same(_) => {
-            let size = matches!(entry.kind, Kind::Same(_)) || found.st_size as u64 == entry.size();
+        EntryKind::File { .. } | EntryKind::Same(_) => {
+            let size = matches!(entry.kind, EntryKind::Same(_)) || found.st_size as u64 == entry.size();
             size && is_of(FileType::RegularFile) && (found.st_mtime, found.st_mtime_nsec as u32) == entry.modified
         }
-        Kind::Folder => is_of(FileType::Directory),
-        Kind::Link(_) => is_of(FileType::Symlink),
+        EntryKind::Folder => is_of(FileType::Directory),
+        EntryKind::Link(_) => is_of(FileType::Symlink),
     }
 }
 

@@ -16,7 +16,7 @@ use crate::mover::{Console, Control, Event, Look, MoverError, Order, Placed, Set
 use crate::pace::Pace;
 use crate::pressure::Whose;
 use crate::source::Source;
-use crate::supervise::{Before, Overlap, Shared, Work, supervise};
+use crate::supervise::{Before, Overlap, Work, WorkState, supervise};
 use crate::target::{Check, Report, Target};
 
 /// Called repeatedly with the bytes that have arrived, including those of earlier transfers, and the total. Returns the
@@ -123,7 +123,7 @@ pub(crate) fn local(
         cancelled: false,
         steer,
     };
-    let shared = Shared::new(aim.rate);
+    let shared = WorkState::new(aim.rate);
     supervise(&mut moving, &shared, aim, alone, before)?;
     let Moving { source, target, cancelled, .. } = moving;
     if cancelled {
@@ -153,7 +153,7 @@ struct Moving<'a> {
 impl Work for Moving<'_> {
     type Error = StageError;
 
-    fn turn(&mut self, shared: &Shared) -> Result<bool, StageError> {
+    fn turn(&mut self, shared: &WorkState) -> Result<bool, StageError> {
         for control in (self.steer)(self.arrived, self.total) {
             match control {
                 Control::Pause => self.paused = true,

@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::io::Result;
 
-use crate::blocks::Piece;
+use crate::blocks::FilePiece;
 use crate::{Hash, sys};
 
 /// File systems in memory, by their `statfs` type: tmpfs, ramfs, hugetlbfs.
@@ -59,21 +59,21 @@ impl Unsteady {
     }
 
     /// Records bytes read from the open file. Returns false if they differ from an earlier read of the same part.
-    pub(crate) fn read(&mut self, piece: Piece, bytes: &[u8]) -> bool {
+    pub(crate) fn read(&mut self, piece: FilePiece, bytes: &[u8]) -> bool {
         let found = (piece.length, *blake3::hash(bytes).as_bytes());
         !self.open || *self.read.entry((piece.entry, piece.offset)).or_insert(found) == found
     }
 
     /// The parts to read again before anything is put in place.
-    pub(crate) fn again(&self) -> Vec<Piece> {
-        let mut pieces: Vec<Piece> =
-            self.read.iter().map(|(&(entry, offset), &(length, _))| Piece { entry, offset, length }).collect();
+    pub(crate) fn again(&self) -> Vec<FilePiece> {
+        let mut pieces: Vec<FilePiece> =
+            self.read.iter().map(|(&(entry, offset), &(length, _))| FilePiece { entry, offset, length }).collect();
         pieces.sort_unstable_by_key(|piece| (piece.entry, piece.offset));
         pieces
     }
 
     /// Returns true if the bytes of a part match the first read.
-    pub(crate) fn is_same(&self, piece: Piece, bytes: &[u8]) -> bool {
+    pub(crate) fn is_same(&self, piece: FilePiece, bytes: &[u8]) -> bool {
         let read = self.read.get(&(piece.entry, piece.offset));
         read.is_some_and(|(_, hash)| blake3::hash(bytes) == *hash)
     }

@@ -15,15 +15,19 @@ use crate::transfer::{Bound, Moves};
 
 /// A layout of which each process knows only its own part.
 #[derive(Clone, Debug)]
-pub(crate) struct Own {
+pub(crate) struct OwnLayout {
     pub(crate) shape: Vec<u64>,
     pub(crate) size: u32,
     part: Part,
 }
 
-impl Own {
+impl OwnLayout {
     /// `runs`: pairs of first element and count.
-    pub(crate) fn new(shape: Vec<u64>, size: u32, runs: impl Iterator<Item = (u64, u64)>) -> Result<Own, Problem> {
+    pub(crate) fn new(
+        shape: Vec<u64>,
+        size: u32,
+        runs: impl Iterator<Item = (u64, u64)>,
+    ) -> Result<OwnLayout, Problem> {
         let mut local = 0;
         let segment = |(start, length): (u64, u64)| {
             let at = local;
@@ -32,12 +36,12 @@ impl Own {
         };
         let all = elements(&shape).map_err(Problem::invalid)?;
         let part = Part::new(runs.map(segment).collect(), all).map_err(Problem::invalid)?;
-        Ok(Own { shape, size, part })
+        Ok(OwnLayout { shape, size, part })
     }
 }
 
 /// The state of such a redistribution.
-pub(crate) struct Asked {
+pub(crate) struct DirectoryTransfer {
     /// The layouts of the source and of the target.
     layouts: [LayoutOf; 2],
     /// `None` until this rank asks.
@@ -47,9 +51,9 @@ pub(crate) struct Asked {
 /// The peers of messages with the packings of these messages, then the array's shape and strides.
 type Messages = (Vec<(u32, Packing)>, Vec<u64>, Vec<i64>);
 
-impl Asked {
-    pub(crate) fn new(source: LayoutOf, target: LayoutOf) -> Asked {
-        Asked { layouts: [source, target], directory: None }
+impl DirectoryTransfer {
+    pub(crate) fn new(source: LayoutOf, target: LayoutOf) -> DirectoryTransfer {
+        DirectoryTransfer { layouts: [source, target], directory: None }
     }
 
     fn begin(&mut self, processes: [Option<u32>; 2], ranks: [Vec<u32>; 2], size: u32) -> Result<(), Problem> {
@@ -102,7 +106,7 @@ pub(crate) fn summary(layout: &LayoutOf) -> (Option<Description>, Vec<u64>, u32)
     }
 }
 
-fn asked(bound: Option<&mut Bound>) -> Option<&mut Asked> {
+fn asked(bound: Option<&mut Bound>) -> Option<&mut DirectoryTransfer> {
     match &mut bound?.moves {
         Moves::Asked(asked) => Some(asked),
         Moves::Known(_) => None,
@@ -158,7 +162,7 @@ pub(crate) unsafe extern "C" fn lb_transfer_read(
         // SAFETY: the caller's promise.
         let Some(bound) = (unsafe { transfer.as_mut() }) else { return Ok(()) };
         let size = bound.size as usize;
-        let Some(Asked { directory: Some(directory), .. }) = asked(Some(bound)) else { return Ok(()) };
+        let Some(DirectoryTransfer { directory: Some(directory), .. }) = asked(Some(bound)) else { return Ok(()) };
         // SAFETY: the caller's promise.
         let lengths = unsafe { slice(lengths, size, "lengths") }?;
         let too_long = || Problem { code: Code::Memory, text: "letters have more bytes than memory can".to_owned() };

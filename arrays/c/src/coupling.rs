@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use couple::side::{Alone, JoinError, Ranks, RanksError, Request, Side};
+use couple::side::{Alone, JoinError, JoinRequest, Ranks, RanksError, Side};
 use couple::{CallError, ExchangeError, FetchId, Patience, Variable};
 use plan::redistribution::{Description, Layout, Mapping, Transfer};
 
@@ -168,7 +168,7 @@ pub(crate) unsafe extern "C" fn lb_side_join(
         if !(0..size).contains(&rank) {
             return Err(Problem::invalid(format_args!("ranks: rank is {rank}, of {size}")));
         }
-        let request = Request { name, site, command: command() };
+        let request = JoinRequest { name, site, command: command() };
         let mut of = ranks.map(|ranks| RanksOf { ..*ranks });
         let mut alone = Alone;
         let of: &mut dyn Ranks = of.as_mut().map_or(&mut alone, |ranks| ranks);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use couple::Packing;
 use couple::beside::WORTH;
-use couple::datatype::{Place, Step};
+use couple::datatype::{DatatypeStep, StridedElements};
 use plan::redistribution::{Steps, Transfer};
 
 use crate::error::{Code, Problem, at_border};
@@ -38,7 +38,7 @@ pub(crate) struct MessageOf {
 
 /// The ways in which a message may go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum TransferMode {
     /// MPI moves its elements.
     Straight = 0,
     /// Packed and sent in pieces.
@@ -48,7 +48,7 @@ pub(crate) enum Kind {
 }
 
 /// `lb_end`.
-pub(crate) struct End {
+pub(crate) struct TransferEnd {
     messages: Vec<MessageOf>,
     packings: Vec<Arc<Packing>>,
     /// The lowest and the highest offset of the process's part, in bytes.
@@ -59,14 +59,20 @@ pub(crate) struct End {
     _lists: Vec<Vec<i64>>,
 }
 
-impl End {
+impl TransferEnd {
     /// `strides`: the array's strides; `None` if it is dense.
-    fn new(bound: &Bound, sends: bool, process: u32, strides: Option<&[i64]>, library: &str) -> Result<End, Problem> {
+    fn new(
+        bound: &Bound,
+        sends: bool,
+        process: u32,
+        strides: Option<&[i64]>,
+        library: &str,
+    ) -> Result<TransferEnd, Problem> {
         match &bound.moves {
             Moves::Known(transfer) => {
                 let layout = if sends { transfer.source() } else { transfer.target() };
                 let strides = strides.map_or_else(|| layout.strides(process, bound.dtype.size), <[i64]>::to_vec);
-                End::of_transfer((bound, transfer), sends, process, &strides, library)
+                TransferEnd::of_transfer((bound, transfer), sends, process, &strides, library)
             }
             Moves::Asked(asked) => {
                 let element = bound.dtype.size;
@@ -80,7 +86,7 @@ impl End {
                 let found = messages.iter().map(|(peer, packing)| message(ranks[*peer as usize], packing));
                 let messages_of = found.collect();
                 let packings = messages.into_iter().map(|(_, packing)| Arc::new(packing)).collect();
-                Ok(End { messages: messages_of, packings, low, high, _steps: Vec::new(), _lists: Vec::new() })
+                Ok(TransferEnd { messages: messages_of, packings, low, high, _steps: Vec::new(), _lists: Vec::new() })
             }
         }
     }
@@ -91,7 +97,7 @@ impl End {
         process: u32,
         strides: &[i64],
         library: &str,
-    ) -> Result<End, Problem> {
+    ) -> Result<TransferEnd, Problem> {
         let element = bound.dtype.size;
         let layout = if sends { transfer.source() } else { transfer.target() };
         let steps = Steps::new(transfer);
@@ -103,16 +109,22 @@ impl End {
             check_apart(&shape, strides, element)?;
         }
         let (low, high) = bounds(&shape, strides, element as i64);
-        let mut end =
-            End { messages: Vec::new(), packings: Vec::new(), low, high, _steps: Vec::new(), _lists: Vec::new() };
+        let mut end = TransferEnd {
+            messages: Vec::new(),
+            packings: Vec::new(),
+            low,
+            high,
+            _steps: Vec::new(),
+            _lists: Vec::new(),
+        };
         for message in &messages {
             let packing = Packing::new(message, strides, element).ok_or_else(too_long)?;
             let mut found = self::message(ranks[message.peer as usize], &packing);
-            if Place::is_straight(transfer, process, message, element, library) {
-                found.kind = Kind::Whole as i32;
-                if let Some(place) = Place::of(message, strides, element, library) {
+            if StridedElements::is_straight(transfer, process, message, element, library) {
+                found.kind = TransferMode::Whole as i32;
+                if let Some(place) = StridedElements::of(message, strides, element, library) {
                     let steps: Vec<StepOf> = place.steps.into_iter().map(|step| end.step(step)).collect();
-                    (found.kind, found.offset) = (Kind::Straight as i32, place.offset);
+                    (found.kind, found.offset) = (TransferMode::Straight as i32, place.offset);
                     found.block = place.block as i64;
                     (found.steps, found.step_count) = (steps.as_ptr(), steps.len() as i64);
                     end._steps.push(steps);
@@ -125,13 +137,13 @@ impl End {
     }
 
     /// The ranks and packings of messages of this kind, in the order of their steps.
-    pub(crate) fn messages_of(&self, kind: Kind) -> impl Iterator<Item = (u32, &Arc<Packing>)> {
+    pub(crate) fn messages_of(&self, kind: TransferMode) -> impl Iterator<Item = (u32, &Arc<Packing>)> {
         let all = self.messages.iter().zip(&self.packings);
         let of = all.filter(move |(message, _)| message.kind == kind as i32);
         of.map(|(message, packing)| (message.rank as u32, packing))
     }
 
-    fn step(&mut self, step: Step) -> StepOf {
+    fn step(&mut self, step: DatatypeStep) -> StepOf {
         // A list's elements stay in place when the list itself moves.
         let mut keep = |list: Vec<i64>| {
             self._lists.push(list);
@@ -139,14 +151,14 @@ impl End {
         };
         let none = std::ptr::null();
         match step {
-            Step::Vector { count, length, stride } => {
+            DatatypeStep::Vector { count, length, stride } => {
                 StepOf { kind: 0, count: count as i64, length: length as i64, stride, places: none, lengths: none }
             }
-            Step::IndexedBlock { length, places } => {
+            DatatypeStep::IndexedBlock { length, places } => {
                 let count = places.len() as i64;
                 StepOf { kind: 1, count, length: length as i64, stride: 0, places: keep(places), lengths: none }
             }
-            Step::Indexed { lengths, places } => {
+            DatatypeStep::Indexed { lengths, places } => {
                 let (count, lengths) = (places.len() as i64, lengths.into_iter().map(|length| length as i64).collect());
                 StepOf { kind: 2, count, length: 0, stride: 0, places: keep(places), lengths: keep(lengths) }
             }
@@ -162,7 +174,7 @@ fn too_long() -> Problem {
 fn message(rank: u32, packing: &Packing) -> MessageOf {
     MessageOf {
         rank: rank as i32,
-        kind: Kind::Pieces as i32,
+        kind: TransferMode::Pieces as i32,
         bytes: packing.bytes() as i64,
         offset: 0,
         block: 0,
@@ -189,7 +201,7 @@ pub(crate) unsafe extern "C" fn lb_end_create(
     rank: i32,
     strides: *const i64,
     library: *const c_char,
-    made: *mut *mut End,
+    made: *mut *mut TransferEnd,
 ) -> c_int {
     at_border(|| {
         // SAFETY: the caller's promise.
@@ -211,7 +223,7 @@ pub(crate) unsafe extern "C" fn lb_end_create(
             // SAFETY: the caller's promise.
             false => Some(unsafe { slice(strides, axes, "strides") }?),
         };
-        let end = End::new(bound, sends, process, strides, library)?;
+        let end = TransferEnd::new(bound, sends, process, strides, library)?;
         // SAFETY: the caller's promise.
         unsafe { hand_out(made, end, "end") }
     })
@@ -220,7 +232,7 @@ pub(crate) unsafe extern "C" fn lb_end_create(
 /// # Safety
 /// The caller keeps the contract in `landbridge.h`.
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn lb_end_messages(end: *const End, messages: *mut *const MessageOf) -> i64 {
+pub(crate) unsafe extern "C" fn lb_end_messages(end: *const TransferEnd, messages: *mut *const MessageOf) -> i64 {
     // SAFETY: the caller's promise.
     unsafe {
         let Some(end) = end.as_ref() else { return 0 };
@@ -234,17 +246,17 @@ pub(crate) unsafe extern "C" fn lb_end_messages(end: *const End, messages: *mut 
 /// # Safety
 /// The caller keeps the contract in `landbridge.h`.
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn lb_end_may_lend(end: *const End, message: i64) -> i32 {
+pub(crate) unsafe extern "C" fn lb_end_may_lend(end: *const TransferEnd, message: i64) -> i32 {
     // SAFETY: the caller's promise.
     let message = unsafe { end.as_ref() }.and_then(|end| end.messages.get(message as usize));
-    let worth = |message: &MessageOf| message.kind == Kind::Pieces as i32 && message.bytes >= WORTH as i64;
+    let worth = |message: &MessageOf| message.kind == TransferMode::Pieces as i32 && message.bytes >= WORTH as i64;
     i32::from(message.is_some_and(worth))
 }
 
 /// # Safety
 /// The caller keeps the contract in `landbridge.h`.
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn lb_end_bounds(end: *const End, low: *mut i64, high: *mut i64) {
+pub(crate) unsafe extern "C" fn lb_end_bounds(end: *const TransferEnd, low: *mut i64, high: *mut i64) {
     // SAFETY: the caller's promise.
     unsafe {
         if let Some(end) = end.as_ref() {
@@ -257,7 +269,12 @@ pub(crate) unsafe extern "C" fn lb_end_bounds(end: *const End, low: *mut i64, hi
 /// # Safety
 /// The caller keeps the contract in `landbridge.h`.
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn lb_end_pack(end: *const End, message: i64, array: *const c_void, buffer: *mut c_void) {
+pub(crate) unsafe extern "C" fn lb_end_pack(
+    end: *const TransferEnd,
+    message: i64,
+    array: *const c_void,
+    buffer: *mut c_void,
+) {
     // SAFETY: the caller's promise.
     unsafe {
         if let Some(packing) = end.as_ref().and_then(|end| end.packings.get(message as usize)) {
@@ -270,7 +287,7 @@ pub(crate) unsafe extern "C" fn lb_end_pack(end: *const End, message: i64, array
 /// The caller keeps the contract in `landbridge.h`.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn lb_end_unpack(
-    end: *const End,
+    end: *const TransferEnd,
     message: i64,
     buffer: *const c_void,
     array: *mut c_void,
@@ -286,7 +303,7 @@ pub(crate) unsafe extern "C" fn lb_end_unpack(
 /// # Safety
 /// The caller keeps the contract in `landbridge.h`.
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn lb_end_free(end: *mut *mut End) {
+pub(crate) unsafe extern "C" fn lb_end_free(end: *mut *mut TransferEnd) {
     // SAFETY: the caller's promise.
     unsafe { free(end) }
 }

@@ -2,9 +2,9 @@
 
 use std::ffi::c_int;
 
-use plan::redistribution::{Axis, Grid, Halo, Layout, Order};
+use plan::redistribution::{Axis, Grid, Halo, Layout, MemoryOrder};
 
-use crate::asked::Own;
+use crate::asked::OwnLayout;
 use crate::error::{Problem, at_border};
 use crate::pointers::{free, given, hand_out, natural, natural32, put, slice};
 
@@ -12,7 +12,7 @@ use crate::pointers::{free, given, hand_out, natural, natural32, put, slice};
 #[derive(Clone, Debug)]
 pub(crate) enum LayoutOf {
     Known(Layout),
-    Own(Own),
+    Own(OwnLayout),
 }
 
 impl LayoutOf {
@@ -134,8 +134,8 @@ unsafe fn layout(
     let kinds = along.iter().enumerate().map(|(number, axis)| unsafe { axis.axis(number) });
     let (kinds, halos): (Vec<Axis>, Vec<Halo>) = kinds.collect::<Result<Vec<_>, Problem>>()?.into_iter().unzip();
     let order = match order {
-        0 => Order::C,
-        1 => Order::Fortran,
+        0 => MemoryOrder::C,
+        1 => MemoryOrder::Fortran,
         other => return Err(Problem::invalid(format_args!("order is {other}: it can be LB_C or LB_FORTRAN"))),
     };
     let grid = match grid {
@@ -206,7 +206,7 @@ pub(crate) unsafe extern "C" fn lb_layout_create_runs(
         };
         let runs = runs.iter().enumerate().map(run).collect::<Result<Vec<(u64, u64)>, Problem>>()?;
         // SAFETY: the caller's promise.
-        unsafe { hand_out(made, LayoutOf::Own(Own::new(shape, size, runs.into_iter())?), "layout") }
+        unsafe { hand_out(made, LayoutOf::Own(OwnLayout::new(shape, size, runs.into_iter())?), "layout") }
     })
 }
 

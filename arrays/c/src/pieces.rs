@@ -2,9 +2,9 @@
 
 use std::ffi::{c_int, c_void};
 
-use couple::pieces::{BUDGET, Flow, Pieces};
+use couple::pieces::{BUDGET, MessageFlow, Pieces};
 
-use crate::end::{End, Kind};
+use crate::end::{TransferEnd, TransferMode};
 use crate::error::at_border;
 use crate::pointers::{free, given, hand_out, natural32};
 use crate::transfer::Bound;
@@ -24,8 +24,8 @@ pub(crate) struct PieceOf {
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn lb_pieces_create(
     transfer: *const Bound,
-    sends: *const End,
-    receives: *const End,
+    sends: *const TransferEnd,
+    receives: *const TransferEnd,
     rank: i32,
     a: *const c_void,
     into: *mut c_void,
@@ -42,15 +42,15 @@ pub(crate) unsafe extern "C" fn lb_pieces_create(
         // SAFETY: the caller's promise.
         let (bound, ends) = unsafe { (given(transfer, "transfer")?, [sends.as_ref(), receives.as_ref()]) };
         let element = bound.dtype.size;
-        let flows = |end: Option<&End>| {
-            let cut = end.into_iter().flat_map(|end| end.messages_of(Kind::Pieces));
-            cut.map(|(rank, packing)| Flow {
+        let flows = |end: Option<&TransferEnd>| {
+            let cut = end.into_iter().flat_map(|end| end.messages_of(TransferMode::Pieces));
+            cut.map(|(rank, packing)| MessageFlow {
                 rank,
                 packing: packing.clone(),
                 elements: (element, element),
                 converts: false,
             })
-            .collect::<Vec<Flow>>()
+            .collect::<Vec<MessageFlow>>()
         };
         let mut flows = ends.map(flows);
         let own = match hold {

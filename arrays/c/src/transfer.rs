@@ -9,7 +9,7 @@ use plan::redistribution::{Layout, Mapping, Pick, Transfer};
 use serde::Serialize;
 use twox_hash::XxHash3_64;
 
-use crate::asked::{Asked, summary};
+use crate::asked::{DirectoryTransfer, summary};
 use crate::dtype::Dtype;
 use crate::error::{Problem, at_border};
 use crate::layout::LayoutOf;
@@ -38,7 +38,7 @@ const _: () = assert!(couple::beside::ADDRESS == 48);
 /// The destinations of elements, known to all or asked for.
 pub(crate) enum Moves {
     Known(Transfer),
-    Asked(Asked),
+    Asked(DirectoryTransfer),
 }
 
 /// `lb_transfer`.
@@ -184,7 +184,7 @@ pub(crate) unsafe extern "C" fn lb_transfer_create(
                 let text = format_args!("src has shape {:?}, dst has {:?}", source.shape(), target.shape());
                 return Err(Problem::invalid(text));
             }
-            _ => (Moves::Asked(Asked::new(source.clone(), target.clone())), hash(&all)),
+            _ => (Moves::Asked(DirectoryTransfer::new(source.clone(), target.clone())), hash(&all)),
         };
         let beside = Arc::new(Beside::default());
         let buffers = Arc::new(Buffers::new(beside.clone()));

@@ -12,10 +12,10 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use endpoint::operation::{CompleteWhen, Kind, Match, RecvOp, SendOp};
+use endpoint::operation::{CompleteWhen, Match, OperationKind, RecvOp, SendOp};
 use endpoint::{Completion, Config, Endpoint, Failure, JobConfig, OpenError, PeerId, UserData};
 use memory::{Buffer, Regions};
-use plan::redistribution::{Layout, Mapping, Order};
+use plan::redistribution::{Layout, Mapping, MemoryOrder};
 use pool::{HostId, read_process};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use thiserror::Error;
@@ -24,9 +24,9 @@ use types::{Address, Identity, Instance, Rank, SiteId, Slot};
 
 use crate::Packing;
 use crate::exchange::{
-    Action, Arrived, Content, Exchange, ExchangeError, FetchId, Memory, Party, Source, Variable, fresh,
+    Arrived, Content, ElementSource, Exchange, ExchangeAction, ExchangeError, FetchId, Memory, Party, Variable, fresh,
 };
-use crate::message::{Arriving, PART};
+use crate::message::{PART, PartialMessage};
 use crate::sealed;
 
 /// Tag of messages. The tag of elements is their ticket with the bit [`ELEMENTS`].
@@ -47,7 +47,7 @@ const SENT: u64 = 2;
 
 /// A process's place in a coupling.
 #[derive(Clone, Debug)]
-pub struct Place {
+pub struct CouplingMembership {
     pub job: JobConfig,
     /// This process's number on its side.
     pub process: u32,
@@ -84,13 +84,13 @@ pub enum CallError {
 pub struct Coupling {
     /// This process's number on its side.
     process: u32,
-    shared: Arc<Shared>,
+    shared: Arc<SharedCoupling>,
     /// `None`: closed.
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-struct Shared {
-    state: Mutex<State>,
+struct SharedCoupling {
+    state: Mutex<CouplingState>,
     /// Notified when the thread has moved bytes, and when the exchange has ended.
     changed: Condvar,
     /// Wakes the thread.
@@ -98,7 +98,7 @@ struct Shared {
     ended: AtomicBool,
 }
 
-struct State {
+struct CouplingState {
     exchange: Exchange,
     endpoint: Endpoint,
     peers: HashMap<Party, PeerId>,
@@ -107,7 +107,7 @@ struct State {
     names: HashMap<Identity, String>,
     /// Sends that have not begun, because the endpoint is full.
     waiting: VecDeque<SendOp>,
-    arriving: HashMap<Party, Arriving>,
+    arriving: HashMap<Party, PartialMessage>,
     /// Number of sends of elements that have not been delivered.
     in_flight: usize,
     /// Time and description of the first lost connection.
@@ -119,8 +119,8 @@ impl Coupling {
     ///
     /// # Errors
     /// [`CoupleError`].
-    pub fn open(listener: TcpListener, place: Place) -> Result<Coupling, CoupleError> {
-        let Place { job, process, sides } = place;
+    pub fn open(listener: TcpListener, place: CouplingMembership) -> Result<Coupling, CoupleError> {
+        let CouplingMembership { job, process, sides } = place;
         let listen = listener.local_addr()?;
         let (mut addresses, mut sites, mut names) = (Vec::new(), [Vec::new(), Vec::new()], HashMap::new());
         for (own, side) in [true, false].into_iter().zip(&sides) {
@@ -144,7 +144,7 @@ impl Coupling {
         pool::allow_reading();
         let first_mark = std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), process);
         let memory = Memory { host: HostId::own().0, pid: std::process::id(), first_mark };
-        let mut state = State {
+        let mut state = CouplingState {
             exchange: Exchange::new(process, sites, memory),
             endpoint,
             peers,
@@ -162,7 +162,7 @@ impl Coupling {
             sleeps_on.push(fd.try_clone_to_owned()?);
         }
         let ended = AtomicBool::new(false);
-        let shared = Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new(), wake, ended });
+        let shared = Arc::new(SharedCoupling { state: Mutex::new(state), changed: Condvar::new(), wake, ended });
         let of_thread = shared.clone();
         let builder = std::thread::Builder::new().name("landbridge".into());
         let thread = builder.spawn(move || of_thread.run(&sleeps_on))?;
@@ -314,8 +314,8 @@ impl Coupling {
         for each in arrived {
             match &each.source {
                 // SAFETY: the caller's promise.
-                Source::Here(bytes) => unsafe { each.unpack(bytes.as_ptr(), array) },
-                Source::Beside { pid, address, mark } => {
+                ElementSource::Here(bytes) => unsafe { each.unpack(bytes.as_ptr(), array) },
+                ElementSource::Beside { pid, address, mark } => {
                     beside.push((each, *mark));
                     messages.push((each.packing(), reader(*pid, *address)));
                 }
@@ -332,11 +332,11 @@ impl Coupling {
     /// must be sent instead; they will arrive again. [`Arrived::unpack`] copies them from the buffer to the array.
     pub fn copy(&self, arrived: &Arrived, buffer: &mut [u8]) -> bool {
         match &arrived.source {
-            Source::Here(bytes) => {
+            ElementSource::Here(bytes) => {
                 buffer.copy_from_slice(sealed::elements(bytes));
                 true
             }
-            Source::Beside { pid, address, mark } => {
+            ElementSource::Beside { pid, address, mark } => {
                 let read = sealed::copy_from(&mut *reader(*pid, *address), buffer);
                 let read = read.is_ok_and(|found| found == *mark);
                 self.taken(arrived, read);
@@ -431,8 +431,8 @@ pub struct Patience<'a> {
     pub stop: &'a mut dyn FnMut() -> bool,
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl SharedCoupling {
+    fn lock(&self) -> MutexGuard<'_, CouplingState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -454,7 +454,7 @@ impl Shared {
     }
 
     /// Moves bytes without blocking, and wakes the thread for the rest.
-    fn step(&self, mut state: MutexGuard<'_, State>) {
+    fn step(&self, mut state: MutexGuard<'_, CouplingState>) {
         state.step();
         drop(state);
         self.wake();
@@ -465,7 +465,7 @@ impl Shared {
         &self,
         patience: &mut Patience<'_>,
         what: impl Fn() -> String,
-        mut done: impl FnMut(&mut State) -> Result<Option<T>, ExchangeError>,
+        mut done: impl FnMut(&mut CouplingState) -> Result<Option<T>, ExchangeError>,
     ) -> Result<T, CallError> {
         let begun = Instant::now();
         let mut state = self.lock();
@@ -510,7 +510,7 @@ impl Shared {
     }
 }
 
-impl State {
+impl CouplingState {
     /// Moves bytes without blocking. Returns true if anything moved.
     fn step(&mut self) -> bool {
         let mut moved = false;
@@ -540,7 +540,7 @@ impl State {
         while let Some(action) = self.exchange.actions.pop_front() {
             any = true;
             match action {
-                Action::Tell(party, message) => {
+                ExchangeAction::Tell(party, message) => {
                     let Some(to) = self.peers.get(&party).copied() else { continue };
                     match message.parts() {
                         Ok(parts) => self.waiting.extend(parts.into_iter().map(|part| SendOp {
@@ -554,7 +554,7 @@ impl State {
                         Err(error) => self.exchange.fail(error.to_string(), None),
                     }
                 }
-                Action::Send { to, ticket, bytes } => {
+                ExchangeAction::Send { to, ticket, bytes } => {
                     let Some(to) = self.peers.get(&to).copied() else { continue };
                     self.in_flight += 1;
                     self.waiting.push_back(SendOp {
@@ -566,13 +566,13 @@ impl State {
                         user: UserData { context: 0, flags: OF_ELEMENTS | SENT },
                     });
                 }
-                Action::Await { from, ticket, length } => {
+                ExchangeAction::Await { from, ticket, length } => {
                     let from = self.peers.get(&from).copied();
                     let matching = Match { from, tagged: true, tag: ELEMENTS | u64::from(ticket), ignore: 0 };
                     let user = UserData { context: context(ticket), flags: OF_ELEMENTS };
                     self.receive(RecvOp { matching, buffer: Buffer::owned(vec![0; length]), multi: None, user });
                 }
-                Action::Forget { ticket } => drop(self.endpoint.cancel(context(ticket))),
+                ExchangeAction::Forget { ticket } => drop(self.endpoint.cancel(context(ticket))),
             }
         }
         while !self.waiting.is_empty() && !self.endpoint.is_full() {
@@ -623,7 +623,7 @@ impl State {
     fn completed(&mut self, completion: Completion) {
         let Completion { kind, user, length, from, buffer, result, .. } = completion;
         let party = from.and_then(|peer| self.parties.get(&peer).copied());
-        if kind == Kind::Send {
+        if kind == OperationKind::Send {
             match result {
                 Ok(()) => self.in_flight -= usize::from(user.flags == OF_ELEMENTS | SENT),
                 // A failed send stays in flight, so nothing finishes before the reason is known.
@@ -661,13 +661,13 @@ fn context(ticket: u32) -> usize {
 /// The values of the axes, from the slowest axis in memory to the fastest.
 fn in_order<T: Copy>(layout: &Layout, axes: &[T]) -> Vec<T> {
     match layout.order() {
-        Order::C => axes.to_vec(),
-        Order::Fortran => axes.iter().rev().copied().collect(),
+        MemoryOrder::C => axes.to_vec(),
+        MemoryOrder::Fortran => axes.iter().rev().copied().collect(),
     }
 }
 
 /// A reader of another process's memory, from an address onwards.
-fn reader(pid: u32, mut address: u64) -> sealed::Reader {
+fn reader(pid: u32, mut address: u64) -> sealed::SealedReader {
     Box::new(move |into| {
         let mut done = 0;
         while done < into.len() {

@@ -4,7 +4,7 @@
 //! Most MPI libraries copy simpler datatypes faster. So the start of the elements is in the address, contiguous bytes
 //! are one block, and blocks at equal distances are a vector.
 
-use plan::redistribution::{Message, Piece, Transfer};
+use plan::redistribution::{StridedRun, Transfer, TransferMessage};
 
 /// Longer messages are packed and sent in pieces: not every MPI library can count more bytes in one message.
 const PART: u64 = 1 << 30;
@@ -21,20 +21,20 @@ const SHORT_MESSAGE: u64 = 64 << 10;
 
 /// Elements of an array, relative to the array's address.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct StridedElements {
     /// Offset of the first element, in bytes from local index 0 along every axis.
     pub offset: i64,
     /// Number of contiguous bytes.
     pub block: u64,
     /// The steps that build the datatype, unless all elements are contiguous. The first step builds on `MPI_BYTE`, each
     /// other step on the datatype of the step before it.
-    pub steps: Vec<Step>,
+    pub steps: Vec<DatatypeStep>,
 }
 
 /// An MPI function that builds a datatype from another one. Places and strides are in bytes, lengths in elements of the
 /// other datatype.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum DatatypeStep {
     /// `MPI_Type_create_hvector`.
     Vector { count: u64, length: u64, stride: i64 },
     /// `MPI_Type_create_hindexed_block`.
@@ -43,87 +43,98 @@ pub enum Step {
     Indexed { lengths: Vec<u64>, places: Vec<i64> },
 }
 
-impl Place {
+impl StridedElements {
     /// The place of a message's elements of `element` bytes in an array of these strides (in bytes, by axis).
     /// `library`: the MPI library's version string. `None`: the message is better packed and sent as bytes.
-    pub fn of(message: &Message, strides: &[i64], element: usize, library: &str) -> Option<Place> {
-        let levels = Place::levels(message, strides, element, library)?;
-        Some(Place::of_levels(levels, element as u64))
+    pub fn of(message: &TransferMessage, strides: &[i64], element: usize, library: &str) -> Option<StridedElements> {
+        let levels = StridedElements::levels(message, strides, element, library)?;
+        Some(StridedElements::of_levels(levels, element as u64))
     }
 
     /// Returns true if MPI moves a message of a process from array to array when both arrays are dense. A message that
     /// is straight at one end only is packed at both, so both ends cut it alike.
-    pub fn is_straight(transfer: &Transfer, process: u32, message: &Message, element: usize, library: &str) -> bool {
+    pub fn is_straight(
+        transfer: &Transfer,
+        process: u32,
+        message: &TransferMessage,
+        element: usize,
+        library: &str,
+    ) -> bool {
         let there = transfer.at_peer(process, message);
-        let fits = |process: u32, message: &Message| {
+        let fits = |process: u32, message: &TransferMessage| {
             let layout = if message.is_sent() { transfer.source() } else { transfer.target() };
-            Place::levels(message, &layout.strides(process, element), element, library).is_some()
+            StridedElements::levels(message, &layout.strides(process, element), element, library).is_some()
         };
         fits(process, message) && fits(message.peer, &there)
     }
 
     /// Runs along each axis; `None` if the message is better packed.
-    fn levels(message: &Message, strides: &[i64], element: usize, library: &str) -> Option<Vec<Vec<Piece>>> {
+    fn levels(
+        message: &TransferMessage,
+        strides: &[i64],
+        element: usize,
+        library: &str,
+    ) -> Option<Vec<Vec<StridedRun>>> {
         let bytes = message.elements().checked_mul(element as u64).filter(|bytes| (1..=PART).contains(bytes))?;
-        let level = |runs: &mut dyn Iterator<Item = Piece>| {
-            let runs: Vec<Piece> = runs.take(MOST_RUNS + 1).collect();
+        let level = |runs: &mut dyn Iterator<Item = StridedRun>| {
+            let runs: Vec<StridedRun> = runs.take(MOST_RUNS + 1).collect();
             (runs.len() <= MOST_RUNS).then_some(runs)
         };
-        let levels: Vec<Vec<Piece>> =
+        let levels: Vec<Vec<StridedRun>> =
             message.levels(strides).map(|mut runs| level(&mut runs)).collect::<Option<_>>()?;
         is_fast(&levels, element, bytes, short_run(library, bytes)).then_some(levels)
     }
 
     /// `levels`: runs along each axis, from the slowest to the fastest.
-    fn of_levels(levels: Vec<Vec<Piece>>, element: u64) -> Place {
-        let mut place = Place { offset: 0, block: element, steps: Vec::new() };
+    fn of_levels(levels: Vec<Vec<StridedRun>>, element: u64) -> StridedElements {
+        let mut place = StridedElements { offset: 0, block: element, steps: Vec::new() };
         for mut runs in levels.into_iter().rev() {
             let first = runs[0].start;
             place.offset += first;
             runs.iter_mut().for_each(|run| run.start -= first);
             match runs.as_slice() {
-                [Piece { count: 1, .. }] => {}
-                [Piece { count, stride, .. }] if place.steps.is_empty() && *stride == place.block as i64 => {
+                [StridedRun { count: 1, .. }] => {}
+                [StridedRun { count, stride, .. }] if place.steps.is_empty() && *stride == place.block as i64 => {
                     place.block *= count;
                 }
-                runs if place.steps.is_empty() => place.steps.push(Step::of_blocks(runs, place.block)),
-                runs => place.steps.push(Step::of_datatype(runs)),
+                runs if place.steps.is_empty() => place.steps.push(DatatypeStep::of_blocks(runs, place.block)),
+                runs => place.steps.push(DatatypeStep::of_datatype(runs)),
             }
         }
         place
     }
 }
 
-impl Step {
+impl DatatypeStep {
     /// Runs of blocks of bytes.
-    fn of_blocks(runs: &[Piece], block: u64) -> Step {
-        if let [Piece { count, stride: stride @ 1.., .. }] = *runs {
-            return Step::Vector { count, length: block, stride };
+    fn of_blocks(runs: &[StridedRun], block: u64) -> DatatypeStep {
+        if let [StridedRun { count, stride: stride @ 1.., .. }] = *runs {
+            return DatatypeStep::Vector { count, length: block, stride };
         }
         if runs.iter().any(|run| run.stride != block as i64) {
-            return Step::IndexedBlock { length: block, places: each(runs) };
+            return DatatypeStep::IndexedBlock { length: block, places: each(runs) };
         }
         let lengths: Vec<u64> = runs.iter().map(|run| run.count * block).collect();
         let places: Vec<i64> = runs.iter().map(|run| run.start).collect();
         match distance(&places) {
             Some(stride) if lengths.iter().all(|length| *length == lengths[0]) => {
-                Step::Vector { count: runs.len() as u64, length: lengths[0], stride }
+                DatatypeStep::Vector { count: runs.len() as u64, length: lengths[0], stride }
             }
-            _ => Step::Indexed { lengths, places },
+            _ => DatatypeStep::Indexed { lengths, places },
         }
     }
 
     /// Runs of elements of another datatype.
-    fn of_datatype(runs: &[Piece]) -> Step {
+    fn of_datatype(runs: &[StridedRun]) -> DatatypeStep {
         let places = each(runs);
         match distance(&places) {
-            Some(stride) => Step::Vector { count: places.len() as u64, length: 1, stride },
-            None => Step::IndexedBlock { length: 1, places },
+            Some(stride) => DatatypeStep::Vector { count: places.len() as u64, length: 1, stride },
+            None => DatatypeStep::IndexedBlock { length: 1, places },
         }
     }
 }
 
-fn each(runs: &[Piece]) -> Vec<i64> {
+fn each(runs: &[StridedRun]) -> Vec<i64> {
     runs.iter().flat_map(|run| (0..run.count as i64).map(|at| run.start + at * run.stride)).collect()
 }
 
@@ -145,7 +156,7 @@ fn short_run(library: &str, bytes: u64) -> u64 {
 }
 
 /// Returns true if an MPI library copies elements at these runs, `bytes` in total, at least as fast as packing here.
-fn is_fast(levels: &[Vec<Piece>], element: usize, bytes: u64, short: u64) -> bool {
+fn is_fast(levels: &[Vec<StridedRun>], element: usize, bytes: u64, short: u64) -> bool {
     let mut pieces = 1u64;
     for (at, level) in levels.iter().enumerate() {
         let (runs, places) = (level.len() as u64, level.iter().map(|run| run.count).sum::<u64>());
@@ -166,7 +177,7 @@ mod tests {
     use crate::Packing;
 
     /// The offset of each byte of a datatype, in its order, as the MPI standard defines it.
-    fn bytes_of(place: &Place) -> Vec<i64> {
+    fn bytes_of(place: &StridedElements) -> Vec<i64> {
         let inner = |length: u64, of: &[i64], extent: i64, at: i64| -> Vec<i64> {
             (0..length as i64).flat_map(|item| of.iter().map(move |byte| at + item * extent + byte)).collect()
         };
@@ -176,13 +187,13 @@ mod tests {
         let (mut bytes, mut extent) = (vec![0], 1);
         for step in &place.steps {
             let made: Vec<i64> = match step {
-                Step::Vector { count, length, stride } => {
+                DatatypeStep::Vector { count, length, stride } => {
                     (0..*count as i64).flat_map(|at| inner(*length, &bytes, extent, at * stride)).collect()
                 }
-                Step::IndexedBlock { length, places } => {
+                DatatypeStep::IndexedBlock { length, places } => {
                     places.iter().flat_map(|at| inner(*length, &bytes, extent, *at)).collect()
                 }
-                Step::Indexed { lengths, places } => {
+                DatatypeStep::Indexed { lengths, places } => {
                     places.iter().zip(lengths).flat_map(|(at, length)| inner(*length, &bytes, extent, *at)).collect()
                 }
             };
@@ -207,7 +218,7 @@ mod tests {
                 }
                 let array: Vec<u8> = (0..next).map(|at| (at * 7 + at / 251) as u8).collect();
                 for message in case.transfer.sends(process) {
-                    let Some(place) = Place::of(&message, &strides, 4, "Open MPI") else { continue };
+                    let Some(place) = StridedElements::of(&message, &strides, 4, "Open MPI") else { continue };
                     let packing = Packing::new(&message, &strides, 4).unwrap();
                     let mut packed = vec![0; packing.bytes()];
                     // SAFETY: the array has the layout's local shape, and the buffer as many bytes as the message.
@@ -231,7 +242,9 @@ mod tests {
                 for message in transfer.sends(process) {
                     let there = transfer.receives(message.peer);
                     let there = there.iter().find(|there| there.peer == process).unwrap();
-                    let straight = |of, message: &Message| Place::is_straight(&transfer, of, message, 1000, "MPICH");
+                    let straight = |of, message: &TransferMessage| {
+                        StridedElements::is_straight(&transfer, of, message, 1000, "MPICH")
+                    };
                     assert_eq!(straight(process, &message), straight(message.peer, there), "seed {seed}");
                     found[usize::from(straight(process, &message))] += 1;
                 }
@@ -242,7 +255,8 @@ mod tests {
 
     #[test]
     fn short_runs_are_packed_where_that_is_faster() {
-        let runs = vec![Piece { start: 0, count: 100, stride: 8 }, Piece { start: 4000, count: 100, stride: 8 }];
+        let runs =
+            vec![StridedRun { start: 0, count: 100, stride: 8 }, StridedRun { start: 4000, count: 100, stride: 8 }];
         let levels = vec![runs];
         let intel = "Intel(R) MPI Library 2021.17";
         for (library, bytes, fast) in [

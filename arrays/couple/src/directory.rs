@@ -15,7 +15,7 @@ use crate::Packing;
 #[derive(Debug)]
 pub struct Directory {
     /// This rank on the source's side, and on the target's.
-    sides: [Side; 2],
+    sides: [DirectorySide; 2],
     /// Ranks of the processes of the source, and of the target.
     ranks: [Vec<u32>; 2],
     size: u32,
@@ -25,7 +25,7 @@ pub struct Directory {
 }
 
 #[derive(Debug, Default)]
-struct Side {
+struct DirectorySide {
     /// This rank's process, and the elements that the process has or wants.
     own: Option<(u32, Part)>,
     /// Elements of its messages, by peer, in the order of sending.
@@ -66,7 +66,7 @@ impl Directory {
             }
         }
         let letters = told.iter().map(written).collect();
-        let sides = parts.map(|own| Side { own, found: Vec::new() });
+        let sides = parts.map(|own| DirectorySide { own, found: Vec::new() });
         Directory { sides, ranks, size, letters, told: false }
     }
 
@@ -170,7 +170,7 @@ impl Directory {
     /// The packings of these messages, from or to an array of this shape and these strides (in bytes). `None`: a
     /// message has more bytes than memory can have.
     pub fn packings(&self, sends: bool, shape: &[u64], strides: &[i64], element: usize) -> Option<Vec<Packing>> {
-        let Side { own, found } = &self.sides[usize::from(!sends)];
+        let DirectorySide { own, found } = &self.sides[usize::from(!sends)];
         let Some((_, part)) = own else { return Some(Vec::new()) };
         let places = found.iter().map(|(_, spans)| part.places(spans, sends));
         places.map(|places| Packing::of_places(&places, shape, strides, element)).collect()

@@ -1,5 +1,5 @@
 //! The exchange of variables between two programs, as one process sees it: the versions it holds for the other side,
-//! and the elements it awaits from there. No I/O, no clock: its output is a queue of [`Action`]s.
+//! and the elements it awaits from there. No I/O, no clock: its output is a queue of [`ExchangeAction`]s.
 //!
 //! The *send side* keeps each exported version until every process of the other side that needs a part of it has that
 //! part, or until the other side begins to fetch a later version. The *receive side* requests its parts, one request
@@ -22,14 +22,14 @@ use thiserror::Error;
 use types::SiteId;
 
 use self::pace::{Given, Path};
-pub(crate) use self::receive::Source;
+pub(crate) use self::receive::ElementSource;
 pub use self::receive::{Arrived, FetchId};
 use self::receive::{Fetch, Ticket};
 use self::relay::Relay;
 pub(crate) use self::send::Content;
 pub(crate) use self::send::fresh;
-use self::send::{Asked, Exported};
-use crate::message::Message;
+use self::send::{Exported, FetchRequest};
+use crate::message::ExchangeMessage;
 use crate::pieces::PIECE;
 
 /// Maximum number of variables, of wishes and of waiting requests that this side keeps for the other one.
@@ -52,8 +52,8 @@ impl Party {
 
 /// An operation for the caller to carry out.
 #[derive(Debug, PartialEq)]
-pub(crate) enum Action {
-    Tell(Party, Box<Message>),
+pub(crate) enum ExchangeAction {
+    Tell(Party, Box<ExchangeMessage>),
     /// Send elements to a process.
     Send {
         to: Party,
@@ -152,7 +152,7 @@ pub(crate) struct Exchange {
     sites: [Vec<SiteId>; 2],
     exported: HashMap<String, Exported>,
     /// Messages about variables that this process has not exported yet: other processes of its side may be ahead.
-    early: HashMap<String, Vec<(u32, Message)>>,
+    early: HashMap<String, Vec<(u32, ExchangeMessage)>>,
     early_count: usize,
     /// Bytes of all versions held.
     held: usize,
@@ -192,7 +192,7 @@ pub(crate) struct Exchange {
     too_late: Option<(String, u64)>,
     /// The reason, once a process of this side has left alone.
     left: Option<String>,
-    pub actions: VecDeque<Action>,
+    pub actions: VecDeque<ExchangeAction>,
 }
 
 impl Exchange {
@@ -262,8 +262,8 @@ impl Exchange {
         }
         self.failed.get_or_insert(reason.clone());
         let over = |party: Party| match left && party.own {
-            true => Message::Left { reason: reason.clone() },
-            false => Message::Over { reason: reason.clone() },
+            true => ExchangeMessage::Left { reason: reason.clone() },
+            false => ExchangeMessage::Over { reason: reason.clone() },
         };
         // Each side's first process notifies its own side, so the number of messages does not grow with pairs of
         // processes.
@@ -271,25 +271,26 @@ impl Exchange {
         let told = |party: Party| from == Some(party);
         if self.own == 0 {
             let others = (1..self.sizes.0).map(|process| Party { own: true, process });
-            self.actions
-                .extend(others.filter(|party| !told(*party)).map(|party| Action::Tell(party, Box::new(over(party)))));
+            self.actions.extend(
+                others.filter(|party| !told(*party)).map(|party| ExchangeAction::Tell(party, Box::new(over(party)))),
+            );
         } else if !told(first(true)) {
-            self.actions.push_back(Action::Tell(first(true), Box::new(over(first(true)))));
+            self.actions.push_back(ExchangeAction::Tell(first(true), Box::new(over(first(true)))));
         }
         if from.is_none() && !again {
-            self.actions.push_back(Action::Tell(first(false), Box::new(over(first(false)))));
+            self.actions.push_back(ExchangeAction::Tell(first(false), Box::new(over(first(false)))));
         }
     }
 
     /// Handles a message from another process.
-    pub(crate) fn told(&mut self, from: Party, message: Message) {
+    pub(crate) fn told(&mut self, from: Party, message: ExchangeMessage) {
         match message {
-            Message::Over { reason } => return self.fail(reason, Some(from)),
-            Message::Left { reason } if from.own => return self.leave(reason, Some(from)),
+            ExchangeMessage::Over { reason } => return self.fail(reason, Some(from)),
+            ExchangeMessage::Left { reason } if from.own => return self.leave(reason, Some(from)),
             _ => {}
         }
         // The end may overtake an earlier message: memory that another process has returned stays returned.
-        let returns = matches!(message, Message::Taken { sent: false, .. });
+        let returns = matches!(message, ExchangeMessage::Taken { sent: false, .. });
         if self.failed.is_some() && !returns {
             return;
         }
@@ -303,16 +304,20 @@ impl Exchange {
     }
 
     /// Handles a message from a process of this side: these are only about relayed elements, or the end.
-    fn hear_own(&mut self, from: u32, message: Message) -> Result<(), Misuse> {
+    fn hear_own(&mut self, from: u32, message: ExchangeMessage) -> Result<(), Misuse> {
         match message {
-            Message::Forward { fetch, source, ticket } => self.forward(from, FetchId(fetch), source, ticket),
-            Message::Refused { ticket, reason } => self.refused(Party { own: true, process: from }, ticket, reason),
+            ExchangeMessage::Forward { fetch, source, ticket } => self.forward(from, FetchId(fetch), source, ticket),
+            ExchangeMessage::Refused { ticket, reason } => {
+                self.refused(Party { own: true, process: from }, ticket, reason)
+            }
             _ => Ok(()),
         }
     }
 
-    fn hear(&mut self, from: u32, message: Message) -> Result<(), Misuse> {
-        if let Message::Wish { name, .. } | Message::Begin { name, .. } | Message::Request { name, .. } = &message
+    fn hear(&mut self, from: u32, message: ExchangeMessage) -> Result<(), Misuse> {
+        if let ExchangeMessage::Wish { name, .. }
+        | ExchangeMessage::Begin { name, .. }
+        | ExchangeMessage::Request { name, .. } = &message
             && !self.exported.contains_key(name)
         {
             if self.early_count >= MOST {
@@ -323,29 +328,29 @@ impl Exchange {
             return Ok(());
         }
         match message {
-            Message::Variable { name, variable } => self.learns(name, variable),
-            Message::Wish { name, wish, layout, mapping } => self.wished(&name, wish, layout, &mapping),
-            Message::Begin { name, wish, version } => {
+            ExchangeMessage::Variable { name, variable } => self.learns(name, variable),
+            ExchangeMessage::Wish { name, wish, layout, mapping } => self.wished(&name, wish, layout, &mapping),
+            ExchangeMessage::Begin { name, wish, version } => {
                 self.begun(&name, wish, version);
                 Ok(())
             }
-            Message::Request { name, wish, version, ticket, host, pieces } => {
-                self.asked(&name, Asked { from, wish, version, ticket, host, pieces })
+            ExchangeMessage::Request { name, wish, version, ticket, host, pieces } => {
+                self.asked(&name, FetchRequest { from, wish, version, ticket, host, pieces })
             }
-            Message::More { ticket, pieces } => match self.asked_more(from, ticket, pieces) {
+            ExchangeMessage::More { ticket, pieces } => match self.asked_more(from, ticket, pieces) {
                 true => Ok(()),
                 false => Err(Misuse::Greedy { process: from }),
             },
-            Message::Here { ticket, pid, address, length, mark } => {
-                self.beside(from, ticket, length, Source::Beside { pid, address, mark })
+            ExchangeMessage::Here { ticket, pid, address, length, mark } => {
+                self.beside(from, ticket, length, ElementSource::Beside { pid, address, mark })
             }
-            Message::Taken { ticket, sent } => self.given_back(from, ticket, sent),
-            Message::Refused { ticket, reason } => self.refused(Party::other(from), ticket, reason),
-            Message::Passed { name, version } => {
+            ExchangeMessage::Taken { ticket, sent } => self.given_back(from, ticket, sent),
+            ExchangeMessage::Refused { ticket, reason } => self.refused(Party::other(from), ticket, reason),
+            ExchangeMessage::Passed { name, version } => {
                 self.passing.remove(&(name, version, from));
                 Ok(())
             }
-            Message::Forward { .. } | Message::Over { .. } | Message::Left { .. } => Ok(()),
+            ExchangeMessage::Forward { .. } | ExchangeMessage::Over { .. } | ExchangeMessage::Left { .. } => Ok(()),
         }
     }
 

@@ -31,12 +31,12 @@ pub(crate) struct Helper {
     /// A socket, not a pipe: a program that does not ignore SIGPIPE must survive the end of its helper.
     input: Option<UnixStream>,
     said: Receiver<Said>,
-    watched: Arc<Mutex<Watched>>,
+    watched: Arc<Mutex<HelperWatch>>,
     listener: Option<JoinHandle<()>>,
 }
 
 #[derive(Default)]
-struct Watched {
+struct HelperWatch {
     /// The event that the coupling waits for.
     waiting: Option<String>,
     /// The reason of the end, once it has ended.
@@ -53,7 +53,7 @@ impl Helper {
             words.args(["--from", site]);
         }
         let mut child = words.spawn().map_err(|e| io::Error::new(e.kind(), format!("{}: {e}", command.display())))?;
-        let watched = Arc::<Mutex<Watched>>::default();
+        let watched = Arc::<Mutex<HelperWatch>>::default();
         let (sink, said) = channel();
         let (of_thread, output) = (watched.clone(), child.stdout.take());
         let builder = std::thread::Builder::new().name("landbridge".into());
@@ -160,11 +160,11 @@ impl Drop for Helper {
     }
 }
 
-fn lock(watched: &Mutex<Watched>) -> std::sync::MutexGuard<'_, Watched> {
+fn lock(watched: &Mutex<HelperWatch>) -> std::sync::MutexGuard<'_, HelperWatch> {
     watched.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn listen(lines: impl BufRead, sink: &Sender<Said>, watched: &Mutex<Watched>) {
+fn listen(lines: impl BufRead, sink: &Sender<Said>, watched: &Mutex<HelperWatch>) {
     for line in lines.lines() {
         let said =
             line.map_err(|e| e.to_string()).and_then(|line| serde_json::from_str(&line).map_err(|e| e.to_string()));
@@ -179,7 +179,7 @@ fn listen(lines: impl BufRead, sink: &Sender<Said>, watched: &Mutex<Watched>) {
 }
 
 /// Records the end of the coupling, and calls the watcher. Only the first reason is kept.
-fn end(watched: &Mutex<Watched>, reason: &str) {
+fn end(watched: &Mutex<HelperWatch>, reason: &str) {
     let mut watched = lock(watched);
     if watched.over.is_some() {
         return;

@@ -19,6 +19,6 @@ mod sealed;
 mod secret;
 pub mod side;
 
-pub use coupling::{CallError, CoupleError, Coupling, Patience, Place};
+pub use coupling::{CallError, CoupleError, Coupling, CouplingMembership, Patience};
 pub use exchange::{Arrived, ExchangeError, FetchId, Variable};
 pub use pack::Packing;

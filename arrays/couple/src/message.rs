@@ -12,14 +12,14 @@ pub(crate) const PART: usize = 32 << 10;
 
 /// A message from one process to another.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Message {
+pub(crate) enum ExchangeMessage {
     /// A variable that the sender's side exports. Each process of the other side receives it from one process of the
     /// sender's side.
     Variable { name: String, variable: Described },
     /// Layout and mapping by which the sender's side fetches a variable. Each process of the other side receives them
     /// from one process of the sender's side.
     Wish { name: String, wish: u32, layout: Description, mapping: Mapping },
-    /// The sender's side begins to fetch this version and has finished with older ones. Sent like [`Message::Wish`].
+    /// The sender's side begins to fetch this version and has finished with older ones. Sent like [`ExchangeMessage::Wish`].
     Begin { name: String, wish: u32, version: u64 },
     /// The sender requests its part of a version, to be sent under `ticket`. `host`: the host whose processes can read
     /// its memory, see [`pool::HostId`]. `pieces`: the number of pieces requested now, under this ticket and the
@@ -28,7 +28,7 @@ pub(crate) enum Message {
     /// The answer to a request from the same host: the elements are in the sender's memory, followed by the number
     /// `mark`, and stay there until the receiver has taken them.
     Here { ticket: u32, pid: u32, address: u64, length: u64, mark: u64 },
-    /// The answer to [`Message::Here`]: the receiver no longer needs the elements in that memory. `sent`: it cannot
+    /// The answer to [`ExchangeMessage::Here`]: the receiver no longer needs the elements in that memory. `sent`: it cannot
     /// read them there, and asks for them to be sent.
     Taken { ticket: u32, sent: bool },
     /// The answer to a request that the sender cannot meet.
@@ -61,10 +61,13 @@ pub(crate) struct Described {
 #[error("not a message of a coupling: {0}")]
 pub(crate) struct Unreadable(String);
 
-impl Message {
+impl ExchangeMessage {
     /// Escapes the reason, which another program has composed and errors here quote.
-    fn shown(mut self) -> Message {
-        if let Message::Refused { reason, .. } | Message::Over { reason } | Message::Left { reason } = &mut self {
+    fn shown(mut self) -> ExchangeMessage {
+        if let ExchangeMessage::Refused { reason, .. }
+        | ExchangeMessage::Over { reason }
+        | ExchangeMessage::Left { reason } = &mut self
+        {
             *reason = one_line(reason).into_owned();
         }
         self
@@ -84,14 +87,14 @@ impl Message {
 
 /// The message that is arriving from one sender in parts.
 #[derive(Debug, Default)]
-pub(crate) struct Arriving(Vec<u8>);
+pub(crate) struct PartialMessage(Vec<u8>);
 
-impl Arriving {
+impl PartialMessage {
     /// Takes the next part. Returns the message if this part was the last.
     ///
     /// # Errors
     /// The parts are malformed, do not decode to a message, or exceed [`LONGEST`].
-    pub(crate) fn part(&mut self, part: &[u8]) -> Result<Option<Message>, Unreadable> {
+    pub(crate) fn part(&mut self, part: &[u8]) -> Result<Option<ExchangeMessage>, Unreadable> {
         let (more, bytes) = part.split_first().ok_or_else(|| Unreadable("an empty part".into()))?;
         if self.0.len() + bytes.len() > LONGEST {
             return Err(Unreadable(format!("it has more than {LONGEST} bytes")));
@@ -100,7 +103,10 @@ impl Arriving {
         match more {
             0 => {
                 let bytes = std::mem::take(&mut self.0);
-                postcard::from_bytes(&bytes).map(Message::shown).map(Some).map_err(|e| Unreadable(e.to_string()))
+                postcard::from_bytes(&bytes)
+                    .map(ExchangeMessage::shown)
+                    .map(Some)
+                    .map_err(|e| Unreadable(e.to_string()))
             }
             1 => Ok(None),
             other => Err(Unreadable(format!("a part of kind {other}"))),
@@ -115,25 +121,29 @@ mod tests {
     #[test]
     fn messages_travel_in_parts_and_their_reasons_are_escaped() {
         for length in [0, 10, PART, 3 * PART + 5] {
-            let message = Message::Over { reason: "x".repeat(length) };
+            let message = ExchangeMessage::Over { reason: "x".repeat(length) };
             let parts = message.parts().unwrap();
             assert!(parts.iter().all(|part| part.len() <= PART));
-            let mut arriving = Arriving::default();
+            let mut arriving = PartialMessage::default();
             let (last, before) = parts.split_last().unwrap();
             before.iter().for_each(|part| assert_eq!(arriving.part(part).unwrap(), None));
             assert_eq!(arriving.part(last).unwrap(), Some(message));
         }
-        let mut arriving = Arriving::default();
+        let mut arriving = PartialMessage::default();
         let reason = "\u{1b}[31mred\nlandbridge: all is well".to_owned();
         let expected = "\\u{1b}[31mred\\nlandbridge: all is well";
-        for message in [Message::Over { reason: reason.clone() }, Message::Left { reason: reason.clone() }] {
+        for message in
+            [ExchangeMessage::Over { reason: reason.clone() }, ExchangeMessage::Left { reason: reason.clone() }]
+        {
             let came = arriving.part(&message.parts().unwrap()[0]).unwrap();
-            let Some(Message::Over { reason } | Message::Left { reason }) = came else { panic!("{came:?}") };
+            let Some(ExchangeMessage::Over { reason } | ExchangeMessage::Left { reason }) = came else {
+                panic!("{came:?}")
+            };
             assert_eq!(reason, expected);
         }
-        let refused = Message::Refused { ticket: 1, reason };
+        let refused = ExchangeMessage::Refused { ticket: 1, reason };
         let came = arriving.part(&refused.parts().unwrap()[0]).unwrap();
-        assert_eq!(came, Some(Message::Refused { ticket: 1, reason: expected.into() }));
+        assert_eq!(came, Some(ExchangeMessage::Refused { ticket: 1, reason: expected.into() }));
         for bad in [&[][..], &[0, 255, 1], &[7]] {
             assert!(arriving.part(bad).is_err());
         }

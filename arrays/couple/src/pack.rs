@@ -4,13 +4,13 @@ use std::io;
 use std::ptr::copy_nonoverlapping;
 
 use plan::redistribution::compact;
-use plan::redistribution::{Message, Piece};
+use plan::redistribution::{StridedRun, TransferMessage};
 
 /// A compiled plan for copying a message's elements from or to an array of known strides and element size; reusable.
 #[derive(Clone, Debug)]
 pub struct Packing {
     /// Places along all axes but those in `strips`, from the slowest axis to the fastest. Offsets are in bytes.
-    levels: Vec<Vec<Piece>>,
+    levels: Vec<Vec<StridedRun>>,
     strips: Strips,
     bytes: usize,
 }
@@ -26,19 +26,20 @@ struct Strip {
 
 impl Packing {
     /// `strides`: in bytes, for each axis of the local array. `None`: the message has more bytes than memory can have.
-    pub fn new(message: &Message, strides: &[i64], element: usize) -> Option<Packing> {
+    pub fn new(message: &TransferMessage, strides: &[i64], element: usize) -> Option<Packing> {
         let bytes = bytes_of(message.elements(), element)?;
         Some(Packing::compiled(message.levels(strides).map(Iterator::collect).collect(), element, bytes))
     }
 
-    fn compiled(mut levels: Vec<Vec<Piece>>, element: usize, bytes: usize) -> Packing {
+    fn compiled(mut levels: Vec<Vec<StridedRun>>, element: usize, bytes: usize) -> Packing {
         if bytes == 0 {
             return Packing { levels: Vec::new(), strips: Strips::Listed(Vec::new()), bytes };
         }
         let mut strips = vec![Strip { offset: 0, count: 1, stride: 0, chunk: element }];
         // While each place of the next axis is one chunk, the places of that axis are strips of such chunks.
         while let ([Strip { offset, count: 1, chunk, .. }], Some(level)) = (strips.as_slice(), levels.last()) {
-            let strip = |piece: &Piece| Strip::new(piece.start + offset, piece.count as usize, piece.stride, *chunk);
+            let strip =
+                |piece: &StridedRun| Strip::new(piece.start + offset, piece.count as usize, piece.stride, *chunk);
             strips = joined(level.iter().map(strip));
             levels.pop();
         }
@@ -50,7 +51,7 @@ impl Packing {
     /// All elements of an array of this shape, in the order of its axes.
     pub(crate) fn of_array(shape: &[u64], strides: &[i64], element: usize) -> Option<Packing> {
         let bytes = bytes_of(shape.iter().try_fold(1u64, |all, extent| all.checked_mul(*extent))?, element)?;
-        let level = |(extent, stride): (&u64, &i64)| vec![Piece { start: 0, count: *extent, stride: *stride }];
+        let level = |(extent, stride): (&u64, &i64)| vec![StridedRun { start: 0, count: *extent, stride: *stride }];
         Some(Packing::compiled(shape.iter().zip(strides).map(level).collect(), element, bytes))
     }
 
@@ -71,7 +72,7 @@ impl Packing {
                     start += (rest % extent) as i64 * stride;
                     rest /= extent;
                 }
-                pieces.push(Piece { start, count, stride });
+                pieces.push(StridedRun { start, count, stride });
                 at += count;
             }
         }
@@ -342,9 +343,9 @@ impl Cursor {
     }
 
     /// Advances to the next place along the levels, as an odometer counts.
-    fn carry(&mut self, levels: &[Vec<Piece>]) {
+    fn carry(&mut self, levels: &[Vec<StridedRun>]) {
         for ((piece, at), level) in self.along.iter_mut().zip(levels).rev() {
-            let Piece { start, count, stride } = level[*piece];
+            let StridedRun { start, count, stride } = level[*piece];
             *at += 1;
             if *at < count {
                 self.offset += stride;
@@ -587,7 +588,7 @@ mod tests {
     }
 
     /// Packs and unpacks with strides that have gaps, some of them negative.
-    fn check(messages: &[Message], shape: &[u64], element: usize, chance: &mut Chance, seed: u64) {
+    fn check(messages: &[TransferMessage], shape: &[u64], element: usize, chance: &mut Chance, seed: u64) {
         let (mut strides, mut base, mut size) = (vec![0; shape.len()], 0, element as i64);
         for (axis, extent) in shape.iter().enumerate().rev() {
             size += chance.below(2) as i64 * 3;

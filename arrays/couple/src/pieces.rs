@@ -33,7 +33,7 @@ pub(crate) fn of_elements(bytes: usize, element: usize) -> usize {
 
 /// A message, at one of its ends.
 #[derive(Clone, Debug)]
-pub struct Flow {
+pub struct MessageFlow {
     /// The rank at the other end.
     pub rank: u32,
     pub packing: Arc<Packing>,
@@ -45,7 +45,7 @@ pub struct Flow {
 
 /// A piece to be sent or received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Next {
+pub struct NextPiece {
     /// Number of its slot, to be passed to [`Pieces::over`] when the piece is over. Slots of sends come first.
     pub slot: usize,
     pub sends: bool,
@@ -89,9 +89,9 @@ pub struct Pieces {
     array: Option<*const u8>,
     /// `None`: this process discards the received elements.
     into: Option<*mut u8>,
-    sends: End,
-    receives: End,
-    own: Option<Own>,
+    sends: FlowQueue,
+    receives: FlowQueue,
+    own: Option<OwnElements>,
     /// All pieces to be sent are packed into their slots at the beginning.
     hold: bool,
     /// Maximum number of sent or lent pieces in memory; `None`: any number, so that the process never waits for other
@@ -108,7 +108,7 @@ pub struct Pieces {
 }
 
 #[derive(Debug)]
-struct End {
+struct FlowQueue {
     flows: Vec<Moved>,
     /// Flows with pieces that have not begun, the next one first.
     left: VecDeque<usize>,
@@ -120,7 +120,7 @@ struct End {
 /// A message that is being moved.
 #[derive(Debug)]
 struct Moved {
-    flow: Flow,
+    flow: MessageFlow,
     /// Bytes in transit, and bytes of each piece.
     length: usize,
     piece: usize,
@@ -149,11 +149,11 @@ struct Moving {
     buffer: Option<Vec<u8>>,
     at: *mut u8,
     bytes: usize,
-    arrived: Option<Arrival>,
+    arrived: Option<PieceArrival>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Arrival {
+enum PieceArrival {
     Empty,
     Elements,
     /// The elements are in this slot of the sending rank's memory.
@@ -162,7 +162,7 @@ enum Arrival {
 
 /// Elements that stay in this process.
 #[derive(Debug)]
-struct Own {
+struct OwnElements {
     from: Arc<Packing>,
     to: Arc<Packing>,
     cursors: (Cursor, Cursor),
@@ -181,13 +181,13 @@ impl Pieces {
     /// their fields state. Unless `hold`, the two arrays share no memory.
     pub unsafe fn new(
         (array, into): (Option<*const u8>, Option<*mut u8>),
-        (sends, receives): (Vec<Flow>, Vec<Flow>),
+        (sends, receives): (Vec<MessageFlow>, Vec<MessageFlow>),
         own: Option<(Arc<Packing>, Arc<Packing>)>,
         hold: bool,
         budget: Option<usize>,
         buffers: Arc<Buffers>,
     ) -> Pieces {
-        let moved = |flows: Vec<Flow>, sends: bool| -> Vec<Moved> {
+        let moved = |flows: Vec<MessageFlow>, sends: bool| -> Vec<Moved> {
             let moved = flows.into_iter().map(|flow| {
                 let way = match sends {
                     true if !hold && buffers.beside.reads(flow.rank) => Way::Lent,
@@ -203,12 +203,13 @@ impl Pieces {
         let most = budget.map_or(usize::MAX, |budget| (budget / 2 / buffers.piece).max(1));
         buffers.keep(budget.unwrap_or(usize::MAX / 2));
         let (s, r) = (if hold { all_sends } else { all_sends.min(most) }, all_receives.min(most));
-        let own = own.filter(|_| array.is_some() && into.is_some()).map(|(from, to)| Own::new(from, to, &buffers));
+        let own =
+            own.filter(|_| array.is_some() && into.is_some()).map(|(from, to)| OwnElements::new(from, to, &buffers));
         let mut made = Pieces {
             array,
             into,
-            sends: End::new(sends, 0..s),
-            receives: End::new(receives, s..s + r),
+            sends: FlowQueue::new(sends, 0..s),
+            receives: FlowQueue::new(receives, s..s + r),
             own,
             hold,
             most: budget.map(|_| s),
@@ -221,10 +222,10 @@ impl Pieces {
         };
         if hold {
             // Received elements may overwrite elements that have not been packed, so all are packed first.
-            let held: Vec<Next> = std::iter::from_fn(|| made.next_of(true)).collect();
+            let held: Vec<NextPiece> = std::iter::from_fn(|| made.next_of(true)).collect();
             let mut flows = std::mem::take(&mut made.sends.flows);
             flows.iter_mut().for_each(|flow| flow.begun = 0);
-            made.sends = End::new(flows, 0..held.len());
+            made.sends = FlowQueue::new(flows, 0..held.len());
         }
         made
     }
@@ -235,7 +236,7 @@ impl Pieces {
     }
 
     /// The next piece to be sent or received, packed if it is sent; `None`: no piece can begin before others are over.
-    pub fn begin(&mut self) -> Option<Next> {
+    pub fn begin(&mut self) -> Option<NextPiece> {
         let next = self.next_of(false).or_else(|| self.next_of(true))?;
         // Each round of sends also copies one piece of the elements that stay.
         if next.sends && self.sends.left.front().is_none_or(|following| *following == 0) {
@@ -244,7 +245,7 @@ impl Pieces {
         Some(next)
     }
 
-    fn next_of(&mut self, sends: bool) -> Option<Next> {
+    fn next_of(&mut self, sends: bool) -> Option<NextPiece> {
         let (end, local) = match sends {
             true => (&mut self.sends, self.array.map(<*const u8>::cast_mut)),
             false => (&mut self.receives, self.into),
@@ -279,7 +280,7 @@ impl Pieces {
             end.left.push_back(number);
         }
         if let Some(held) = &self.slots[slot] {
-            return Some(Next { slot, sends, rank: flow.flow.rank, at: held.at, bytes: held.bytes });
+            return Some(NextPiece { slot, sends, rank: flow.flow.rank, at: held.at, bytes: held.bytes });
         }
         // SAFETY: the caller's promise: all elements of the message are in the array.
         let straight = |array: *mut u8, offset: i64| unsafe { array.offset(offset as isize).add(at) };
@@ -313,7 +314,7 @@ impl Pieces {
                 Moving { flow: number, buffer: Some(buffer), at: place, bytes, arrived: None }
             }
         };
-        let next = Next { slot, sends, rank: flow.flow.rank, at: moving.at, bytes: moving.bytes };
+        let next = NextPiece { slot, sends, rank: flow.flow.rank, at: moving.at, bytes: moving.bytes };
         self.slots[slot] = Some(moving);
         Some(next)
     }
@@ -327,12 +328,12 @@ impl Pieces {
         let Some(moving) = self.slots.get_mut(slot).and_then(Option::as_mut) else { return };
         let flow = moving.flow;
         moving.arrived = Some(match bytes {
-            0 => Arrival::Empty,
+            0 => PieceArrival::Empty,
             Lent::BYTES if moving.bytes >= self.buffers.least => {
                 // SAFETY: `Lent::BYTES` bytes have arrived there.
-                Arrival::Borrowed(Lent::read(unsafe { moving.at.cast::<[u8; Lent::BYTES]>().read_unaligned() }))
+                PieceArrival::Borrowed(Lent::read(unsafe { moving.at.cast::<[u8; Lent::BYTES]>().read_unaligned() }))
             }
-            _ => Arrival::Elements,
+            _ => PieceArrival::Elements,
         });
         if self.receives.flows[flow].slots.front() == Some(&slot) {
             self.ripe.push_back(flow);
@@ -345,8 +346,8 @@ impl Pieces {
         let slot = *flow.slots.front()?;
         let moving = self.slots[slot].as_ref()?;
         let (at, came) = match (moving.arrived?, &flow.way) {
-            (Arrival::Borrowed(lent), Way::Borrowed(other)) => (other.place(lent).cast_mut(), true),
-            (arrived, _) => (moving.at, arrived != Arrival::Empty),
+            (PieceArrival::Borrowed(lent), Way::Borrowed(other)) => (other.place(lent).cast_mut(), true),
+            (arrived, _) => (moving.at, arrived != PieceArrival::Empty),
         };
         Some(Ripe { slot, at, bytes: moving.bytes, came })
     }
@@ -372,7 +373,7 @@ impl Pieces {
                 }
             }
         }
-        if let (Some(Arrival::Borrowed(lent)), Way::Borrowed(other)) = (moving.arrived, &flow.way) {
+        if let (Some(PieceArrival::Borrowed(lent)), Way::Borrowed(other)) = (moving.arrived, &flow.way) {
             other.give_back(lent);
         }
         flow.slots.pop_front();
@@ -410,7 +411,7 @@ impl Pieces {
 
     /// Returns true once everything has been sent, received and copied.
     pub fn is_over(&self) -> bool {
-        let over = |end: &End| end.left.is_empty() && end.in_flight == 0;
+        let over = |end: &FlowQueue| end.left.is_empty() && end.in_flight == 0;
         over(&self.sends) && over(&self.receives) && self.own.is_none()
     }
 
@@ -430,14 +431,14 @@ impl Pieces {
 // SAFETY: the caller guarantees the use of the arrays, as `new` requires; nothing here is bound to a thread.
 unsafe impl Send for Pieces {}
 
-impl End {
-    fn new(flows: Vec<Moved>, slots: std::ops::Range<usize>) -> End {
-        End { left: (0..flows.len()).collect(), flows, free: slots.rev().collect(), in_flight: 0 }
+impl FlowQueue {
+    fn new(flows: Vec<Moved>, slots: std::ops::Range<usize>) -> FlowQueue {
+        FlowQueue { left: (0..flows.len()).collect(), flows, free: slots.rev().collect(), in_flight: 0 }
     }
 }
 
 impl Moved {
-    fn new(flow: Flow, hold: bool, piece: usize, way: Way) -> Moved {
+    fn new(flow: MessageFlow, hold: bool, piece: usize, way: Way) -> Moved {
         let (local, wire) = flow.elements;
         let length = flow.packing.bytes() / local.max(1) * wire;
         let piece = of_elements(piece, wire);
@@ -447,10 +448,10 @@ impl Moved {
     }
 }
 
-impl Own {
-    fn new(from: Arc<Packing>, to: Arc<Packing>, buffers: &Buffers) -> Own {
+impl OwnElements {
+    fn new(from: Arc<Packing>, to: Arc<Packing>, buffers: &Buffers) -> OwnElements {
         let cursors = (from.begin(), to.begin());
-        Own { from, to, cursors, buffer: buffers.take(buffers.piece) }
+        OwnElements { from, to, cursors, buffer: buffers.take(buffers.piece) }
     }
 }
 
@@ -495,7 +496,7 @@ mod tests {
     use std::collections::HashMap;
 
     use plan::redistribution::testing::{Case, Chance};
-    use plan::redistribution::{Message, Steps, Transfer};
+    use plan::redistribution::{Steps, Transfer, TransferMessage};
 
     use super::*;
 
@@ -519,7 +520,7 @@ mod tests {
     }
 
     /// The messages of a process with their packings, in the order of the steps.
-    fn messages(transfer: &Transfer, process: u32, sends: bool) -> Vec<(Message, Arc<Packing>)> {
+    fn messages(transfer: &Transfer, process: u32, sends: bool) -> Vec<(TransferMessage, Arc<Packing>)> {
         let steps = Steps::new(transfer);
         let layout = if sends { transfer.source() } else { transfer.target() };
         if process >= layout.processes() {
@@ -528,7 +529,7 @@ mod tests {
         let mut messages = if sends { transfer.sends(process) } else { transfer.receives(process) };
         messages.sort_by_cached_key(|message| steps.of(process, message));
         let (strides, _) = dense(&layout.local_shape(process));
-        let packed = |message: Message| {
+        let packed = |message: TransferMessage| {
             let packing = Packing::new(&message, &strides, ELEMENT).unwrap();
             (message, Arc::new(packing))
         };
@@ -585,19 +586,19 @@ mod tests {
                 }
             }
             let process = |(own, (array, mut into)): (u32, (Vec<u8>, Vec<u8>))| {
-                let flow = |of: &(Message, Arc<Packing>)| Flow {
+                let flow = |of: &(TransferMessage, Arc<Packing>)| MessageFlow {
                     rank: of.0.peer,
                     packing: of.1.clone(),
                     elements: (ELEMENT, ELEMENT),
                     converts: false,
                 };
-                let keeps = |messages: &[(Message, Arc<Packing>)]| {
+                let keeps = |messages: &[(TransferMessage, Arc<Packing>)]| {
                     let kept = messages.iter().find(|(message, _)| message.peer == own && !hold);
                     kept.map(|(_, packing)| packing.clone())
                 };
                 let (out, come) = (messages(&transfer, own, true), messages(&transfer, own, false));
                 let kept = keeps(&out).zip(keeps(&come));
-                let goes = |(message, _): &&(Message, Arc<Packing>)| kept.is_none() || message.peer != own;
+                let goes = |(message, _): &&(TransferMessage, Arc<Packing>)| kept.is_none() || message.peer != own;
                 let flows = (out.iter().filter(goes).map(flow).collect(), come.iter().filter(goes).map(flow).collect());
                 let spare = Mutex::default();
                 let buffers = Arc::new(Buffers { piece, least: 20, spare, beside: besides[own as usize].clone() });
@@ -615,7 +616,7 @@ mod tests {
 
     /// Matches sends and receives of two processes in order, as MPI does; they complete in any order.
     fn run(processes: &mut [Process], chance: &mut Chance, seed: u64) {
-        let mut begun: HashMap<(u32, u32), [VecDeque<Next>; 2]> = HashMap::new();
+        let mut begun: HashMap<(u32, u32), [VecDeque<NextPiece>; 2]> = HashMap::new();
         let mut ends: Vec<(usize, usize, usize)> = Vec::new();
         // Chance may leave all processes idle, but rarely many times in a row.
         let mut idle = 0;

@@ -60,7 +60,7 @@ pub(crate) fn mark(bytes: &mut [u8], number: u64) {
 }
 
 /// A function that fills a buffer with the next bytes of a message followed by its number.
-pub(crate) type Reader = Box<dyn FnMut(&mut [u8]) -> io::Result<()>>;
+pub(crate) type SealedReader = Box<dyn FnMut(&mut [u8]) -> io::Result<()>>;
 
 /// Unpacks messages whose bytes, followed by a number, come from their readers. Returns the number of each message, or
 /// its reader's error; after an error, some of the elements may have been written. Pieces are unpacked in turns, as in
@@ -68,7 +68,7 @@ pub(crate) type Reader = Box<dyn FnMut(&mut [u8]) -> io::Result<()>>;
 ///
 /// # Safety
 /// As [`Packing::unpack`]: all elements of the messages can be written at `array`.
-pub(crate) unsafe fn unpack_from(messages: Vec<(&Packing, Reader)>, array: *mut u8) -> Vec<io::Result<u64>> {
+pub(crate) unsafe fn unpack_from(messages: Vec<(&Packing, SealedReader)>, array: *mut u8) -> Vec<io::Result<u64>> {
     let mut moving: Vec<_> = messages.into_iter().map(|(packing, read)| (packing, packing.begin(), read)).collect();
     let mut results: Vec<Option<io::Result<u64>>> = moving.iter().map(|_| None).collect();
     let mut buffer = Vec::new();

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 const PURPOSE: &[u8] = b"landbridge: a coupling's job secret for a process of a side";
 
 /// A process's own key, for one secret.
-pub(crate) struct Receiver {
+pub(crate) struct SecretReceiver {
     private: EphemeralPrivateKey,
     public: Vec<u8>,
 }
@@ -28,13 +28,13 @@ pub(crate) struct Sealed {
     text: Vec<u8>,
 }
 
-impl Receiver {
+impl SecretReceiver {
     /// # Errors
     /// The system provides no random numbers.
-    pub(crate) fn new() -> Result<Receiver, Unspecified> {
+    pub(crate) fn new() -> Result<SecretReceiver, Unspecified> {
         let private = EphemeralPrivateKey::generate(&X25519, &SystemRandom::new())?;
         let public = private.compute_public_key()?.as_ref().to_vec();
-        Ok(Receiver { private, public })
+        Ok(SecretReceiver { private, public })
     }
 
     /// The public key, for the first process.
@@ -58,7 +58,7 @@ impl Sealed {
     /// # Errors
     /// `receiver` is not a key, or the system provides no random numbers.
     pub(crate) fn new(secret: &str, receiver: &[u8]) -> Result<Sealed, Unspecified> {
-        let Receiver { private, public } = Receiver::new()?;
+        let SecretReceiver { private, public } = SecretReceiver::new()?;
         let key = key(private, receiver, [&public, receiver])?;
         let mut text = secret.as_bytes().to_vec();
         key.seal_in_place_append_tag(nonce(), Aad::empty(), &mut text)?;
@@ -87,7 +87,7 @@ mod tests {
 
     #[test]
     fn only_its_receiver_opens_a_secret() {
-        let (one, other) = (Receiver::new().unwrap(), Receiver::new().unwrap());
+        let (one, other) = (SecretReceiver::new().unwrap(), SecretReceiver::new().unwrap());
         let sealed = Sealed::new("a secret", one.public()).unwrap();
         assert!(!sealed.text.windows(8).any(|bytes| bytes == b"a secret"));
         assert!(other.open(sealed.clone()).is_err());
@@ -97,7 +97,7 @@ mod tests {
     #[test]
     fn what_was_changed_on_the_way_is_refused() {
         for place in [0, 7, 20] {
-            let receiver = Receiver::new().unwrap();
+            let receiver = SecretReceiver::new().unwrap();
             let mut sealed = Sealed::new("a secret", receiver.public()).unwrap();
             sealed.text[place] ^= 1;
             assert!(receiver.open(sealed).is_err());

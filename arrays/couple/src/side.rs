@@ -22,8 +22,8 @@ use types::id::is_link_local;
 use types::sites::Keys;
 
 use crate::helper::Helper;
-use crate::secret::{Receiver, Sealed};
-use crate::{Coupling, Patience, Place};
+use crate::secret::{Sealed, SecretReceiver};
+use crate::{Coupling, CouplingMembership, Patience};
 
 /// Time limit for the helper to read the sites file and to reach its gateway.
 const HOME: Duration = Duration::from_secs(60);
@@ -72,7 +72,7 @@ impl Ranks for Alone {
 
 /// A request to join a coupling.
 #[derive(Clone, Debug)]
-pub struct Request {
+pub struct JoinRequest {
     /// The coupling's name, such as `ocean@lyon`.
     pub name: String,
     /// The site this program was started at; `None`: the site whose key is on this machine.
@@ -114,7 +114,7 @@ impl Side {
     ///
     /// # Errors
     /// [`JoinError`].
-    pub fn join(ranks: &mut dyn Ranks, request: &Request, patience: &mut Patience<'_>) -> Result<Side, JoinError> {
+    pub fn join(ranks: &mut dyn Ranks, request: &JoinRequest, patience: &mut Patience<'_>) -> Result<Side, JoinError> {
         let mut helper = None;
         let joined = Side::try_to(ranks, request, patience, &mut helper);
         if let (Err(error), Some(helper)) = (&joined, helper.take()) {
@@ -125,14 +125,14 @@ impl Side {
 
     fn try_to(
         ranks: &mut dyn Ranks,
-        request: &Request,
+        request: &JoinRequest,
         patience: &mut Patience<'_>,
         helper: &mut Option<Helper>,
     ) -> Result<Side, JoinError> {
         let first = ranks.rank() == 0;
         let home: Home = passed_on(ranks, first.then(|| start(request, patience, helper)))?;
         let opened = open(&home);
-        let own = Receiver::new().map_err(|_| NO_RANDOM.to_owned());
+        let own = SecretReceiver::new().map_err(|_| NO_RANDOM.to_owned());
         let told = match (&opened, &own) {
             (Ok((_, process)), Ok(own)) => Ok((process.clone(), own.public().to_vec())),
             (Err(error), _) => Err(error.to_string()),
@@ -217,7 +217,7 @@ fn gathered<T: Serialize, U: DeserializeOwned>(ranks: &mut dyn Ranks, own: &T) -
     all.iter().map(|bytes| serde_json::from_slice(bytes).map_err(over)).collect()
 }
 
-fn start(request: &Request, patience: &mut Patience<'_>, place: &mut Option<Helper>) -> Result<Home, JoinError> {
+fn start(request: &JoinRequest, patience: &mut Patience<'_>, place: &mut Option<Helper>) -> Result<Home, JoinError> {
     name_and_site(&request.name).map_err(over)?;
     let command = request.command.as_ref().map_err(over)?;
     let helper = Helper::start(command, &request.name, request.site.as_deref()).map_err(over)?;
@@ -280,7 +280,7 @@ fn route_to(there: SocketAddr) -> io::Result<SocketAddr> {
 }
 
 /// A rank's place in the coupling's job.
-fn placed(rank: u32, here: &SitePlace, processes: &[Process], coupled: &Coupled) -> Result<Place, String> {
+fn placed(rank: u32, here: &SitePlace, processes: &[Process], coupled: &Coupled) -> Result<CouplingMembership, String> {
     let text = |what: &str, error: &dyn std::fmt::Display| format!("{what}: {error}");
     let own = coupled.ranks[0].get(rank as usize).copied().ok_or("this process has no rank")?;
     let gateway = |(name, address): &(String, String)| {
@@ -308,7 +308,7 @@ fn placed(rank: u32, here: &SitePlace, processes: &[Process], coupled: &Coupled)
     };
     let [of_ours, of_theirs] = &coupled.ranks;
     let ours = side(of_ours, processes.iter().map(|process| process.address).collect())?;
-    Ok(Place { job, process: rank, sides: [ours, side(of_theirs, coupled.addresses.clone())?] })
+    Ok(CouplingMembership { job, process: rank, sides: [ours, side(of_theirs, coupled.addresses.clone())?] })
 }
 
 #[cfg(test)]
@@ -385,7 +385,7 @@ mod tests {
     fn who_listens_to_a_sides_mpi_does_not_hear_the_jobs_secret() {
         let secret = "5e".repeat(32);
         let command = helper(&secret);
-        let request = Request { name: "ocean@lyon".into(), site: None, command: Ok(command.clone()) };
+        let request = JoinRequest { name: "ocean@lyon".into(), site: None, command: Ok(command.clone()) };
         let sides = Threads::of(3);
         let join = |mut ranks: Threads| {
             let request = request.clone();
@@ -419,8 +419,8 @@ mod tests {
     fn without_a_command_there_is_no_coupling() {
         let mut stop = || false;
         let mut patience = Patience { limit: Some(Duration::from_secs(5)), stop: &mut stop };
-        let request = |command| Request { name: "ocean@lyon".into(), site: None, command };
-        let nameless = Request { name: "ocean".into(), ..request(Err(String::new())) };
+        let request = |command| JoinRequest { name: "ocean@lyon".into(), site: None, command };
+        let nameless = JoinRequest { name: "ocean".into(), ..request(Err(String::new())) };
         let error = Side::join(&mut Alone, &nameless, &mut patience).err().unwrap();
         assert!(error.to_string().starts_with("`ocean` is not NAME@SITE"), "{error}");
         let missing = request(Err("there is no command".into()));

@@ -4,13 +4,13 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use couple::side::{JoinError, Ranks, RanksError, Request, Side};
+use couple::side::{JoinError, JoinRequest, Ranks, RanksError, Side};
 use couple::{Arrived, CallError, ExchangeError, FetchId, Patience};
 use pyo3::exceptions::{PyConnectionError, PyTimeoutError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-use crate::{Layout, PickOf, mapping};
+use crate::{PickOf, PyLayout, mapping};
 
 /// The ranks of a side, which call the package's `_Ranks`.
 struct RanksOf<'a> {
@@ -63,7 +63,7 @@ impl Coupled {
         limit: Option<f64>,
     ) -> PyResult<Coupled> {
         let limit = duration(limit)?;
-        let request = Request { name, site, command: command.0.ok_or(command.1) };
+        let request = JoinRequest { name, site, command: command.0.ok_or(command.1) };
         let mut signal = None;
         let (joined, raised) = py.detach(|| {
             let mut of = RanksOf { ranks: &ranks, rank, raised: None };
@@ -92,7 +92,7 @@ impl Coupled {
         py: Python<'_>,
         name: &str,
         version: u64,
-        layout: &Layout,
+        layout: &PyLayout,
         dtype: String,
         element: usize,
         address: usize,
@@ -110,16 +110,16 @@ impl Coupled {
     }
 
     /// Waits for a variable of the other side. Returns type and size of its elements, and its layout.
-    fn variable(&self, py: Python<'_>, name: &str, limit: Option<f64>) -> PyResult<(String, usize, Layout)> {
+    fn variable(&self, py: Python<'_>, name: &str, limit: Option<f64>) -> PyResult<(String, usize, PyLayout)> {
         let found = waiting(py, limit, |patience| self.0.coupling.variable(name, patience))?;
-        Ok((found.dtype, found.element, Layout(found.layout)))
+        Ok((found.dtype, found.element, PyLayout(found.layout)))
     }
 
     /// Announces a fetch to the other side.
     fn wish(
         &self,
         name: &str,
-        layout: &Layout,
+        layout: &PyLayout,
         from: Vec<PickOf>,
         to: Vec<PickOf>,
         order: Vec<usize>,
@@ -134,7 +134,7 @@ impl Coupled {
         &self,
         name: &str,
         version: u64,
-        layout: &Layout,
+        layout: &PyLayout,
         from: Vec<PickOf>,
         to: Vec<PickOf>,
         order: Vec<usize>,

@@ -6,18 +6,18 @@ use pyo3::exceptions::{PyMemoryError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-use crate::{Layout, Packed, invalid};
+use crate::{Packed, PyLayout, invalid};
 
 /// The elements that a process has, or wants.
-#[pyclass(frozen, module = "landbridge._core")]
-pub(crate) struct Part(directory::Part);
+#[pyclass(frozen, name = "Part", module = "landbridge._core")]
+pub(crate) struct PyPart(directory::Part);
 
 #[pymethods]
-impl Part {
+impl PyPart {
     /// `runs`: for each run, its first element's number in an array of this shape, and its number of elements; the
     /// process stores the runs one after the other.
     #[new]
-    fn new(shape: Vec<u64>, runs: &[u8]) -> PyResult<Part> {
+    fn new(shape: Vec<u64>, runs: &[u8]) -> PyResult<PyPart> {
         let mut local = 0u64;
         let segments = numbers::<2>(runs)?.map(|[start, length]| {
             let segment = Segment { start, length, local };
@@ -25,13 +25,13 @@ impl Part {
             segment
         });
         let elements = directory::elements(&shape).map_err(invalid)?;
-        directory::Part::new(segments.collect(), elements).map(Part).map_err(invalid)
+        directory::Part::new(segments.collect(), elements).map(PyPart).map_err(invalid)
     }
 
     /// The elements that a process of a layout owns (), or all that it holds.
     #[staticmethod]
-    fn of(layout: &Layout, rank: u32, owned: bool) -> PyResult<Part> {
-        directory::Part::of(&layout.0, rank, owned).map(Part).map_err(invalid)
+    fn of(layout: &PyLayout, rank: u32, owned: bool) -> PyResult<PyPart> {
+        directory::Part::of(&layout.0, rank, owned).map(PyPart).map_err(invalid)
     }
 
     #[getter]
@@ -49,8 +49,8 @@ impl Directory {
     /// `source`, `target`: this rank's process of each, and its part; `ranks`: the ranks of the processes of both.
     #[new]
     fn new(
-        source: Option<(u32, PyRef<'_, Part>)>,
-        target: Option<(u32, PyRef<'_, Part>)>,
+        source: Option<(u32, PyRef<'_, PyPart>)>,
+        target: Option<(u32, PyRef<'_, PyPart>)>,
         ranks: [Vec<u32>; 2],
         size: u32,
     ) -> Directory {

@@ -8,7 +8,7 @@ mod pieces;
 use std::sync::Arc;
 
 use couple::Packing;
-use couple::datatype::{Place, Step};
+use couple::datatype::{DatatypeStep, StridedElements};
 use plan::redistribution as arrays;
 use pyo3::exceptions::{PyIndexError, PyMemoryError, PyValueError};
 use pyo3::prelude::*;
@@ -43,11 +43,11 @@ impl AxisOf {
     }
 }
 
-#[pyclass(frozen, module = "landbridge._core")]
-struct Layout(arrays::Layout);
+#[pyclass(frozen, name = "Layout", module = "landbridge._core")]
+struct PyLayout(arrays::Layout);
 
 #[pymethods]
-impl Layout {
+impl PyLayout {
     /// `grid`: the processes along each dimension; `along`: for each axis, the dimensions along which it runs.
     #[new]
     fn new(
@@ -56,7 +56,7 @@ impl Layout {
         fortran: bool,
         grid: Vec<u32>,
         along: Vec<Vec<usize>>,
-    ) -> PyResult<Layout> {
+    ) -> PyResult<PyLayout> {
         let halo = |axis: &AxisOf| arrays::Halo { before: axis.before, after: axis.after, periodic: axis.periodic };
         let halos: Vec<arrays::Halo> = axes.iter().map(halo).collect();
         let kinds = axes.into_iter().map(AxisOf::axis).collect::<PyResult<Vec<_>>>()?;
@@ -65,8 +65,8 @@ impl Layout {
             layout = layout.with_halo(axis, halo).map_err(invalid)?;
         }
         layout = layout.over(arrays::Grid { dimensions: grid, axes: along }).map_err(invalid)?;
-        let order = if fortran { arrays::Order::Fortran } else { arrays::Order::C };
-        Ok(Layout(layout.in_order(order)))
+        let order = if fortran { arrays::MemoryOrder::Fortran } else { arrays::MemoryOrder::C };
+        Ok(PyLayout(layout.in_order(order)))
     }
 
     #[getter]
@@ -120,33 +120,35 @@ enum StepOf {
     Indexed(&'static str, (Vec<u64>, Vec<i64>)),
 }
 
-impl From<Step> for StepOf {
-    fn from(step: Step) -> StepOf {
+impl From<DatatypeStep> for StepOf {
+    fn from(step: DatatypeStep) -> StepOf {
         match step {
-            Step::Vector { count, length, stride } => StepOf::Vector("Create_hvector", (count, length, stride)),
-            Step::IndexedBlock { length, places } => StepOf::IndexedBlock("Create_hindexed_block", (length, places)),
-            Step::Indexed { lengths, places } => StepOf::Indexed("Create_hindexed", (lengths, places)),
+            DatatypeStep::Vector { count, length, stride } => StepOf::Vector("Create_hvector", (count, length, stride)),
+            DatatypeStep::IndexedBlock { length, places } => {
+                StepOf::IndexedBlock("Create_hindexed_block", (length, places))
+            }
+            DatatypeStep::Indexed { lengths, places } => StepOf::Indexed("Create_hindexed", (lengths, places)),
         }
     }
 }
 
-#[pyclass(frozen, module = "landbridge._core")]
-struct Transfer(arrays::Transfer);
+#[pyclass(frozen, name = "Transfer", module = "landbridge._core")]
+struct PyTransfer(arrays::Transfer);
 
 #[pymethods]
-impl Transfer {
+impl PyTransfer {
     #[new]
     fn new(
-        source: &Layout,
-        target: &Layout,
+        source: &PyLayout,
+        target: &PyLayout,
         from: Vec<PickOf>,
         to: Vec<PickOf>,
         order: Vec<usize>,
         shifts: Vec<u64>,
-    ) -> PyResult<Transfer> {
+    ) -> PyResult<PyTransfer> {
         let mapping = mapping(from, to, order, shifts);
         let (source, target) = (source.0.clone(), target.0.clone());
-        arrays::Transfer::new(source, target, &mapping).map(Transfer).map_err(invalid)
+        arrays::Transfer::new(source, target, &mapping).map(PyTransfer).map_err(invalid)
     }
 
     /// The messages that a process of the source sends: peers and numbers of elements.
@@ -168,7 +170,8 @@ impl Transfer {
     /// For each of a process's messages, True if MPI moves it from array to array when both are dense. Both ends
     /// compute the same.
     fn straight(&self, rank: u32, sends: bool, element: usize, library: &str) -> Vec<bool> {
-        let is_straight = |message: &arrays::Message| Place::is_straight(&self.0, rank, message, element, library);
+        let is_straight =
+            |message: &arrays::TransferMessage| StridedElements::is_straight(&self.0, rank, message, element, library);
         self.messages(rank, sends).iter().map(is_straight).collect()
     }
 
@@ -184,8 +187,8 @@ impl Transfer {
         library: &str,
     ) -> Vec<Option<(i64, u64, Vec<StepOf>)>> {
         let messages = self.messages(rank, sends);
-        let place = |message: &arrays::Message| {
-            let place = Place::of(message, &strides, element, library)?;
+        let place = |message: &arrays::TransferMessage| {
+            let place = StridedElements::of(message, &strides, element, library)?;
             Some((place.offset, place.block, place.steps.into_iter().map(StepOf::from).collect()))
         };
         messages.iter().map(place).collect()
@@ -194,14 +197,15 @@ impl Transfer {
     /// The packings of the messages that a process sends or receives, from or to an array of these strides (in bytes).
     fn packings(&self, rank: u32, sends: bool, strides: Vec<i64>, element: usize) -> PyResult<Vec<Packed>> {
         let messages = self.messages(rank, sends);
-        let packed = |message: &arrays::Message| Some(Packed(Arc::new(Packing::new(message, &strides, element)?)));
+        let packed =
+            |message: &arrays::TransferMessage| Some(Packed(Arc::new(Packing::new(message, &strides, element)?)));
         let packings: Option<Vec<Packed>> = messages.iter().map(packed).collect();
         packings.ok_or_else(|| PyMemoryError::new_err("a message has more bytes than memory can have"))
     }
 }
 
-impl Transfer {
-    fn messages(&self, rank: u32, sends: bool) -> Vec<arrays::Message> {
+impl PyTransfer {
+    fn messages(&self, rank: u32, sends: bool) -> Vec<arrays::TransferMessage> {
         if sends { self.0.sends(rank) } else { self.0.receives(rank) }
     }
 }
@@ -235,11 +239,11 @@ mod _core {
     #[pymodule_export]
     use super::coupling::Coupled;
     #[pymodule_export]
-    use super::directory::{Directory, Part};
+    use super::directory::{Directory, PyPart};
     #[pymodule_export]
-    use super::pieces::{Beside, Buffers, Pieces};
+    use super::pieces::{Beside, Buffers, PyPieces};
     #[pymodule_export]
-    use super::{Layout, Packed, Transfer};
+    use super::{Packed, PyLayout, PyTransfer};
 
     /// Default limit of the bytes of pieces in memory.
     #[pymodule_export]

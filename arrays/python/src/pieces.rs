@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use couple::beside;
 pub(crate) use couple::pieces::BUDGET;
-use couple::pieces::{self, Flow};
+use couple::pieces::{self, MessageFlow};
 use pyo3::prelude::*;
 
 use crate::Packed;
@@ -55,15 +55,15 @@ impl Buffers {
 /// A message: the rank at the other end, and its packing.
 type FlowOf = (u32, Py<Packed>);
 
-#[pyclass(frozen, module = "landbridge._core")]
-pub(crate) struct Pieces {
+#[pyclass(frozen, name = "Pieces", module = "landbridge._core")]
+pub(crate) struct PyPieces {
     pieces: Mutex<pieces::Pieces>,
     /// True if received elements have another type in transit than in the array.
     converts: bool,
 }
 
 #[pymethods]
-impl Pieces {
+impl PyPieces {
     /// `arrays`: addresses of the array and of the receiving array; None: this process sends empty messages, or
     /// discards received elements. `elements`: bytes of an element in transit, and in the receiving array. `budget`
     /// None: all pieces are begun at once.
@@ -80,11 +80,11 @@ impl Pieces {
         hold: bool,
         budget: Option<usize>,
         buffers: &Buffers,
-    ) -> Pieces {
+    ) -> PyPieces {
         let packing = |packed: &Py<Packed>| packed.get().0.clone();
         let (wire, local) = elements;
-        let flows = |flows: Vec<FlowOf>, elements: (usize, usize), converts: bool| -> Vec<Flow> {
-            let flow = |(rank, packed): FlowOf| Flow { rank, packing: packing(&packed), elements, converts };
+        let flows = |flows: Vec<FlowOf>, elements: (usize, usize), converts: bool| -> Vec<MessageFlow> {
+            let flow = |(rank, packed): FlowOf| MessageFlow { rank, packing: packing(&packed), elements, converts };
             flows.into_iter().map(flow).collect()
         };
         let flows = (flows(sends, (wire, wire), false), flows(receives, (local, wire), converts));
@@ -93,7 +93,7 @@ impl Pieces {
         // SAFETY: the package has compared shapes and strides of the arrays with the layouts', keeps the arrays alive,
         // and passes the pieces to MPI.
         let pieces = unsafe { pieces::Pieces::new(arrays, flows, own, hold, budget, buffers.0.clone()) };
-        Pieces { pieces: Mutex::new(pieces), converts }
+        PyPieces { pieces: Mutex::new(pieces), converts }
     }
 
     #[getter]
@@ -141,7 +141,7 @@ impl Pieces {
     }
 }
 
-impl Pieces {
+impl PyPieces {
     fn lock(&self) -> MutexGuard<'_, pieces::Pieces> {
         self.pieces.lock().unwrap_or_else(PoisonError::into_inner)
     }

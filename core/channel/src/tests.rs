@@ -143,9 +143,9 @@ fn what_was_lost_behind_a_route_goes_again() {
 }
 
 /// Small, fast, seeded: splitmix64.
-struct Random(u64);
+struct SplitMix64(u64);
 
-impl Random {
+impl SplitMix64 {
     fn below(&mut self, limit: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -165,7 +165,7 @@ struct Flight {
 /// A channel over several routes that break, lose the frames on them and come back. For any seed, everything must
 /// arrive once, in order and within the window.
 fn storm(seed: u64) {
-    let mut random = Random(seed);
+    let mut random = SplitMix64(seed);
     let window = 64 + random.below(5000) as u32;
     let sizes: Vec<u32> = (0..1 + random.below(200)).map(|_| 1 + random.below(2000) as u32).collect();
     let routes = 1 + random.below(4) as usize;

@@ -3,13 +3,13 @@
 use channel::{Inbound, Outbound, Route};
 use types::Identity;
 
-use crate::share::{Flows, Pieces};
+use crate::share::{Flows, ShareSource};
 use crate::stripe::Stripe;
 
 /// A peer's queue, in the caller's own form.
-pub trait Queue {
+pub trait PeerQueue {
     /// The source of a share's pieces; [`std::convert::Infallible`] for a member without shares.
-    type Share: Pieces;
+    type Share: ShareSource;
     /// Returns true if the queue is empty.
     fn is_empty(&self) -> bool;
     /// Unsent bytes of the first message.
@@ -37,7 +37,7 @@ const MOST_ASKED: usize = 32;
 
 /// A request for an acknowledgement.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Asked {
+pub(crate) struct AckRequest {
     route: Route,
     mark: u8,
     /// Number of transmissions before it.
@@ -76,7 +76,7 @@ pub struct Conversation<F, Q> {
     /// Its acknowledgement requests: the route on which each arrived, and the request's `route` field.
     pub(crate) questions: Vec<(Route, u16)>,
     /// Our unanswered requests, the oldest first.
-    pub(crate) asked: Vec<Asked>,
+    pub(crate) asked: Vec<AckRequest>,
     /// The mark of the next request.
     mark: u8,
     /// It is in the list of peers to which frames were sent since the last request.
@@ -106,7 +106,7 @@ pub struct Conversation<F, Q> {
     pub(crate) strays: u32,
 }
 
-impl<F, Q: Queue> Conversation<F, Q> {
+impl<F, Q: PeerQueue> Conversation<F, Q> {
     pub(crate) fn new(identity: Identity, queue: Q, outbound: Outbound<F>, window: u32, stripe: Stripe) -> Self {
         Conversation {
             identity,
@@ -203,7 +203,7 @@ impl<F, Q: Queue> Conversation<F, Q> {
         }
         let mark = self.mark;
         self.mark = mark.wrapping_add(1);
-        self.asked.push(Asked { route, mark, sends: self.outbound.sends() });
+        self.asked.push(AckRequest { route, mark, sends: self.outbound.sends() });
         u16::from_le_bytes([route.0, mark])
     }
 

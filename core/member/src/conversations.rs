@@ -42,7 +42,7 @@ use wire::{FrameHeader, FrameKind, Passage};
 
 use crate::Misbehaved;
 use crate::budget::Budget;
-use crate::conversation::{Conversation, Queue};
+use crate::conversation::{Conversation, PeerQueue};
 use crate::routes::Routes;
 use crate::share::{Bans, Share, ShareId, Trees, split};
 use crate::stripe::Stripe;
@@ -128,7 +128,7 @@ pub struct Settings {
 }
 
 /// The carrier of frames for [`Conversations::send`].
-pub trait Carrier<F, Q: Queue> {
+pub trait Carrier<F, Q: PeerQueue> {
     /// The longest payload of a frame on this route, in bytes; `None`: the route must first send the frames it has.
     fn room(&self, route: Route) -> Option<u32>;
     /// Takes the next frame off a queue. `header` is complete except for its length; the payload may have at most
@@ -151,7 +151,7 @@ pub trait Carrier<F, Q: Queue> {
 /// A member's conversations; see the module docs. `K` names a peer, `F` is a frame in a form that can be retransmitted,
 /// `Q` is a peer's queue.
 #[derive(Debug)]
-pub struct Conversations<K, F, Q: Queue> {
+pub struct Conversations<K, F, Q: PeerQueue> {
     settings: Settings,
     budget: Budget,
     routes: Routes,
@@ -184,7 +184,7 @@ pub struct Conversations<K, F, Q: Queue> {
     pub(crate) rules: tests::Rules,
 }
 
-impl<K: Copy + Eq + Hash, F: Clone, Q: Queue + Default> Conversations<K, F, Q> {
+impl<K: Copy + Eq + Hash, F: Clone, Q: PeerQueue + Default> Conversations<K, F, Q> {
     /// A member without routes and peers.
     pub fn new(settings: Settings, budget: Budget) -> Self {
         Conversations {
@@ -625,7 +625,7 @@ impl<K: Copy + Eq + Hash, F: Clone, Q: Queue + Default> Conversations<K, F, Q> {
 }
 
 /// Adds a peer to the lists of pending work that it belongs in.
-fn enter<K: Copy, F, Q: Queue>(
+fn enter<K: Copy, F, Q: PeerQueue>(
     key: K,
     peer: &mut Conversation<F, Q>,
     again: &mut VecDeque<K>,
@@ -647,7 +647,7 @@ fn enter<K: Copy, F, Q: Queue>(
 }
 
 /// Adds a peer to the list of peers with a notice due, if one is.
-fn tell<K, F, Q: Queue>(key: K, peer: &mut Conversation<F, Q>, told: &mut Vec<K>) {
+fn tell<K, F, Q: PeerQueue>(key: K, peer: &mut Conversation<F, Q>, told: &mut Vec<K>) {
     if peer.has_notice() && !peer.is_told {
         peer.is_told = true;
         told.push(key);

@@ -88,10 +88,10 @@ impl Initiator {
 
 /// The side that was dialled.
 #[derive(Debug, Default)]
-pub struct Acceptor(State);
+pub struct Acceptor(AcceptorState);
 
 #[derive(Debug, Default)]
-enum State {
+enum AcceptorState {
     #[default]
     Hello,
     /// A hello has arrived; the caller decides whether to continue with the initiator.
@@ -116,7 +116,7 @@ pub enum Heard {
 impl Acceptor {
     /// Returns true if no message was received yet: the next message has a preface.
     pub fn is_first(&self) -> bool {
-        matches!(self.0, State::Hello)
+        matches!(self.0, AcceptorState::Hello)
     }
 
     /// Processes the initiator's next message.
@@ -125,20 +125,20 @@ impl Acceptor {
     /// [`Fault`]: this connection cannot be used.
     pub fn step(&mut self, message: Handshake) -> Result<Heard, Fault> {
         match (std::mem::take(&mut self.0), message) {
-            (State::Hello, Handshake::Hello(hello)) => {
-                self.0 = State::Asked;
+            (AcceptorState::Hello, Handshake::Hello(hello)) => {
+                self.0 = AcceptorState::Asked;
                 Ok(Heard::Claimed(hello))
             }
-            (State::Proof { hello, secret, transcript }, Handshake::Proof(proof)) => {
-                self.0 = State::Proved;
+            (AcceptorState::Proof { hello, secret, transcript }, Handshake::Proof(proof)) => {
+                self.0 = AcceptorState::Proved;
                 match secret.verify(End::Initiator, &transcript, &proof) {
                     true => Ok(Heard::Proved(*hello)),
                     false => Err(Fault::Proof),
                 }
             }
             (state, _) => {
-                let expected = if matches!(state, State::Hello) { "a hello" } else { "a proof" };
-                self.0 = State::Proved;
+                let expected = if matches!(state, AcceptorState::Hello) { "a hello" } else { "a proof" };
+                self.0 = AcceptorState::Proved;
                 Err(Fault::OutOfTurn { expected })
             }
         }
@@ -149,7 +149,7 @@ impl Acceptor {
     pub fn challenge(&mut self, hello: Hello, secret: Secret, nonce: [u8; 32], key: &[u8]) -> Handshake {
         let transcript = hello.transcript(&nonce, key);
         let proof = secret.prove(End::Acceptor, &transcript);
-        self.0 = State::Proof { hello: Box::new(hello), secret, transcript };
+        self.0 = AcceptorState::Proof { hello: Box::new(hello), secret, transcript };
         Handshake::Challenge { nonce, proof }
     }
 }

@@ -21,12 +21,12 @@ mod stripe;
 
 pub use budget::Budget;
 pub use channel::{ChannelError, Route};
-pub use conversation::{Conversation, Queue};
+pub use conversation::{Conversation, PeerQueue};
 pub use conversations::{Carrier, Conversations, Settings, Striping, Window};
 pub use post::{Post, PostError};
 pub use pulse::{Beat, Pulse};
 pub use routes::Routes;
-pub use share::{Pieces, ShareId, ShareTree};
+pub use share::{ShareId, ShareSource, ShareTree};
 pub use stripe::Stripe;
 
 use thiserror::Error;

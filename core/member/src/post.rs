@@ -18,7 +18,7 @@ use wire::frame::HEADER_LEN;
 use wire::{FrameHeader, FrameKind, Passage, WireError};
 
 use crate::budget::Budget;
-use crate::conversation::Queue;
+use crate::conversation::PeerQueue;
 use crate::conversations::{Carrier, Conversations, Settings, Striping, Window};
 use crate::{Misbehaved, Routes};
 
@@ -85,7 +85,7 @@ struct Chunks {
     bytes: u64,
 }
 
-impl Queue for Chunks {
+impl PeerQueue for Chunks {
     type Share = Infallible;
 
     fn is_empty(&self) -> bool {

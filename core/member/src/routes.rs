@@ -6,11 +6,11 @@ use types::SiteId;
 
 #[derive(Debug, Default)]
 pub struct Routes {
-    gateways: Vec<Gateway>,
+    gateways: Vec<GatewayReach>,
 }
 
 #[derive(Debug, Default)]
-struct Gateway {
+struct GatewayReach {
     open: bool,
     /// Sites that it cannot reach at present, with the reasons.
     away: FxHashMap<SiteId, String>,
@@ -46,14 +46,14 @@ impl Routes {
     pub(crate) fn opened(&mut self, route: Route) {
         let at = usize::from(route.0);
         if self.gateways.len() <= at {
-            self.gateways.resize_with(at + 1, Gateway::default);
+            self.gateways.resize_with(at + 1, GatewayReach::default);
         }
-        self.gateways[at] = Gateway { open: true, away: FxHashMap::default() };
+        self.gateways[at] = GatewayReach { open: true, away: FxHashMap::default() };
     }
 
     pub(crate) fn lost(&mut self, route: Route) {
         if let Some(gateway) = self.gateways.get_mut(usize::from(route.0)) {
-            *gateway = Gateway::default();
+            *gateway = GatewayReach::default();
         }
     }
 

@@ -21,7 +21,7 @@ pub(crate) const BAN_NS: u64 = 2_000_000_000;
 const MOST_BANS: usize = 256;
 
 /// The source of a share's frames.
-pub trait Pieces {
+pub trait ShareSource {
     /// Returns true if the whole source has been cut.
     fn is_done(&self) -> bool;
     /// Bytes of the next frame for each receiver, header included, with a payload of at most `max_payload`.
@@ -29,7 +29,7 @@ pub trait Pieces {
 }
 
 /// For members without shares.
-impl Pieces for Infallible {
+impl ShareSource for Infallible {
     fn is_done(&self) -> bool {
         match *self {}
     }
@@ -56,7 +56,7 @@ pub struct ShareId(pub u64);
 pub(crate) struct Share<K, S> {
     pub id: ShareId,
     pub source: S,
-    pub receivers: Vec<Receiver<K>>,
+    pub receivers: Vec<ShareReceiver<K>>,
     /// The trees, each with its number in [`Trees`].
     pub trees: Vec<(usize, ShareTree)>,
     /// The plans, by tree and gateway, as of `epoch`.
@@ -66,7 +66,7 @@ pub(crate) struct Share<K, S> {
 
 /// A receiver of a share.
 #[derive(Debug)]
-pub(crate) struct Receiver<K> {
+pub(crate) struct ShareReceiver<K> {
     pub key: K,
     pub at: types::Identity,
     /// Time since which it has had no room.
@@ -97,7 +97,12 @@ pub(crate) trait Ways<K> {
 }
 
 impl<K: Copy + PartialEq, S> Share<K, S> {
-    pub(crate) fn new(id: ShareId, source: S, receivers: Vec<Receiver<K>>, trees: Vec<(usize, ShareTree)>) -> Self {
+    pub(crate) fn new(
+        id: ShareId,
+        source: S,
+        receivers: Vec<ShareReceiver<K>>,
+        trees: Vec<(usize, ShareTree)>,
+    ) -> Self {
         Share { id, source, receivers, trees, plans: Vec::new(), epoch: 0 }
     }
 
@@ -302,7 +307,7 @@ mod tests {
     /// Peer n is rank n of site n; peer 9 is another of site 1.
     fn plan(edges: &[(u16, u16)], net: &Net) -> (Vec<(u32, u64)>, Vec<u32>) {
         let at = |key: u32| Identity { site: SiteId(if key == 9 { 1 } else { key as u16 }), slot: Slot(key << 8) };
-        let receiver = |key| Receiver { key, at: at(key), blocked_ns: None };
+        let receiver = |key| ShareReceiver { key, at: at(key), blocked_ns: None };
         let edges = edges.iter().map(|(a, b)| (SiteId(*a), SiteId(*b))).collect();
         let tree = ShareTree { edges, weight: 1.0 };
         let receivers = [1, 2, 3, 9].map(receiver).into();

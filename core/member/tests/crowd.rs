@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::sync::Arc;
 
-use member::{Budget, Carrier, Conversations, Queue, RANK_WINDOW, Route, Settings, Striping, Window};
+use member::{Budget, Carrier, Conversations, PeerQueue, RANK_WINDOW, Route, Settings, Striping, Window};
 use types::id::SlotKind;
 use types::{Identity, Instance, JobId, Rank, SiteId, Slot};
 use wire::frame::HEADER_LEN;
@@ -33,7 +33,7 @@ type Talk = Conversations<Identity, Frame, Bytes>;
 #[derive(Debug, Default)]
 struct Bytes(u64);
 
-impl Queue for Bytes {
+impl PeerQueue for Bytes {
     type Share = Infallible;
 
     fn is_empty(&self) -> bool {

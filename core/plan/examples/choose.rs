@@ -5,7 +5,7 @@
 
 use std::time::Instant;
 
-use plan::{Effort, Instance, Links, Matrix, Ports};
+use plan::{Effort, Instance, Matrix, NetworkLinks, Ports};
 
 /// Gateways of 10 to 1000 MB/s, pairs with at most that, latencies of 5 to 80 ms.
 fn instance(nodes: usize, message: u64, seed: u64) -> Instance {
@@ -17,7 +17,7 @@ fn instance(nodes: usize, message: u64, seed: u64) -> Instance {
     let own: Vec<f64> = (0..nodes).map(|_| 1e7 * 100f64.powf(random())).collect();
     let latency = Matrix::from_fn(nodes, |_, _| 0.005 + 0.075 * random());
     let bandwidth = Matrix::from_fn(nodes, |i, j| own[i].min(own[j]).min(2e6 * 50f64.powf(random())));
-    let links = Links { latency, bandwidth, uplink: own.clone(), downlink: own };
+    let links = NetworkLinks { latency, bandwidth, uplink: own.clone(), downlink: own };
     Instance::new(links, 0, message, 16 << 10).unwrap()
 }
 

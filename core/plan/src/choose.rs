@@ -5,7 +5,7 @@ use crate::instance::Instance;
 use crate::local::{improve, longest_tail_first};
 use crate::packing::{Effort, Ports, pack_of};
 use crate::schedule::{Schedule, least_time};
-use crate::transfer::{Transfer, Trees};
+use crate::transfer::{MultiTreeTransfer, Trees};
 use crate::tree::Tree;
 use crate::uplinks::shallow_packing;
 
@@ -106,7 +106,7 @@ fn best_single(instance: &Instance, singles: &[(f64, Tree)], wanted: f64) -> Opt
 fn calmest(
     best: Schedule,
     instance: &Instance,
-    several: Option<(&Trees, &Transfer)>,
+    several: Option<(&Trees, &MultiTreeTransfer)>,
     mut singles: Vec<(f64, Tree)>,
 ) -> Schedule {
     let enough = best.time * (1.0 + TIE);
@@ -172,7 +172,7 @@ impl<'a> Best<'a> {
 
 /// Tries several trees at once. Returns the best transfer over any number of trees, or `None` if no linear program was
 /// solved.
-fn several(best: &mut Best, trees: Option<&Trees>, most_trees: usize) -> Option<Transfer> {
+fn several(best: &mut Best, trees: Option<&Trees>, most_trees: usize) -> Option<MultiTreeTransfer> {
     let instance = best.instance;
     if most_trees == 1 {
         return None;
@@ -188,7 +188,7 @@ fn several(best: &mut Best, trees: Option<&Trees>, most_trees: usize) -> Option<
     };
     let all = trees.best()?;
     let fewer = [4.min(most_trees), most_trees].map(|most| trees.fewer(&all, most));
-    let mut transfers: Vec<Transfer> = fewer.into_iter().flatten().collect();
+    let mut transfers: Vec<MultiTreeTransfer> = fewer.into_iter().flatten().collect();
     transfers.sort_by(|a, b| a.time.total_cmp(&b.time));
     for transfer in transfers {
         if transfer.time < best.schedule.time {

@@ -48,7 +48,7 @@ pub enum InstanceError {
 
 /// The links between `latency.size()` nodes. All times in seconds, all rates in bytes/s.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Links {
+pub struct NetworkLinks {
     /// One-way latency from sender to receiver; the diagonal does not count.
     pub latency: Matrix,
     /// The rate of one connection from sender to receiver; the diagonal does not count.
@@ -69,7 +69,7 @@ pub struct Instance {
     packet_bytes: u64,
     send_overhead: f64,
     receive_overhead: f64,
-    links: Links,
+    links: NetworkLinks,
 }
 
 impl Instance {
@@ -78,7 +78,12 @@ impl Instance {
     ///
     /// # Errors
     /// [`InstanceError`] names the entry that is out of range, by its name in an instance file.
-    pub fn new(links: Links, root: usize, message_bytes: u64, packet_bytes: u64) -> Result<Instance, InstanceError> {
+    pub fn new(
+        links: NetworkLinks,
+        root: usize,
+        message_bytes: u64,
+        packet_bytes: u64,
+    ) -> Result<Instance, InstanceError> {
         let instance = Instance { root, message_bytes, packet_bytes, send_overhead: 0.0, receive_overhead: 0.0, links };
         instance.check()?;
         Ok(instance)
@@ -172,7 +177,7 @@ impl Instance {
 
     /// The links.
     #[must_use]
-    pub fn links(&self) -> &Links {
+    pub fn links(&self) -> &NetworkLinks {
         &self.links
     }
 

@@ -41,7 +41,7 @@ mod uplinks;
 
 pub use algorithm::{Algorithm, UnknownAlgorithm};
 pub use choose::{MOST_SIMULATED, candidates, choose};
-pub use instance::{Instance, InstanceError, Links, MOST_NODES, MOST_PACKETS};
+pub use instance::{Instance, InstanceError, MOST_NODES, MOST_PACKETS, NetworkLinks};
 pub use matrix::Matrix;
 pub use model::Model;
 pub use optimum::{MOST_FOR_OPTIMUM, optimum};

@@ -7,7 +7,7 @@ use crate::simplex::Column;
 use crate::tree::Tree;
 
 /// The limits as rows of a linear program whose right sides are all 1. Rates are in units of `unit`.
-pub(crate) struct Limits<'a> {
+pub(crate) struct RateLimits<'a> {
     instance: &'a Instance,
     ports: Ports,
     pub(crate) root: usize,
@@ -21,8 +21,8 @@ pub(crate) struct Limits<'a> {
     connections: Vec<Option<u32>>,
 }
 
-impl<'a> Limits<'a> {
-    pub(crate) fn new(instance: &'a Instance, ports: Ports) -> Limits<'a> {
+impl<'a> RateLimits<'a> {
+    pub(crate) fn new(instance: &'a Instance, ports: Ports) -> RateLimits<'a> {
         let (nodes, root) = (instance.nodes(), instance.root());
         let into = |j: usize| (0..nodes).filter(move |&i| i != j).map(move |i| instance.bandwidth(i, j));
         let mut unit = f64::INFINITY;
@@ -49,7 +49,7 @@ impl<'a> Limits<'a> {
                 }
             }
         }
-        Limits { instance, ports, root, count, unit, at_most: 1.0, connections }
+        RateLimits { instance, ports, root, count, unit, at_most: 1.0, connections }
     }
 
     /// The load that a tree puts on each limit, per unit of its rate.

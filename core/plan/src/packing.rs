@@ -13,7 +13,7 @@
 use crate::arborescence::minimum_arborescence;
 use crate::greedy::{Ahead, Busy, Greedy};
 use crate::instance::Instance;
-use crate::limits::Limits;
+use crate::limits::RateLimits;
 use crate::matrix::Matrix;
 use crate::pool::Pool;
 use crate::simplex::{Column, Simplex};
@@ -58,7 +58,7 @@ pub struct Packing {
 /// rounds. One round costs O(N² + k³) for k trees in use; k is at most the number of limits, usually below 2N.
 #[must_use]
 pub fn pack(instance: &Instance, ports: Ports, effort: Effort) -> Packing {
-    let limits = Limits::new(instance, ports);
+    let limits = RateLimits::new(instance, ports);
     let detours = Detours::new(instance, 0.5 * effort.gap);
     let mut pool = Pool::default();
     let mut simplex = Simplex::new(limits.count);
@@ -109,7 +109,7 @@ fn cheapest(columns: &[Column], prices: &[f64]) -> Option<(usize, f64)> {
 /// The best packing of these trees alone; the upper bound is theirs. With several hundred trees it takes seconds.
 #[must_use]
 pub fn pack_of(instance: &Instance, ports: Ports, trees: &[Tree], effort: Effort) -> Packing {
-    let limits = Limits::new(instance, ports);
+    let limits = RateLimits::new(instance, ports);
     let columns: Vec<Column> = trees.iter().map(|tree| limits.column(tree.parents())).collect();
     let mut simplex = Simplex::new(limits.count);
     let mut upper_bound = limits.at_most;
@@ -135,7 +135,7 @@ pub fn pack_of(instance: &Instance, ports: Ports, trees: &[Tree], effort: Effort
 /// downlinks and each uplink divided by the number of children.
 #[must_use]
 pub fn rate(instance: &Instance, tree: &Tree, ports: Ports) -> f64 {
-    let limits = Limits::new(instance, ports);
+    let limits = RateLimits::new(instance, ports);
     let mut load = vec![0.0; limits.count];
     for (row, part) in limits.column(tree.parents()) {
         load[row] += part;

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use crate::arborescence::minimum_arborescence;
-use crate::limits::Limits;
+use crate::limits::RateLimits;
 use crate::matrix::Matrix;
 use crate::simplex::Column;
 
@@ -20,7 +20,7 @@ pub(crate) struct Pool {
 
 impl Pool {
     /// Adds a tree unless the pool has it already.
-    pub(crate) fn add(&mut self, limits: &Limits, parents: Vec<Option<usize>>) {
+    pub(crate) fn add(&mut self, limits: &RateLimits, parents: Vec<Option<usize>>) {
         if self.known.insert(parents.clone()) {
             self.columns.push(limits.column(&parents));
             self.parents.push(parents);
@@ -37,7 +37,14 @@ impl Pool {
     ///
     /// Round r adds `detours[r % detours.len()]` times `detour` times the cost of the last tree to the prices of edges,
     /// so some trees have short paths. A round costs O(N²).
-    pub(crate) fn grow(&mut self, limits: &Limits, rounds: usize, gap: f64, detour: &Matrix, detours: &[f64]) -> f64 {
+    pub(crate) fn grow(
+        &mut self,
+        limits: &RateLimits,
+        rounds: usize,
+        gap: f64,
+        detour: &Matrix,
+        detours: &[f64],
+    ) -> f64 {
         let mut prices = vec![1.0 / limits.count as f64; limits.count];
         let mut loads = vec![0.0; limits.count];
         let (mut upper_bound, mut sent, mut last) = (limits.at_most, 0.0, 0.0);

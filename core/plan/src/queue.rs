@@ -2,7 +2,7 @@
 
 /// A packet on its way to a node. Times in seconds.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Arrival {
+pub(crate) struct PacketArrival {
     /// Time at which its last byte reaches the node's downlink; the queue is ordered by it.
     pub(crate) last: f64,
     /// Time at which its first byte reaches the node's downlink.
@@ -14,27 +14,27 @@ pub(crate) struct Arrival {
 
 /// A radix heap: Ahuja, Mehlhorn, Orlin and Tarjan, "Faster algorithms for the shortest path problem", 1990. Times are
 /// not negative, so their bits are in the order of their values. Arrivals with equal times come out in a fixed order.
-pub(crate) struct Queue {
+pub(crate) struct ArrivalQueue {
     /// Bucket b holds arrivals whose highest bit that differs from `now` is bit b−1; bucket 0 holds those at `now`.
-    buckets: [Vec<Arrival>; 65],
+    buckets: [Vec<PacketArrival>; 65],
     now: u64,
 }
 
-impl Default for Queue {
-    fn default() -> Queue {
-        Queue { buckets: [const { Vec::new() }; 65], now: 0 }
+impl Default for ArrivalQueue {
+    fn default() -> ArrivalQueue {
+        ArrivalQueue { buckets: [const { Vec::new() }; 65], now: 0 }
     }
 }
 
-impl Queue {
+impl ArrivalQueue {
     /// Adds an arrival, no earlier than the last one taken out.
-    pub(crate) fn push(&mut self, arrival: Arrival) {
+    pub(crate) fn push(&mut self, arrival: PacketArrival) {
         let bucket = u64::BITS - (arrival.last.to_bits() ^ self.now).leading_zeros();
         self.buckets[bucket as usize].push(arrival);
     }
 
     /// Removes the earliest arrival.
-    pub(crate) fn pop(&mut self) -> Option<Arrival> {
+    pub(crate) fn pop(&mut self) -> Option<PacketArrival> {
         if self.buckets[0].is_empty() {
             let bucket = self.buckets.iter().position(|bucket| !bucket.is_empty())?;
             let moved = std::mem::take(&mut self.buckets[bucket]);
@@ -54,8 +54,10 @@ mod tests {
 
     #[test]
     fn arrivals_come_in_order() {
-        let mut queue = Queue::default();
-        let push = |queue: &mut Queue, last: f64| queue.push(Arrival { last, first: 0.0, node: 0, packet: 0, tree: 0 });
+        let mut queue = ArrivalQueue::default();
+        let push = |queue: &mut ArrivalQueue, last: f64| {
+            queue.push(PacketArrival { last, first: 0.0, node: 0, packet: 0, tree: 0 })
+        };
         let mut state = 7u64;
         let mut random = || {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);

@@ -9,7 +9,7 @@ use std::fmt;
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde_json::Value;
 
-use crate::instance::{Instance, InstanceError, Links, MOST_NODES, NOT_NEGATIVE, POSITIVE, value};
+use crate::instance::{Instance, InstanceError, MOST_NODES, NOT_NEGATIVE, NetworkLinks, POSITIVE, value};
 use crate::matrix::Matrix;
 
 const FIELDS: [&str; 10] = [
@@ -67,7 +67,7 @@ impl Instance {
             Value::Null if i == j => Ok(0.0),
             found => number(found, place, NOT_NEGATIVE),
         })?;
-        let links = Links {
+        let links = NetworkLinks {
             latency,
             bandwidth: rates(field("bandwidth_Bps")?, nodes, root)?,
             uplink: limits(field("uplink_Bps")?, "uplink_Bps", nodes)?,

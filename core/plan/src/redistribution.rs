@@ -6,7 +6,7 @@
 //! to another are the product of index sets along each axis, and are stored as such (Prylli and Tourancheau, "Fast
 //! Runtime Block Cyclic Data Redistribution on Multiprocessors", 1997).
 //!
-//! Start at [`Layout`], then [`Transfer`], which gives the [`Message`]s of a process. If no layout states which process
+//! Start at [`Layout`], then [`Transfer`], which gives the [`TransferMessage`]s of a process. If no layout states which process
 //! holds which elements, [`directory`] finds out.
 
 mod axis;
@@ -30,8 +30,8 @@ mod transfer;
 pub use axis::{Axis, Halo};
 pub use description::Description;
 pub use grid::Grid;
-pub use layout::{Layout, LayoutError, Order};
+pub use layout::{Layout, LayoutError, MemoryOrder};
 pub use mapping::{Mapping, MappingError, Pick};
-pub use pattern::{Pattern, Run, Shared, SharedRun};
+pub use pattern::{Pattern, Run, SharedPositions, SharedRun};
 pub use steps::Steps;
-pub use transfer::{Message, Piece, Transfer};
+pub use transfer::{StridedRun, Transfer, TransferMessage};

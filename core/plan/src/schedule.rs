@@ -6,7 +6,7 @@
 
 use crate::instance::Instance;
 use crate::pace;
-use crate::queue::{Arrival, Queue};
+use crate::queue::{ArrivalQueue, PacketArrival};
 use crate::tree::Tree;
 
 /// Trees, each with its share of the packets, and their completion time.
@@ -112,12 +112,12 @@ fn several_trees(instance: &Instance, trees: &[(Tree, f64)], releases: &[(f64, u
     let children: Vec<Vec<Vec<usize>>> = trees.iter().map(|(tree, _)| tree.children()).collect();
     let mut stages = Stages::new(instance);
     let mut connection_free = vec![0.0; nodes * nodes];
-    let mut queue = Queue::default();
-    let mut send = |stages: &mut Stages, queue: &mut Queue, node: usize, packet: u32, tree: u32, ready: f64| {
+    let mut queue = ArrivalQueue::default();
+    let mut send = |stages: &mut Stages, queue: &mut ArrivalQueue, node: usize, packet: u32, tree: u32, ready: f64| {
         let bytes = instance.packet(u64::from(packet)) as f64;
         for &child in &children[tree as usize][node] {
             let (first, last) = stages.send(node, child, ready, bytes, &mut connection_free[node * nodes + child]);
-            queue.push(Arrival { last, first, node: child as u32, packet, tree });
+            queue.push(PacketArrival { last, first, node: child as u32, packet, tree });
         }
     };
     for (packet, &(at, tree)) in releases.iter().enumerate() {
@@ -125,7 +125,7 @@ fn several_trees(instance: &Instance, trees: &[(Tree, f64)], releases: &[(f64, u
     }
     let mut end: f64 = 0.0;
     // A downlink takes packets one after the other, so a node receives its packets in the order of the queue.
-    while let Some(Arrival { last, first, node, packet, tree }) = queue.pop() {
+    while let Some(PacketArrival { last, first, node, packet, tree }) = queue.pop() {
         let bytes = instance.packet(u64::from(packet)) as f64;
         let arrived = stages.receive(node as usize, first, last, bytes);
         end = end.max(arrived);

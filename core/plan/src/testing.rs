@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 
-use crate::instance::{Instance, Links};
+use crate::instance::{Instance, NetworkLinks};
 use crate::matrix::Matrix;
 
 #[path = "../tests/seeds/mod.rs"]
@@ -17,7 +17,7 @@ pub(crate) fn instances(most: usize) -> impl Strategy<Value = Instance> {
     (2..=most, cells(2 * most * most), cells(2 * most), 0..most, 1u64..1 << 20).prop_map(
         |(nodes, cells, limits, root, message)| {
             let rate = |cell: f64| 1e6 * 100f64.powf(cell);
-            let links = Links {
+            let links = NetworkLinks {
                 latency: Matrix::from_fn(nodes, |i, j| 0.1 * cells[i * nodes + j]),
                 bandwidth: Matrix::from_fn(nodes, |i, j| rate(cells[nodes * nodes + i * nodes + j])),
                 uplink: limits[..nodes].iter().map(|&cell| rate(cell)).collect(),

@@ -3,7 +3,7 @@
 
 use crate::greedy::{Ahead, Busy, Greedy};
 use crate::instance::Instance;
-use crate::limits::Limits;
+use crate::limits::RateLimits;
 use crate::matrix::Matrix;
 use crate::pace;
 use crate::packing::Ports;
@@ -30,7 +30,7 @@ const STEPS: usize = 4;
 
 /// A message over several trees at once.
 #[derive(Debug, Clone)]
-pub(crate) struct Transfer {
+pub(crate) struct MultiTreeTransfer {
     /// Each tree with its rate in bytes/s, the tree that carries most first.
     pub(crate) trees: Vec<(Tree, f64)>,
     /// Seconds until all nodes have the message, without queueing delays.
@@ -45,7 +45,7 @@ struct Program {
 
 /// The trees from which transfers of a message are built.
 pub(crate) struct Trees<'a> {
-    limits: Limits<'a>,
+    limits: RateLimits<'a>,
     message: f64,
     pool: Pool,
     pub(crate) trees: Vec<Tree>,
@@ -60,7 +60,7 @@ impl<'a> Trees<'a> {
     /// The N trees of depth 1 and 2, one of shortest paths, and those of multiplicative weights. `steady` is the
     /// instance without overheads, its rates reduced accordingly.
     pub(crate) fn new(steady: &'a Instance, instance: &Instance) -> Trees<'a> {
-        let limits = Limits::new(steady, Ports::Many);
+        let limits = RateLimits::new(steady, Ports::Many);
         let hops = pace::hops(instance);
         let mut paths = Greedy::new(&hops, instance.root());
         paths.attach_all(instance.receivers().collect(), Busy::Receiver, Ahead::Nothing);
@@ -84,13 +84,13 @@ impl<'a> Trees<'a> {
     }
 
     /// The shortest transfer found over all trees.
-    pub(crate) fn best(&self) -> Option<Transfer> {
+    pub(crate) fn best(&self) -> Option<MultiTreeTransfer> {
         let all: Vec<usize> = (0..self.trees.len()).collect();
         self.of(&all)
     }
 
     /// The shortest transfer over the `most` trees that carry most in `transfer`.
-    pub(crate) fn fewer(&self, transfer: &Transfer, most: usize) -> Option<Transfer> {
+    pub(crate) fn fewer(&self, transfer: &MultiTreeTransfer, most: usize) -> Option<MultiTreeTransfer> {
         if transfer.trees.len() <= most {
             return Some(transfer.clone());
         }
@@ -102,7 +102,7 @@ impl<'a> Trees<'a> {
     /// The shortest transfer over these trees. For a duration T, trees of rates x and depths d carry Σ x (T − d); a
     /// linear program finds the maximum, which is convex in T. Newton's method finds the T at which that maximum is the
     /// message size.
-    fn of(&self, numbers: &[usize]) -> Option<Transfer> {
+    fn of(&self, numbers: &[usize]) -> Option<MultiTreeTransfer> {
         let mut best: Option<(f64, Vec<(usize, f64)>)> = None;
         let shallowest = numbers.iter().map(|&number| self.depths[number]).fold(f64::INFINITY, f64::min);
         let mut duration = self.start.max(2.0 * shallowest);
@@ -123,7 +123,7 @@ impl<'a> Trees<'a> {
             duration = time;
         }
         let (time, flows) = best.filter(|(time, _)| time.is_finite())?;
-        Some(Transfer {
+        Some(MultiTreeTransfer {
             trees: flows.into_iter().map(|(number, rate)| (self.trees[number].clone(), rate)).collect(),
             time,
         })

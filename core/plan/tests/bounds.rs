@@ -4,7 +4,7 @@
 
 mod seeds;
 
-use plan::{Effort, Instance, Links, Matrix, Ports};
+use plan::{Effort, Instance, Matrix, NetworkLinks, Ports};
 use proptest::prelude::*;
 
 use seeds::cases;
@@ -100,7 +100,7 @@ fn instances(most: usize) -> impl Strategy<Value = Instance> {
     let rate = || prop_oneof![Just(1.0), Just(2.0), (1u32..1000).prop_map(|rate| f64::from(rate) / 100.0)];
     let cells = move |count| proptest::collection::vec(rate(), count);
     (2..=most, cells(most * most), cells(most), cells(most), 0..most).prop_map(|(nodes, cells, up, down, root)| {
-        let links = Links {
+        let links = NetworkLinks {
             latency: Matrix::from_fn(nodes, |_, _| 0.0),
             bandwidth: Matrix::from_fn(nodes, |i, j| cells[i * nodes + j]),
             uplink: up[..nodes].to_vec(),
@@ -167,7 +167,7 @@ proptest! {
         let links = instance.links();
         let nodes = instance.nodes();
         let ample: f64 = links.uplink.iter().sum();
-        let links = Links { bandwidth: Matrix::from_fn(nodes, |_, _| ample), ..links.clone() };
+        let links = NetworkLinks { bandwidth: Matrix::from_fn(nodes, |_, _| ample), ..links.clone() };
         let instance = Instance::new(links, instance.root(), 1000, 100).unwrap();
         let shallow = plan::shallow_packing(&instance);
         within_limits(&instance, &shallow, Ports::Many);

@@ -4,7 +4,7 @@
 
 mod seeds;
 
-use plan::{Effort, Instance, Links, Matrix, Model, Ports, Schedule, Tree};
+use plan::{Effort, Instance, Matrix, Model, NetworkLinks, Ports, Schedule, Tree};
 use proptest::prelude::*;
 
 use seeds::cases;
@@ -58,7 +58,7 @@ fn instance(nodes: usize, regime: Regime, message: u64, cells: &[f64], root: usi
         Regime::Alike => vec![1e7; nodes],
         _ => vec![1e8; nodes],
     };
-    let links = Links { latency, bandwidth, downlink: uplink.clone(), uplink };
+    let links = NetworkLinks { latency, bandwidth, downlink: uplink.clone(), uplink };
     Instance::new(links, root, message, 8192).unwrap().with_overheads(1e-5, 1e-5).unwrap()
 }
 

@@ -28,12 +28,12 @@ pub const fn sealed_len(plaintext: usize) -> usize {
 
 /// One end of a TLS connection, without its socket.
 pub struct Session {
-    side: Side,
+    side: TlsConnection,
     /// Peers present bare keys (RFC 7250), not certificates.
     bare: bool,
 }
 
-enum Side {
+enum TlsConnection {
     Client(Box<UnbufferedClientConnection>),
     Server(Box<UnbufferedServerConnection>),
 }
@@ -49,7 +49,7 @@ pub struct Opened {
     pub closed: bool,
 }
 
-enum Step {
+enum SessionStep {
     Again,
     NeedsMore { established: bool },
     PeerClosed,
@@ -67,11 +67,11 @@ impl Session {
             None => ServerName::from(Ipv4Addr::UNSPECIFIED),
         };
         let client = UnbufferedClientConnection::new(config, name)?;
-        Ok(Session { side: Side::Client(Box::new(client)), bare })
+        Ok(Session { side: TlsConnection::Client(Box::new(client)), bare })
     }
 
     pub(crate) fn accepted(config: Arc<ServerConfig>, bare: bool) -> Result<Session, Error> {
-        Ok(Session { side: Side::Server(Box::new(UnbufferedServerConnection::new(config)?)), bare })
+        Ok(Session { side: TlsConnection::Server(Box::new(UnbufferedServerConnection::new(config)?)), bare })
     }
 
     /// Decrypts the complete records in `incoming`, passes plaintext on record by record, and appends the bytes to send
@@ -89,17 +89,17 @@ impl Session {
         loop {
             let rest = &mut incoming[opened.consumed..];
             let (discard, result) = match &mut self.side {
-                Side::Client(client) => step(client.process_tls_records(rest), plaintext, outgoing),
-                Side::Server(server) => step(server.process_tls_records(rest), plaintext, outgoing),
+                TlsConnection::Client(client) => step(client.process_tls_records(rest), plaintext, outgoing),
+                TlsConnection::Server(server) => step(server.process_tls_records(rest), plaintext, outgoing),
             };
             opened.consumed += discard;
             match result {
-                Ok(Step::Again) => {}
-                Ok(Step::NeedsMore { established }) => {
+                Ok(SessionStep::Again) => {}
+                Ok(SessionStep::NeedsMore { established }) => {
                     opened.established = established;
                     return Ok(opened);
                 }
-                Ok(Step::PeerClosed) => {
+                Ok(SessionStep::PeerClosed) => {
                     opened.closed = true;
                     return Ok(opened);
                 }
@@ -107,10 +107,10 @@ impl Session {
                     // One more call collects the alert. Without a pending alert, rustls would process input that it has
                     // given up.
                     let _ = match &mut self.side {
-                        Side::Client(client) if client.wants_write() => {
+                        TlsConnection::Client(client) if client.wants_write() => {
                             step(client.process_tls_records(&mut []), plaintext, outgoing)
                         }
-                        Side::Server(server) if server.wants_write() => {
+                        TlsConnection::Server(server) if server.wants_write() => {
                             step(server.process_tls_records(&mut []), plaintext, outgoing)
                         }
                         _ => return Err(error),
@@ -129,8 +129,8 @@ impl Session {
         let mut at = 0;
         loop {
             let done = match &mut self.side {
-                Side::Client(client) => seal(client.process_tls_records(&mut []), plaintext, out, &mut at)?,
-                Side::Server(server) => seal(server.process_tls_records(&mut []), plaintext, out, &mut at)?,
+                TlsConnection::Client(client) => seal(client.process_tls_records(&mut []), plaintext, out, &mut at)?,
+                TlsConnection::Server(server) => seal(server.process_tls_records(&mut []), plaintext, out, &mut at)?,
             };
             if done {
                 return Ok(at);
@@ -141,8 +141,8 @@ impl Session {
     /// Fingerprint of the peer's key, whose possession the peer has proved; `None` before the handshake is over.
     pub fn peer(&self) -> Option<Fingerprint> {
         let certificates = match &self.side {
-            Side::Client(client) => client.peer_certificates(),
-            Side::Server(server) => server.peer_certificates(),
+            TlsConnection::Client(client) => client.peer_certificates(),
+            TlsConnection::Server(server) => server.peer_certificates(),
         };
         let first = certificates?.first()?;
         if self.bare {
@@ -157,7 +157,7 @@ fn step<Data>(
     status: UnbufferedStatus<'_, '_, Data>,
     plaintext: &mut dyn FnMut(&[u8]),
     outgoing: &mut Vec<u8>,
-) -> (usize, Result<Step, Error>) {
+) -> (usize, Result<SessionStep, Error>) {
     let UnbufferedStatus { mut discard, state, .. } = status;
     let step = match state {
         Err(error) => Err(error),
@@ -168,7 +168,7 @@ fn step<Data>(
                     plaintext(record.payload);
                 }
                 Some(Err(error)) => break Err(error),
-                None => break Ok(Step::Again),
+                None => break Ok(SessionStep::Again),
             }
         },
         Ok(ConnectionState::EncodeTlsData(mut data)) => {
@@ -179,7 +179,7 @@ fn step<Data>(
                 match data.encode(&mut outgoing[start..]) {
                     Ok(length) => {
                         outgoing.truncate(start + length);
-                        break Ok(Step::Again);
+                        break Ok(SessionStep::Again);
                     }
                     Err(EncodeError::InsufficientSize(size)) => room = size.required_size,
                     Err(error) => break Err(Error::General(error.to_string())),
@@ -188,11 +188,11 @@ fn step<Data>(
         }
         Ok(ConnectionState::TransmitTlsData(data)) => {
             data.done();
-            Ok(Step::Again)
+            Ok(SessionStep::Again)
         }
-        Ok(ConnectionState::BlockedHandshake) => Ok(Step::NeedsMore { established: false }),
-        Ok(ConnectionState::WriteTraffic(_)) => Ok(Step::NeedsMore { established: true }),
-        Ok(ConnectionState::PeerClosed | ConnectionState::Closed) => Ok(Step::PeerClosed),
+        Ok(ConnectionState::BlockedHandshake) => Ok(SessionStep::NeedsMore { established: false }),
+        Ok(ConnectionState::WriteTraffic(_)) => Ok(SessionStep::NeedsMore { established: true }),
+        Ok(ConnectionState::PeerClosed | ConnectionState::Closed) => Ok(SessionStep::PeerClosed),
         Ok(_) => Err(Error::General("early data, which is never offered".into())),
     };
     (discard, step)
@@ -226,8 +226,8 @@ fn seal<Data>(
 impl fmt::Debug for Session {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.side {
-            Side::Client(_) => "Session(dialled)",
-            Side::Server(_) => "Session(accepted)",
+            TlsConnection::Client(_) => "Session(dialled)",
+            TlsConnection::Server(_) => "Session(accepted)",
         })
     }
 }

@@ -51,7 +51,7 @@ pub struct NodeRoster {
 
 /// The place of a rank: its site, its node, and its number there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place<'a> {
+pub struct RankPlace<'a> {
     /// Index of the site in the roster.
     pub site: SiteId,
     pub site_name: &'a str,
@@ -62,7 +62,7 @@ pub struct Place<'a> {
     pub local_rank: u32,
 }
 
-impl fmt::Display for Place<'_> {
+impl fmt::Display for RankPlace<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.site_name, self.node_name)
     }
@@ -154,9 +154,9 @@ impl Roster {
     }
 
     /// The place of a rank; `None` when the job has no such rank.
-    pub fn place(&self, rank: Rank) -> Option<Place<'_>> {
+    pub fn place(&self, rank: Rank) -> Option<RankPlace<'_>> {
         self.nodes().find(|(_, _, first, node)| rank.0 >= first.0 && rank.0 < first.0 + node.ranks).map(
-            |(site, id, first, node)| Place {
+            |(site, id, first, node)| RankPlace {
                 site,
                 site_name: &self.sites[usize::from(site.0)].name,
                 node: id,

@@ -350,9 +350,9 @@ mod raw {
         fingerprint: String,
         next: Option<String>,
         #[serde(default)]
-        gateway: Vec<Gateway>,
+        gateway: Vec<GatewayFields>,
         #[serde(default)]
-        node: Vec<Node>,
+        node: Vec<NodeFields>,
         #[serde(default)]
         starter: super::starter::Raw,
         memory: Option<String>,
@@ -367,8 +367,8 @@ mod raw {
     }
 
     #[derive(Deserialize)]
-    #[serde(deny_unknown_fields)]
-    struct Gateway {
+    #[serde(deny_unknown_fields, rename = "Gateway")]
+    struct GatewayFields {
         name: String,
         advertise: Option<String>,
         ssh: Option<String>,
@@ -381,8 +381,8 @@ mod raw {
     }
 
     #[derive(Deserialize)]
-    #[serde(deny_unknown_fields)]
-    struct Node {
+    #[serde(deny_unknown_fields, rename = "Node")]
+    struct NodeFields {
         name: String,
         address: Option<IpAddr>,
         slots: Option<u32>,
@@ -446,7 +446,7 @@ mod raw {
         }
     }
 
-    impl Gateway {
+    impl GatewayFields {
         fn check(self) -> Result<super::Gateway, Wrong> {
             let gateway = name("gateway name", self.name)?;
             let place = format!("gateway {gateway}");
@@ -491,7 +491,7 @@ mod raw {
     const MIN_MEMORY: u64 = 16 << 20;
     const MAX_PATIENCE: Duration = Duration::from_secs(86_400);
 
-    impl Node {
+    impl NodeFields {
         fn check(self) -> Result<super::Node, Wrong> {
             let node = name("node name", self.name)?;
             if node == crate::roster::FORWARDER {

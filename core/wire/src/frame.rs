@@ -17,7 +17,7 @@
 use types::{Identity, JobId};
 
 use crate::WireError;
-use crate::reader::Reader;
+use crate::reader::FieldReader;
 
 /// Length of a frame header in bytes.
 pub const HEADER_LEN: usize = 32;
@@ -155,7 +155,7 @@ impl FrameHeader {
     /// # Errors
     /// [`WireError`] on fewer than 32 bytes, an unknown kind, or a length beyond the limit.
     pub fn decode(bytes: &[u8], max_payload: u32) -> Result<FrameHeader, WireError> {
-        let mut reader = Reader::new("frame header", bytes);
+        let mut reader = FieldReader::new("frame header", bytes);
         let length = reader.u32()?;
         let kind = FrameKind::from_code(reader.u8()?)?;
         let flags = reader.u8()?;

@@ -20,7 +20,7 @@
 use types::{Address, JobId};
 
 use crate::proof::{NONCE_LEN, PROOF_LEN};
-use crate::reader::{Reader, put_text};
+use crate::reader::{FieldReader, put_text};
 use crate::{VERSION, WireError};
 
 /// First bytes of a connection, before the version.
@@ -225,7 +225,7 @@ impl Handshake {
     }
 
     fn body(bytes: &[u8]) -> Result<Handshake, WireError> {
-        let mut reader = Reader::new("handshake", bytes);
+        let mut reader = FieldReader::new("handshake", bytes);
         let message = match reader.u8()? {
             0 => Handshake::Hello(Hello::get(&mut reader)?),
             1 => Handshake::Challenge { nonce: reader.array()?, proof: reader.array()? },
@@ -282,7 +282,7 @@ impl Hello {
         put_text(out, &self.gateway, MAX_NAME);
     }
 
-    fn get(reader: &mut Reader<'_>) -> Result<Hello, WireError> {
+    fn get(reader: &mut FieldReader<'_>) -> Result<Hello, WireError> {
         Ok(Hello {
             purpose: match reader.u8()? {
                 0 => Purpose::Peer,

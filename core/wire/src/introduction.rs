@@ -1,7 +1,7 @@
 //! The first exchange of two ranks of a site, over TCP, before they use the site's own network.
 
 use crate::WireError;
-use crate::reader::{Reader, put_text};
+use crate::reader::{FieldReader, put_text};
 
 /// Longest address of a port, in bytes.
 pub const MAX_NAME: usize = 256;
@@ -42,7 +42,7 @@ impl Introduction {
     /// # Errors
     /// [`WireError`]: it is not an introduction.
     pub fn decode(bytes: &[u8]) -> Result<Introduction, WireError> {
-        let mut reader = Reader::new("introduction", bytes);
+        let mut reader = FieldReader::new("introduction", bytes);
         let (token, provider) = (reader.u64()?, reader.text(MAX_PROVIDER)?);
         let count = usize::from(reader.u16()?);
         if count > MAX_NAME {

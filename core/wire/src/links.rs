@@ -14,7 +14,7 @@ use types::SiteId;
 use types::links::{LinkFigures, LinkTable, MAX_SITES};
 
 use crate::WireError;
-use crate::reader::Reader;
+use crate::reader::FieldReader;
 
 const WHAT: &str = "link table";
 const HEAD: usize = 8;
@@ -54,7 +54,7 @@ impl Assembly {
     /// infinite or not a number. The assembly is then empty again.
     pub fn take(&mut self, bytes: &[u8], sites: usize) -> Result<Option<LinkTable>, WireError> {
         let begun = self.begun.take();
-        let mut reader = Reader::new(WHAT, bytes);
+        let mut reader = FieldReader::new(WHAT, bytes);
         let (version, stated, first) = (reader.u32()?, reader.u16()?, usize::from(reader.u16()?));
         if usize::from(stated) != sites || sites > MAX_SITES {
             return Err(invalid(format!("{stated} sites; the job has {sites}, and at most {MAX_SITES} are allowed")));
@@ -85,7 +85,7 @@ impl Assembly {
     }
 }
 
-fn figure(reader: &mut Reader<'_>) -> Result<Option<f64>, WireError> {
+fn figure(reader: &mut FieldReader<'_>) -> Result<Option<f64>, WireError> {
     let value = f32::from_bits(reader.u32()?);
     if !value.is_finite() || value < 0.0 {
         return Err(invalid(format!("{value} is neither a round trip nor a rate")));

@@ -17,7 +17,7 @@
 use types::{Identity, SiteId, Slot};
 
 use crate::frame::MAX_PAYLOAD;
-use crate::reader::Reader;
+use crate::reader::FieldReader;
 use crate::{FrameHeader, FrameKind, WireError};
 
 /// Most receivers of a frame.
@@ -116,7 +116,7 @@ struct Check {
 impl Check {
     /// Checks the block at the start of `bytes`; returns its length.
     fn block(&mut self, bytes: &[u8]) -> Result<usize, WireError> {
-        let mut reader = Reader::new(WHAT, bytes);
+        let mut reader = FieldReader::new(WHAT, bytes);
         let (receivers, branches) = (usize::from(reader.u8()?), usize::from(reader.u8()?));
         if receivers + branches == 0 {
             return Err(invalid("a branch without receivers".into()));
@@ -292,7 +292,7 @@ impl Astray {
     /// # Errors
     /// It is too short or too long, or names an unknown reason.
     pub fn decode(bytes: &[u8]) -> Result<Astray, WireError> {
-        let mut reader = Reader::new("Astray frame", bytes);
+        let mut reader = FieldReader::new("Astray frame", bytes);
         let (at, towards) = (SiteId(reader.u16()?), SiteId(reader.u16()?));
         let why = match reader.u8()? {
             0 => Why::Absent,

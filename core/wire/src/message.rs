@@ -7,7 +7,7 @@
 //! against `Credit`. RMA and atomics need no matching and no `Go`.
 
 use crate::WireError;
-use crate::reader::Reader;
+use crate::reader::FieldReader;
 
 /// The longest message header in bytes.
 pub const MAX_HEADER: usize = 48;
@@ -280,11 +280,11 @@ impl Message {
     /// # Errors
     /// [`WireError`]: truncated, an unknown code, or lengths that contradict each other.
     pub fn decode(bytes: &[u8], frame_length: u32) -> Result<(Message, usize), WireError> {
-        let mut reader = Reader::new("message", bytes);
+        let mut reader = FieldReader::new("message", bytes);
         let code = reader.u8()?;
         let flags = reader.u8()?;
         reader.u16()?;
-        let optional = |reader: &mut Reader<'_>| {
+        let optional = |reader: &mut FieldReader<'_>| {
             if flags & flag::DATA != 0 { reader.u64().map(Some) } else { Ok(None) }
         };
         let message = match code {

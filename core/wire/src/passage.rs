@@ -1,7 +1,7 @@
 //! A gateway's reports to its members about its route to another site.
 
 use crate::WireError;
-use crate::reader::Reader;
+use crate::reader::FieldReader;
 use crate::text::within;
 
 /// The payload of a [`crate::FrameKind::Passage`] frame, about the site in the frame's `from`. One byte, then text.
@@ -36,7 +36,7 @@ impl Passage {
     /// # Errors
     /// It is empty, or of an unknown kind.
     pub fn decode(bytes: &[u8]) -> Result<Passage, WireError> {
-        match Reader::new("passage", bytes).u8()? {
+        match FieldReader::new("passage", bytes).u8()? {
             0 => Ok(Passage::Broken),
             1 => Ok(Passage::Away(String::from_utf8_lossy(&bytes[1..]).into_owned())),
             2 => Ok(Passage::Open),

@@ -6,15 +6,15 @@ use types::{Address, Identity, SiteId, Slot};
 use crate::WireError;
 use crate::text::within;
 
-pub(crate) struct Reader<'a> {
+pub(crate) struct FieldReader<'a> {
     what: &'static str,
     bytes: &'a [u8],
     at: usize,
 }
 
-impl<'a> Reader<'a> {
-    pub(crate) fn new(what: &'static str, bytes: &'a [u8]) -> Reader<'a> {
-        Reader { what, bytes, at: 0 }
+impl<'a> FieldReader<'a> {
+    pub(crate) fn new(what: &'static str, bytes: &'a [u8]) -> FieldReader<'a> {
+        FieldReader { what, bytes, at: 0 }
     }
 
     pub(crate) fn take(&mut self, count: usize) -> Result<&'a [u8], WireError> {

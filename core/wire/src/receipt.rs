@@ -1,7 +1,7 @@
 //! A receiver's report of the bytes that have arrived by each route. Senders stripe accordingly.
 
 use crate::WireError;
-use crate::reader::Reader;
+use crate::reader::FieldReader;
 
 /// Most routes in a report.
 pub const MAX_ROUTES: usize = 64;
@@ -28,7 +28,7 @@ pub fn decode(bytes: &[u8]) -> Result<Vec<(u8, u64)>, WireError> {
         let limit = MAX_RECEIPT.into();
         return Err(WireError::TooLong { what: "receipt", length: bytes.len() as u64, limit });
     }
-    let mut reader = Reader::new("receipt", bytes);
+    let mut reader = FieldReader::new("receipt", bytes);
     (0..bytes.len().div_ceil(9)).map(|_| Ok((reader.u8()?, reader.u64()?))).collect()
 }
 

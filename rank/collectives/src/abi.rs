@@ -6,7 +6,7 @@ mod standard;
 
 use std::ffi::{CStr, c_int, c_void};
 
-use crate::door::Source;
+use crate::door::LibraryLookup;
 
 /// An MPI handle as held in a register: a pointer, or an `int` with the upper half cleared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,7 +41,7 @@ impl Abi {
     ///
     /// # Safety
     /// The functions of `source` can be called.
-    pub(crate) unsafe fn of(source: &Source) -> Option<Abi> {
+    pub(crate) unsafe fn of(source: &LibraryLookup) -> Option<Abi> {
         let object = |name: &CStr| {
             // SAFETY: the caller's promise, and the name ends with a zero.
             let found: *mut c_void = unsafe { (source.object)(name.as_ptr()) };

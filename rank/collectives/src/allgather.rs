@@ -9,24 +9,24 @@ use crate::blocks::{Blocks, in_place, place};
 use crate::bundle::LONGEST;
 use crate::calls::{Elements, IN_ORDER, Parts};
 use crate::communicator::{Plan, with_plan};
-use crate::door::{Side, Sides};
+use crate::door::{BufferArguments, Sides};
 use crate::leaders::Leaders;
 use crate::mpi::{Fault, Mpi, Pointer};
-use crate::payload::{Payload, Place};
+use crate::payload::{Payload, TypedBuffer};
 use crate::requests::Requests;
-use crate::state::{State, running};
+use crate::state::{CollectivesState, running};
 
 /// Maximum total length of all blocks, in bytes: lengths are `int`s, and memory holds all blocks once more.
 const MOST: u64 = 1 << 30;
 
 /// `MPI_Allgather` for the layer.
-pub(crate) unsafe extern "C" fn allgather(from: Side, to: Side, comm: usize) -> c_int {
+pub(crate) unsafe extern "C" fn allgather(from: BufferArguments, to: BufferArguments, comm: usize) -> c_int {
     // SAFETY: the program's promise to MPI_Allgather.
     unsafe { all_gathered(from, |state, _| Blocks::equal(state, to), comm) }
 }
 
 /// `MPI_Allgatherv` for the layer.
-pub(crate) unsafe extern "C" fn allgatherv(from: Side, to: Sides, comm: usize) -> c_int {
+pub(crate) unsafe extern "C" fn allgatherv(from: BufferArguments, to: Sides, comm: usize) -> c_int {
     // SAFETY: the program's promise to MPI_Allgatherv: the lists have an entry for each rank.
     unsafe { all_gathered(from, |state, ranks| Blocks::listed(state, to, ranks), comm) }
 }
@@ -34,8 +34,8 @@ pub(crate) unsafe extern "C" fn allgatherv(from: Side, to: Sides, comm: usize) -
 /// # Safety
 /// The arguments are as MPI demands. `to` returns the blocks.
 unsafe fn all_gathered(
-    from: Side,
-    to: impl FnOnce(&State, usize) -> Result<Option<Blocks>, Fault>,
+    from: BufferArguments,
+    to: impl FnOnce(&CollectivesState, usize) -> Result<Option<Blocks>, Fault>,
     comm: usize,
 ) -> c_int {
     let kept = running().is_some_and(|state| in_place(state, from.buffer));
@@ -113,7 +113,7 @@ impl Gathered {
     ///
     /// # Safety
     /// `own` is as MPI demands.
-    unsafe fn put(&mut self, mpi: &Mpi, own: Place, plan: &Plan) -> Result<(), Fault> {
+    unsafe fn put(&mut self, mpi: &Mpi, own: TypedBuffer, plan: &Plan) -> Result<(), Fault> {
         // SAFETY: the caller's promise.
         let mut payload = unsafe { Payload::of(mpi, own, true, plan.private) }?;
         // SAFETY: as above.
@@ -129,7 +129,7 @@ impl Gathered {
 
 /// # Safety
 /// `own` is as MPI demands.
-unsafe fn between_leaders(mpi: &Mpi, plan: &Plan, own: Place, lengths: Vec<usize>) -> Result<Gathered, Fault> {
+unsafe fn between_leaders(mpi: &Mpi, plan: &Plan, own: TypedBuffer, lengths: Vec<usize>) -> Result<Gathered, Fault> {
     let leaders = Leaders::new(mpi, plan, None);
     let (mut gathered, sites) = Gathered::new(&plan.layout.members, lengths)?;
     // SAFETY: the caller's promise.
@@ -157,7 +157,7 @@ unsafe fn between_leaders(mpi: &Mpi, plan: &Plan, own: Place, lengths: Vec<usize
 
 /// # Safety
 /// `own` is as MPI demands.
-unsafe fn between_ranks(mpi: &Mpi, plan: &Plan, own: Place, lengths: Vec<usize>) -> Result<Gathered, Fault> {
+unsafe fn between_ranks(mpi: &Mpi, plan: &Plan, own: TypedBuffer, lengths: Vec<usize>) -> Result<Gathered, Fault> {
     let (own_site, members) = (usize::from(plan.layout.sites[plan.rank as usize]), &plan.layout.members);
     // The ranks of other sites that send to this rank of ours.
     let senders = |to: usize| {

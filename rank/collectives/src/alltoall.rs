@@ -10,25 +10,25 @@ use std::ffi::c_int;
 use crate::blocks::{Blocks, in_place};
 use crate::calls::IN_ORDER;
 use crate::communicator::{Plan, with_plan};
-use crate::door::{PASS, Side, Sides};
+use crate::door::{BufferArguments, PASS, Sides};
 use crate::mpi::{Fault, Mpi};
 use crate::requests::Requests;
-use crate::state::{State, running};
+use crate::state::{CollectivesState, running};
 
 /// Maximum number of ranks in a communicator: each rank has a message in flight to and from every other at the same
 /// time.
 const MOST_RANKS: usize = 256;
 
 /// `MPI_Alltoall` for the layer.
-pub(crate) unsafe extern "C" fn alltoall(from: Side, to: Side, comm: usize) -> c_int {
-    let find = |state: &State, _| Ok((Blocks::equal(state, from)?, Blocks::equal(state, to)?));
+pub(crate) unsafe extern "C" fn alltoall(from: BufferArguments, to: BufferArguments, comm: usize) -> c_int {
+    let find = |state: &CollectivesState, _| Ok((Blocks::equal(state, from)?, Blocks::equal(state, to)?));
     // SAFETY: the program's promise to MPI_Alltoall.
     unsafe { exchanged(running().is_some_and(|state| in_place(state, from.buffer)), find, comm) }
 }
 
 /// `MPI_Alltoallv` for the layer.
 pub(crate) unsafe extern "C" fn alltoallv(from: Sides, to: Sides, comm: usize) -> c_int {
-    let find = |state: &State, ranks| {
+    let find = |state: &CollectivesState, ranks| {
         // SAFETY: the program's promise to MPI_Alltoallv: the lists have an entry for each rank.
         Ok(unsafe { (Blocks::listed(state, from, ranks)?, Blocks::listed(state, to, ranks)?) })
     };
@@ -40,7 +40,7 @@ pub(crate) unsafe extern "C" fn alltoallv(from: Sides, to: Sides, comm: usize) -
 /// The arguments are as MPI demands. `find` returns the blocks to send and to receive.
 unsafe fn exchanged(
     kept: bool,
-    find: impl FnOnce(&State, usize) -> Result<(Option<Blocks>, Option<Blocks>), Fault>,
+    find: impl FnOnce(&CollectivesState, usize) -> Result<(Option<Blocks>, Option<Blocks>), Fault>,
     comm: usize,
 ) -> c_int {
     // MPI demands that either all ranks use `MPI_IN_PLACE`, or none.

@@ -5,11 +5,11 @@ use std::ffi::{c_int, c_void};
 use types::SiteId;
 
 use crate::abi::Handle;
-use crate::chunks::{Chunks, From, Part, pass_on};
+use crate::chunks::{Chunks, From, RelayPart, pass_on};
 use crate::communicator::{Plan, plan_for};
 use crate::door::PASS;
 use crate::mpi::{Fault, Mpi};
-use crate::payload::{Payload, Place};
+use crate::payload::{Payload, TypedBuffer};
 use crate::route::{Crossing, inside};
 use crate::shares::Trees;
 use crate::state::running;
@@ -44,7 +44,7 @@ pub(crate) unsafe extern "C" fn bcast(
         if is_short || root as usize >= plan.layout.sites.len() {
             return Ok(PASS);
         }
-        let place = Place { buffer, count, datatype, size };
+        let place = TypedBuffer { buffer, count, datatype, size };
         // SAFETY: the program's promise to MPI_Bcast.
         unsafe { spread(&state.mpi, plan, place, root as u32) }?;
         Ok(0)
@@ -62,7 +62,7 @@ fn nothing(mpi: &Mpi, comm: Handle, root: c_int) -> Result<c_int, Fault> {
 
 /// # Safety
 /// `place` is a buffer as MPI demands.
-unsafe fn spread(mpi: &Mpi, plan: &Plan, place: Place, root: u32) -> Result<(), Fault> {
+unsafe fn spread(mpi: &Mpi, plan: &Plan, place: TypedBuffer, root: u32) -> Result<(), Fault> {
     let is_root = plan.rank == root;
     // SAFETY: the caller's promise.
     let mut payload = unsafe { Payload::of(mpi, place, is_root, plan.private) }?;
@@ -90,7 +90,7 @@ unsafe fn send_along(mpi: &Mpi, plan: &Plan, start: *mut u8, length: usize, root
     let name = |rank: u32| layout.names[usize::from(layout.sites[rank as usize])];
     let others: Vec<SiteId> = crossing.entries.iter().map(|rank| name(*rank)).collect();
     let from = own.parent.map_or(From::Own, From::Rank);
-    let mut part = Part { from, far: Vec::new(), near: own.children, export: None };
+    let mut part = RelayPart { from, far: Vec::new(), near: own.children, export: None };
     if plan.rank == entry && entry != root {
         part.from = if shares.is_some() { From::Share(crossing.exporter) } else { From::Rank(crossing.exporter) };
     }

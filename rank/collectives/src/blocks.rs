@@ -4,14 +4,14 @@ use std::ffi::c_int;
 
 use crate::abi::Handle;
 use crate::calls::Elements;
-use crate::door::{Side, Sides};
+use crate::door::{BufferArguments, Sides};
 use crate::mpi::Fault;
-use crate::payload::Place;
-use crate::state::State;
+use crate::payload::TypedBuffer;
+use crate::state::CollectivesState;
 
 pub(crate) struct Blocks {
     /// The first block; its count is that of each block, if all are equal.
-    first: Place,
+    first: TypedBuffer,
     extent: i64,
     /// For each rank, the number of elements and the offset of the first, in elements.
     listed: Option<Vec<(i64, i64)>>,
@@ -19,7 +19,7 @@ pub(crate) struct Blocks {
 
 impl Blocks {
     /// Blocks of the same length, one after the other. `None`: the arguments are invalid; the MPI library reports that.
-    pub(crate) fn equal(state: &State, side: Side) -> Result<Option<Blocks>, Fault> {
+    pub(crate) fn equal(state: &CollectivesState, side: BufferArguments) -> Result<Option<Blocks>, Fault> {
         let Some(first) = place(state, side)? else { return Ok(None) };
         Ok(Some(Blocks { first, extent: state.mpi.extent(first.datatype)?.1, listed: None }))
     }
@@ -28,8 +28,8 @@ impl Blocks {
     ///
     /// # Safety
     /// The lists have an entry for each rank.
-    pub(crate) unsafe fn listed(state: &State, sides: Sides, ranks: usize) -> Result<Option<Blocks>, Fault> {
-        let side = Side { buffer: sides.buffer, count: 0, datatype: sides.datatype };
+    pub(crate) unsafe fn listed(state: &CollectivesState, sides: Sides, ranks: usize) -> Result<Option<Blocks>, Fault> {
+        let side = BufferArguments { buffer: sides.buffer, count: 0, datatype: sides.datatype };
         let Some(first) = place(state, side)? else { return Ok(None) };
         if sides.counts.is_null() || sides.starts.is_null() {
             return Ok(None);
@@ -52,13 +52,13 @@ impl Blocks {
     }
 
     /// The block of a rank.
-    pub(crate) fn of(&self, rank: u32) -> Place {
+    pub(crate) fn of(&self, rank: u32) -> TypedBuffer {
         let first = self.first;
         let (count, start) = match &self.listed {
             Some(listed) => listed[rank as usize],
             None => (first.count, first.count * i64::from(rank)),
         };
-        Place { buffer: first.buffer.wrapping_byte_offset((start * self.extent) as isize), count, ..first }
+        TypedBuffer { buffer: first.buffer.wrapping_byte_offset((start * self.extent) as isize), count, ..first }
     }
 
     pub(crate) fn elements(&self, rank: u32) -> Elements {
@@ -67,16 +67,16 @@ impl Blocks {
 }
 
 /// One side of a call. `None`: the arguments are invalid; the MPI library reports that.
-pub(crate) fn place(state: &State, side: Side) -> Result<Option<Place>, Fault> {
+pub(crate) fn place(state: &CollectivesState, side: BufferArguments) -> Result<Option<TypedBuffer>, Fault> {
     let datatype: Handle = state.mpi.abi.handle(side.datatype);
     if datatype == state.mpi.abi.datatype_null || side.count < 0 {
         return Ok(None);
     }
     let size = state.mpi.type_size(datatype)?;
-    Ok(Some(Place { buffer: side.buffer, count: side.count, datatype, size }))
+    Ok(Some(TypedBuffer { buffer: side.buffer, count: side.count, datatype, size }))
 }
 
 /// Returns true if a side is `MPI_IN_PLACE`.
-pub(crate) fn in_place(state: &State, buffer: *const std::ffi::c_void) -> bool {
+pub(crate) fn in_place(state: &CollectivesState, buffer: *const std::ffi::c_void) -> bool {
     buffer as usize == state.mpi.abi.in_place
 }

@@ -6,7 +6,7 @@ use std::ffi::c_int;
 use crate::communicator::Plan;
 use crate::mpi::{Fault, Mpi};
 use crate::requests::Requests;
-use crate::shares::{Share, Shares, Trees};
+use crate::shares::{PendingShare, Shares, Trees};
 
 /// Limits of a chunk's length, in bytes. A chunk costs each rank some 10 µs, and a rank forwards it only once it is
 /// complete, so a message is cut into about `CHUNKS` chunks within these limits.
@@ -60,7 +60,7 @@ pub(crate) enum From {
 }
 
 /// A rank's part in moving a message.
-pub(crate) struct Part<'a> {
+pub(crate) struct RelayPart<'a> {
     pub from: From,
     /// Ranks at other sites to send each chunk to. Chunks that this rank has from the start go to them first.
     pub far: Vec<u32>,
@@ -70,7 +70,7 @@ pub(crate) struct Part<'a> {
     pub export: Option<(&'a [u32], Trees<'a>)>,
 }
 
-impl Part<'_> {
+impl RelayPart<'_> {
     fn children(&self) -> usize {
         self.far.len() + self.near.len()
     }
@@ -99,13 +99,13 @@ struct Movement<'a> {
     mpi: &'a Mpi,
     plan: &'a Plan,
     chunks: Chunks,
-    part: &'a Part<'a>,
+    part: &'a RelayPart<'a>,
     /// Requests with owners below the number of chunks are receives, the others sends.
     requests: Requests<'a>,
     receiving: usize,
     sending: usize,
-    awaited: VecDeque<Share<'a>>,
-    exporting: Option<Share<'a>>,
+    awaited: VecDeque<PendingShare<'a>>,
+    exporting: Option<PendingShare<'a>>,
     /// Number of chunks whose receives have begun.
     asked: usize,
     arrived: usize,
@@ -121,7 +121,13 @@ struct Movement<'a> {
 ///
 /// # Safety
 /// Nobody else uses the chunks' memory meanwhile.
-pub(crate) unsafe fn pass_on(mpi: &Mpi, plan: &Plan, chunks: Chunks, part: &Part<'_>, first: u64) -> Result<(), Fault> {
+pub(crate) unsafe fn pass_on(
+    mpi: &Mpi,
+    plan: &Plan,
+    chunks: Chunks,
+    part: &RelayPart<'_>,
+    first: u64,
+) -> Result<(), Fault> {
     let count = chunks.count();
     let mut movement = Movement {
         mpi,

@@ -12,9 +12,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use crate::abi::Handle;
 use crate::door::PASS;
 use crate::mpi::{Fault, Mpi};
-use crate::route::Layout;
+use crate::route::CommunicatorLayout;
 use crate::shares::{MOST_RECEIVERS, Shares};
-use crate::state::{State, running};
+use crate::state::{CollectivesState, running};
 use crate::world::Location;
 
 /// A communicator that has moved this many bytes in covered calls gets a plan...
@@ -23,9 +23,9 @@ const WORTH_BYTES: u64 = 32 << 10;
 const WORTH_CALLS: u32 = 1;
 
 /// Value of the attribute.
-pub(crate) struct Known(Mutex<Mode>);
+pub(crate) struct Known(Mutex<CommunicatorMode>);
 
-enum Mode {
+enum CommunicatorMode {
     /// The MPI library does everything itself.
     Native,
     /// It reaches several sites, and has made this many covered calls so far.
@@ -45,7 +45,7 @@ pub(crate) struct Plan {
     pub rank: u32,
     /// True if at least one rank wants the MPI library's own reductions.
     pub exact: bool,
-    pub layout: Layout,
+    pub layout: CommunicatorLayout,
     /// State for having gateways copy messages; `None` if they cannot, or if there is only one other site.
     pub shares: Option<Shares>,
     /// A communicator of this node's ranks alone, made when first needed.
@@ -64,12 +64,12 @@ impl Plan {
 }
 
 /// A communicator's plan, locked for one call.
-pub(crate) struct Planned<'a>(MutexGuard<'a, Mode>);
+pub(crate) struct Planned<'a>(MutexGuard<'a, CommunicatorMode>);
 
 impl Planned<'_> {
     pub(crate) fn plan(&self) -> Option<&Plan> {
         match &*self.0 {
-            Mode::Planned(plan) => Some(plan),
+            CommunicatorMode::Planned(plan) => Some(plan),
             _ => None,
         }
     }
@@ -80,7 +80,11 @@ impl Planned<'_> {
 ///
 /// # Errors
 /// MPI's error.
-pub(crate) fn plan_for(state: &'static State, comm: Handle, bytes: u64) -> Result<Option<Planned<'static>>, Fault> {
+pub(crate) fn plan_for(
+    state: &'static CollectivesState,
+    comm: Handle,
+    bytes: u64,
+) -> Result<Option<Planned<'static>>, Fault> {
     // Without MPI_COMM_WORLD, in a program that uses only sessions, nobody knows the locations of a group's ranks.
     // While a communicator is being freed, callbacks of the program's attributes may use it after ours is gone, and
     // they need not run in the same order on all ranks.
@@ -105,7 +109,7 @@ pub(crate) fn plan_for(state: &'static State, comm: Handle, bytes: u64) -> Resul
     // communicator is running.
     let known = unsafe { &*known };
     let mut mode = known.0.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Mode::Unplanned { locations, calls } = &mut *mode {
+    if let CommunicatorMode::Unplanned { locations, calls } = &mut *mode {
         if bytes < WORTH_BYTES && *calls < WORTH_CALLS {
             *calls += 1;
             return Ok(None);
@@ -113,7 +117,7 @@ pub(crate) fn plan_for(state: &'static State, comm: Handle, bytes: u64) -> Resul
         let locations = std::mem::take(locations);
         *mode = agree(state, comm, &locations)?;
     }
-    Ok(matches!(*mode, Mode::Planned(_)).then_some(Planned(mode)))
+    Ok(matches!(*mode, CommunicatorMode::Planned(_)).then_some(Planned(mode)))
 }
 
 /// Runs `work` with the plan of `comm`, for a call that moves `bytes` to each rank; `work` may also leave the call to
@@ -121,7 +125,7 @@ pub(crate) fn plan_for(state: &'static State, comm: Handle, bytes: u64) -> Resul
 pub(crate) fn with_plan(
     comm: usize,
     bytes: u64,
-    work: impl FnOnce(&State, &Plan) -> Result<Option<()>, Fault>,
+    work: impl FnOnce(&CollectivesState, &Plan) -> Result<Option<()>, Fault>,
 ) -> c_int {
     let Some(state) = running() else { return PASS };
     let comm = state.mpi.abi.handle(comm);
@@ -137,15 +141,15 @@ pub(crate) fn with_plan(
 }
 
 /// Derives the mode from the group of a communicator: the result is the same on all of its ranks.
-fn look(state: &State, comm: Handle) -> Result<Mode, Fault> {
+fn look(state: &CollectivesState, comm: Handle) -> Result<CommunicatorMode, Fault> {
     let mpi = &state.mpi;
     if mpi.is_inter(comm)? {
-        return Ok(Mode::Native);
+        return Ok(CommunicatorMode::Native);
     }
     let size = mpi.size(comm)?;
     let world = mpi.abi.comm_world;
     if size < 2 || usize::try_from(mpi.size(world)?) != Ok(state.world.locations.len()) {
-        return Ok(Mode::Native);
+        return Ok(CommunicatorMode::Native);
     }
     let (own, all) = (mpi.group(comm)?, mpi.group(world)?);
     let ranks = mpi.translate(own, size, all);
@@ -155,21 +159,23 @@ fn look(state: &State, comm: Handle) -> Result<Mode, Fault> {
     let location = |rank: c_int| state.world.locations.get(usize::try_from(rank).ok()?).copied();
     let locations: Option<Vec<Location>> = ranks?.into_iter().map(location).collect();
     let reach_several = |locations: &Vec<Location>| locations.iter().any(|other| other.site != locations[0].site);
-    Ok(locations.filter(reach_several).map_or(Mode::Native, |locations| Mode::Unplanned { locations, calls: 0 }))
+    Ok(locations
+        .filter(reach_several)
+        .map_or(CommunicatorMode::Native, |locations| CommunicatorMode::Unplanned { locations, calls: 0 }))
 }
 
 /// Makes the plan, if all ranks have room for one.
-fn agree(state: &State, comm: Handle, locations: &[Location]) -> Result<Mode, Fault> {
+fn agree(state: &CollectivesState, comm: Handle, locations: &[Location]) -> Result<CommunicatorMode, Fault> {
     let mpi = &state.mpi;
     let [room, reorders] = mpi.least(comm, [c_int::from(state.has_room()), c_int::from(!state.exact)])?;
     if room == 0 {
-        return Ok(Mode::Native);
+        return Ok(CommunicatorMode::Native);
     }
     let group = mpi.group(comm)?;
     let private = mpi.create(comm, group);
     mpi.free_group(group);
     let private = private?;
-    let (layout, rank) = (Layout::new(locations), mpi.rank(comm)? as u32);
+    let (layout, rank) = (CommunicatorLayout::new(locations), mpi.rank(comm)? as u32);
     let site = mpi.split(private, layout.sites[rank as usize])?;
     let others = layout.members.len() - 1;
     let shares = match (2..=MOST_RECEIVERS).contains(&others) {
@@ -177,7 +183,7 @@ fn agree(state: &State, comm: Handle, locations: &[Location]) -> Result<Mode, Fa
         false => None,
     };
     state.plan_made();
-    Ok(Mode::Planned(Box::new(Plan {
+    Ok(CommunicatorMode::Planned(Box::new(Plan {
         private,
         site,
         rank,
@@ -202,7 +208,10 @@ pub(crate) unsafe extern "C" fn comm_disconnect(place: *mut c_void) -> c_int {
 
 /// # Safety
 /// `place` is null or holds the handle of a communicator.
-unsafe fn freed(place: *mut c_void, call: impl FnOnce(&State) -> unsafe extern "C" fn(*mut c_void) -> c_int) -> c_int {
+unsafe fn freed(
+    place: *mut c_void,
+    call: impl FnOnce(&CollectivesState) -> unsafe extern "C" fn(*mut c_void) -> c_int,
+) -> c_int {
     let Some(state) = running().filter(|_| !place.is_null()) else { return PASS };
     // SAFETY: the caller's promise.
     let comm = unsafe { state.mpi.abi.handle_at(place) };
@@ -231,7 +240,7 @@ pub(crate) unsafe extern "C" fn forget(comm: usize, _key: c_int, value: *mut c_v
     // After MPI_Finalize has begun, MPI frees communicators itself.
     let Some(state) = running() else { return 0 };
     state.forget(state.mpi.abi.handle(comm));
-    if let Mode::Planned(plan) = known.0.into_inner().unwrap_or_else(PoisonError::into_inner) {
+    if let CommunicatorMode::Planned(plan) = known.0.into_inner().unwrap_or_else(PoisonError::into_inner) {
         free(&state.mpi, *plan);
         state.plan_freed();
     }

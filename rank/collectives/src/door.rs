@@ -7,14 +7,14 @@ use endpoint::Endpoint;
 /// Version of this interface. The layer and the provider of one release have the same.
 pub const INTERFACE: u32 = 4;
 
-/// Returned by a function of [`Table`] that does not handle the call: the layer then calls the MPI library's own
+/// Returned by a function of [`FunctionTable`] that does not handle the call: the layer then calls the MPI library's own
 /// function. No MPI library has this error code.
 pub const PASS: c_int = c_int::MIN;
 
 /// Lookup functions for the rank's MPI library.
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct Source {
+pub struct LibraryLookup {
     /// Returns the library's own function of this name, or null.
     pub function: unsafe extern "C" fn(*const c_char) -> *mut c_void,
     /// Returns the object of this name that the program and the library share, or null.
@@ -32,7 +32,7 @@ pub trait Transport: Sync {
 /// The data that a call sends, or the buffer that it receives into.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub struct Side {
+pub struct BufferArguments {
     pub buffer: *mut c_void,
     /// Number of elements per rank.
     pub count: i64,
@@ -56,7 +56,7 @@ pub struct Sides {
 /// Covered functions, with 64-bit counts. A handle is passed as the register that holds it: a pointer, or an `int`
 /// whose upper half is undefined.
 #[repr(C)]
-pub struct Table {
+pub struct FunctionTable {
     /// `MPI_Bcast`.
     pub bcast:
         unsafe extern "C" fn(buffer: *mut c_void, count: i64, datatype: usize, root: c_int, comm: usize) -> c_int,
@@ -82,19 +82,19 @@ pub struct Table {
         comm: usize,
     ) -> c_int,
     /// `MPI_Allgather`.
-    pub allgather: unsafe extern "C" fn(from: Side, to: Side, comm: usize) -> c_int,
+    pub allgather: unsafe extern "C" fn(from: BufferArguments, to: BufferArguments, comm: usize) -> c_int,
     /// `MPI_Allgatherv`.
-    pub allgatherv: unsafe extern "C" fn(from: Side, to: Sides, comm: usize) -> c_int,
+    pub allgatherv: unsafe extern "C" fn(from: BufferArguments, to: Sides, comm: usize) -> c_int,
     /// `MPI_Gather`.
-    pub gather: unsafe extern "C" fn(from: Side, to: Side, root: c_int, comm: usize) -> c_int,
+    pub gather: unsafe extern "C" fn(from: BufferArguments, to: BufferArguments, root: c_int, comm: usize) -> c_int,
     /// `MPI_Gatherv`.
-    pub gatherv: unsafe extern "C" fn(from: Side, to: Sides, root: c_int, comm: usize) -> c_int,
+    pub gatherv: unsafe extern "C" fn(from: BufferArguments, to: Sides, root: c_int, comm: usize) -> c_int,
     /// `MPI_Scatter`.
-    pub scatter: unsafe extern "C" fn(from: Side, to: Side, root: c_int, comm: usize) -> c_int,
+    pub scatter: unsafe extern "C" fn(from: BufferArguments, to: BufferArguments, root: c_int, comm: usize) -> c_int,
     /// `MPI_Scatterv`.
-    pub scatterv: unsafe extern "C" fn(from: Sides, to: Side, root: c_int, comm: usize) -> c_int,
+    pub scatterv: unsafe extern "C" fn(from: Sides, to: BufferArguments, root: c_int, comm: usize) -> c_int,
     /// `MPI_Alltoall`.
-    pub alltoall: unsafe extern "C" fn(from: Side, to: Side, comm: usize) -> c_int,
+    pub alltoall: unsafe extern "C" fn(from: BufferArguments, to: BufferArguments, comm: usize) -> c_int,
     /// `MPI_Alltoallv`.
     pub alltoallv: unsafe extern "C" fn(from: Sides, to: Sides, comm: usize) -> c_int,
     /// `MPI_Comm_free` of the communicator whose handle is at this place.

@@ -9,21 +9,21 @@ use crate::blocks::{Blocks, in_place, place};
 use crate::bundle::{Bundle, travels_alone};
 use crate::calls::{ALONE, Elements, IN_ORDER};
 use crate::communicator::{Plan, with_plan};
-use crate::door::{Side, Sides};
+use crate::door::{BufferArguments, Sides};
 use crate::leaders::Leaders;
 use crate::mpi::{Fault, Mpi};
-use crate::payload::{Payload, Place};
+use crate::payload::{Payload, TypedBuffer};
 use crate::requests::Requests;
-use crate::state::{State, running};
+use crate::state::{CollectivesState, running};
 
 /// `MPI_Gather` for the layer.
-pub(crate) unsafe extern "C" fn gather(from: Side, to: Side, root: c_int, comm: usize) -> c_int {
+pub(crate) unsafe extern "C" fn gather(from: BufferArguments, to: BufferArguments, root: c_int, comm: usize) -> c_int {
     // SAFETY: the program's promise to MPI_Gather.
     unsafe { gathered(from, |state, _| Blocks::equal(state, to), root, comm) }
 }
 
 /// `MPI_Gatherv` for the layer.
-pub(crate) unsafe extern "C" fn gatherv(from: Side, to: Sides, root: c_int, comm: usize) -> c_int {
+pub(crate) unsafe extern "C" fn gatherv(from: BufferArguments, to: Sides, root: c_int, comm: usize) -> c_int {
     // SAFETY: the program's promise to MPI_Gatherv: at the root, the lists have an entry for each rank.
     unsafe { gathered(from, |state, ranks| Blocks::listed(state, to, ranks), root, comm) }
 }
@@ -31,8 +31,8 @@ pub(crate) unsafe extern "C" fn gatherv(from: Side, to: Sides, root: c_int, comm
 /// # Safety
 /// The arguments are as MPI demands. `to` returns the root's blocks.
 unsafe fn gathered(
-    from: Side,
-    to: impl FnOnce(&State, usize) -> Result<Option<Blocks>, Fault>,
+    from: BufferArguments,
+    to: impl FnOnce(&CollectivesState, usize) -> Result<Option<Blocks>, Fault>,
     root: c_int,
     comm: usize,
 ) -> c_int {
@@ -61,7 +61,7 @@ pub(crate) fn rank_in(plan: &Plan, root: c_int) -> Option<u32> {
 ///
 /// # Safety
 /// `own` is as MPI demands.
-unsafe fn contribute(mpi: &Mpi, plan: &Plan, own: Place, root: u32) -> Result<(), Fault> {
+unsafe fn contribute(mpi: &Mpi, plan: &Plan, own: TypedBuffer, root: u32) -> Result<(), Fault> {
     let leaders = Leaders::new(mpi, plan, Some(root));
     let (mut alone, length) = (Requests::new(mpi, 1), own.bytes()?);
     let mut payload = None;
@@ -100,7 +100,7 @@ unsafe fn contribute(mpi: &Mpi, plan: &Plan, own: Place, root: u32) -> Result<()
 ///
 /// # Safety
 /// All arguments are as MPI demands.
-unsafe fn collect(mpi: &Mpi, plan: &Plan, own: Option<Place>, to: &Blocks) -> Result<(), Fault> {
+unsafe fn collect(mpi: &Mpi, plan: &Plan, own: Option<TypedBuffer>, to: &Blocks) -> Result<(), Fault> {
     let mut expected: Vec<(u32, &[u32], Bundle)> = Vec::new();
     let (home, leaders) =
         (usize::from(plan.layout.sites[plan.rank as usize]), Leaders::new(mpi, plan, Some(plan.rank)));

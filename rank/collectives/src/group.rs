@@ -10,12 +10,12 @@ use crate::abi::Handle;
 use crate::calls::{Elements, IN_ORDER};
 use crate::communicator::Plan;
 use crate::mpi::{Fault, Mpi, Pointer};
-use crate::payload::{Payload, Place};
+use crate::payload::{Payload, TypedBuffer};
 use crate::requests::Requests;
 use crate::span::Span;
 
 /// A group of ranks at this rank's site.
-pub(crate) struct Group<'a> {
+pub(crate) struct SiteGroup<'a> {
     pub mpi: &'a Mpi,
     pub plan: &'a Plan,
     /// The MPI library's communicator of these ranks, in the same order.
@@ -25,7 +25,7 @@ pub(crate) struct Group<'a> {
     pub root: u32,
 }
 
-impl Group<'_> {
+impl SiteGroup<'_> {
     fn is_root(&self) -> bool {
         self.plan.rank == self.root
     }
@@ -52,7 +52,7 @@ impl Group<'_> {
     }
 
     /// # Safety
-    /// As [`Group::reduce`].
+    /// As [`SiteGroup::reduce`].
     unsafe fn reduce_by_messages(&self, from: Elements, to: Pointer, operation: Handle) -> Result<(), Fault> {
         let (mpi, plan) = (self.mpi, self.plan);
         let order = self.order(mpi.is_commutative(operation)?);
@@ -107,7 +107,7 @@ impl Group<'_> {
     /// `elements` are as MPI demands.
     pub(crate) unsafe fn broadcast(&self, elements: Elements) -> Result<(), Fault> {
         let (mpi, Elements { start, count, datatype }) = (self.mpi, elements);
-        let place = Place { buffer: start, count, datatype, size: mpi.type_size(datatype)? };
+        let place = TypedBuffer { buffer: start, count, datatype, size: mpi.type_size(datatype)? };
         // SAFETY: the caller's promise.
         let mut payload = unsafe { Payload::of(mpi, place, self.is_root(), self.plan.private) }?;
         let (start, count) = (payload.start().cast(), payload.length() as i64);

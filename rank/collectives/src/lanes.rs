@@ -13,7 +13,7 @@ use std::ffi::c_int;
 use crate::abi::Handle;
 use crate::calls::Elements;
 use crate::communicator::Plan;
-use crate::group::Group;
+use crate::group::SiteGroup;
 use crate::mpi::{Fault, Mpi, Pointer};
 use crate::reduce::combined;
 use crate::requests::Requests;
@@ -50,7 +50,7 @@ struct Lanes<'a> {
 }
 
 /// The part of a chunk that this rank carries in one lane.
-struct Part<'a> {
+struct LanePart<'a> {
     lane: usize,
     /// Memory for the result; before, it holds this node's combined elements.
     place: Elements,
@@ -79,7 +79,7 @@ enum Stage {
 struct Chunk<'a> {
     /// Memory for the result.
     place: Elements,
-    parts: Vec<Part<'a>>,
+    parts: Vec<LanePart<'a>>,
     /// Messages of lanes with other carriers.
     requests: Requests<'a>,
 }
@@ -248,7 +248,7 @@ impl<'a> Lanes<'a> {
                 // SAFETY: our own memory.
                 unsafe { self.receive(&mut part_requests, Stage::Node, span.elements(), *head) }?;
             }
-            parts.push(Part { lane, place: own, total: own, near, far: Vec::new(), requests: part_requests });
+            parts.push(LanePart { lane, place: own, total: own, near, far: Vec::new(), requests: part_requests });
         }
         Ok(Chunk { place, parts, requests })
     }
@@ -282,7 +282,7 @@ impl<'a> Lanes<'a> {
     ///
     /// # Safety
     /// The part's total is complete.
-    unsafe fn exchange(&self, part: &mut Part<'a>) -> Result<(), Fault> {
+    unsafe fn exchange(&self, part: &mut LanePart<'a>) -> Result<(), Fault> {
         let total = part.total;
         let shared = self.shares(total);
         if let Some(home) = self.home().filter(|home| *home != self.own_site) {
@@ -371,13 +371,13 @@ impl<'a> Lanes<'a> {
     }
 
     /// The ranks of this rank's node, with its head as root. `None`: the rank is alone on its node.
-    fn node(&self) -> Result<Option<Group<'a>>, Fault> {
+    fn node(&self) -> Result<Option<SiteGroup<'a>>, Fault> {
         let (mpi, plan) = (self.mpi, self.plan);
         let nodes = &plan.layout.nodes.members[self.own_site];
         let members = &nodes[plan.layout.nodes.own(plan.rank)];
         // All ranks of a site make their nodes' communicators together.
         let node = if nodes.iter().any(|node| node.len() > 1) { Some(plan.node(mpi)?) } else { None };
-        let group = |comm| Group { mpi, plan, comm, members, root: self.head() };
+        let group = |comm| SiteGroup { mpi, plan, comm, members, root: self.head() };
         Ok(node.filter(|_| members.len() > 1).map(group))
     }
 

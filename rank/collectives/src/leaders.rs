@@ -4,11 +4,11 @@ use types::SiteId;
 
 use crate::calls::{Elements, IN_ORDER};
 use crate::communicator::Plan;
-use crate::group::Group;
+use crate::group::SiteGroup;
 use crate::mpi::{Fault, Mpi};
-use crate::payload::{Payload, Place};
+use crate::payload::{Payload, TypedBuffer};
 use crate::requests::Requests;
-use crate::shares::{Share, Shares, Trees};
+use crate::shares::{PendingShare, Shares, Trees};
 
 /// The leaders of one call.
 pub(crate) struct Leaders<'a> {
@@ -51,9 +51,9 @@ impl<'a> Leaders<'a> {
     }
 
     /// The ranks of this rank's site, with its leader as root.
-    pub(crate) fn group(&self) -> Group<'a> {
+    pub(crate) fn group(&self) -> SiteGroup<'a> {
         let (mpi, plan) = (self.mpi, self.plan);
-        Group { mpi, plan, comm: plan.site, members: self.members(), root: self.own_leader() }
+        SiteGroup { mpi, plan, comm: plan.site, members: self.members(), root: self.own_leader() }
     }
 
     /// The leader of this rank's own site.
@@ -99,12 +99,12 @@ impl<'a> Leaders<'a> {
         let payload = |elements: Elements, is_full| {
             let Elements { start, count, datatype } = elements;
             // SAFETY: the caller's promise.
-            unsafe { Payload::of(mpi, Place { buffer: start, count, datatype, size }, is_full, private) }
+            unsafe { Payload::of(mpi, TypedBuffer { buffer: start, count, datatype, size }, is_full, private) }
         };
         let mut mine = payload(own, true)?;
         let into = theirs.iter().map(|(site, elements)| Ok((*site, payload(*elements, false)?)));
         let mut into: Vec<(usize, Payload)> = into.collect::<Result<_, Fault>>()?;
-        let mut awaited: Vec<Share<'_>> = Vec::with_capacity(1 + into.len());
+        let mut awaited: Vec<PendingShare<'_>> = Vec::with_capacity(1 + into.len());
         // Our share goes first: the announcements that we await theirs go directly, which may take longer.
         let names = &self.plan.layout.names;
         let others: Vec<SiteId> = self.others().map(|site| names[site]).collect();
@@ -161,8 +161,8 @@ impl<'a> Leaders<'a> {
 fn begun<'s>(
     mpi: &Mpi,
     plan: &Plan,
-    mut begin: impl FnMut() -> Result<Option<Share<'s>>, Fault>,
-) -> Result<Share<'s>, Fault> {
+    mut begin: impl FnMut() -> Result<Option<PendingShare<'s>>, Fault>,
+) -> Result<PendingShare<'s>, Fault> {
     loop {
         if let Some(share) = begin()? {
             return Ok(share);

@@ -4,7 +4,7 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr::null_mut;
 
 use crate::abi::{Abi, Handle};
-use crate::door::Source;
+use crate::door::LibraryLookup;
 
 /// An MPI error code, and whether the program's error handler has seen it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,7 +51,7 @@ macro_rules! functions {
             ///
             /// # Safety
             /// The functions of `source` can be called, and return functions of an MPI library.
-            unsafe fn find(source: &Source) -> Option<Functions> {
+            unsafe fn find(source: &LibraryLookup) -> Option<Functions> {
                 let find = |name: &CStr| {
                     // SAFETY: the caller's promise, and the name ends with a zero.
                     let found = unsafe { (source.function)(name.as_ptr()) };
@@ -177,7 +177,7 @@ impl Mpi {
     ///
     /// # Safety
     /// `source` finds functions and objects of one MPI library, which stays loaded.
-    pub(crate) unsafe fn find(source: &Source) -> Option<Mpi> {
+    pub(crate) unsafe fn find(source: &LibraryLookup) -> Option<Mpi> {
         // SAFETY: the caller's promise.
         let (functions, abi) = unsafe { (Functions::find(source)?, Abi::of(source)?) };
         // SAFETY: as above.

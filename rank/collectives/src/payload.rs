@@ -9,7 +9,7 @@ use crate::mpi::{Fault, Mpi};
 
 /// Location of the data of an MPI call.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Place {
+pub(crate) struct TypedBuffer {
     pub buffer: *mut c_void,
     pub count: i64,
     pub datatype: Handle,
@@ -17,7 +17,7 @@ pub(crate) struct Place {
     pub size: i64,
 }
 
-impl Place {
+impl TypedBuffer {
     pub(crate) fn elements(&self) -> Elements {
         Elements { start: self.buffer, count: self.count, datatype: self.datatype }
     }
@@ -38,7 +38,7 @@ impl Place {
         bytes: *mut u8,
         mut work: impl FnMut(*mut c_void, i64, *mut c_void, i64) -> Result<(), Fault>,
     ) -> Result<(), Fault> {
-        let Place { buffer, count, datatype, size } = *self;
+        let TypedBuffer { buffer, count, datatype, size } = *self;
         let (_, extent) = mpi.extent(datatype)?;
         let most = if mpi.packs_large() { count } else { (PORTION / size.max(1)).max(1) };
         let mut done = 0;
@@ -59,7 +59,7 @@ const PORTION: i64 = 1 << 30;
 
 /// The bytes of a message, to be sent or filled.
 pub(crate) struct Payload {
-    place: Place,
+    place: TypedBuffer,
     packed: Option<Vec<u8>>,
     length: usize,
 }
@@ -69,7 +69,7 @@ impl Payload {
     ///
     /// # Safety
     /// `place` is a buffer as MPI demands.
-    pub(crate) unsafe fn of(mpi: &Mpi, place: Place, full: bool, comm: Handle) -> Result<Payload, Fault> {
+    pub(crate) unsafe fn of(mpi: &Mpi, place: TypedBuffer, full: bool, comm: Handle) -> Result<Payload, Fault> {
         let length = usize::try_from(place.count.checked_mul(place.size).ok_or(Fault::NO_MEMORY)?);
         let length = length.map_err(|_| Fault::NO_MEMORY)?;
         if is_plain(mpi, place.datatype, place.size)? {
@@ -129,7 +129,7 @@ impl Payload {
     ///
     /// # Safety
     /// `place` is as MPI demands.
-    pub(crate) unsafe fn fill(mpi: &Mpi, place: Place, bytes: &[u8], comm: Handle) -> Result<(), Fault> {
+    pub(crate) unsafe fn fill(mpi: &Mpi, place: TypedBuffer, bytes: &[u8], comm: Handle) -> Result<(), Fault> {
         if bytes.len() as u64 > place.bytes()? {
             return Err(mpi.truncated());
         }
@@ -142,14 +142,14 @@ impl Payload {
             return Ok(());
         }
         let whole = bytes.len() as i64 / place.size.max(1);
-        let part = Place { count: whole, ..place };
+        let part = TypedBuffer { count: whole, ..place };
         part.each_portion(mpi, bytes.as_ptr().cast_mut(), |start, count, bytes, length| {
             // SAFETY: the caller's promise; MPI only reads the bytes.
             unsafe { mpi.unpack(bytes, length, start, count, place.datatype, comm) }
         })
     }
 
-    /// Calls `work` for each portion; see [`Place::each_portion`]. Does nothing if the bytes are not packed.
+    /// Calls `work` for each portion; see [`TypedBuffer::each_portion`]. Does nothing if the bytes are not packed.
     fn each_portion(
         &mut self,
         mpi: &Mpi,

@@ -14,13 +14,13 @@ use crate::lanes::in_lanes;
 use crate::leaders::Leaders;
 use crate::mpi::{Fault, Mpi};
 use crate::span::Span;
-use crate::state::{State, running};
+use crate::state::{CollectivesState, running};
 
 /// Minimum length in bytes for lanes to carry the elements.
 const IN_LANES: u64 = 64 << 10;
 
 /// A reduction as requested by the program.
-struct Asked {
+struct ReductionCall {
     from: *mut c_void,
     to: *mut c_void,
     count: i64,
@@ -39,10 +39,10 @@ struct Call {
     comm: usize,
 }
 
-impl Asked {
+impl ReductionCall {
     /// `None`: the call is left to the MPI library, on all ranks alike, since MPI demands the same count, datatype and
     /// operation on all of them.
-    fn new(state: &State, call: &Call, comm: Handle) -> Result<Option<Asked>, Fault> {
+    fn new(state: &CollectivesState, call: &Call, comm: Handle) -> Result<Option<ReductionCall>, Fault> {
         let (mpi, abi) = (&state.mpi, &state.mpi.abi);
         let (datatype, operation) = (abi.handle(call.datatype), abi.handle(call.operation));
         let nothing = comm == abi.comm_null || datatype == abi.datatype_null || operation == abi.op_null;
@@ -51,7 +51,7 @@ impl Asked {
             return Ok(None);
         }
         let bytes = u64::try_from(mpi.type_size(datatype)?).unwrap_or(0).saturating_mul(count as u64);
-        Ok(Some(Asked { from: call.from, to: call.to, count, datatype, operation, bytes }))
+        Ok(Some(ReductionCall { from: call.from, to: call.to, count, datatype, operation, bytes }))
     }
 
     fn elements(&self) -> Elements {
@@ -74,12 +74,12 @@ impl Asked {
 fn planned(
     call: &Call,
     allows: impl FnOnce(&Plan, bool) -> bool,
-    work: impl FnOnce(&Mpi, &Plan, &Asked) -> Result<(), Fault>,
+    work: impl FnOnce(&Mpi, &Plan, &ReductionCall) -> Result<(), Fault>,
 ) -> c_int {
     let Some(state) = running() else { return PASS };
     let comm = state.mpi.abi.handle(call.comm);
     let run = || {
-        let Some(mut asked) = Asked::new(state, call, comm)? else {
+        let Some(mut asked) = ReductionCall::new(state, call, comm)? else {
             return Ok(PASS);
         };
         let Some(planned) = plan_for(state, comm, asked.bytes)? else { return Ok(PASS) };
@@ -144,7 +144,7 @@ fn is_root(plan: &Plan, root: c_int) -> bool {
 
 /// # Safety
 /// `asked` is as MPI demands.
-unsafe fn to_root(mpi: &Mpi, plan: &Plan, asked: &Asked, root: u32) -> Result<(), Fault> {
+unsafe fn to_root(mpi: &Mpi, plan: &Plan, asked: &ReductionCall, root: u32) -> Result<(), Fault> {
     let (from, to, operation) = (asked.elements(), asked.to, asked.operation);
     if asked.suits_lanes(mpi, plan)? {
         // SAFETY: the caller's promise.
@@ -168,7 +168,7 @@ unsafe fn to_root(mpi: &Mpi, plan: &Plan, asked: &Asked, root: u32) -> Result<()
 
 /// # Safety
 /// `asked` is as MPI demands.
-unsafe fn to_all(mpi: &Mpi, plan: &Plan, asked: &Asked) -> Result<(), Fault> {
+unsafe fn to_all(mpi: &Mpi, plan: &Plan, asked: &ReductionCall) -> Result<(), Fault> {
     let (from, to, operation) = (asked.elements(), asked.to, asked.operation);
     if asked.suits_lanes(mpi, plan)? {
         // SAFETY: the caller's promise.

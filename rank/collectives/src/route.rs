@@ -7,7 +7,7 @@ use crate::world::Location;
 
 /// The ranks of a communicator, grouped by site. Sites are numbered in the order of their lowest ranks.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Layout {
+pub(crate) struct CommunicatorLayout {
     /// The site of each rank.
     pub sites: Vec<u16>,
     /// The ranks of each site, in rank order.
@@ -17,9 +17,9 @@ pub(crate) struct Layout {
     pub names: Vec<SiteId>,
 }
 
-impl Layout {
+impl CommunicatorLayout {
     /// `locations` has an entry for each rank.
-    pub(crate) fn new(locations: &[Location]) -> Layout {
+    pub(crate) fn new(locations: &[Location]) -> CommunicatorLayout {
         let (mut names, mut members): (Vec<SiteId>, Vec<Vec<u32>>) = (Vec::new(), Vec::new());
         let mut sites = Vec::with_capacity(locations.len());
         for (rank, location) in locations.iter().enumerate() {
@@ -32,7 +32,7 @@ impl Layout {
             sites.push(at as u16);
         }
         let nodes: Vec<u32> = locations.iter().map(|location| location.node).collect();
-        Layout { sites, nodes: Nodes::new(&members, &nodes), members, names }
+        CommunicatorLayout { sites, nodes: Nodes::new(&members, &nodes), members, names }
     }
 
     /// Returns true if the order of sites, and of ranks inside each, is the order of ranks.
@@ -61,7 +61,7 @@ pub(crate) struct Crossing {
 
 impl Crossing {
     /// For a message in `chunks`. In a chain of nodes, the last node exports it: the other nodes' cards are busy.
-    pub(crate) fn new(layout: &Layout, root: u32, chunks: usize) -> Crossing {
+    pub(crate) fn new(layout: &CommunicatorLayout, root: u32, chunks: usize) -> Crossing {
         let home = usize::from(layout.sites[root as usize]);
         let others = layout.members.iter().enumerate().filter(|(site, _)| *site != home);
         let entries = others.filter_map(|(_, members)| members.first().copied()).collect();
@@ -71,7 +71,7 @@ impl Crossing {
     }
 
     /// The rank where a message of `root` enters a site.
-    pub(crate) fn entry(&self, layout: &Layout, root: u32, site: u16) -> u32 {
+    pub(crate) fn entry(&self, layout: &CommunicatorLayout, root: u32, site: u16) -> u32 {
         let is_there = |rank: &u32| layout.sites[*rank as usize] == site;
         self.entries.iter().copied().find(is_there).unwrap_or(root)
     }
@@ -85,7 +85,7 @@ fn is_chain(nodes: usize, chunks: usize) -> bool {
 
 /// A rank's neighbours in its own site, where a message in `chunks` enters at `first`: a chain or a binary tree of
 /// nodes, and a binary tree on each node.
-pub(crate) fn inside(layout: &Layout, first: u32, rank: u32, chunks: usize) -> Neighbours {
+pub(crate) fn inside(layout: &CommunicatorLayout, first: u32, rank: u32, chunks: usize) -> Neighbours {
     let nodes = layout.nodes.beginning_with(usize::from(layout.sites[rank as usize]), first);
     let own = nodes.iter().position(|ranks| ranks.contains(&rank)).unwrap_or(0);
     let ranks = &nodes[own];
@@ -126,14 +126,14 @@ mod tests {
     use super::*;
 
     /// Ranks at these sites, two on each node.
-    fn layout(sites: &[u16]) -> Layout {
+    fn layout(sites: &[u16]) -> CommunicatorLayout {
         let mut ranks: Vec<(u16, u32)> = Vec::new();
         for site in sites {
             ranks.push((*site, ranks.iter().filter(|(other, _)| other == site).count() as u32));
         }
         let locations: Vec<Location> =
             ranks.into_iter().map(|(site, at)| Location { site: SiteId(site), node: at / 2 }).collect();
-        Layout::new(&locations)
+        CommunicatorLayout::new(&locations)
     }
 
     #[test]

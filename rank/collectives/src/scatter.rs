@@ -6,22 +6,22 @@ use crate::blocks::{Blocks, in_place, place};
 use crate::bundle::{Bundle, travels_alone};
 use crate::calls::{ALONE, Elements, IN_ORDER};
 use crate::communicator::{Plan, with_plan};
-use crate::door::{Side, Sides};
+use crate::door::{BufferArguments, Sides};
 use crate::gather::{rank_in, receive};
 use crate::leaders::Leaders;
 use crate::mpi::{Fault, Mpi};
-use crate::payload::{Payload, Place};
+use crate::payload::{Payload, TypedBuffer};
 use crate::requests::Requests;
-use crate::state::{State, running};
+use crate::state::{CollectivesState, running};
 
 /// `MPI_Scatter` for the layer.
-pub(crate) unsafe extern "C" fn scatter(from: Side, to: Side, root: c_int, comm: usize) -> c_int {
+pub(crate) unsafe extern "C" fn scatter(from: BufferArguments, to: BufferArguments, root: c_int, comm: usize) -> c_int {
     // SAFETY: the program's promise to MPI_Scatter.
     unsafe { scattered(|state, _| Blocks::equal(state, from), to, root, comm) }
 }
 
 /// `MPI_Scatterv` for the layer.
-pub(crate) unsafe extern "C" fn scatterv(from: Sides, to: Side, root: c_int, comm: usize) -> c_int {
+pub(crate) unsafe extern "C" fn scatterv(from: Sides, to: BufferArguments, root: c_int, comm: usize) -> c_int {
     // SAFETY: the program's promise to MPI_Scatterv: at the root, the lists have an entry for each rank.
     unsafe { scattered(|state, ranks| Blocks::listed(state, from, ranks), to, root, comm) }
 }
@@ -29,8 +29,8 @@ pub(crate) unsafe extern "C" fn scatterv(from: Sides, to: Side, root: c_int, com
 /// # Safety
 /// The arguments are as MPI demands. `from` returns the root's blocks.
 unsafe fn scattered(
-    from: impl FnOnce(&State, usize) -> Result<Option<Blocks>, Fault>,
-    to: Side,
+    from: impl FnOnce(&CollectivesState, usize) -> Result<Option<Blocks>, Fault>,
+    to: BufferArguments,
     root: c_int,
     comm: usize,
 ) -> c_int {
@@ -54,7 +54,7 @@ unsafe fn scattered(
 ///
 /// # Safety
 /// All arguments are as MPI demands.
-unsafe fn distribute(mpi: &Mpi, plan: &Plan, from: &Blocks, own: Option<Place>) -> Result<(), Fault> {
+unsafe fn distribute(mpi: &Mpi, plan: &Plan, from: &Blocks, own: Option<TypedBuffer>) -> Result<(), Fault> {
     let (home, leaders) =
         (usize::from(plan.layout.sites[plan.rank as usize]), Leaders::new(mpi, plan, Some(plan.rank)));
     let mut bundles: Vec<(u32, Bundle)> = Vec::new();
@@ -110,7 +110,7 @@ unsafe fn bundle_of(mpi: &Mpi, plan: &Plan, from: &Blocks, members: &[u32]) -> R
 ///
 /// # Safety
 /// `own` is as MPI demands.
-unsafe fn take(mpi: &Mpi, plan: &Plan, own: Place, root: u32) -> Result<(), Fault> {
+unsafe fn take(mpi: &Mpi, plan: &Plan, own: TypedBuffer, root: u32) -> Result<(), Fault> {
     let leaders = Leaders::new(mpi, plan, Some(root));
     let members = leaders.members();
     let leads = leaders.leads();

@@ -14,7 +14,7 @@ use types::{Address, SiteId};
 use crate::abi::Handle;
 use crate::door::Transport;
 use crate::mpi::{Fault, Mpi};
-use crate::state::State;
+use crate::state::CollectivesState;
 use crate::trees::Planned;
 
 /// Maximum number of a share's receivers, and of the sites that get it.
@@ -49,7 +49,12 @@ static ENDED: Mutex<Option<HashMap<usize, bool>>> = Mutex::new(None);
 
 impl Shares {
     /// Agrees with the ranks of `private` on the use of shares; `None` if one of them has no endpoint. Collective.
-    pub(crate) fn agree(mpi: &Mpi, state: &State, private: Handle, size: usize) -> Result<Option<Shares>, Fault> {
+    pub(crate) fn agree(
+        mpi: &Mpi,
+        state: &CollectivesState,
+        private: Handle,
+        size: usize,
+    ) -> Result<Option<Shares>, Fault> {
         let mut own = None;
         let (transport, algorithm) = (state.transport, state.algorithm);
         transport.with(&mut |endpoint| own = Some(endpoint.address()));
@@ -97,7 +102,7 @@ impl Shares {
         from: u32,
         chunk: u64,
         (start, length): (*mut u8, usize),
-    ) -> Result<Option<Share<'_>>, Fault> {
+    ) -> Result<Option<PendingShare<'_>>, Fault> {
         let address = self.addresses[from as usize];
         self.begin(|endpoint, user| {
             let peer = endpoint.peer(address);
@@ -117,7 +122,7 @@ impl Shares {
         (start, length): (*mut u8, usize),
         to: &[u32],
         trees: &Trees<'_>,
-    ) -> Result<Option<Share<'_>>, Fault> {
+    ) -> Result<Option<PendingShare<'_>>, Fault> {
         self.begin(|endpoint, user| {
             let trees = self.trees(endpoint, trees);
             let to = to.iter().map(|rank| endpoint.peer(self.addresses[*rank as usize])).collect();
@@ -151,13 +156,13 @@ impl Shares {
     fn begin(
         &self,
         work: impl Fn(&mut Endpoint, UserData) -> Result<(), NotBegun>,
-    ) -> Result<Option<Share<'_>>, Fault> {
+    ) -> Result<Option<PendingShare<'_>>, Fault> {
         let ticket = NEXT_TICKET.fetch_add(1, Ordering::Relaxed);
         let user = UserData { context: ticket, flags: 0 };
         let mut result = Err(NotBegun::Closed);
         self.transport.with(&mut |endpoint| result = work(endpoint, user));
         match result {
-            Ok(()) => Ok(Some(Share { shares: self, ticket, has_ended: false })),
+            Ok(()) => Ok(Some(PendingShare { shares: self, ticket, has_ended: false })),
             Err(NotBegun::Again) => Ok(None),
             Err(_) => Err(Fault::LOST),
         }
@@ -181,13 +186,13 @@ pub(crate) struct Trees<'a> {
 }
 
 /// A share in flight. If dropped before its end, it releases its memory first.
-pub(crate) struct Share<'a> {
+pub(crate) struct PendingShare<'a> {
     shares: &'a Shares,
     ticket: usize,
     has_ended: bool,
 }
 
-impl Share<'_> {
+impl PendingShare<'_> {
     /// Returns true if it had ended at the last call of [`Shares::collect`]; a fault if part of it was lost.
     pub(crate) fn has_ended(&mut self) -> Result<bool, Fault> {
         let found = ENDED.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_default().remove(&self.ticket);
@@ -196,7 +201,7 @@ impl Share<'_> {
     }
 }
 
-impl Drop for Share<'_> {
+impl Drop for PendingShare<'_> {
     fn drop(&mut self) {
         let user = UserData { context: self.ticket, flags: 0 };
         // The memory of a share that is being sent is read until it ends: when its receivers have it or are lost.

@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 use crate::abi::Handle;
 use crate::bcast;
 use crate::communicator::{self, copy_nothing, forget};
-use crate::door::{INTERFACE, Source, Table, Transport};
+use crate::door::{FunctionTable, INTERFACE, LibraryLookup, Transport};
 use crate::mpi::{Fault, Mpi};
 use crate::world::World;
 use crate::{allgather, alltoall, barrier, gather, reduce, scatter};
@@ -17,7 +17,7 @@ use crate::{allgather, alltoall, barrier, gather, reduce, scatter};
 /// has 2048 in all.
 const MOST_PLANS: usize = 128;
 
-pub(crate) struct State {
+pub(crate) struct CollectivesState {
     pub mpi: Mpi,
     pub world: World,
     pub transport: &'static dyn Transport,
@@ -36,8 +36,8 @@ pub(crate) struct State {
     ended: AtomicBool,
 }
 
-static STATE: OnceLock<Option<State>> = OnceLock::new();
-static TABLE: Table = Table {
+static STATE: OnceLock<Option<CollectivesState>> = OnceLock::new();
+static TABLE: FunctionTable = FunctionTable {
     bcast: bcast::bcast,
     barrier: barrier::barrier,
     reduce: reduce::reduce,
@@ -60,7 +60,11 @@ static TABLE: Table = Table {
 ///
 /// # Safety
 /// `source` finds functions and objects of one MPI library, which stays loaded.
-pub unsafe fn table(interface: u32, source: &Source, transport: &'static dyn Transport) -> Option<&'static Table> {
+pub unsafe fn table(
+    interface: u32,
+    source: &LibraryLookup,
+    transport: &'static dyn Transport,
+) -> Option<&'static FunctionTable> {
     if interface != INTERFACE {
         return None;
     }
@@ -68,7 +72,7 @@ pub unsafe fn table(interface: u32, source: &Source, transport: &'static dyn Tra
         let world = World::from_env(|name| std::env::var(name).ok())?;
         // SAFETY: the caller's promise.
         let mpi = unsafe { Mpi::find(source) }?;
-        Some(State {
+        Some(CollectivesState {
             mpi,
             world,
             transport,
@@ -87,12 +91,12 @@ pub unsafe fn table(interface: u32, source: &Source, transport: &'static dyn Tra
 }
 
 /// The state, while MPI runs.
-pub(crate) fn running() -> Option<&'static State> {
+pub(crate) fn running() -> Option<&'static CollectivesState> {
     let state = STATE.get()?.as_ref()?;
     (!state.ended.load(Ordering::Acquire)).then_some(state)
 }
 
-impl State {
+impl CollectivesState {
     /// The key of our attribute.
     pub(crate) fn key(&self) -> Result<c_int, Fault> {
         if let Some(key) = self.key.get() {

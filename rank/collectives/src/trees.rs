@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use endpoint::ShareTree;
-use plan::{Algorithm, Effort, Instance, Links, Matrix, Ports, Schedule};
+use plan::{Algorithm, Effort, Instance, Matrix, NetworkLinks, Ports, Schedule};
 use types::SiteId;
 use types::links::LinkTable;
 
@@ -114,7 +114,7 @@ fn instance(links: &LinkTable, sites: &[SiteId], bytes: u64) -> Option<Instance>
     let bandwidth = Matrix::from_fn(count, |from, to| cell(from, to, rate(from, to).or(Some(assumed))));
     let uplink = (0..count).map(|site| bandwidth.row(site).iter().sum()).collect();
     let downlink = (0..count).map(|site| (0..count).map(|other| bandwidth.row(other)[site]).sum()).collect();
-    Instance::new(Links { latency, bandwidth, uplink, downlink }, 0, bytes.max(1), packet(bytes)).ok()
+    Instance::new(NetworkLinks { latency, bandwidth, uplink, downlink }, 0, bytes.max(1), packet(bytes)).ok()
 }
 
 /// The best trees in which the root has one child. `None`: no such tree has a positive rate.

@@ -18,7 +18,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use endpoint::operation::{CompleteWhen, Kind, Match, RecvOp, SendOp};
+use endpoint::operation::{CompleteWhen, Match, OperationKind, RecvOp, SendOp};
 use endpoint::{Completion, Config, Endpoint, PeerId, ShareOp, ShareTree, UserData};
 use memory::{Buffer, Regions};
 use types::{Address, Identity, Instance, Rank, Roster, SiteId, Slot};
@@ -281,20 +281,21 @@ fn storm(program: &mut Program, words: &[String]) -> Result<(), String> {
     let (steps, pattern) = (steps(program, seed, count), Pattern::new(LENGTHS[LENGTHS.len() - 1]));
     let rank = program.rank;
     // Operations that this rank waits for: (step, kind of completion).
-    let mut open: Vec<(usize, Kind)> = Vec::new();
+    let mut open: Vec<(usize, OperationKind)> = Vec::new();
     let (mut at, mut shares, mut messages) = (0, 0, 0);
     while at < steps.len() || !open.is_empty() {
-        let in_progress = |open: &[(usize, Kind)]| open.iter().map(|(step, _)| *step).collect::<BTreeSet<_>>().len();
+        let in_progress =
+            |open: &[(usize, OperationKind)]| open.iter().map(|(step, _)| *step).collect::<BTreeSet<_>>().len();
         while at < steps.len() && in_progress(&open) < STEPS {
             let step = &steps[at];
             let key = at as u64;
             if step.to.contains(&rank) {
                 program.receive(step.root, key, step.length)?;
-                open.push((at, Kind::Share));
+                open.push((at, OperationKind::Share));
             }
             if step.root == rank {
                 program.share(key, &step.to, pattern.of(key, step.length), &step.trees)?;
-                open.push((at, Kind::Share));
+                open.push((at, OperationKind::Share));
             }
             let (from, to, length) = step.message;
             let user = UserData { context: at, flags: 0 };
@@ -302,14 +303,14 @@ fn storm(program: &mut Program, words: &[String]) -> Result<(), String> {
                 let matching = Match { from: Some(program.peer(from)), tagged: true, tag: key, ignore: 0 };
                 let receive = RecvOp { matching, buffer: Buffer::owned(vec![0; length]), multi: None, user };
                 program.endpoint.receive(receive).map_err(|error| error.to_string())?;
-                open.push((at, Kind::Recv));
+                open.push((at, OperationKind::Recv));
             }
             if from == rank {
                 let buffer = Buffer::owned(pattern.of(key, length));
                 let (to, complete) = (program.peer(to), CompleteWhen::Sent);
                 let send = SendOp { to, tag: Some(key), data: None, buffer, complete, user };
                 program.endpoint.send(send).map_err(|error| error.to_string())?;
-                open.push((at, Kind::Send));
+                open.push((at, OperationKind::Send));
             }
             at += 1;
         }
@@ -320,11 +321,11 @@ fn storm(program: &mut Program, words: &[String]) -> Result<(), String> {
         };
         open.swap_remove(waited);
         match done.kind {
-            Kind::Share if steps[number].root != rank => {
+            OperationKind::Share if steps[number].root != rank => {
                 program.check(&done, &pattern, number as u64, steps[number].length)?;
                 shares += 1;
             }
-            Kind::Recv => {
+            OperationKind::Recv => {
                 program.check(&done, &pattern, number as u64, steps[number].message.2)?;
                 messages += 1;
             }

@@ -142,7 +142,7 @@ impl Endpoint {
             }
             _ => None,
         };
-        let names = |place: types::roster::Place<'_>| format!("site {}: node {}", place.site_name, place.node_name);
+        let names = |place: types::roster::RankPlace<'_>| format!("site {}: node {}", place.site_name, place.node_name);
         let place = job.as_ref().and_then(|job| job.roster.place(job.rank)).map(names).unwrap_or_default();
         let paths = job.as_ref().map_or(&[][..], |job| &job.memory);
         let (memory, note) =

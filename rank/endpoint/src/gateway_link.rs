@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use member::pulse::LOOK_NS;
 use member::{
-    Beat, Budget, Carrier, Conversations, MAX_GATEWAYS, Queue, RANK_WINDOW, Route, Settings, Striping, Window,
+    Beat, Budget, Carrier, Conversations, MAX_GATEWAYS, PeerQueue, RANK_WINDOW, Route, Settings, Striping, Window,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use types::Identity;
@@ -25,15 +25,15 @@ use wire::frame::FrameKind;
 use wire::{FrameHeader, Message};
 
 use self::arrival::GatewayFrames;
-use self::connection::Connection;
-use self::links::Links;
+use self::connection::GatewayConnection;
+use self::links::LinkTables;
 use crate::config::JobConfig;
 use crate::endpoint::OpenError;
 use crate::handshake::Credentials;
 use crate::link::{Bytes, Link, Outgoing, Sent, Sink};
 use crate::operation::{PeerId, ShareOp};
 use crate::reader::Broken;
-use crate::sharing::Pieces;
+use crate::sharing::SharePieces;
 
 /// Time limit for the other gateways once one is connected.
 const MOMENT: Duration = Duration::from_secs(1);
@@ -41,19 +41,19 @@ const MOMENT: Duration = Duration::from_secs(1);
 const REDIAL: Duration = Duration::from_secs(5);
 /// A frame, kept until its receiver has it. All receivers of a share's frame use the same body.
 #[derive(Clone, Debug)]
-struct Frame {
+struct KeptFrame {
     head: Arc<Vec<u8>>,
     body: Option<Arc<Vec<u8>>>,
 }
 
-type Talk = Conversations<PeerId, Frame, Items>;
+type Talk = Conversations<PeerId, KeptFrame, Items>;
 
 pub(crate) struct GatewayLink {
     own: Credentials,
     epoll: OwnedFd,
-    connections: Vec<Connection>,
+    connections: Vec<GatewayConnection>,
     talk: Talk,
-    links: Links,
+    links: LinkTables,
     leaving: bool,
     opened: Instant,
     looked_ns: u64,
@@ -77,8 +77,8 @@ impl Items {
     }
 }
 
-impl Queue for Items {
-    type Share = Pieces;
+impl PeerQueue for Items {
+    type Share = SharePieces;
 
     fn is_empty(&self) -> bool {
         self.0.is_empty()
@@ -95,18 +95,18 @@ impl Queue for Items {
 
 /// Splits items into frames and puts them on connections.
 struct Cutter<'a> {
-    connections: &'a mut [Connection],
+    connections: &'a mut [GatewayConnection],
     sink: &'a mut dyn Sink,
     buffered: &'a mut u64,
 }
 
-impl Carrier<Frame, Items> for Cutter<'_> {
+impl Carrier<KeptFrame, Items> for Cutter<'_> {
     fn room(&self, route: Route) -> Option<u32> {
         let connection = &self.connections[usize::from(route.0)];
         connection.has_room().then(|| connection.max_payload())
     }
 
-    fn cut(&mut self, queue: &mut Items, header: FrameHeader, most: u32) -> (Frame, u32) {
+    fn cut(&mut self, queue: &mut Items, header: FrameHeader, most: u32) -> (KeptFrame, u32) {
         let most = queue.most(most);
         // An empty queue is never cut; if it were, the frame would be empty.
         let nothing = || Outgoing::header(Message::More { id: 0, offset: 0, reply: false });
@@ -123,10 +123,10 @@ impl Carrier<Frame, Items> for Cutter<'_> {
             item.sent.into_iter().for_each(|sent| self.sink.sent(sent));
         }
         let length = bytes.len() as u32;
-        (Frame { head: Arc::new(bytes), body: None }, length)
+        (KeptFrame { head: Arc::new(bytes), body: None }, length)
     }
 
-    fn put(&mut self, route: Route, frame: Frame) {
+    fn put(&mut self, route: Route, frame: KeptFrame) {
         let connection = &mut self.connections[usize::from(route.0)];
         connection.push(frame.head);
         frame.body.into_iter().for_each(|body| connection.push(body));
@@ -136,7 +136,7 @@ impl Carrier<Frame, Items> for Cutter<'_> {
         notice(self.connections, route, header, payload);
     }
 
-    fn cut_share(&mut self, share: &mut Pieces, most: u32) -> Arc<Vec<u8>> {
+    fn cut_share(&mut self, share: &mut SharePieces, most: u32) -> Arc<Vec<u8>> {
         let count = share.next_count(most);
         let header = Message::Share { key: share.key, offset: share.at, total: share.total() }.encode(count);
         let mut bytes = Vec::with_capacity(header.as_slice().len() + count as usize);
@@ -147,9 +147,9 @@ impl Carrier<Frame, Items> for Cutter<'_> {
         Arc::new(bytes)
     }
 
-    fn framed(&self, header: FrameHeader, payload: &Arc<Vec<u8>>) -> Frame {
+    fn framed(&self, header: FrameHeader, payload: &Arc<Vec<u8>>) -> KeptFrame {
         let header = FrameHeader { length: payload.len() as u32, ..header };
-        Frame { head: Arc::new(header.encode().to_vec()), body: Some(payload.clone()) }
+        KeptFrame { head: Arc::new(header.encode().to_vec()), body: Some(payload.clone()) }
     }
 
     fn put_many(&mut self, route: Route, header: FrameHeader, block: &[u8], payload: &Arc<Vec<u8>>) {
@@ -159,9 +159,9 @@ impl Carrier<Frame, Items> for Cutter<'_> {
         connection.push(payload.clone());
     }
 
-    fn alone(&mut self, share: &Pieces, queue: &mut Items) {
+    fn alone(&mut self, share: &SharePieces, queue: &mut Items) {
         self.sink.alone(share.number);
-        let Pieces { number, key, ref buffer, at, .. } = *share;
+        let SharePieces { number, key, ref buffer, at, .. } = *share;
         let bytes = Bytes::Share { key, buffer: buffer.clone() };
         let sent = Some(Sent::Share(number));
         let (id, end) = (0, share.total());
@@ -175,8 +175,8 @@ impl GatewayLink {
     pub(crate) fn open(own: Credentials, job: &JobConfig, timeout: Duration) -> Result<GatewayLink, OpenError> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(OpenError::io)?;
         let gateways = job.gateways.iter().take(MAX_GATEWAYS);
-        let mut connections: Vec<Connection> =
-            gateways.map(|gateway| Connection::new(gateway.clone(), job.encrypted)).collect();
+        let mut connections: Vec<GatewayConnection> =
+            gateways.map(|gateway| GatewayConnection::new(gateway.clone(), job.encrypted)).collect();
         for (at, connection) in connections.iter_mut().enumerate() {
             if let Err(broken) = connection.dial(&own, &epoll, at, timeout) {
                 connection.lose(broken.to_string());
@@ -191,11 +191,11 @@ impl GatewayLink {
                     connection.lose(broken.to_string());
                 }
             }
-            if connections.iter().any(Connection::is_open) {
+            if connections.iter().any(GatewayConnection::is_open) {
                 moment.get_or_insert_with(|| Instant::now() + MOMENT);
             }
             let late = moment.is_some_and(|moment| moment <= Instant::now());
-            if late || !connections.iter().any(Connection::is_dialling) {
+            if late || !connections.iter().any(GatewayConnection::is_dialling) {
                 break;
             }
             let nap = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
@@ -203,7 +203,7 @@ impl GatewayLink {
             // An interrupted or failed wait counts as a short one.
             let _ = poll(&mut fds, Some(&nap));
         }
-        let open = connections.iter().any(Connection::is_open);
+        let open = connections.iter().any(GatewayConnection::is_open);
         if let Some(first) = connections.first().filter(|_| !open) {
             let reason = first.lost().unwrap_or("no answer").to_owned();
             return Err(OpenError::Gateway { address: first.gateway.address, reason });
@@ -215,7 +215,7 @@ impl GatewayLink {
         Ok(GatewayLink {
             own,
             epoll,
-            links: Links::new(job.roster.sites().len(), connections.len()),
+            links: LinkTables::new(job.roster.sites().len(), connections.len()),
             connections,
             talk,
             leaving: false,
@@ -253,13 +253,13 @@ impl GatewayLink {
     /// Figures of the links between the job's sites, from the first connected gateway that has sent them.
     pub(crate) fn links(&self) -> Option<&LinkTable> {
         // A closed link has no connections.
-        self.links.first(|route| self.connections.get(usize::from(route.0)).is_some_and(Connection::is_open))
+        self.links.first(|route| self.connections.get(usize::from(route.0)).is_some_and(GatewayConnection::is_open))
     }
 
     /// Sends a share whose receivers are all ready or have room for it.
     pub(crate) fn share(&mut self, number: usize, op: ShareOp, sink: &mut dyn Sink) {
         let to: Vec<_> = op.to.iter().filter_map(|peer| Some((*peer, sink.address(*peer)?.identity))).collect();
-        let pieces = Pieces { number, key: op.key, buffer: Arc::new(op.buffer), at: 0, begun: false };
+        let pieces = SharePieces { number, key: op.key, buffer: Arc::new(op.buffer), at: 0, begun: false };
         self.talk.share(pieces, &to, op.trees);
         self.flush(sink);
     }
@@ -277,7 +277,7 @@ impl GatewayLink {
     }
 
     fn any_is_open(&self) -> bool {
-        self.connections.iter().any(Connection::is_open)
+        self.connections.iter().any(GatewayConnection::is_open)
     }
 
     fn receive(&mut self, at: usize, now_ns: u64, sink: &mut dyn Sink) -> bool {
@@ -424,7 +424,7 @@ fn settings(own: &Credentials, gateways: usize) -> Settings {
 }
 
 /// Puts a frame that is not kept on a connection. Its payload is a receipt, shorter than the limit for any frame.
-fn notice(connections: &mut [Connection], route: Route, header: FrameHeader, receipt: &[u8]) {
+fn notice(connections: &mut [GatewayConnection], route: Route, header: FrameHeader, receipt: &[u8]) {
     if let Ok(bytes) = header.with_payload(receipt) {
         connections[usize::from(route.0)].push(Arc::new(bytes));
     }
@@ -487,7 +487,7 @@ impl Link for GatewayLink {
     }
 
     fn is_idle(&self) -> bool {
-        let sent = |connection: &Connection| !connection.is_open() || connection.is_empty();
+        let sent = |connection: &GatewayConnection| !connection.is_open() || connection.is_empty();
         self.connections.iter().all(sent) && self.talk.is_idle()
     }
 

@@ -16,7 +16,7 @@ use std::os::fd::BorrowedFd;
 use std::path::Path;
 
 use memory::Regions;
-use pool::{Corrupt, HostId, INSTANCES, PoolError, Region, Seat, State};
+use pool::{Corrupt, HostId, INSTANCES, PoolError, Region, Seat, SeatState};
 use rustc_hash::FxHashMap;
 use types::id::{NOWHERE, SlotKind};
 use types::{Address, Identity, Instance, Rank, Slot};
@@ -25,7 +25,7 @@ use crate::config::Limits;
 use crate::handshake::Credentials;
 use crate::link::{Link, Outgoing, Sink};
 use crate::operation::PeerId;
-use doorbell::{Doorbell, Watched};
+use doorbell::{Doorbell, ProcessWatch};
 use neighbour::{Neighbour, Trouble, Unwritable};
 
 /// Number of rings read on every call. The others take turns, this many on each call.
@@ -280,8 +280,8 @@ impl MemoryLink {
         let ended = self.doorbell.ended();
         for at in 0..self.neighbours.len() {
             let neighbour = &self.neighbours[at];
-            let left = self.region.state(neighbour.place) == State::Closed;
-            let dead = matches!(neighbour.watched, Watched::Ended) || ended.contains(&(at as u64));
+            let left = self.region.state(neighbour.place) == SeatState::Closed;
+            let dead = matches!(neighbour.watched, ProcessWatch::Ended) || ended.contains(&(at as u64));
             if neighbour.is_lost() || !(left || dead) {
                 continue;
             }

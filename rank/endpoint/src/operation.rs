@@ -159,7 +159,7 @@ pub const MAX_ATOMIC: usize = 8192;
 
 /// The kind of a completed operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum OperationKind {
     Send,
     /// A receive, a peek, or a claimed or discarded message.
     Recv,
@@ -178,7 +178,7 @@ pub enum Kind {
 /// The end of an operation.
 #[derive(Debug)]
 pub struct Completion {
-    pub kind: Kind,
+    pub kind: OperationKind,
     /// The operation's user data.
     pub user: UserData,
     /// True if the message was tagged.

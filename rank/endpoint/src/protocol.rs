@@ -25,8 +25,8 @@ use crate::config::Limits;
 use crate::link::{Bytes, Outgoing, Sent};
 use crate::matching::{Envelope, Posted, Unexpected, UnexpectedKey};
 use crate::operation::{
-    AtomicOp, CompleteWhen, Completion, Failure, Kind, MAX_ATOMIC, Match, NotBegun, PeekThen, PeerId, ReadOp, RecvOp,
-    SendOp, ShareOp, UserData, WriteOp,
+    AtomicOp, CompleteWhen, Completion, Failure, MAX_ATOMIC, Match, NotBegun, OperationKind, PeekThen, PeerId, ReadOp,
+    RecvOp, SendOp, ShareOp, UserData, WriteOp,
 };
 use crate::sharing::{self, Sharing};
 
@@ -40,9 +40,9 @@ const WHOLE: TransferId = 1 << 31;
 
 /// The place for a frame's bytes.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct FrameDestination {
     from: PeerId,
-    target: Target,
+    target: FrameTarget,
     /// Offset of the next byte in the transfer.
     at: u64,
     /// Offset of the frame's first byte.
@@ -50,7 +50,7 @@ pub(crate) struct Place {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Target {
+enum FrameTarget {
     Discard,
     Active(usize),
     Unexpected(UnexpectedKey),
@@ -114,7 +114,7 @@ enum Into {
 }
 
 /// A message that has not found its receive.
-struct Waiting {
+struct UnexpectedMessage {
     id: TransferId,
     total: u64,
     promised: u64,
@@ -135,7 +135,7 @@ enum Incoming {
 }
 
 /// Our transfer to a peer that is in flight.
-enum Transfer {
+enum OwnTransfer {
     /// A message: waits for `Go` if it has a buffer, for `Done` if `delivered`.
     Send {
         to: PeerId,
@@ -173,11 +173,11 @@ pub(crate) struct Protocol {
     peers: Vec<Peer>,
     by_address: FxHashMap<Address, PeerId>,
     posted: Posted<Receive>,
-    unexpected: Unexpected<Waiting>,
+    unexpected: Unexpected<UnexpectedMessage>,
     multis: Slab<Multi>,
     active: Slab<Active>,
     incoming: FxHashMap<(PeerId, TransferId), Incoming>,
-    transfers: Slab<Transfer>,
+    transfers: Slab<OwnTransfer>,
     claimed: FxHashMap<usize, UnexpectedKey>,
     next_number: u32,
     scratch: Vec<u8>,
@@ -310,7 +310,7 @@ impl Protocol {
             return Err(op);
         }
         peer.credit -= ENVELOPE + total;
-        self.completions.push_back(Completion { tagged, tag, length: total, ..blank(Kind::Send, op.user) });
+        self.completions.push_back(Completion { tagged, tag, length: total, ..blank(OperationKind::Send, op.user) });
         Ok(())
     }
 
@@ -336,7 +336,7 @@ impl Protocol {
         peer.credit -= ENVELOPE + promised;
         let (tagged, tag) = (tag.is_some(), tag.unwrap_or(0));
         let start = |id, wants_done| Message::Start { id, tagged, tag, total, promised, data, wants_done };
-        let done = Sent::Complete { kind: Kind::Send, user, tagged, tag, length: total };
+        let done = Sent::Complete { kind: OperationKind::Send, user, tagged, tag, length: total };
         let item = |id, wants_done, end, bytes| {
             let head = Some(start(id, wants_done));
             Outgoing { head, id, reply: false, at: 0, end, bytes, detach: false, sent: None }
@@ -358,7 +358,7 @@ impl Protocol {
                     self.completions.push_back(completion_of(done, Ok(())));
                 }
                 let rest = (promised < total).then(|| buffer.clone());
-                let id = self.transfers.insert(Transfer::Send { to, rest, promised, queued: 1, complete, done });
+                let id = self.transfers.insert(OwnTransfer::Send { to, rest, promised, queued: 1, complete, done });
                 let id = id as TransferId;
                 let bytes = if promised > 0 { Bytes::Shared(buffer) } else { Bytes::None };
                 let sent = Some(Sent::Transfer(id));
@@ -376,7 +376,7 @@ impl Protocol {
 
     fn unsent_op(&mut self, op: &SendOp) {
         let (tagged, tag) = (op.tag.is_some(), op.tag.unwrap_or(0));
-        let done = Sent::Complete { kind: Kind::Send, user: op.user, tagged, tag, length: 0 };
+        let done = Sent::Complete { kind: OperationKind::Send, user: op.user, tagged, tag, length: 0 };
         let failure = self.lost_failure(op.to);
         if op.complete != CompleteWhen::Buffered || op.user.context != 0 {
             self.completions.push_back(completion_of(done, Err(failure)));
@@ -451,7 +451,7 @@ impl Protocol {
     fn release_empty(&mut self, multi: usize, user: UserData) {
         if self.multis[multi].arriving == 0 {
             self.multis.remove(multi);
-            self.completions.push_back(Completion { released: true, ..blank(Kind::Recv, user) });
+            self.completions.push_back(Completion { released: true, ..blank(OperationKind::Recv, user) });
         }
     }
 
@@ -459,7 +459,7 @@ impl Protocol {
     fn take(&mut self, key: UnexpectedKey, user: UserData, discard: bool, into: Into) {
         let envelope = self.unexpected.envelope(key);
         let waiting = self.unexpected.get(key);
-        let message = Arriving {
+        let message = MessageStart {
             envelope,
             id: waiting.id,
             total: waiting.total,
@@ -488,7 +488,7 @@ impl Protocol {
             length: waiting.total,
             data: waiting.data,
             from: Some(envelope.from),
-            ..blank(Kind::Recv, user)
+            ..blank(OperationKind::Recv, user)
         };
         match then {
             PeekThen::Leave => self.completions.push_back(found),
@@ -523,7 +523,8 @@ impl Protocol {
             }
         }
         let (tagged, tag, buffer) = (matching.tagged, matching.tag, Some(receive.buffer));
-        let done = Completion { tagged, tag, buffer, released, result: failed, ..blank(Kind::Recv, receive.user) };
+        let done =
+            Completion { tagged, tag, buffer, released, result: failed, ..blank(OperationKind::Recv, receive.user) };
         self.completions.push_back(done);
         true
     }
@@ -531,7 +532,7 @@ impl Protocol {
     pub(crate) fn write(&mut self, op: WriteOp) -> Result<(), NotBegun> {
         let WriteOp { to, key, address, buffer, data, complete, user } = op;
         let total = buffer.len() as u64;
-        let done = Sent::Complete { kind: Kind::Write, user, tagged: false, tag: 0, length: total };
+        let done = Sent::Complete { kind: OperationKind::Write, user, tagged: false, tag: 0, length: total };
         if self.checked(to)?.lost.is_some() {
             let failure = self.lost_failure(to);
             self.completions.push_back(completion_of(done, Err(failure)));
@@ -540,7 +541,7 @@ impl Protocol {
         let delivered = complete == CompleteWhen::Delivered;
         let detach = complete == CompleteWhen::Buffered;
         let report = delivered.then_some(done);
-        let id = self.transfers.insert(Transfer::Write { to, report }) as TransferId;
+        let id = self.transfers.insert(OwnTransfer::Write { to, report }) as TransferId;
         let head = Some(Message::Write { id, key, address, total, data });
         let sent = (complete == CompleteWhen::Sent).then_some(done);
         if detach {
@@ -555,11 +556,11 @@ impl Protocol {
         let ReadOp { from, key, address, buffer, user } = op;
         if self.checked(from)?.lost.is_some() {
             let failure = self.lost_failure(from);
-            self.completions.push_back(Completion { result: Err(failure), ..blank(Kind::Read, user) });
+            self.completions.push_back(Completion { result: Err(failure), ..blank(OperationKind::Read, user) });
             return Ok(());
         }
         let total = buffer.len() as u64;
-        let id = self.transfers.insert(Transfer::Read { from, user, buffer, received: 0 }) as TransferId;
+        let id = self.transfers.insert(OwnTransfer::Read { from, user, buffer, received: 0 }) as TransferId;
         self.outbox.push_back((from, Outgoing::header(Message::Read { id, key, address, total })));
         Ok(())
     }
@@ -571,10 +572,10 @@ impl Protocol {
         }
         if self.checked(to)?.lost.is_some() {
             let failure = self.lost_failure(to);
-            self.completions.push_back(Completion { result: Err(failure), ..blank(Kind::Atomic, user) });
+            self.completions.push_back(Completion { result: Err(failure), ..blank(OperationKind::Atomic, user) });
             return Ok(());
         }
-        let id = self.transfers.insert(Transfer::Atomic { to, user, result }) as TransferId;
+        let id = self.transfers.insert(OwnTransfer::Atomic { to, user, result }) as TransferId;
         let head = Some(Message::Atomic { id, key, address, datatype, operation, form, count });
         let (end, bytes) = (operands.len() as u64, Bytes::Buffer(Buffer::owned(operands)));
         self.outbox.push_back((to, Outgoing { head, id, reply: false, at: 0, end, bytes, detach: false, sent: None }));
@@ -610,7 +611,7 @@ impl Protocol {
     ) -> Result<(), NotBegun> {
         if self.checked(from)?.lost.is_some() {
             let failure = self.lost_failure(from);
-            let done = Completion { from: Some(from), buffer: Some(buffer), ..blank(Kind::Share, user) };
+            let done = Completion { from: Some(from), buffer: Some(buffer), ..blank(OperationKind::Share, user) };
             self.sharing.completions.push_back(Completion { result: Err(failure), ..done });
             return Ok(());
         }
@@ -623,13 +624,13 @@ impl Protocol {
     }
 
     fn complete_failed(&mut self, user: UserData, tagged: bool, tag: u64, failure: Failure, buffer: Option<Buffer>) {
-        let failed = Completion { tagged, tag, buffer, result: Err(failure), ..blank(Kind::Recv, user) };
+        let failed = Completion { tagged, tag, buffer, result: Err(failure), ..blank(OperationKind::Recv, user) };
         self.completions.push_back(failed);
     }
 }
 
 /// The envelope and lengths of a message that starts.
-struct Arriving {
+struct MessageStart {
     envelope: Envelope,
     id: TransferId,
     total: u64,
@@ -638,7 +639,7 @@ struct Arriving {
     wants_done: bool,
 }
 
-pub(crate) fn blank(kind: Kind, user: UserData) -> Completion {
+pub(crate) fn blank(kind: OperationKind, user: UserData) -> Completion {
     Completion {
         kind,
         user,
@@ -659,7 +660,7 @@ fn completion_of(sent: Sent, result: Result<(), Failure>) -> Completion {
         Sent::Complete { kind, user, tagged, tag, length } => {
             Completion { tagged, tag, length, result, ..blank(kind, user) }
         }
-        Sent::Transfer(_) | Sent::Share(_) => Completion { result, ..blank(Kind::Send, UserData::default()) },
+        Sent::Transfer(_) | Sent::Share(_) => Completion { result, ..blank(OperationKind::Send, UserData::default()) },
     }
 }
 

@@ -10,7 +10,7 @@ use wire::{FrameHeader, Message};
 
 use crate::link::{Misbehaved, Sink};
 use crate::operation::PeerId;
-use crate::protocol::Place;
+use crate::protocol::FrameDestination;
 use crate::stream::Stream;
 
 const BUFFER: usize = 64 << 10;
@@ -89,11 +89,11 @@ impl From<Fault> for Broken {
     }
 }
 
-pub(crate) struct Reader {
+pub(crate) struct FrameReader {
     buffer: Box<[u8]>,
     start: usize,
     end: usize,
-    payload: Option<(Place, u32)>,
+    payload: Option<(FrameDestination, u32)>,
     /// Number of bytes read at once when a header is next.
     ahead: usize,
     /// Data frames also go to [`Frames::other`], frame by frame.
@@ -101,9 +101,9 @@ pub(crate) struct Reader {
     pub max_payload: u32,
 }
 
-impl Reader {
-    pub(crate) fn new(max_payload: u32) -> Reader {
-        Reader {
+impl FrameReader {
+    pub(crate) fn new(max_payload: u32) -> FrameReader {
+        FrameReader {
             buffer: vec![0; BUFFER].into(),
             start: 0,
             end: 0,

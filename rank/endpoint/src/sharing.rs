@@ -17,7 +17,7 @@ use wire::frame::HEADER_LEN;
 use wire::message::MAX_HEADER;
 
 use crate::link::Misbehaved;
-use crate::operation::{Completion, Failure, Kind, NotBegun, PeerId, ShareOp, UserData};
+use crate::operation::{Completion, Failure, NotBegun, OperationKind, PeerId, ShareOp, UserData};
 use crate::protocol::{ENVELOPE, blank};
 
 /// Maximum number of shares for which a peer may be ready before their root begins them, and of shares awaited from a
@@ -31,7 +31,7 @@ pub(crate) fn cost(bytes: u64) -> u64 {
 
 /// The remainder of a share, from which frames are cut.
 #[derive(Debug)]
-pub(crate) struct Pieces {
+pub(crate) struct SharePieces {
     /// The share's number at this endpoint.
     pub number: usize,
     pub key: u64,
@@ -40,7 +40,7 @@ pub(crate) struct Pieces {
     pub begun: bool,
 }
 
-impl Pieces {
+impl SharePieces {
     /// Length of the share in bytes.
     pub(crate) fn total(&self) -> u64 {
         self.buffer.len() as u64
@@ -52,7 +52,7 @@ impl Pieces {
     }
 }
 
-impl member::Pieces for Pieces {
+impl member::ShareSource for SharePieces {
     fn is_done(&self) -> bool {
         self.begun && self.at == self.total()
     }
@@ -78,7 +78,7 @@ struct Root {
 }
 
 /// A share of a peer.
-struct Arriving {
+struct ArrivingShare {
     buffer: Buffer,
     /// `None`: nobody awaits the share yet, and `buffer` is ours and has room for all its bytes.
     user: Option<UserData>,
@@ -86,7 +86,7 @@ struct Arriving {
     total: Option<u64>,
 }
 
-impl Arriving {
+impl ArrivingShare {
     fn is_complete(&self) -> bool {
         Some(self.received) == self.total
     }
@@ -95,7 +95,7 @@ impl Arriving {
 #[derive(Default)]
 pub(crate) struct Sharing {
     roots: slab::Slab<Root>,
-    arriving: FxHashMap<(PeerId, u64), Arriving>,
+    arriving: FxHashMap<(PeerId, u64), ArrivingShare>,
     /// Number of the awaited ones, by peer; never zero.
     awaited: FxHashMap<PeerId, usize>,
     ready: FxHashMap<(PeerId, u64), u64>,
@@ -172,7 +172,7 @@ impl Sharing {
         if root.open == 0 {
             let Root { length, user, failure, .. } = self.roots.remove(number);
             let result = failure.map_or(Ok(()), Err);
-            self.completions.push_back(Completion { length, result, ..blank(Kind::Share, user) });
+            self.completions.push_back(Completion { length, result, ..blank(OperationKind::Share, user) });
         }
     }
 
@@ -209,7 +209,7 @@ impl Sharing {
         if self.awaited.get(&from).is_some_and(|count| *count >= MOST_READY) {
             return Err(NotBegun::Again);
         }
-        let unknown = || Arriving { buffer: Buffer::empty(), user: None, received: 0, total: None };
+        let unknown = || ArrivingShare { buffer: Buffer::empty(), user: None, received: 0, total: None };
         let share = self.arriving.entry((from, key)).or_insert_with(unknown);
         if share.user.is_some() {
             return Err(NotBegun::Again);
@@ -261,7 +261,7 @@ impl Sharing {
                     return Err(Misbehaved::Protocol("a share that nobody awaits and that exceeds its credit"));
                 }
                 let buffer = Buffer::owned(vec![0; total as usize]);
-                let share = Arriving { buffer, user: None, received: 0, total: Some(total) };
+                let share = ArrivingShare { buffer, user: None, received: 0, total: Some(total) };
                 (free.insert(share), cost(total))
             }
         };
@@ -294,11 +294,11 @@ impl Sharing {
 
     /// Completes an awaited share that has arrived.
     fn complete(&mut self, from: PeerId, key: u64) {
-        if let Some(Arriving { buffer, user: Some(user), received, .. }) = self.arriving.remove(&(from, key)) {
+        if let Some(ArrivingShare { buffer, user: Some(user), received, .. }) = self.arriving.remove(&(from, key)) {
             self.no_longer_awaited(from);
             let kept = buffer.len() as u64;
             let result = if received > kept { Err(Failure::Truncated { total: received, kept }) } else { Ok(()) };
-            let done = blank(Kind::Share, user);
+            let done = blank(OperationKind::Share, user);
             let done = Completion { length: received, from: Some(from), buffer: Some(buffer), result, ..done };
             self.completions.push_back(done);
         }
@@ -324,7 +324,7 @@ impl Sharing {
             if let Some(share) = self.arriving.remove(&key)
                 && let Some(user) = share.user
             {
-                let done = blank(Kind::Share, user);
+                let done = blank(OperationKind::Share, user);
                 let (length, buffer) = (share.received, Some(share.buffer));
                 let done = Completion { length, from: Some(peer), buffer, result: Err(failure.clone()), ..done };
                 self.completions.push_back(done);

@@ -33,7 +33,7 @@ mod native;
 mod sealing;
 mod tally;
 
-use connection::{Connection, PeerFrames, Phase, Said};
+use connection::{PeerFrames, Phase, Said, SiteConnection};
 use life::Life;
 use native::Native;
 use sealing::Sealing;
@@ -41,7 +41,7 @@ use sealing::Sealing;
 use crate::handshake::{self, Credentials};
 use crate::link::{Link, Misbehaved, Outgoing, Sink};
 use crate::operation::PeerId;
-use crate::reader::{Broken, Reader};
+use crate::reader::{Broken, FrameReader};
 use crate::stream::{Stream, family};
 use crate::writer::Writer;
 
@@ -65,7 +65,7 @@ pub(crate) struct SiteLink {
     listener: TcpListener,
     own: Credentials,
     epoll: OwnedFd,
-    connections: Slab<Connection>,
+    connections: Slab<SiteConnection>,
     sending: FxHashMap<PeerId, usize>,
     hot: Vec<usize>,
     turn: u32,
@@ -162,11 +162,11 @@ impl SiteLink {
         let entry = self.connections.vacant_entry();
         let key = entry.key();
         epoll::add(&self.epoll, &stream, EventData::new_u64(key as u64), flags)?;
-        entry.insert(Connection {
+        entry.insert(SiteConnection {
             stream,
             phase,
             peer: None,
-            reader: Reader::new(MAX_PAYLOAD),
+            reader: FrameReader::new(MAX_PAYLOAD),
             writer: Writer::new(MAX_PAYLOAD),
             queue: VecDeque::new(),
             wants_write: flags.contains(EventFlags::OUT),
@@ -481,7 +481,7 @@ impl SiteLink {
         }
         if matches!(broken, Broken::Duplicate) {
             let open =
-                |(_, other): &(usize, &Connection)| other.peer == Some(peer) && matches!(other.phase, Phase::Open);
+                |(_, other): &(usize, &SiteConnection)| other.peer == Some(peer) && matches!(other.phase, Phase::Open);
             let items = std::mem::take(&mut connection.queue);
             // The peer may have computed for hours before it refused: its time to dial starts now.
             self.parked.insert(peer, (Instant::now() + self.connect_timeout, items));
@@ -499,14 +499,15 @@ impl SiteLink {
     /// answers a handshake at its next call, which may be after hours of computing. See [`life`] for silent machines.
     fn expire(&mut self, sink: &mut dyn Sink) {
         let now = Instant::now();
-        let unreachable = |c: &Connection| matches!(c.phase, Phase::Connecting(_)) && c.deadline < now;
+        let unreachable = |c: &SiteConnection| matches!(c.phase, Phase::Connecting(_)) && c.deadline < now;
         let keys: Vec<usize> = self.connections.iter().filter(|(_, c)| unreachable(c)).map(|(key, _)| key).collect();
         for key in keys {
             let reason = format!("no answer within {} s of dialling", self.connect_timeout.as_secs());
             self.lose_connection(key, Broken::Refused(reason), sink);
         }
-        let silent =
-            |c: &Connection| matches!(&c.phase, Phase::Accepting(acceptor) if acceptor.is_first()) && c.deadline < now;
+        let silent = |c: &SiteConnection| {
+            matches!(&c.phase, Phase::Accepting(acceptor) if acceptor.is_first()) && c.deadline < now
+        };
         let mut silent: Vec<(Instant, usize)> =
             self.connections.iter().filter(|(_, c)| silent(c)).map(|(key, c)| (c.deadline, key)).collect();
         if silent.len() > MAX_SILENT {
@@ -650,7 +651,7 @@ impl Link for SiteLink {
     }
 
     fn is_idle(&self) -> bool {
-        let is_idle = |c: &Connection| {
+        let is_idle = |c: &SiteConnection| {
             c.queue.is_empty() && !c.has_to_send() && c.lane.as_ref().is_none_or(|lane| lane.is_idle())
         };
         self.parked.is_empty() && self.connections.iter().all(|(_, connection)| is_idle(connection))

@@ -44,13 +44,13 @@ pub(crate) fn is_mpi(address: *const c_void) -> bool {
     }
 }
 
-struct Place {
+struct LoadedObject {
     file: &'static CStr,
     base: usize,
 }
 
 /// The loaded file that contains an address.
-fn place(address: *const c_void) -> Option<Place> {
+fn place(address: *const c_void) -> Option<LoadedObject> {
     let mut info = std::mem::MaybeUninit::<libc::Dl_info>::zeroed();
     // SAFETY: dladdr takes any address and fills `info`, for which all zeroes is a value.
     let info = unsafe {
@@ -61,7 +61,7 @@ fn place(address: *const c_void) -> Option<Place> {
     };
     // SAFETY: the linker's own text, which lives as long as the library is loaded.
     let file = (!info.dli_fname.is_null()).then(|| unsafe { CStr::from_ptr(info.dli_fname) })?;
-    Some(Place { file, base: info.dli_fbase as usize })
+    Some(LoadedObject { file, base: info.dli_fbase as usize })
 }
 
 /// Returns a handle of a library that is already loaded.

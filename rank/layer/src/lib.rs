@@ -13,7 +13,7 @@
 mod found;
 pub mod real;
 
-pub use collectives::{Side, Sides};
+pub use collectives::{BufferArguments, Sides};
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 
@@ -33,7 +33,7 @@ macro_rules! cover {
         pub unsafe extern "C" fn $profiling($($argument: $type),*) -> ::std::ffi::c_int {
             static REAL: $crate::real::Real = $crate::real::Real::new(concat!(stringify!($profiling), "\0"));
             if let Some(table) = $crate::real::table() {
-                let hand: fn(&$crate::real::Table, $($type),*) -> ::std::ffi::c_int = $hand;
+                let hand: fn(&$crate::real::FunctionTable, $($type),*) -> ::std::ffi::c_int = $hand;
                 let code = hand(table, $($argument),*);
                 if code != $crate::real::PASS {
                     return code;
@@ -185,8 +185,8 @@ cover! {
 }
 
 /// Describes the data that a call sends, or the buffer that it receives into.
-pub fn side(buffer: *mut c_void, count: i64, datatype: usize) -> Side {
-    Side { buffer, count, datatype }
+pub fn side(buffer: *mut c_void, count: i64, datatype: usize) -> BufferArguments {
+    BufferArguments { buffer, count, datatype }
 }
 
 /// An element of a list of counts or offsets.

@@ -5,8 +5,8 @@ use std::ptr::null_mut;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use collectives::{INTERFACE, Source};
-pub use collectives::{PASS, Table};
+pub use collectives::{FunctionTable, PASS};
+use collectives::{INTERFACE, LibraryLookup};
 
 use crate::found::{self, LIBRARY};
 use crate::lacking;
@@ -65,8 +65,8 @@ impl Tool {
 }
 
 /// Table of the provider's covered functions. `None`: this process has not loaded our provider, or it covers nothing.
-pub fn table() -> Option<&'static Table> {
-    static KNOWN: OnceLock<Option<&'static Table>> = OnceLock::new();
+pub fn table() -> Option<&'static FunctionTable> {
+    static KNOWN: OnceLock<Option<&'static FunctionTable>> = OnceLock::new();
     *KNOWN.get_or_init(|| {
         let provider = found::provider()?;
         // SAFETY: a handle from dlopen, and a name that ends with a zero.
@@ -74,11 +74,13 @@ pub fn table() -> Option<&'static Table> {
         if door.is_null() {
             return None;
         }
-        let source = Source { function, object, standard: LIBRARY.get()?.standard };
+        let source = LibraryLookup { function, object, standard: LIBRARY.get()?.standard };
         // SAFETY: the provider's function of this name takes these arguments; both libraries stay loaded.
         unsafe {
-            let door =
-                std::mem::transmute::<*mut c_void, unsafe extern "C" fn(u32, *const Source) -> *const Table>(door);
+            let door = std::mem::transmute::<
+                *mut c_void,
+                unsafe extern "C" fn(u32, *const LibraryLookup) -> *const FunctionTable,
+            >(door);
             door(INTERFACE, &source).as_ref()
         }
     })

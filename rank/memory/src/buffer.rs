@@ -18,31 +18,31 @@ pub struct Buffer {
 }
 
 enum Store {
-    One(Piece),
+    One(MemorySpan),
     /// Boxed, because few operations have several pieces, and all operations are moved around.
-    Several(Box<[Piece; MAX_PIECES]>),
+    Several(Box<[MemorySpan; MAX_PIECES]>),
     Owned(Vec<u8>),
     Pages(Pages),
     Shared(Arc<Pages>),
 }
 
 #[derive(Clone, Copy)]
-struct Piece {
+struct MemorySpan {
     start: *mut u8,
     length: usize,
 }
 
-const NOTHING: Piece = Piece { start: std::ptr::NonNull::dangling().as_ptr(), length: 0 };
+const NOTHING: MemorySpan = MemorySpan { start: std::ptr::NonNull::dangling().as_ptr(), length: 0 };
 
 // SAFETY: a piece is plain memory, with no tie to a thread; the caller that created it promised that nobody else
 // touches it until the operation completes (`Buffer::from_raw`).
-unsafe impl Send for Piece {}
+unsafe impl Send for MemorySpan {}
 // SAFETY: a shared buffer is only read.
-unsafe impl Sync for Piece {}
+unsafe impl Sync for MemorySpan {}
 
-impl Piece {
-    fn new(start: *mut u8, length: usize) -> Piece {
-        if length == 0 || start.is_null() { NOTHING } else { Piece { start, length } }
+impl MemorySpan {
+    fn new(start: *mut u8, length: usize) -> MemorySpan {
+        if length == 0 || start.is_null() { NOTHING } else { MemorySpan { start, length } }
     }
 
     fn as_slice(&self) -> &[u8] {
@@ -67,7 +67,7 @@ impl Buffer {
         let mut several = [NOTHING; MAX_PIECES];
         let (mut count, mut total) = (0, 0usize);
         for (start, length) in pieces {
-            *several.get_mut(count)? = Piece::new(start, length);
+            *several.get_mut(count)? = MemorySpan::new(start, length);
             count += 1;
             total = total.checked_add(length).filter(|total| isize::try_from(*total).is_ok())?;
         }
@@ -107,7 +107,7 @@ impl Buffer {
 
     /// The slices that make up `range`, in order. Bytes beyond the end are left out.
     pub fn slices(&self, range: Range<usize>) -> impl Iterator<Item = &[u8]> {
-        let one: &[Piece];
+        let one: &[MemorySpan];
         let owned: &[u8];
         match &self.store {
             Store::One(piece) => (one, owned) = (std::slice::from_ref(piece), &[]),
@@ -118,7 +118,7 @@ impl Buffer {
         }
         let mut skip = range.start;
         let mut left = range.end.saturating_sub(range.start);
-        one.iter().map(Piece::as_slice).chain(std::iter::once(owned)).filter_map(move |slice| {
+        one.iter().map(MemorySpan::as_slice).chain(std::iter::once(owned)).filter_map(move |slice| {
             let start = skip.min(slice.len());
             skip -= start;
             let end = start + left.min(slice.len() - start);
@@ -140,7 +140,7 @@ impl Buffer {
 
     /// The contiguous memory that starts at `offset`. Empty at the end, and if the buffer is shared.
     pub fn contiguous_mut(&mut self, offset: usize) -> &mut [u8] {
-        let pieces: &mut [Piece] = match &mut self.store {
+        let pieces: &mut [MemorySpan] = match &mut self.store {
             Store::One(piece) => std::slice::from_mut(piece),
             Store::Several(pieces) => pieces.as_mut_slice(),
             Store::Owned(bytes) => return bytes.get_mut(offset..).unwrap_or_default(),

@@ -41,11 +41,11 @@ pub enum RegionError {
 /// All regions of a domain. Shared between its endpoints.
 #[derive(Default)]
 pub struct Regions {
-    table: Mutex<Table>,
+    table: Mutex<RegionTable>,
 }
 
 #[derive(Default)]
-struct Table {
+struct RegionTable {
     regions: HashMap<u64, Region>,
     next_key: u64,
 }
@@ -142,13 +142,13 @@ impl Regions {
         Ok(())
     }
 
-    fn lock(&self) -> MutexGuard<'_, Table> {
+    fn lock(&self) -> MutexGuard<'_, RegionTable> {
         // A panic cannot leave the table half changed: its updates are single inserts and removes.
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Table {
+impl RegionTable {
     fn find(&self, key: u64, address: u64, length: u64, write: bool) -> Result<*mut u8, RegionError> {
         let region = self.regions.get(&key).ok_or(RegionError::UnknownKey(key))?;
         let allowed = if write { region.access.remote_write } else { region.access.remote_read };

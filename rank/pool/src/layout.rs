@@ -26,16 +26,16 @@ const PAGE: u64 = 4096;
 
 /// The geometry of a region: a function of the number of ranks and the size of a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Layout {
+pub(crate) struct RegionLayout {
     ranks: u64,
     ring: u64,
 }
 
-impl Layout {
+impl RegionLayout {
     /// `None` if no region can have this shape.
-    pub(crate) fn new(ranks: u32, ring: u64) -> Option<Layout> {
+    pub(crate) fn new(ranks: u32, ring: u64) -> Option<RegionLayout> {
         let fits = (1..=MAX_RANKS).contains(&ranks) && RING_BYTES.contains(&ring) && ring.is_power_of_two();
-        fits.then_some(Layout { ranks: ranks.into(), ring })
+        fits.then_some(RegionLayout { ranks: ranks.into(), ring })
     }
 
     /// The largest ring for which the rings of all pairs of ranks together fit into a quarter of `room`.
@@ -101,7 +101,7 @@ mod tests {
     #[test]
     fn parts_do_not_overlap() {
         for ranks in [1, 2, 3, 63, 64, 65, 300] {
-            let layout = Layout::new(ranks, 16 << 10).unwrap();
+            let layout = RegionLayout::new(ranks, 16 << 10).unwrap();
             let last = layout.seats() - 1;
             assert!(layout.seat(0) >= PAGE && layout.seat(last) + SEAT <= layout.seats_end());
             assert!(layout.knock(0, 0) == layout.seats_end());
@@ -111,22 +111,22 @@ mod tests {
             assert_eq!(layout.ring_at(last, last) + layout.ring(), layout.total());
             assert_eq!(layout.fixed() % PAGE, 0);
         }
-        assert!(i64::try_from(Layout::new(MAX_RANKS, *RING_BYTES.end()).unwrap().total()).is_ok());
+        assert!(i64::try_from(RegionLayout::new(MAX_RANKS, *RING_BYTES.end()).unwrap().total()).is_ok());
     }
 
     #[test]
     fn shapes_that_no_region_has() {
         for (ranks, ring) in [(0, 16 << 10), (MAX_RANKS + 1, 16 << 10), (2, 8 << 10), (2, 256 << 10), (2, 20 << 10)] {
-            assert_eq!(Layout::new(ranks, ring), None, "{ranks} ranks, rings of {ring}");
+            assert_eq!(RegionLayout::new(ranks, ring), None, "{ranks} ranks, rings of {ring}");
         }
     }
 
     #[test]
     fn rings_shrink_where_many_share_little() {
-        assert_eq!(Layout::ring_bytes(2, 16 << 30), 128 << 10);
-        assert_eq!(Layout::ring_bytes(64, 1 << 30), 64 << 10);
-        assert_eq!(Layout::ring_bytes(16, 64 << 20), 64 << 10);
-        assert_eq!(Layout::ring_bytes(1000, 1 << 20), 16 << 10);
-        assert_eq!(Layout::ring_bytes(1, 0), 16 << 10);
+        assert_eq!(RegionLayout::ring_bytes(2, 16 << 30), 128 << 10);
+        assert_eq!(RegionLayout::ring_bytes(64, 1 << 30), 64 << 10);
+        assert_eq!(RegionLayout::ring_bytes(16, 64 << 20), 64 << 10);
+        assert_eq!(RegionLayout::ring_bytes(1000, 1 << 20), 16 << 10);
+        assert_eq!(RegionLayout::ring_bytes(1, 0), 16 << 10);
     }
 }

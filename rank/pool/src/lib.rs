@@ -30,5 +30,5 @@ pub use host::HostId;
 pub use layout::INSTANCES;
 pub use process::{allow_reading, read_process};
 pub use region::{Region, Shape};
-pub use ring::{Consumer, Corrupt, Kind, Permission, Producer, Record};
-pub use seat::{Seat, State};
+pub use ring::{Consumer, Corrupt, Permission, Producer, Record, RecordKind};
+pub use seat::{Seat, SeatState};

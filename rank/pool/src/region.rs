@@ -12,10 +12,10 @@ use rustix::process::{Resource, getrlimit};
 use types::JobId;
 
 use crate::error::PoolError;
-use crate::layout::{INSTANCES, LINE, Layout, MAX_RANKS};
+use crate::layout::{INSTANCES, LINE, MAX_RANKS, RegionLayout};
 use crate::mapping::Mapping;
 use crate::ring::{Consumer, Producer};
-use crate::seat::{Seat, SeatAt, State};
+use crate::seat::{Seat, SeatAt, SeatState};
 
 /// "LBPOOL" and a version number. A region of another version is refused.
 const MAGIC: u64 = u64::from_le_bytes(*b"LBPOOL\0\x01");
@@ -49,7 +49,7 @@ pub struct Region {
     file: File,
     path: PathBuf,
     shape: Shape,
-    layout: Layout,
+    layout: RegionLayout,
     /// The part before the rings.
     fixed: Mapping,
 }
@@ -111,9 +111,9 @@ impl Region {
         let room = fstatvfs(&file).map_err(system("asking for its room"))?;
         // A tmpfs without a limit reports no blocks at all.
         let free = if room.f_blocks == 0 { u64::MAX } else { room.f_bavail.saturating_mul(room.f_frsize) };
-        let ring = Layout::ring_bytes(shape.ranks, free);
+        let ring = RegionLayout::ring_bytes(shape.ranks, free);
         let too_many = || PoolError::TooMany { path: path.clone(), ranks: shape.ranks, most: MAX_RANKS };
-        let layout = Layout::new(shape.ranks, ring).ok_or_else(too_many)?;
+        let layout = RegionLayout::new(shape.ranks, ring).ok_or_else(too_many)?;
         // The minimum: every rank joins with one endpoint and communicates with one neighbour.
         let each = layout.row_bytes() + 2 * layout.ring();
         let needed = layout.seats_end() + u64::from(shape.ranks) * each;
@@ -169,7 +169,7 @@ impl Region {
         if found != job.0 {
             return Err(foreign(format!("belongs to job {}, not to {job}", JobId(found))));
         }
-        let layout = Layout::new(ranks, get(Word::Ring)).filter(|layout| layout.total() == length);
+        let layout = RegionLayout::new(ranks, get(Word::Ring)).filter(|layout| layout.total() == length);
         let layout = layout.ok_or_else(|| foreign("its header is damaged".into()))?;
         let fixed = map(&file, path, 0, layout.fixed())?;
         Ok(Region { file, path: path.to_owned(), shape: Shape { job, first, ranks }, layout, fixed })
@@ -206,7 +206,7 @@ impl Region {
     /// [`PoolError::Taken`], [`PoolError::Room`].
     pub fn join(&self, place: u32, seat: &Seat) -> Result<(), PoolError> {
         let at = self.seat_at(place);
-        if at.state() != State::Empty {
+        if at.state() != SeatState::Empty {
             let (rank, instance) = self.owner(place);
             return Err(PoolError::Taken { path: self.path.clone(), rank, instance, pid: at.read().pid });
         }
@@ -221,14 +221,14 @@ impl Region {
     }
 
     /// State of a seat.
-    pub fn state(&self, place: u32) -> State {
+    pub fn state(&self, place: u32) -> SeatState {
         self.seat_at(place).state()
     }
 
     /// The endpoint that took this seat; `None` if nobody has.
     pub fn seat(&self, place: u32) -> Option<Seat> {
         let at = self.seat_at(place);
-        (at.state() != State::Empty).then(|| at.read())
+        (at.state() != SeatState::Empty).then(|| at.read())
     }
 
     /// Publishes the current nap of our own seat `place`, 0 if awake. Check all rings once more between this call and

@@ -4,7 +4,7 @@
 //! the writer skips the rest. The writer stores the header word last. Before that it zeroes the word behind the record,
 //! the place of the next header. So the reader polls a single word, in the line that then carries the data, and a short
 //! message costs the transfer of one cache line. There is no shared head index: the reader publishes its position in a
-//! line of its own, once per quarter of the ring or when the writer waits for it (a record of [`Kind::Copy`]).
+//! line of its own, once per quarter of the ring or when the writer waits for it (a record of [`RecordKind::Copy`]).
 //!
 //! Neither side trusts the other: an invalid header or position is [`Corrupt`].
 
@@ -33,7 +33,7 @@ pub struct Corrupt {
 /// The kind of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Kind {
+pub enum RecordKind {
     Frame = 1,
     /// A frame whose payload is still in the writer's memory, with the payload's addresses there.
     Copy = 2,
@@ -82,7 +82,7 @@ pub struct Consumer {
 /// A record that has arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record {
-    pub kind: Kind,
+    pub kind: RecordKind,
     /// Bytes of its body.
     pub length: u32,
 }
@@ -173,7 +173,7 @@ impl Space<'_> {
     }
 
     /// Hands the record to the reader.
-    pub fn publish(self, kind: Kind) {
+    pub fn publish(self, kind: RecordKind) {
         let Space { producer, length } = self;
         let size = size_of(length);
         let behind = if producer.at + size == producer.capacity { 0 } else { producer.at + size };
@@ -212,9 +212,9 @@ impl Consumer {
         }
         let corrupt = Corrupt { what: "a header says", value: header };
         let kind = match header >> 32 {
-            1 => Kind::Frame,
-            2 => Kind::Copy,
-            3 => Kind::Bye,
+            1 => RecordKind::Frame,
+            2 => RecordKind::Copy,
+            3 => RecordKind::Bye,
             _ => return Err(corrupt),
         };
         let length = header as u32;

@@ -22,7 +22,7 @@ pub struct Seat {
 
 /// The state of a seat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum SeatState {
     /// Not taken yet.
     Empty,
     /// Taken.
@@ -59,11 +59,11 @@ impl SeatAt<'_> {
         self.fixed.word(self.offset + word as u64 * 8)
     }
 
-    pub(crate) fn state(&self) -> State {
+    pub(crate) fn state(&self) -> SeatState {
         match self.word(Word::State).load(Ordering::Acquire) {
-            EMPTY => State::Empty,
-            OPEN => State::Open,
-            _ => State::Closed,
+            EMPTY => SeatState::Empty,
+            OPEN => SeatState::Open,
+            _ => SeatState::Closed,
         }
     }
 

@@ -18,7 +18,7 @@ use crate::abi::transfers::{fi_ioc, fi_msg_atomic, fi_rma_ioc};
 use crate::domain::Domain;
 use crate::endpoint::{Endpoint, Wanted, endpoint_behind};
 use crate::errno::{Code, EBADFLAGS, EINVAL, EMSGSIZE, EOPNOTSUPP, Errno, of_not_begun};
-use crate::rma::Target;
+use crate::rma::RemoteMemory;
 use crate::transfer::{Notify, buffer, check_transmit_flags};
 
 pub(crate) static OPS: fi_ops_atomic = fi_ops_atomic {
@@ -40,7 +40,7 @@ pub(crate) static OPS: fi_ops_atomic = fi_ops_atomic {
 
 /// An operation on a datatype that exists in the given form.
 #[derive(Clone, Copy)]
-struct Action {
+struct AtomicAction {
     datatype: u8,
     operation: u8,
     form: Form,
@@ -48,13 +48,13 @@ struct Action {
     size: usize,
 }
 
-impl Action {
-    fn new(datatype: c_int, operation: c_int, form: Form) -> Result<Action, Errno> {
+impl AtomicAction {
+    fn new(datatype: c_int, operation: c_int, form: Form) -> Result<AtomicAction, Errno> {
         let code = |code: c_int| u8::try_from(code).map_err(|_| EOPNOTSUPP);
         let (datatype, operation) = (code(datatype)?, code(operation)?);
         match atomic::size(datatype) {
             Some(size) if atomic::supported(datatype, operation, form) => {
-                Ok(Action { datatype, operation, form, size })
+                Ok(AtomicAction { datatype, operation, form, size })
             }
             _ => Err(EOPNOTSUPP),
         }
@@ -72,11 +72,11 @@ impl Action {
 }
 
 /// Arguments of one call.
-struct Request<'a> {
+struct AtomicRequest<'a> {
     operands: &'a [fi_ioc],
     compares: &'a [fi_ioc],
     results: &'a [fi_ioc],
-    target: Target,
+    target: RemoteMemory,
     /// Number of elements at the target.
     count: usize,
     flags: u64,
@@ -85,8 +85,8 @@ struct Request<'a> {
 
 /// # Safety
 /// The pieces' memory is valid as the caller of fi_atomic(3) promises: results until the completion, the rest now.
-unsafe fn begin(endpoint: &Endpoint, action: Action, request: Request<'_>) -> Result<(), Errno> {
-    let Request { operands, compares, results, target, count, flags, notify } = request;
+unsafe fn begin(endpoint: &Endpoint, action: AtomicAction, request: AtomicRequest<'_>) -> Result<(), Errno> {
+    let AtomicRequest { operands, compares, results, target, count, flags, notify } = request;
     check_transmit_flags(flags)?;
     if count == 0 {
         return Err(EINVAL);
@@ -175,14 +175,16 @@ fn piece(start: *const c_void, count: usize) -> [fi_ioc; 1] {
 ///
 /// # Safety
 /// The message is null or valid, as libfabric's caller promises.
-unsafe fn parts<'a>(message: *const fi_msg_atomic) -> Result<(&'a fi_msg_atomic, &'a [fi_ioc], Target, usize), Errno> {
+unsafe fn parts<'a>(
+    message: *const fi_msg_atomic,
+) -> Result<(&'a fi_msg_atomic, &'a [fi_ioc], RemoteMemory, usize), Errno> {
     // SAFETY: the caller's promise.
     let message = unsafe { message.as_ref() }.ok_or(EINVAL)?;
     // SAFETY: as above.
     let (local, remote): (_, &[fi_rma_ioc]) =
         unsafe { (array(message.msg_iov, message.iov_count)?, array(message.rma_iov, message.rma_iov_count)?) };
     let [remote] = remote else { return Err(EINVAL) };
-    Ok((message, local, Target { peer: message.addr, key: remote.key, address: remote.addr }, remote.count))
+    Ok((message, local, RemoteMemory { peer: message.addr, key: remote.key, address: remote.addr }, remote.count))
 }
 
 unsafe extern "C" fn write(
@@ -198,14 +200,14 @@ unsafe extern "C" fn write(
     context: *mut c_void,
 ) -> isize {
     guard(|| {
-        let action = Action::new(datatype, operation, Form::Write)?;
+        let action = AtomicAction::new(datatype, operation, Form::Write)?;
         // SAFETY: libfabric's caller promises a live endpoint.
         let endpoint = unsafe { endpoint_behind(endpoint) }?;
-        let request = Request {
+        let request = AtomicRequest {
             operands: &piece(operand, count),
             compares: &[],
             results: &[],
-            target: Target { peer, key, address },
+            target: RemoteMemory { peer, key, address },
             count,
             flags: endpoint.tx_flags.load(Ordering::Relaxed),
             notify: Notify::context(context),
@@ -229,14 +231,14 @@ unsafe extern "C" fn writev(
     context: *mut c_void,
 ) -> isize {
     guard(|| {
-        let action = Action::new(datatype, operation, Form::Write)?;
+        let action = AtomicAction::new(datatype, operation, Form::Write)?;
         // SAFETY: libfabric's caller promises a live endpoint and `pieces` pieces.
         let (endpoint, operands) = unsafe { (endpoint_behind(endpoint)?, array(operands, pieces)?) };
-        let request = Request {
+        let request = AtomicRequest {
             operands,
             compares: &[],
             results: &[],
-            target: Target { peer, key, address },
+            target: RemoteMemory { peer, key, address },
             count: total(operands)?,
             flags: endpoint.tx_flags.load(Ordering::Relaxed),
             notify: Notify::context(context),
@@ -255,9 +257,9 @@ unsafe extern "C" fn writemsg(endpoint: *mut fid_ep, message: *const fi_msg_atom
     guard(|| {
         // SAFETY: libfabric's caller promises a live endpoint and a valid message.
         let (endpoint, (message, operands, target, count)) = unsafe { (endpoint_behind(endpoint)?, parts(message)?) };
-        let action = Action::new(message.datatype, message.op, Form::Write)?;
+        let action = AtomicAction::new(message.datatype, message.op, Form::Write)?;
         let notify = Notify::context(message.context);
-        let request = Request { operands, compares: &[], results: &[], target, count, flags, notify };
+        let request = AtomicRequest { operands, compares: &[], results: &[], target, count, flags, notify };
         // SAFETY: the caller passes valid operands.
         unsafe { begin(endpoint, action, request) }
     })
@@ -275,14 +277,14 @@ unsafe extern "C" fn inject(
     operation: c_int,
 ) -> isize {
     guard(|| {
-        let action = Action::new(datatype, operation, Form::Write)?;
+        let action = AtomicAction::new(datatype, operation, Form::Write)?;
         // SAFETY: libfabric's caller promises a live endpoint.
         let endpoint = unsafe { endpoint_behind(endpoint) }?;
-        let request = Request {
+        let request = AtomicRequest {
             operands: &piece(operand, count),
             compares: &[],
             results: &[],
-            target: Target { peer, key, address },
+            target: RemoteMemory { peer, key, address },
             count,
             flags: FI_INJECT,
             notify: Notify::Never,
@@ -308,14 +310,14 @@ unsafe extern "C" fn readwrite(
     context: *mut c_void,
 ) -> isize {
     guard(|| {
-        let action = Action::new(datatype, operation, Form::Fetch)?;
+        let action = AtomicAction::new(datatype, operation, Form::Fetch)?;
         // SAFETY: libfabric's caller promises a live endpoint.
         let endpoint = unsafe { endpoint_behind(endpoint) }?;
-        let request = Request {
+        let request = AtomicRequest {
             operands: &piece(operand, count),
             compares: &[],
             results: &piece(result, count),
-            target: Target { peer, key, address },
+            target: RemoteMemory { peer, key, address },
             count,
             flags: endpoint.tx_flags.load(Ordering::Relaxed),
             notify: Notify::context(context),
@@ -342,15 +344,15 @@ unsafe extern "C" fn readwritev(
     context: *mut c_void,
 ) -> isize {
     guard(|| {
-        let action = Action::new(datatype, operation, Form::Fetch)?;
+        let action = AtomicAction::new(datatype, operation, Form::Fetch)?;
         // SAFETY: libfabric's caller promises a live endpoint and that many pieces.
         let (endpoint, operands, results) =
             unsafe { (endpoint_behind(endpoint)?, array(operands, pieces)?, array(results, result_pieces)?) };
-        let request = Request {
+        let request = AtomicRequest {
             operands,
             compares: &[],
             results,
-            target: Target { peer, key, address },
+            target: RemoteMemory { peer, key, address },
             count: total(results)?,
             flags: endpoint.tx_flags.load(Ordering::Relaxed),
             notify: Notify::context(context),
@@ -374,9 +376,9 @@ unsafe extern "C" fn readwritemsg(
         let (endpoint, (message, operands, target, count)) = unsafe { (endpoint_behind(endpoint)?, parts(message)?) };
         // SAFETY: the caller passes that many pieces.
         let results = unsafe { array(results, result_pieces) }?;
-        let action = Action::new(message.datatype, message.op, Form::Fetch)?;
+        let action = AtomicAction::new(message.datatype, message.op, Form::Fetch)?;
         let notify = Notify::context(message.context);
-        let request = Request { operands, compares: &[], results, target, count, flags, notify };
+        let request = AtomicRequest { operands, compares: &[], results, target, count, flags, notify };
         // SAFETY: the caller passes valid operands and results.
         unsafe { begin(endpoint, action, request) }
     })
@@ -400,14 +402,14 @@ unsafe extern "C" fn compwrite(
     context: *mut c_void,
 ) -> isize {
     guard(|| {
-        let action = Action::new(datatype, operation, Form::Compare)?;
+        let action = AtomicAction::new(datatype, operation, Form::Compare)?;
         // SAFETY: libfabric's caller promises a live endpoint.
         let endpoint = unsafe { endpoint_behind(endpoint) }?;
-        let request = Request {
+        let request = AtomicRequest {
             operands: &piece(operand, count),
             compares: &piece(compare, count),
             results: &piece(result, count),
-            target: Target { peer, key, address },
+            target: RemoteMemory { peer, key, address },
             count,
             flags: endpoint.tx_flags.load(Ordering::Relaxed),
             notify: Notify::context(context),
@@ -437,16 +439,16 @@ unsafe extern "C" fn compwritev(
     context: *mut c_void,
 ) -> isize {
     guard(|| {
-        let action = Action::new(datatype, operation, Form::Compare)?;
+        let action = AtomicAction::new(datatype, operation, Form::Compare)?;
         // SAFETY: libfabric's caller promises a live endpoint and that many pieces.
         let (endpoint, operands) = unsafe { (endpoint_behind(endpoint)?, array(operands, pieces)?) };
         // SAFETY: as above.
         let (compares, results) = unsafe { (array(compares, compare_pieces)?, array(results, result_pieces)?) };
-        let request = Request {
+        let request = AtomicRequest {
             operands,
             compares,
             results,
-            target: Target { peer, key, address },
+            target: RemoteMemory { peer, key, address },
             count: total(operands)?,
             flags: endpoint.tx_flags.load(Ordering::Relaxed),
             notify: Notify::context(context),
@@ -473,9 +475,9 @@ unsafe extern "C" fn compwritemsg(
         let (endpoint, (message, operands, target, count)) = unsafe { (endpoint_behind(endpoint)?, parts(message)?) };
         // SAFETY: the caller passes that many pieces.
         let (compares, results) = unsafe { (array(compares, compare_pieces)?, array(results, result_pieces)?) };
-        let action = Action::new(message.datatype, message.op, Form::Compare)?;
+        let action = AtomicAction::new(message.datatype, message.op, Form::Compare)?;
         let notify = Notify::context(message.context);
-        let request = Request { operands, compares, results, target, count, flags, notify };
+        let request = AtomicRequest { operands, compares, results, target, count, flags, notify };
         // SAFETY: the caller passes valid operands and results.
         unsafe { begin(endpoint, action, request) }
     })
@@ -486,7 +488,7 @@ unsafe extern "C" fn compwritemsg(
 /// `count` is null or valid for writing.
 unsafe fn valid(datatype: c_int, operation: c_int, form: Form, count: *mut usize) -> c_int {
     // SAFETY: the caller's promise.
-    guard(|| unsafe { write_out(count, Action::new(datatype, operation, form)?.most()) }).code()
+    guard(|| unsafe { write_out(count, AtomicAction::new(datatype, operation, form)?.most()) }).code()
 }
 
 unsafe extern "C" fn writevalid(_: *mut fid_ep, datatype: c_int, operation: c_int, count: *mut usize) -> c_int {
@@ -521,7 +523,7 @@ pub(crate) unsafe extern "C" fn query(
             FI_COMPARE_ATOMIC => Form::Compare,
             _ => return Err(EBADFLAGS),
         };
-        let action = Action::new(datatype, operation, form)?;
+        let action = AtomicAction::new(datatype, operation, form)?;
         // SAFETY: the caller passes a place for the answer.
         unsafe { write_out(attr, fi_atomic_attr { count: action.most(), size: action.size }) }
     })
@@ -535,11 +537,12 @@ mod tests {
     #[test]
     fn limits_count_operands_and_compare_operands() {
         const DOUBLE: c_int = 9;
-        let most = |operation: u8, form| Action::new(DOUBLE, c_int::from(operation), form).map(Action::most);
+        let most =
+            |operation: u8, form| AtomicAction::new(DOUBLE, c_int::from(operation), form).map(AtomicAction::most);
         assert_eq!(most(atomic::op::SUM, Form::Write), Ok(MAX_ATOMIC / 8));
         assert_eq!(most(atomic::op::CSWAP, Form::Compare), Ok(MAX_ATOMIC / 16));
         assert_eq!(most(atomic::op::BOR, Form::Write), Err(EOPNOTSUPP));
-        assert_eq!(Action::new(300, 0, Form::Write).map(Action::most), Err(EOPNOTSUPP));
+        assert_eq!(AtomicAction::new(300, 0, Form::Write).map(AtomicAction::most), Err(EOPNOTSUPP));
     }
 
     #[test]

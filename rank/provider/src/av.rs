@@ -29,14 +29,14 @@ use crate::errno::{Code, EADDRNOTAVAIL, EBADFLAGS, EBUSY, EINVAL, ENOSYS, ETOOSM
 
 /// An address vector.
 pub(crate) struct Av {
-    table: Mutex<Table>,
+    table: Mutex<AddressTable>,
     /// Number of removals; each one invalidates caches of the table.
     removals: AtomicU64,
     domain: Arc<Domain>,
 }
 
 #[derive(Default)]
-struct Table {
+struct AddressTable {
     slots: Vec<Option<Address>>,
     /// Free slots below the end, ready for reuse.
     free: Vec<usize>,
@@ -44,7 +44,7 @@ struct Table {
     numbers: HashMap<Address, Vec<usize>>,
 }
 
-impl Table {
+impl AddressTable {
     fn insert(&mut self, address: Address) -> u64 {
         let slot = match self.free.pop() {
             Some(slot) => slot,
@@ -82,7 +82,7 @@ impl Av {
         Av { table: Mutex::default(), removals: AtomicU64::new(0), domain }
     }
 
-    fn table(&self) -> MutexGuard<'_, Table> {
+    fn table(&self) -> MutexGuard<'_, AddressTable> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -410,7 +410,7 @@ mod tests {
 
     #[test]
     fn numbers_are_reused_and_the_lowest_names_a_sender() {
-        let mut table = Table::default();
+        let mut table = AddressTable::default();
         assert_eq!([1, 2, 1, 3].map(|port| table.insert(address(port))), [0, 1, 2, 3]);
         assert_eq!(table.numbers[&address(1)], [0, 2]);
         assert!(table.remove(0));

@@ -2,7 +2,7 @@
 
 use std::ptr::null;
 
-use crate::opened::Opened;
+use crate::opened::OldestEndpoint;
 
 /// Name of the layer that the agent made this rank preload; not set if its job uses none.
 const LAYER: &str = "LANDBRIDGE_LAYER";
@@ -15,12 +15,12 @@ const LAYER: &str = "LANDBRIDGE_LAYER";
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn landbridge_collectives(
     interface: u32,
-    source: *const collectives::Source,
-) -> *const collectives::Table {
+    source: *const collectives::LibraryLookup,
+) -> *const collectives::FunctionTable {
     // SAFETY: the caller's promise.
     let Some(source) = (unsafe { source.as_ref() }) else { return null() };
     // SAFETY: the caller's promise.
-    unsafe { collectives::table(interface, source, &Opened) }.map_or(null(), std::ptr::from_ref)
+    unsafe { collectives::table(interface, source, &OldestEndpoint) }.map_or(null(), std::ptr::from_ref)
 }
 
 /// The reason why this rank must not start, if any. The job's other ranks use a layer that this rank has not loaded; in

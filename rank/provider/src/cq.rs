@@ -28,7 +28,7 @@ const MOST_RESERVED: usize = 1 << 16;
 
 /// A completion as its reader sees it.
 #[derive(Clone, Debug)]
-pub(crate) struct Entry {
+pub(crate) struct CompletionEntry {
     /// The user's operation context (a pointer).
     pub context: usize,
     /// Completion flags.
@@ -64,7 +64,7 @@ pub(crate) struct Cq {
     pub bound: Bound,
     entry_size: usize,
     api: u32,
-    queue: Mutex<Queue>,
+    queue: Mutex<CompletionQueue>,
     /// Number of entries, so that a reader of an empty queue needs no lock.
     count: AtomicUsize,
     signalled: AtomicBool,
@@ -73,20 +73,20 @@ pub(crate) struct Cq {
 }
 
 #[derive(Default)]
-struct Queue {
-    entries: VecDeque<Entry>,
+struct CompletionQueue {
+    entries: VecDeque<CompletionEntry>,
     skips: u32,
     /// The text of the error read last; its reader may still hold a pointer to it.
     last: Option<(c_int, CString)>,
 }
 
 impl Cq {
-    fn queue(&self) -> MutexGuard<'_, Queue> {
+    fn queue(&self) -> MutexGuard<'_, CompletionQueue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Changes the queue, then updates `count`.
-    fn change<R>(&self, change: impl FnOnce(&mut Queue) -> R) -> R {
+    fn change<R>(&self, change: impl FnOnce(&mut CompletionQueue) -> R) -> R {
         let mut queue = self.queue();
         let result = change(&mut queue);
         // Stored before the signal: a signalled reader prepares its wait, then checks this count.
@@ -95,7 +95,7 @@ impl Cq {
     }
 
     /// Adds a completion.
-    pub(crate) fn push(&self, entry: Entry) {
+    pub(crate) fn push(&self, entry: CompletionEntry) {
         self.change(|queue| queue.entries.push_back(entry));
         self.wait.signal();
     }
@@ -114,7 +114,7 @@ impl Cq {
     ///
     /// # Errors
     /// `FI_EAVAIL`: the next one is an error. `FI_EAGAIN`: none is there.
-    fn read(&self, most: usize, may_nap: bool, give: impl FnMut(usize, &Entry)) -> Result<usize, Errno> {
+    fn read(&self, most: usize, may_nap: bool, give: impl FnMut(usize, &CompletionEntry)) -> Result<usize, Errno> {
         let result = self.take(most, may_nap, give);
         // Another thread may have been woken for the remaining entries but lost its signal to this thread.
         if self.count.load(Ordering::Relaxed) > 0 {
@@ -123,7 +123,7 @@ impl Cq {
         result
     }
 
-    fn take(&self, most: usize, may_nap: bool, mut give: impl FnMut(usize, &Entry)) -> Result<usize, Errno> {
+    fn take(&self, most: usize, may_nap: bool, mut give: impl FnMut(usize, &CompletionEntry)) -> Result<usize, Errno> {
         if self.count.load(Ordering::Acquire) > 0
             && let Some(result) = self.change(|queue| {
                 queue.skips += 1;
@@ -148,7 +148,7 @@ impl Cq {
         self: &Arc<Self>,
         most: usize,
         timeout: Option<Duration>,
-        mut give: impl FnMut(usize, &Entry),
+        mut give: impl FnMut(usize, &CompletionEntry),
     ) -> Result<usize, Errno> {
         let start = Instant::now();
         loop {
@@ -173,7 +173,7 @@ impl Cq {
     }
 
     /// Takes the next completion if it is an error; its text stays until the next is taken.
-    fn take_error<R>(&self, give: impl FnOnce(&Entry, &Detail, &CStr) -> R) -> Option<R> {
+    fn take_error<R>(&self, give: impl FnOnce(&CompletionEntry, &Detail, &CStr) -> R) -> Option<R> {
         self.change(|queue| {
             queue.entries.front().filter(|entry| entry.error.is_some())?;
             let entry = queue.entries.pop_front()?;
@@ -193,8 +193,8 @@ impl Cq {
     }
 }
 
-impl Queue {
-    fn take(&mut self, most: usize, give: &mut impl FnMut(usize, &Entry)) -> Result<usize, Errno> {
+impl CompletionQueue {
+    fn take(&mut self, most: usize, give: &mut impl FnMut(usize, &CompletionEntry)) -> Result<usize, Errno> {
         let mut taken = 0;
         while taken < most {
             match self.entries.front() {
@@ -281,7 +281,7 @@ pub(crate) unsafe extern "C" fn open(
             bound: Bound::default(),
             entry_size,
             api: domain.inner.api,
-            queue: Mutex::new(Queue { entries: VecDeque::with_capacity(size), ..Queue::default() }),
+            queue: Mutex::new(CompletionQueue { entries: VecDeque::with_capacity(size), ..CompletionQueue::default() }),
             count: AtomicUsize::new(0),
             signalled: AtomicBool::new(false),
             wait,
@@ -296,16 +296,16 @@ pub(crate) unsafe extern "C" fn open(
 
 /// The reader's buffers for completions.
 #[derive(Clone, Copy)]
-struct Place {
+struct ReaderBuffers {
     buffer: *mut c_void,
     sources: *mut u64,
     entry_size: usize,
 }
 
-impl Place {
+impl ReaderBuffers {
     /// # Safety
     /// The buffer has more than `index` entries of `entry_size` bytes; `sources` is null or has that many numbers.
-    unsafe fn put(self, index: usize, entry: &Entry) {
+    unsafe fn put(self, index: usize, entry: &CompletionEntry) {
         let full = fi_cq_tagged_entry {
             op_context: entry.context as *mut c_void,
             flags: entry.flags,
@@ -344,9 +344,9 @@ unsafe fn read_into(
         if buffer.is_null() && most > 0 {
             return Err(EINVAL);
         }
-        let place = Place { buffer, sources, entry_size: cq.entry_size };
+        let place = ReaderBuffers { buffer, sources, entry_size: cq.entry_size };
         // SAFETY: the caller passes room for `most` entries; `give` gets no more.
-        let give = |index: usize, entry: &Entry| unsafe { place.put(index, entry) };
+        let give = |index: usize, entry: &CompletionEntry| unsafe { place.put(index, entry) };
         match waiting {
             None => cq.read(most, true, give),
             Some(millis) => cq.wait(most, timeout(millis), give),
@@ -410,7 +410,7 @@ unsafe extern "C" fn readerr(cq: *mut fid_cq, out: *mut fi_cq_err_entry, _: u64)
 
 /// # Safety
 /// `out` is valid for the structure of that API version; since 1.5, its `err_data` and `err_data_size` are set.
-unsafe fn put_error(out: *mut fi_cq_err_entry, api: u32, entry: &Entry, detail: &Detail, text: &CStr) {
+unsafe fn put_error(out: *mut fi_cq_err_entry, api: u32, entry: &CompletionEntry, detail: &Detail, text: &CStr) {
     // SAFETY: these fields are there in all versions.
     unsafe {
         (*out).op_context = entry.context as *mut c_void;
@@ -488,9 +488,9 @@ mod tests {
     use crate::abi::constants::FI_WAIT_NONE;
     use crate::bound::tests::Noted;
 
-    fn entry(context: usize, error: Option<Errno>) -> Entry {
+    fn entry(context: usize, error: Option<Errno>) -> CompletionEntry {
         let error = error.map(|errno| Box::new(Detail { errno, overflow: 3, text: "site a: why".into() }));
-        Entry { context, flags: 0, len: 0, buf: 0, data: 0, tag: 0, source: FI_ADDR_NOTAVAIL, error }
+        CompletionEntry { context, flags: 0, len: 0, buf: 0, data: 0, tag: 0, source: FI_ADDR_NOTAVAIL, error }
     }
 
     #[test]
@@ -539,9 +539,9 @@ mod tests {
 
     #[test]
     fn an_error_stops_reading_until_it_is_taken() {
-        let mut queue = Queue::default();
+        let mut queue = CompletionQueue::default();
         let mut seen = Vec::new();
-        let mut give = |index: usize, entry: &Entry| seen.push((index, entry.context));
+        let mut give = |index: usize, entry: &CompletionEntry| seen.push((index, entry.context));
         assert_eq!(queue.take(4, &mut give), Err(EAGAIN));
         queue.entries.extend([entry(1, None), entry(2, None), entry(3, Some(crate::errno::ETRUNC)), entry(4, None)]);
         assert_eq!(queue.take(1, &mut give), Ok(1));

@@ -14,7 +14,7 @@ use crate::av::Format;
 use crate::driver::Driver;
 use crate::errno::{Code, EBUSY, EINVAL, Errno};
 use crate::fabric_object::{Fabric, fabric_behind};
-use crate::progress::Waiting;
+use crate::progress::WaitSettings;
 use crate::secret;
 use crate::setting::SettingError;
 use crate::{atomic, av, cntr, cq, endpoint, log, mr};
@@ -32,7 +32,7 @@ pub(crate) struct Domain {
     /// Configuration of the endpoints.
     pub config: Config,
     /// Settings for waiting readers.
-    pub waiting: Waiting,
+    pub waiting: WaitSettings,
     /// If false, `FI_DELIVERY_COMPLETE` among an endpoint's default flags does not apply to its sends.
     pub confirms_sends: bool,
     /// Drives the endpoints, if the user asked for automatic progress.
@@ -53,7 +53,7 @@ impl Domain {
             virtual_addresses: false,
             provider_keys: false,
             config: Config::from_env(|_| None).unwrap(),
-            waiting: Waiting::from_env(|_| None).unwrap(),
+            waiting: WaitSettings::from_env(|_| None).unwrap(),
             confirms_sends: true,
             driver: None,
             format: Format::Ipv4,
@@ -82,14 +82,14 @@ static OPS: fi_ops_domain = fi_ops_domain {
 ///
 /// # Errors
 /// `FI_EINVAL`; the reason goes to standard error.
-pub(crate) fn configuration() -> Result<(Config, Waiting, bool), Errno> {
+pub(crate) fn configuration() -> Result<(Config, WaitSettings, bool), Errno> {
     let lookup = |name: &str| match name {
         "LANDBRIDGE_SECRET" => secret::take(),
         name => std::env::var(name).ok(),
     };
     let read = || {
         let config = Config::from_env(lookup)?;
-        Ok((config, Waiting::from_env(lookup)?, confirms_sends(lookup)?))
+        Ok((config, WaitSettings::from_env(lookup)?, confirms_sends(lookup)?))
     };
     read().map_err(|error: SettingError| {
         log::fatal(format_args!("{error}"));

@@ -15,11 +15,11 @@ use crate::wait_fd::{LONGEST, WaitFd};
 
 /// Handle of the thread; dropping it ends the thread.
 pub(crate) struct Driver {
-    shared: Arc<Shared>,
+    shared: Arc<DriverState>,
     thread: Option<JoinHandle<()>>,
 }
 
-struct Shared {
+struct DriverState {
     endpoints: Bound,
     wait: WaitFd,
     ended: AtomicBool,
@@ -36,7 +36,7 @@ impl Driver {
             ENOMEM
         };
         let wait = WaitFd::new().map_err(|error| failed(error.into()))?;
-        let shared = Arc::new(Shared { endpoints: Bound::default(), wait, ended: AtomicBool::new(false) });
+        let shared = Arc::new(DriverState { endpoints: Bound::default(), wait, ended: AtomicBool::new(false) });
         let of_thread = shared.clone();
         let builder = std::thread::Builder::new().name("landbridge".into());
         let thread = without_signals(|| builder.spawn(move || of_thread.run())).map_err(failed)?;
@@ -71,7 +71,7 @@ impl Drop for Driver {
     }
 }
 
-impl Shared {
+impl DriverState {
     fn run(&self) {
         while !self.ended.load(Ordering::SeqCst) {
             self.wait.begin();

@@ -49,18 +49,18 @@ pub(crate) struct Endpoint {
     /// `FI_OPT_MIN_MULTI_RECV`.
     pub min_multi_recv: AtomicUsize,
     domain: Arc<Domain>,
-    state: Mutex<State>,
+    state: Mutex<EndpointState>,
     /// Number of threads that wait for `state`; a thread that drives the endpoint gives way to them.
     waiting: AtomicU32,
 }
 
 /// State behind an endpoint's lock.
-pub(crate) struct State {
+pub(crate) struct EndpointState {
     stage: Stage,
     av: Option<Arc<Av>>,
     known: Known,
-    tx: Side,
-    rx: Side,
+    tx: CompletionBinding,
+    rx: CompletionBinding,
     counters: Counters,
     multi: route::MultiBuffers,
     used: Use,
@@ -99,7 +99,7 @@ enum Stage {
 
 /// Destination of one direction's completions.
 #[derive(Default)]
-struct Side {
+struct CompletionBinding {
     cq: Option<Arc<Cq>>,
     /// If true, only operations with `FI_COMPLETION` report success (`FI_SELECTIVE_COMPLETION`).
     selective: bool,
@@ -183,12 +183,12 @@ impl Endpoint {
         inject_size: usize,
         source: Option<SocketAddr>,
     ) -> Endpoint {
-        let state = State {
+        let state = EndpointState {
             stage: Stage::Configured(source),
             av: None,
             known: Known::default(),
-            tx: Side::default(),
-            rx: Side::default(),
+            tx: CompletionBinding::default(),
+            rx: CompletionBinding::default(),
             counters: Counters::default(),
             multi: route::MultiBuffers::default(),
             used: Use::default(),
@@ -215,7 +215,7 @@ impl Endpoint {
         if self.domain.confirms_sends { flags } else { flags & !FI_DELIVERY_COMPLETE }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, EndpointState> {
         if let Ok(state) = self.state.try_lock() {
             return state;
         }
@@ -278,7 +278,7 @@ impl Endpoint {
     }
 
     /// Wakes all threads that wait on a descriptor for this endpoint: they have to prepare their waits again.
-    fn end_waits(&self, state: &mut State) {
+    fn end_waits(&self, state: &mut EndpointState) {
         if std::mem::take(&mut state.prepared.armed) {
             [&state.tx.cq, &state.rx.cq].into_iter().flatten().for_each(|cq| cq.wake());
             state.counters.all().for_each(|cntr| cntr.wake());
@@ -289,7 +289,7 @@ impl Endpoint {
     }
 
     /// A reader found nothing: yields or naps if that is due and no other thread waits for the endpoint.
-    fn maybe_pause(&self, state: &mut State, awaited: impl FnOnce(&endpoint::Endpoint) -> Awaited) {
+    fn maybe_pause(&self, state: &mut EndpointState, awaited: impl FnOnce(&endpoint::Endpoint) -> Awaited) {
         if self.waiting.load(Ordering::Relaxed) > 0 {
             return;
         }
@@ -306,7 +306,7 @@ impl Endpoint {
     }
 
     /// Sleeps until something arrives or the time is over. Holds the endpoint's lock meanwhile.
-    fn sleep(&self, state: &mut State, time: Duration) {
+    fn sleep(&self, state: &mut EndpointState, time: Duration) {
         state.sleep(time, self.caps);
         self.end_waits(state);
     }
@@ -337,10 +337,10 @@ impl Endpoint {
                 return Err(EBUSY);
             }
             if send {
-                state.tx = Side { cq: Some(cq.clone()), selective };
+                state.tx = CompletionBinding { cq: Some(cq.clone()), selective };
             }
             if recv {
-                state.rx = Side { cq: Some(cq.clone()), selective };
+                state.rx = CompletionBinding { cq: Some(cq.clone()), selective };
             }
         }
         cq.bound.add(self.clone());
@@ -396,7 +396,7 @@ impl Endpoint {
     }
 
     /// Opens the transport if it is not open.
-    fn open(&self, state: &mut State) -> Result<(), Errno> {
+    fn open(&self, state: &mut EndpointState) -> Result<(), Errno> {
         state.open(&self.domain)?;
         // Threads that are already waiting do not watch its descriptors yet.
         state.prepared.armed = true;
@@ -524,7 +524,7 @@ impl Driven for Endpoint {
     }
 }
 
-impl State {
+impl EndpointState {
     fn open(&mut self, domain: &Domain) -> Result<(), Errno> {
         let source = match &self.stage {
             Stage::Open(_) => return Ok(()),

@@ -24,7 +24,7 @@ use offer::{Hints, Offer};
 pub(crate) const FABRIC_NAME: &CStr = c"landbridge";
 /// Its one domain.
 pub(crate) const DOMAIN_NAME: &CStr = c"landbridge0";
-/// Maximum length of an injected message, in bytes. We announce less, see [`endpoint::Limits::inject`].
+/// Maximum length of an injected message, in bytes. We announce less, see [`endpoint::EndpointLimits::inject`].
 pub(crate) const INJECT_SIZE: usize = 16 << 10;
 /// Maximum length of a message, in bytes.
 pub(crate) const MAX_MESSAGE: usize = 1 << 40;

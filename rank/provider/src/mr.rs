@@ -33,7 +33,7 @@ static FID_OPS: fi_ops = fi_ops { close, bind, control, ..fi_ops::REFUSING };
 pub(crate) static OPS: fi_ops_mr = fi_ops_mr { reg, regv, regattr, ..fi_ops_mr::REFUSING };
 
 /// The requested registration; the same for all three calls.
-struct Request {
+struct RegistrationRequest {
     access: u64,
     offset: u64,
     key: u64,
@@ -46,7 +46,7 @@ struct Request {
 unsafe fn register(
     domain: *mut fid,
     pieces: &[iovec],
-    request: Request,
+    request: RegistrationRequest,
     out: *mut *mut fid_mr,
     context: *mut c_void,
 ) -> Result<(), Errno> {
@@ -89,7 +89,8 @@ unsafe extern "C" fn reg(
 ) -> c_int {
     let piece = iovec { iov_base: buffer.cast_mut(), iov_len: length };
     // SAFETY: libfabric's caller promises it, fi_mr(3).
-    guard(|| unsafe { register(domain, &[piece], Request { access, offset, key, flags }, out, context) }).code()
+    guard(|| unsafe { register(domain, &[piece], RegistrationRequest { access, offset, key, flags }, out, context) })
+        .code()
 }
 
 unsafe extern "C" fn regv(
@@ -107,7 +108,7 @@ unsafe extern "C" fn regv(
         // SAFETY: libfabric's caller promises `count` vectors.
         let pieces = unsafe { array(iov, count) }?;
         // SAFETY: libfabric's caller promises it, fi_mr(3).
-        unsafe { register(domain, pieces, Request { access, offset, key, flags }, out, context) }
+        unsafe { register(domain, pieces, RegistrationRequest { access, offset, key, flags }, out, context) }
     })
     .code()
 }
@@ -118,7 +119,7 @@ unsafe extern "C" fn regattr(domain: *mut fid, attr: *const fi_mr_attr, flags: u
         let attr = unsafe { attr.as_ref() }.ok_or(EINVAL)?;
         // SAFETY: and `iov_count` valid vectors.
         let pieces = unsafe { array(attr.mr_iov, attr.iov_count) }?;
-        let request = Request { access: attr.access, offset: attr.offset, key: attr.requested_key, flags };
+        let request = RegistrationRequest { access: attr.access, offset: attr.offset, key: attr.requested_key, flags };
         // `iface` names the kind of memory, but only when FI_HMEM was negotiated, which we never do.
         // SAFETY: libfabric's caller promises it, fi_mr(3).
         unsafe { register(domain, pieces, request, out, attr.context) }

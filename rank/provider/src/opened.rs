@@ -16,9 +16,9 @@ pub(crate) fn add(endpoint: &Arc<Endpoint>) {
 }
 
 /// The process's oldest open endpoint.
-pub(crate) struct Opened;
+pub(crate) struct OldestEndpoint;
 
-impl collectives::Transport for Opened {
+impl collectives::Transport for OldestEndpoint {
     fn with(&self, work: &mut dyn FnMut(&mut ::endpoint::Endpoint)) -> bool {
         let all = OPENED.lock().unwrap_or_else(PoisonError::into_inner);
         all.iter().filter_map(Weak::upgrade).any(|endpoint| endpoint.with(work))

@@ -78,20 +78,20 @@ pub(crate) enum OwnMemory {
 
 /// Settings for waiting readers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Waiting {
+pub(crate) struct WaitSettings {
     spin: Spin,
     /// Number of this node's ranks per core, rounded up.
     crowd: u32,
     own_memory: OwnMemory,
 }
 
-impl Waiting {
+impl WaitSettings {
     /// Reads `LANDBRIDGE_SPIN`, `LANDBRIDGE_CROWDED` and `LANDBRIDGE_MPI_SHM`. The second is set where ranks share
     /// cores, to the number of ranks per core; the third where several ranks run on one node.
     ///
     /// # Errors
     /// An invalid value, with its variable.
-    pub(crate) fn from_env(lookup: impl Fn(&str) -> Option<String>) -> Result<Waiting, SettingError> {
+    pub(crate) fn from_env(lookup: impl Fn(&str) -> Option<String>) -> Result<WaitSettings, SettingError> {
         let set = |name: &str| lookup(name).filter(|text| !text.is_empty());
         let crowd = set("LANDBRIDGE_CROWDED").map_or(Ok(1), |text| match text.parse() {
             Ok(0) => Err(SettingError::NotCrowded),
@@ -108,7 +108,7 @@ impl Waiting {
             Some("messages") => OwnMemory::Messages,
             Some(other) => return Err(SettingError::OwnMemory(other.to_owned())),
         };
-        Ok(Waiting { spin, crowd, own_memory })
+        Ok(WaitSettings { spin, crowd, own_memory })
     }
 
     /// Longest nap. Every nap ends with a look, and where many ranks share a core, looks alone would fill it.
@@ -194,7 +194,7 @@ impl Ran {
 /// Idle time of an endpoint's reader.
 #[derive(Debug)]
 pub(crate) struct Idle {
-    waiting: Waiting,
+    waiting: WaitSettings,
     /// Current spin time before a nap.
     current: Duration,
     since: Option<Instant>,
@@ -211,7 +211,7 @@ pub(crate) struct Idle {
 
 impl Idle {
     /// A reader that has not waited yet.
-    pub(crate) fn new(waiting: Waiting) -> Idle {
+    pub(crate) fn new(waiting: WaitSettings) -> Idle {
         let current = match waiting.spin {
             Spin::Adaptive { most } => FIRST.min(most),
             Spin::For(time) => time,
@@ -386,7 +386,7 @@ mod tests {
     }
 
     fn new(spin: Spin) -> Idle {
-        Idle::new(Waiting { spin, crowd: 1, own_memory: OwnMemory::None })
+        Idle::new(WaitSettings { spin, crowd: 1, own_memory: OwnMemory::None })
     }
 
     fn pinned(spin: u64) -> Idle {
@@ -528,24 +528,28 @@ mod tests {
                 "LANDBRIDGE_CROWDED" => Some(crowd.to_owned()),
                 _ => None,
             };
-            Waiting::from_env(value)
+            WaitSettings::from_env(value)
         };
         assert_eq!(
-            Waiting::from_env(|_| None),
-            Ok(Waiting { spin: Spin::default(), crowd: 1, own_memory: OwnMemory::None })
+            WaitSettings::from_env(|_| None),
+            Ok(WaitSettings { spin: Spin::default(), crowd: 1, own_memory: OwnMemory::None })
         );
-        assert_eq!(waiting("", ""), Ok(Waiting { spin: Spin::default(), crowd: 1, own_memory: OwnMemory::None }));
+        assert_eq!(waiting("", ""), Ok(WaitSettings { spin: Spin::default(), crowd: 1, own_memory: OwnMemory::None }));
         assert_eq!(
             waiting("0", "3"),
-            Ok(Waiting { spin: Spin::For(Duration::ZERO), crowd: 3, own_memory: OwnMemory::None })
+            Ok(WaitSettings { spin: Spin::For(Duration::ZERO), crowd: 3, own_memory: OwnMemory::None })
         );
-        assert_eq!(waiting("", "3"), Ok(Waiting { spin: Spin::CROWDED, crowd: 3, own_memory: OwnMemory::None }));
-        assert_eq!(waiting("always", ""), Ok(Waiting { spin: Spin::Always, crowd: 1, own_memory: OwnMemory::None }));
+        assert_eq!(waiting("", "3"), Ok(WaitSettings { spin: Spin::CROWDED, crowd: 3, own_memory: OwnMemory::None }));
+        assert_eq!(
+            waiting("always", ""),
+            Ok(WaitSettings { spin: Spin::Always, crowd: 1, own_memory: OwnMemory::None })
+        );
         assert_eq!(look(&mut new(Spin::Always), Instant::now(), 0, 1000, false), None);
         let error = waiting("often", "").unwrap_err().to_string();
         assert!(error.contains("LANDBRIDGE_SPIN=often"), "{error}");
-        let error =
-            Waiting::from_env(|name| (name == "LANDBRIDGE_MPI_SHM").then(|| "some".into())).unwrap_err().to_string();
+        let error = WaitSettings::from_env(|name| (name == "LANDBRIDGE_MPI_SHM").then(|| "some".into()))
+            .unwrap_err()
+            .to_string();
         assert!(error.contains("LANDBRIDGE_MPI_SHM=some"), "{error}");
         for crowd in ["0", "many"] {
             let error = waiting("", crowd).unwrap_err().to_string();
@@ -555,7 +559,7 @@ mod tests {
 
     /// The pause after 100 ms of waiting beside an MPI library with shared memory of its own.
     fn beside(own_memory: OwnMemory, spin: Spin, crowd: u32, awaited: Awaited) -> Pause {
-        let mut idle = Idle::new(Waiting { spin, crowd, own_memory });
+        let mut idle = Idle::new(WaitSettings { spin, crowd, own_memory });
         let start = Instant::now();
         let mut look = |at: u64| {
             idle.looks = LOOKS;
@@ -584,7 +588,7 @@ mod tests {
     #[test]
     fn many_on_a_core_nap_longer() {
         for (crowd, longest) in [(1, 1250), (4, 1250), (8, 10_000), (64, 20_000)] {
-            let mut idle = Idle::new(Waiting { spin: Spin::CROWDED, crowd, own_memory: OwnMemory::None });
+            let mut idle = Idle::new(WaitSettings { spin: Spin::CROWDED, crowd, own_memory: OwnMemory::None });
             assert_eq!(look(&mut idle, Instant::now(), 0, 100_000, false), Some(longest));
         }
     }

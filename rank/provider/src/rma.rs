@@ -21,7 +21,7 @@ pub(crate) static OPS: fi_ops_rma =
     fi_ops_rma { read, readv, readmsg, write, writev, writemsg, inject, writedata, injectdata, ..fi_ops_rma::REFUSING };
 
 /// Remote memory of an operation.
-pub(crate) struct Target {
+pub(crate) struct RemoteMemory {
     /// The peer's number in the address vector.
     pub peer: u64,
     /// The region's key.
@@ -30,7 +30,13 @@ pub(crate) struct Target {
     pub address: u64,
 }
 
-fn start_read(endpoint: &Endpoint, buffer: Buffer, target: Target, flags: u64, notify: Notify) -> Result<(), Errno> {
+fn start_read(
+    endpoint: &Endpoint,
+    buffer: Buffer,
+    target: RemoteMemory,
+    flags: u64,
+    notify: Notify,
+) -> Result<(), Errno> {
     check_transmit_flags(flags)?;
     endpoint.begin(|active| {
         let from = active.peer(target.peer)?;
@@ -45,7 +51,7 @@ fn start_write(
     endpoint: &Endpoint,
     buffer: Buffer,
     data: Option<u64>,
-    target: Target,
+    target: RemoteMemory,
     flags: u64,
     notify: Notify,
 ) -> Result<(), Errno> {
@@ -69,11 +75,11 @@ fn start_write(
 ///
 /// # Safety
 /// `message` is valid, as libfabric's caller promises.
-unsafe fn target(message: &fi_msg_rma, length: usize) -> Result<Target, Errno> {
+unsafe fn target(message: &fi_msg_rma, length: usize) -> Result<RemoteMemory, Errno> {
     // SAFETY: the caller's promise.
     let remote: &[fi_rma_iov] = unsafe { crate::abi::border::array(message.rma_iov, message.rma_iov_count) }?;
     match remote {
-        [piece] if piece.len == length => Ok(Target { peer: message.addr, key: piece.key, address: piece.addr }),
+        [piece] if piece.len == length => Ok(RemoteMemory { peer: message.addr, key: piece.key, address: piece.addr }),
         _ => Err(EINVAL),
     }
 }
@@ -93,7 +99,7 @@ unsafe extern "C" fn read(
         // fi_rma(3).
         let (endpoint, buffer) = unsafe { (endpoint_behind(endpoint)?, buffer(start, length)?) };
         let flags = endpoint.tx_flags.load(Ordering::Relaxed);
-        start_read(endpoint, buffer, Target { peer, key, address }, flags, Notify::context(context))
+        start_read(endpoint, buffer, RemoteMemory { peer, key, address }, flags, Notify::context(context))
     })
     .code()
 }
@@ -112,7 +118,7 @@ unsafe extern "C" fn readv(
         // SAFETY: as in `read`, for each piece.
         let (endpoint, buffer) = unsafe { (endpoint_behind(endpoint)?, buffer_of(pieces, count)?) };
         let flags = endpoint.tx_flags.load(Ordering::Relaxed);
-        start_read(endpoint, buffer, Target { peer, key, address }, flags, Notify::context(context))
+        start_read(endpoint, buffer, RemoteMemory { peer, key, address }, flags, Notify::context(context))
     })
     .code()
 }
@@ -144,7 +150,7 @@ unsafe extern "C" fn write(
         // SAFETY: libfabric's caller promises a live endpoint and a buffer that stays as it is until the completion.
         let (endpoint, buffer) = unsafe { (endpoint_behind(endpoint)?, buffer(start, length)?) };
         let flags = endpoint.tx_flags.load(Ordering::Relaxed);
-        start_write(endpoint, buffer, None, Target { peer, key, address }, flags, Notify::context(context))
+        start_write(endpoint, buffer, None, RemoteMemory { peer, key, address }, flags, Notify::context(context))
     })
     .code()
 }
@@ -163,7 +169,7 @@ unsafe extern "C" fn writev(
         // SAFETY: as in `write`, for each piece.
         let (endpoint, buffer) = unsafe { (endpoint_behind(endpoint)?, buffer_of(pieces, count)?) };
         let flags = endpoint.tx_flags.load(Ordering::Relaxed);
-        start_write(endpoint, buffer, None, Target { peer, key, address }, flags, Notify::context(context))
+        start_write(endpoint, buffer, None, RemoteMemory { peer, key, address }, flags, Notify::context(context))
     })
     .code()
 }
@@ -193,7 +199,7 @@ unsafe extern "C" fn inject(
     guard(|| {
         // SAFETY: libfabric's caller promises a live endpoint and a buffer, which we have copied on return.
         let (endpoint, buffer) = unsafe { (endpoint_behind(endpoint)?, buffer(start, length)?) };
-        start_write(endpoint, buffer, None, Target { peer, key, address }, FI_INJECT, Notify::Never)
+        start_write(endpoint, buffer, None, RemoteMemory { peer, key, address }, FI_INJECT, Notify::Never)
     })
     .code()
 }
@@ -213,7 +219,7 @@ unsafe extern "C" fn writedata(
         // SAFETY: as in `write`.
         let (endpoint, buffer) = unsafe { (endpoint_behind(endpoint)?, buffer(start, length)?) };
         let flags = endpoint.tx_flags.load(Ordering::Relaxed);
-        start_write(endpoint, buffer, Some(data), Target { peer, key, address }, flags, Notify::context(context))
+        start_write(endpoint, buffer, Some(data), RemoteMemory { peer, key, address }, flags, Notify::context(context))
     })
     .code()
 }
@@ -230,7 +236,7 @@ unsafe extern "C" fn injectdata(
     guard(|| {
         // SAFETY: as in `inject`.
         let (endpoint, buffer) = unsafe { (endpoint_behind(endpoint)?, buffer(start, length)?) };
-        start_write(endpoint, buffer, Some(data), Target { peer, key, address }, FI_INJECT, Notify::Never)
+        start_write(endpoint, buffer, Some(data), RemoteMemory { peer, key, address }, FI_INJECT, Notify::Never)
     })
     .code()
 }

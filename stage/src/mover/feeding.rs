@@ -10,7 +10,7 @@ use memory::Pages;
 use pool::HostId;
 
 use super::lent::Lent;
-use super::message::{Message, Mode, Settings, Task};
+use super::message::{Mode, MoverMessage, Settings, Task};
 use super::peers::Peers;
 use super::pushing::{Act, Pushing};
 use super::sending::{Parcels, Supply};
@@ -43,7 +43,7 @@ impl Feeding {
         task: &Task,
         options: &Settings,
         peers: &Peers,
-    ) -> Result<Option<(Feeding, Message)>, MoverError> {
+    ) -> Result<Option<(Feeding, MoverMessage)>, MoverError> {
         let path = at_home(&task.from.path);
         let missing = || {
             let found = Folder::of(&path).and_then(|named| Ok(named.stat()?));
@@ -56,7 +56,7 @@ impl Feeding {
         let manifest = postcard::to_stdvec(source.manifest()).map_err(|e| MoverError::Message(e.to_string()))?;
         let (length, manifest) = (manifest.len() as u64, peers.lend(Pages::from(&manifest[..]))?);
         let (host, identity) = (HostId::own().0, source.identity()?);
-        let announcement = Message::Manifest { task: number, key: manifest.key(), length, host, identity, name };
+        let announcement = MoverMessage::Manifest { task: number, key: manifest.key(), length, host, identity, name };
         let targets: Vec<u32> = task.to.iter().map(|spot| spot.rank).collect();
         let mode = options.mode_of(task);
         let fed = (0..targets.len()).filter(|target| feeder(task, mode, *target, peers) == task.from.rank);
@@ -77,7 +77,7 @@ impl Feeding {
     }
 
     /// Reads a block into memory that rank `from` may read.
-    pub(super) fn read(&mut self, from: u32, block: u32, peers: &mut Peers) -> Result<Message, MoverError> {
+    pub(super) fn read(&mut self, from: u32, block: u32, peers: &mut Peers) -> Result<MoverMessage, MoverError> {
         let pieces = self.blocks.pieces(block);
         if pieces.is_empty() {
             return Err(MoverError::Message(format!("{}: there is no block {block}", peers.place(from))));
@@ -87,7 +87,7 @@ impl Feeding {
         let length = bytes.len() as u32;
         self.read += u64::from(length);
         let key = self.lent.lend(from, block, peers.lend(bytes)?);
-        Ok(Message::Ready { task: self.task, block, hash, key, length })
+        Ok(MoverMessage::Ready { task: self.task, block, hash, key, length })
     }
 
     pub(super) fn released(&mut self, by: u32, block: u32, peers: &mut Peers) {

@@ -36,7 +36,7 @@ pub(super) enum Act {
 
 /// Blocks of one target that are in flight.
 #[derive(Debug, Default)]
-pub(super) struct Flow {
+pub(super) struct BlockFlow {
     missing: VecDeque<u32>,
     fetched: usize,
     offers: VecDeque<Offer>,
@@ -46,11 +46,11 @@ pub(super) struct Flow {
     at_once: usize,
 }
 
-impl Flow {
+impl BlockFlow {
     /// `size`: block size in bytes.
-    pub(super) fn new(missing: impl IntoIterator<Item = u32>, size: u32) -> Flow {
+    pub(super) fn new(missing: impl IntoIterator<Item = u32>, size: u32) -> BlockFlow {
         let at_once = ((BYTES / size.max(1)) as usize).clamp(READING, MOST_READING);
-        Flow { missing: missing.into_iter().collect(), at_once, ..Flow::default() }
+        BlockFlow { missing: missing.into_iter().collect(), at_once, ..BlockFlow::default() }
     }
 
     /// Maximum number of blocks that the sender keeps in memory ahead of reading, or for which receives are posted.
@@ -141,7 +141,7 @@ mod tests {
             size in prop::sample::select(vec![4 << 10, 1 << 20, 2 << 20, 4 << 20, 1 << 30]),
             choices in prop::collection::vec((any::<prop::sample::Index>(), any::<bool>(), 0u64..5), 400),
         ) {
-            let mut flow = Flow::new(0..count, size);
+            let mut flow = BlockFlow::new(0..count, size);
             let (mut asked, mut reading, mut arrived) = (Vec::new(), Vec::new(), Vec::new());
             let (mut now, mut free) = (Duration::ZERO, Duration::ZERO);
             let mut damages = 0;
@@ -185,7 +185,7 @@ mod tests {
 
     #[test]
     fn a_pause_asks_for_nothing() {
-        let mut flow = Flow::new(0..10, 4 << 20);
+        let mut flow = BlockFlow::new(0..10, 4 << 20);
         assert_eq!(flow.next(Duration::ZERO, Duration::ZERO), Act::Fetch(0));
         flow.offered(offer(0));
         flow.pause(true);
@@ -196,7 +196,7 @@ mod tests {
 
     #[test]
     fn what_is_always_damaged_is_given_up() {
-        let mut flow = Flow::new([7], 4 << 20);
+        let mut flow = BlockFlow::new([7], 4 << 20);
         for times in 1..=4 {
             assert_eq!(flow.next(Duration::ZERO, Duration::ZERO), Act::Fetch(7));
             flow.offered(offer(7));

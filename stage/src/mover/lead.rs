@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
-use super::message::{Event, Look, Message, Order, Placed};
+use super::message::{Event, Look, MoverMessage, Order, Placed};
 use super::{Mover, MoverError, TELL};
 use crate::look::Found;
 
@@ -123,7 +123,7 @@ impl Mover<'_> {
             return Ok(());
         }
         for rank in 0..self.peers.size() {
-            self.peers.send(rank, &Message::End)?;
+            self.peers.send(rank, &MoverMessage::End)?;
         }
         Ok(())
     }

@@ -195,7 +195,7 @@ pub enum Control {
 
 /// A message between movers.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(super) enum Message {
+pub(super) enum MoverMessage {
     /// From rank 0: an [`Order`] is in its memory.
     Order {
         key: u64,

@@ -42,12 +42,12 @@ pub use pmi::PmiError;
 use crate::error::StageError;
 use crate::look::look;
 use crate::pressure::Whose;
-use crate::supervise::{Before, Shared, Work, supervise};
+use crate::supervise::{Before, Work, WorkState, supervise};
 pub(crate) use console::Console;
 use feeding::Feeding;
 use lead::Lead;
 use lent::Lent;
-use message::Message;
+use message::MoverMessage;
 use muster::Muster;
 use peers::{Happened, Peers};
 use receiving::Receiving;
@@ -140,7 +140,7 @@ struct Mover<'a> {
     wanted: HashMap<usize, Wanted>,
     next_context: usize,
     /// Messages that arrived before the order, or before their target's manifest.
-    early: Vec<(u32, Message)>,
+    early: Vec<(u32, MoverMessage)>,
     placed: HashSet<u32>,
     paused: bool,
     cancelled: bool,
@@ -195,13 +195,13 @@ pub fn run(
         ending: false,
         ended: false,
     };
-    let (mut shared, mut told) = (Shared::new(None), false);
+    let (mut shared, mut told) = (WorkState::new(None), false);
     // Measure nothing until there is something to move.
     while !mover.ended && mover.order.is_none() {
         mover.turn(&shared)?;
         if !told && let Some(busy) = before.is_busy() {
             told = true;
-            mover.peers.send(0, &Message::Busy(busy))?;
+            mover.peers.send(0, &MoverMessage::Busy(busy))?;
         }
         mover.give_out()?;
     }
@@ -213,7 +213,7 @@ pub fn run(
         }
     } else if let Some(order) = &mover.order {
         let aim = whose.allows(order.options.aim());
-        shared = Shared::new(aim.rate);
+        shared = WorkState::new(aim.rate);
         // Listing a source needs cores too, so it runs under supervision as well.
         mover.fresh = true;
         // `true`: agents are started in sessions of their own.
@@ -228,7 +228,7 @@ impl Work for Mover<'_> {
     type Error = MoverError;
 
     /// Does all pending work, then sleeps.
-    fn turn(&mut self, shared: &Shared) -> Result<bool, MoverError> {
+    fn turn(&mut self, shared: &WorkState) -> Result<bool, MoverError> {
         let mut moved = false;
         if std::mem::take(&mut self.fresh) {
             self.guarded(|mover| mover.begin(shared))?;
@@ -266,7 +266,7 @@ impl Work for Mover<'_> {
 
 impl Mover<'_> {
     /// Publishes the progress for the measuring thread.
-    fn tell(&mut self, shared: &Shared) {
+    fn tell(&mut self, shared: &WorkState) {
         let volumes = self.receiving.values().map(Receiving::volume).chain(self.feeding.values().map(Feeding::volume));
         let (arrived, total) =
             volumes.fold((self.before, self.before), |(a, t), (arrived, all)| (a + arrived, t + all));
@@ -293,7 +293,7 @@ impl Mover<'_> {
                 // A path may have 4 KiB, and each byte may be printed as three.
                 let text = text.chars().take(message::LONGEST / 4 - 16).collect();
                 self.failed.get_or_insert(Instant::now());
-                self.peers.send(0, &Message::Failed { text })
+                self.peers.send(0, &MoverMessage::Failed { text })
             }
             other => other,
         }
@@ -313,7 +313,7 @@ impl Mover<'_> {
             } else {
                 let control: Control = serde_json::from_str(&line).map_err(unreadable)?;
                 for rank in 0..self.peers.size() {
-                    self.peers.send(rank, &Message::Control(control))?;
+                    self.peers.send(rank, &MoverMessage::Control(control))?;
                 }
             }
         }
@@ -335,7 +335,7 @@ impl Mover<'_> {
         let bytes = postcard::to_stdvec(&order).map_err(|error| MoverError::Order(error.to_string()))?;
         let (length, lent) = (bytes.len() as u64, self.peers.lend(Pages::from(&bytes[..]))?);
         for rank in 1..self.peers.size() {
-            self.peers.send(rank, &Message::Order { key: lent.key(), length })?;
+            self.peers.send(rank, &MoverMessage::Order { key: lent.key(), length })?;
         }
         self.order_lent = Some(lent);
         self.order = Some(order);
@@ -343,7 +343,7 @@ impl Mover<'_> {
     }
 
     /// Opens the sources of this node.
-    fn begin(&mut self, shared: &Shared) -> Result<(), MoverError> {
+    fn begin(&mut self, shared: &WorkState) -> Result<(), MoverError> {
         let Some(order) = self.order.take() else { return Ok(()) };
         let opened = self.look(&order).and_then(|()| self.open_sources(&order));
         self.order = Some(order);
@@ -356,7 +356,7 @@ impl Mover<'_> {
         let me = self.peers.me();
         for (number, Look { at, role }) in (0..).zip(&order.looks).filter(|(_, look)| look.at.rank == me) {
             let found = look(&at_home(&at.path), *role).cut(message::LONGEST / 4 - 16);
-            self.peers.send(0, &Message::Looked { look: number, found })?;
+            self.peers.send(0, &MoverMessage::Looked { look: number, found })?;
         }
         Ok(())
     }
@@ -365,7 +365,7 @@ impl Mover<'_> {
         let me = self.peers.me();
         for (number, task) in (0..).zip(&order.tasks).filter(|(_, task)| task.from.rank == me) {
             let Some((feeding, announcement)) = Feeding::open(number, task, &order.options, &self.peers)? else {
-                self.peers.send(0, &Message::Absent { task: number })?;
+                self.peers.send(0, &MoverMessage::Absent { task: number })?;
                 continue;
             };
             self.feeding.insert(number, feeding);
@@ -377,14 +377,14 @@ impl Mover<'_> {
     }
 
     /// Processes messages that arrived too early.
-    fn hear_early(&mut self, shared: &Shared) -> Result<(), MoverError> {
+    fn hear_early(&mut self, shared: &WorkState) -> Result<(), MoverError> {
         for (from, message) in std::mem::take(&mut self.early) {
             self.told(from, message, shared)?;
         }
         Ok(())
     }
 
-    fn happened(&mut self, happened: Happened, shared: &Shared) -> Result<(), MoverError> {
+    fn happened(&mut self, happened: Happened, shared: &WorkState) -> Result<(), MoverError> {
         match happened {
             Happened::Told(from, message) => self.told(from, message, shared),
             Happened::Read(context, bytes) => match self.wanted.remove(&context) {
@@ -392,7 +392,7 @@ impl Mover<'_> {
                     let order: Order =
                         postcard::from_bytes(&bytes).map_err(|error| MoverError::Order(error.to_string()))?;
                     check(&order, self.peers.size()).map_err(MoverError::Order)?;
-                    self.peers.send(0, &Message::Begun)?;
+                    self.peers.send(0, &MoverMessage::Begun)?;
                     self.order = Some(order);
                     Ok(())
                 }
@@ -405,47 +405,47 @@ impl Mover<'_> {
         }
     }
 
-    fn told(&mut self, from: u32, message: Message, shared: &Shared) -> Result<(), MoverError> {
+    fn told(&mut self, from: u32, message: MoverMessage, shared: &WorkState) -> Result<(), MoverError> {
         match message {
-            Message::Order { key, length } => self.want(from, key, length, Wanted::Order),
-            Message::End => {
+            MoverMessage::Order { key, length } => self.want(from, key, length, Wanted::Order),
+            MoverMessage::End => {
                 self.ended = true;
                 Ok(())
             }
-            Message::Progress { task, target, arrived, total } => {
+            MoverMessage::Progress { task, target, arrived, total } => {
                 self.lead.progress((task, target), arrived, total);
                 Ok(())
             }
-            Message::Placed { task, target, report } => self.lead_placed(task, target, report),
-            Message::Cancelled { task, target } => {
+            MoverMessage::Placed { task, target, report } => self.lead_placed(task, target, report),
+            MoverMessage::Cancelled { task, target } => {
                 if self.lead.cancelled((task, target)) {
                     self.end(Event::Cancelled)?;
                 }
                 Ok(())
             }
-            Message::Failed { text } => self.end(Event::Failed { text }),
-            Message::Absent { task } => self.lead_absent(task),
-            Message::Looked { look, found } => self.lead_looked(look, found),
-            Message::Busy(busy) => {
+            MoverMessage::Failed { text } => self.end(Event::Failed { text }),
+            MoverMessage::Absent { task } => self.lead_absent(task),
+            MoverMessage::Looked { look, found } => self.lead_looked(look, found),
+            MoverMessage::Busy(busy) => {
                 self.muster.heard(from, busy);
                 Ok(())
             }
-            Message::Begun => {
+            MoverMessage::Begun => {
                 self.begun += 1;
                 if self.ending { self.end_all() } else { Ok(()) }
             }
             _ if self.failed.is_some() => Ok(()),
             // The order is read from the first mover's memory, and another mover may have read it sooner.
-            Message::Manifest { .. } | Message::Control(_) if self.order.is_none() => {
+            MoverMessage::Manifest { .. } | MoverMessage::Control(_) if self.order.is_none() => {
                 self.early.push((from, message));
                 Ok(())
             }
-            Message::Manifest { task, key, length, host, identity, name } => {
+            MoverMessage::Manifest { task, key, length, host, identity, name } => {
                 let origin = Origin { host, identity, name };
                 self.want(from, key, length, Wanted::Manifest { task, from: origin })
             }
-            Message::Fetch { task, block } => self.fetch(from, task, block),
-            Message::Ready { task, block, hash, key, length } => {
+            MoverMessage::Fetch { task, block } => self.fetch(from, task, block),
+            MoverMessage::Ready { task, block, hash, key, length } => {
                 let Some(receiving) = self.receiving.get_mut(&task) else { return Ok(()) };
                 let offer = flow::Offer { block, hash, key, length };
                 match receiving.offered(from, offer) {
@@ -453,7 +453,7 @@ impl Mover<'_> {
                     false => Err(MoverError::Message(format!("{}: block {block} unasked", self.peers.place(from)))),
                 }
             }
-            Message::Release { task, block } => {
+            MoverMessage::Release { task, block } => {
                 if let Some(feeding) = self.feeding.get_mut(&task) {
                     feeding.released(from, block, &mut self.peers);
                 }
@@ -462,10 +462,10 @@ impl Mover<'_> {
                 }
                 Ok(())
             }
-            Message::Full { task } => self.full(from, task),
-            Message::Place { task } => self.place(task, shared),
-            Message::Control(control) => self.control(control),
-            Message::Take { task, take } => self.take(from, task, take),
+            MoverMessage::Full { task } => self.full(from, task),
+            MoverMessage::Place { task } => self.place(task, shared),
+            MoverMessage::Control(control) => self.control(control),
+            MoverMessage::Take { task, take } => self.take(from, task, take),
         }
     }
 
@@ -489,7 +489,7 @@ impl Mover<'_> {
             (Some(feeding), _) => Some(feeding.read(from, block, &mut self.peers)?),
             (None, Some(receiving)) => receiving.read(from, block, &mut self.peers)?,
             (None, None) => {
-                self.early.push((from, Message::Fetch { task, block }));
+                self.early.push((from, MoverMessage::Fetch { task, block }));
                 None
             }
         };
@@ -499,7 +499,13 @@ impl Mover<'_> {
         }
     }
 
-    fn begin_target(&mut self, number: u32, origin: &Origin, bytes: &[u8], shared: &Shared) -> Result<(), MoverError> {
+    fn begin_target(
+        &mut self,
+        number: u32,
+        origin: &Origin,
+        bytes: &[u8],
+        shared: &WorkState,
+    ) -> Result<(), MoverError> {
         if self.cancelled {
             return Ok(());
         }
@@ -535,7 +541,7 @@ impl Mover<'_> {
                     flow::Act::Fetch(block) if receiving.mode() != Mode::Pull => self.await_block(task, block)?,
                     flow::Act::Fetch(block) => {
                         let feeder = receiving.feeder();
-                        self.peers.send(feeder, &Message::Fetch { task, block })?;
+                        self.peers.send(feeder, &MoverMessage::Fetch { task, block })?;
                     }
                     flow::Act::Read(offer) => {
                         let feeder = receiving.feeder();
@@ -559,7 +565,7 @@ impl Mover<'_> {
     fn arrived(&mut self, task: u32, block: u32, bytes: Pages, at_once: bool) -> Result<(), MoverError> {
         let Some(receiving) = self.receiving.get_mut(&task) else { return Ok(()) };
         let feeder = receiving.feeder();
-        self.peers.send(feeder, &Message::Release { task, block })?;
+        self.peers.send(feeder, &MoverMessage::Release { task, block })?;
         for (to, ready) in receiving.arrived(block, bytes, at_once, &mut self.peers)? {
             self.peers.send(to, &ready)?;
         }
@@ -591,7 +597,7 @@ impl Mover<'_> {
         if let Some(feeding) = self.feeding.get_mut(&task) {
             if feeding.full()? {
                 for rank in feeding.targets().to_vec() {
-                    self.peers.send(rank, &Message::Place { task })?;
+                    self.peers.send(rank, &MoverMessage::Place { task })?;
                 }
             }
         } else if let Some(receiving) = self.receiving.get_mut(&task) {
@@ -600,17 +606,17 @@ impl Mover<'_> {
                 receiving.tell_full(task, &mut self.peers)?;
             }
         } else {
-            self.early.push((from, Message::Full { task }));
+            self.early.push((from, MoverMessage::Full { task }));
         }
         Ok(())
     }
 
-    fn place(&mut self, task: u32, shared: &Shared) -> Result<(), MoverError> {
+    fn place(&mut self, task: u32, shared: &WorkState) -> Result<(), MoverError> {
         let Some(receiving) = self.receiving.remove(&task) else { return Ok(()) };
         self.placed.insert(task);
         self.before += receiving.volume().0;
         let (target, report) = receiving.place(&shared.overlap())?;
-        self.peers.send(0, &Message::Placed { task, target, report })
+        self.peers.send(0, &MoverMessage::Placed { task, target, report })
     }
 
     fn control(&mut self, control: Control) -> Result<(), MoverError> {
@@ -639,7 +645,7 @@ impl Mover<'_> {
             if let Some(receiving) = self.receiving.remove(&task) {
                 receiving.evict()?;
             }
-            self.peers.send(0, &Message::Cancelled { task, target })?;
+            self.peers.send(0, &MoverMessage::Cancelled { task, target })?;
         }
         Ok(())
     }

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use endpoint::operation::{CompleteWhen, Kind, Match, ReadOp, RecvOp, SendOp};
+use endpoint::operation::{CompleteWhen, Match, OperationKind, ReadOp, RecvOp, SendOp};
 use endpoint::{Completion, Config, Endpoint, Failure, PeerId, ShareOp, ShareTree, UserData};
 use memory::{Buffer, Pages, RegionError, Regions};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -14,7 +14,7 @@ use types::{Address, Rank, Roster};
 
 use super::MoverError;
 use super::lent::Lent;
-use super::message::{LONGEST, Message};
+use super::message::{LONGEST, MoverMessage};
 use super::pmi::Pmi;
 
 const TAG: u64 = 1;
@@ -32,7 +32,7 @@ const GATHERING: Duration = Duration::from_millis(1);
 const LONGEST_SLEEP: Duration = Duration::from_millis(250);
 
 pub(super) enum Happened {
-    Told(u32, Message),
+    Told(u32, MoverMessage),
     /// Bytes that were read or received for this context.
     Read(usize, Pages),
 }
@@ -57,7 +57,7 @@ pub(super) struct Peers {
     endpoint: Endpoint,
     regions: Arc<Regions>,
     peers: Vec<PeerId>,
-    waiting: VecDeque<Waiting>,
+    waiting: VecDeque<DelayedOperation>,
     /// Block buffers for reuse.
     spare: Vec<Pages>,
     /// Completed shares, for the next step.
@@ -69,7 +69,7 @@ pub(super) struct Peers {
 }
 
 /// An operation that could not begin because the queue was full.
-enum Waiting {
+enum DelayedOperation {
     Send(SendOp),
     Read(ReadOp),
 }
@@ -153,7 +153,7 @@ impl Peers {
         Lent::new(&self.regions, bytes)
     }
 
-    pub(super) fn send(&mut self, to: u32, message: &Message) -> Result<(), MoverError> {
+    pub(super) fn send(&mut self, to: u32, message: &MoverMessage) -> Result<(), MoverError> {
         let bytes = postcard::to_stdvec(message).map_err(|error| MoverError::Message(error.to_string()))?;
         if bytes.len() > LONGEST {
             return Err(MoverError::Message(format!("it has {} bytes, at most {LONGEST}", bytes.len())));
@@ -161,7 +161,14 @@ impl Peers {
         let to = self.peer(to)?;
         let user = UserData::default();
         let buffer = Buffer::owned(bytes);
-        self.begin(Waiting::Send(SendOp { to, tag: Some(TAG), data: None, buffer, complete: CompleteWhen::Sent, user }))
+        self.begin(DelayedOperation::Send(SendOp {
+            to,
+            tag: Some(TAG),
+            data: None,
+            buffer,
+            complete: CompleteWhen::Sent,
+            user,
+        }))
     }
 
     /// Reads bytes that a mover has lent. The result carries `context`.
@@ -170,7 +177,7 @@ impl Peers {
         let user = UserData { context, flags: 0 };
         let mut pages = self.room();
         pages.resize(length);
-        self.begin(Waiting::Read(ReadOp { from, key, address: 0, buffer: Buffer::pages(pages), user }))
+        self.begin(DelayedOperation::Read(ReadOp { from, key, address: 0, buffer: Buffer::pages(pages), user }))
     }
 
     /// Receives a block that `from` sends: as a share if it is at another site and the block is `shared`. The result
@@ -203,7 +210,7 @@ impl Peers {
         for rank in here {
             let (to, buffer) = (self.peer(rank)?, Buffer::shared(bytes.clone()));
             let (tag, data, complete) = (Some(block.key()), None, CompleteWhen::Sent);
-            self.begin(Waiting::Send(SendOp { to, tag, data, buffer, complete, user }))?;
+            self.begin(DelayedOperation::Send(SendOp { to, tag, data, buffer, complete, user }))?;
         }
         for ranks in there.chunks(MOST_SHARING) {
             let to = ranks.iter().map(|rank| self.peer(*rank)).collect::<Result<_, _>>()?;
@@ -227,7 +234,7 @@ impl Peers {
         self.peers.get(rank as usize).copied().ok_or_else(|| MoverError::Message(format!("there is no rank {rank}")))
     }
 
-    fn begin(&mut self, op: Waiting) -> Result<(), MoverError> {
+    fn begin(&mut self, op: DelayedOperation) -> Result<(), MoverError> {
         self.waiting.push_back(op);
         self.begin_waiting()
     }
@@ -235,8 +242,8 @@ impl Peers {
     fn begin_waiting(&mut self) -> Result<(), MoverError> {
         while !self.waiting.is_empty() && !self.endpoint.is_full() {
             let begun = match self.waiting.pop_front() {
-                Some(Waiting::Send(op)) => self.endpoint.send(op),
-                Some(Waiting::Read(op)) => self.endpoint.read(op),
+                Some(DelayedOperation::Send(op)) => self.endpoint.send(op),
+                Some(DelayedOperation::Read(op)) => self.endpoint.read(op),
                 None => Ok(()),
             };
             begun.map_err(MoverError::Begin)?;
@@ -277,14 +284,16 @@ impl Peers {
             }
             let length = completion.length as usize;
             match (completion.kind, completion.buffer, from) {
-                (Kind::Read, Some(buffer), _) => {
+                (OperationKind::Read, Some(buffer), _) => {
                     return Ok(Some(Happened::Read(completion.user.context, buffer.into_pages())));
                 }
-                (Kind::Share, Some(buffer), _) => return Ok(Some(read(completion.user.context, buffer, length))),
-                (Kind::Recv, Some(buffer), _) if completion.tag != TAG => {
+                (OperationKind::Share, Some(buffer), _) => {
                     return Ok(Some(read(completion.user.context, buffer, length)));
                 }
-                (Kind::Recv, Some(buffer), Some(from)) => {
+                (OperationKind::Recv, Some(buffer), _) if completion.tag != TAG => {
+                    return Ok(Some(read(completion.user.context, buffer, length)));
+                }
+                (OperationKind::Recv, Some(buffer), Some(from)) => {
                     self.await_message()?;
                     let message = postcard::from_bytes(&buffer.to_vec(0..length));
                     let place = |error: postcard::Error| {
@@ -338,7 +347,7 @@ impl Peers {
     pub(super) fn close(mut self) -> Result<(), MoverError> {
         // Blocks still queued belong to a cancelled transfer.
         let is_block = |op: &SendOp| op.tag.is_some_and(|tag| tag != TAG);
-        self.waiting.retain(|op| !matches!(op, Waiting::Send(op) if is_block(op)));
+        self.waiting.retain(|op| !matches!(op, DelayedOperation::Send(op) if is_block(op)));
         while !self.waiting.is_empty() {
             self.step()?;
         }

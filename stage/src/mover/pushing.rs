@@ -27,11 +27,11 @@ pub(super) enum Act {
 
 /// All targets that a mover feeds with blocks of one task.
 #[derive(Debug, Default)]
-pub(super) struct Pushing(Vec<Group>);
+pub(super) struct Pushing(Vec<TargetGroup>);
 
 /// Targets that get each block at the same time.
 #[derive(Debug)]
-struct Group {
+struct TargetGroup {
     takers: Vec<Taker>,
     /// Number of targets that lack each block.
     lacking: Vec<u32>,
@@ -58,8 +58,8 @@ impl Pushing {
         match mode {
             _ if ranks.is_empty() => Pushing::default(),
             Mode::Pull => Pushing::default(),
-            Mode::Send => Pushing(ranks.into_iter().map(|rank| Group::new(vec![rank], blocks)).collect()),
-            Mode::Bcast => Pushing(vec![Group::new(ranks, blocks)]),
+            Mode::Send => Pushing(ranks.into_iter().map(|rank| TargetGroup::new(vec![rank], blocks)).collect()),
+            Mode::Bcast => Pushing(vec![TargetGroup::new(ranks, blocks)]),
         }
     }
 
@@ -97,10 +97,10 @@ impl Pushing {
     }
 }
 
-impl Group {
-    fn new(ranks: Vec<u32>, blocks: u32) -> Group {
+impl TargetGroup {
+    fn new(ranks: Vec<u32>, blocks: u32) -> TargetGroup {
         let taker = |rank| Taker { rank, lacks: Bitmap::new(blocks), left: 0, told: false, rate: None, paused: false };
-        Group {
+        TargetGroup {
             takers: ranks.into_iter().map(taker).collect(),
             lacking: vec![0; blocks as usize],
             posted: BTreeMap::new(),
@@ -179,7 +179,7 @@ impl Group {
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::flow::{self, Flow, Offer};
+    use super::super::flow::{self, BlockFlow, Offer};
     use super::*;
 
     const BLOCKS: u32 = 24;
@@ -191,7 +191,7 @@ mod tests {
 
     /// A target: posted receives, blocks in flight to it, and the number of arrivals of each block.
     struct Target {
-        flow: Flow,
+        flow: BlockFlow,
         lacked: Vec<u32>,
         posted: Vec<u32>,
         coming: Vec<u32>,
@@ -220,7 +220,7 @@ mod tests {
             let mut pushing = Pushing::new(mode, ranks, BLOCKS);
             let mut targets: Vec<Target> = lacked.iter().map(|(lacks, rate)| {
                 let lacked: Vec<u32> = (0..BLOCKS).filter(|block| lacks[*block as usize]).collect();
-                let flow = Flow::new(lacked.iter().copied(), 4 << 20);
+                let flow = BlockFlow::new(lacked.iter().copied(), 4 << 20);
                 Target { flow, lacked, posted: vec![], coming: vec![], arrived: BTreeMap::new(), rate: *rate, sent: 0 }
             }).collect();
             let mut now = Duration::ZERO;

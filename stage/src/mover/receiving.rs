@@ -9,8 +9,8 @@ use memory::Pages;
 use pool::HostId;
 
 use super::feeding::{Lending, feeder};
-use super::flow::{Act, Flow, Offer};
-use super::message::{Message, Mode, Placed, Settings, Take, Task};
+use super::flow::{Act, BlockFlow, Offer};
+use super::message::{Mode, MoverMessage, Placed, Settings, Take, Task};
 use super::peers::Peers;
 use super::pushing::{self, Pushing};
 use super::sending::{HASH, Parcels, Supply, split};
@@ -32,7 +32,7 @@ pub(super) struct Receiving {
     path: PathBuf,
     target: Target,
     feeder: u32,
-    flow: Flow,
+    flow: BlockFlow,
     pace: Pace,
     arrived: u64,
     total: u64,
@@ -88,7 +88,7 @@ impl Receiving {
             number: target_number as u32,
             path,
             feeder: feeder(task, mode, target_number, peers),
-            flow: Flow::new(target.done().missing(), options.block),
+            flow: BlockFlow::new(target.done().missing(), options.block),
             pace: Pace::new(options.rate),
             arrived: target.resumed(),
             total,
@@ -134,7 +134,7 @@ impl Receiving {
         bytes: Pages,
         at_once: bool,
         peers: &mut Peers,
-    ) -> Result<Vec<(u32, Message)>, MoverError> {
+    ) -> Result<Vec<(u32, MoverMessage)>, MoverError> {
         let Some(hash) = self.write(block, &bytes, at_once)? else {
             peers.recycle(bytes);
             return Ok(Vec::new());
@@ -234,7 +234,12 @@ impl Receiving {
     }
 
     /// Reads a block for another node. `None`: it is sent as soon as it has arrived.
-    pub(super) fn read(&mut self, from: u32, block: u32, peers: &mut Peers) -> Result<Option<Message>, MoverError> {
+    pub(super) fn read(
+        &mut self,
+        from: u32,
+        block: u32,
+        peers: &mut Peers,
+    ) -> Result<Option<MoverMessage>, MoverError> {
         if !self.target.done().contains(block) {
             self.waiting.push((from, block));
             return Ok(None);
@@ -251,10 +256,17 @@ impl Receiving {
         }
     }
 
-    fn ready(&mut self, to: u32, block: u32, hash: Hash, bytes: Pages, peers: &Peers) -> Result<Message, MoverError> {
+    fn ready(
+        &mut self,
+        to: u32,
+        block: u32,
+        hash: Hash,
+        bytes: Pages,
+        peers: &Peers,
+    ) -> Result<MoverMessage, MoverError> {
         let length = bytes.len() as u32;
         let key = self.lent.lend(to, block, peers.lend(bytes)?);
-        Ok(Message::Ready { task: self.task, block, hash, key, length })
+        Ok(MoverMessage::Ready { task: self.task, block, hash, key, length })
     }
 
     pub(super) fn released(&mut self, by: u32, block: u32, peers: &mut Peers) {
@@ -287,7 +299,7 @@ impl Receiving {
 
     pub(super) fn tell_full(&mut self, task: u32, peers: &mut Peers) -> Result<(), MoverError> {
         if !std::mem::replace(&mut self.told_full, true) {
-            peers.send(self.feeder, &Message::Full { task })?;
+            peers.send(self.feeder, &MoverMessage::Full { task })?;
         }
         Ok(())
     }
@@ -298,7 +310,7 @@ impl Receiving {
         if due || at_once {
             self.told = Some((now, self.arrived));
             let (task, target) = (self.task, self.number);
-            peers.send(0, &Message::Progress { task, target, arrived: self.arrived, total: self.total })?;
+            peers.send(0, &MoverMessage::Progress { task, target, arrived: self.arrived, total: self.total })?;
         }
         Ok(())
     }

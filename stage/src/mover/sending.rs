@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use memory::Pages;
 
-use super::message::{Message, Mode, Take};
+use super::message::{Mode, MoverMessage, Take};
 use super::peers::BlockId;
 use super::pushing::{Act, Pushing};
 use super::receiving::Receiving;
@@ -70,7 +70,7 @@ impl Mover<'_> {
     /// Processes a message from a target that this node feeds.
     pub(super) fn take(&mut self, from: u32, task: u32, take: Take) -> Result<(), MoverError> {
         let Some(supply) = self.supply(task) else {
-            self.early.push((from, Message::Take { task, take }));
+            self.early.push((from, MoverMessage::Take { task, take }));
             return Ok(());
         };
         match supply.pushing().take(from, &take) {
@@ -122,7 +122,7 @@ impl Mover<'_> {
             return Ok(());
         }
         for take in receiving.lacks() {
-            self.peers.send(receiving.feeder(), &Message::Take { task, take })?;
+            self.peers.send(receiving.feeder(), &MoverMessage::Take { task, take })?;
         }
         Ok(())
     }
@@ -131,7 +131,7 @@ impl Mover<'_> {
     pub(super) fn tell_pace(&mut self, task: u32) -> Result<(), MoverError> {
         let Some(receiving) = self.receiving.get_mut(&task) else { return Ok(()) };
         match receiving.new_pace() {
-            Some(take) => self.peers.send(receiving.feeder(), &Message::Take { task, take }),
+            Some(take) => self.peers.send(receiving.feeder(), &MoverMessage::Take { task, take }),
             None => Ok(()),
         }
     }
@@ -143,7 +143,7 @@ impl Mover<'_> {
         let (feeder, length) = (receiving.feeder(), receiving.parcel_length(block));
         let context = self.wants(Wanted::Pushed { task, block });
         self.peers.await_block(feeder, id, length, context)?;
-        self.peers.send(feeder, &Message::Take { task, take: Take::Credit { block } })
+        self.peers.send(feeder, &MoverMessage::Take { task, take: Take::Credit { block } })
     }
 
     /// Processes a received block.

@@ -9,7 +9,7 @@ use rustix::fs::{AtFlags, FileType, Stat};
 use rustix::io::Errno;
 
 use crate::error::{At, StageError};
-use crate::manifest::{Kind, Manifest};
+use crate::manifest::{EntryKind, Manifest};
 
 /// The previous occupant of the target's name.
 #[derive(Debug)]
@@ -136,7 +136,7 @@ pub(super) fn look(
         Err(Errno::NOENT) => return Ok(Before::Nothing),
         found => kind_of(&found.at("examine", path)?),
     };
-    let is_folder = manifest.entries[0].kind == Kind::Folder;
+    let is_folder = manifest.entries[0].kind == EntryKind::Folder;
     match (found, is_folder) {
         (FileType::Directory, true) => {}
         (FileType::Directory, false) => {
@@ -161,7 +161,7 @@ pub(super) fn look(
                 .parent(&entry.path)
                 .and_then(|(folder, name)| rustix::fs::statat(folder, name, AtFlags::SYMLINK_NOFOLLOW)),
         };
-        let is_folder = entry.kind == Kind::Folder;
+        let is_folder = entry.kind == EntryKind::Folder;
         match found {
             Err(Errno::NOENT) => {
                 if is_folder {

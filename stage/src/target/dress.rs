@@ -9,7 +9,7 @@ use types::untrusted::printable;
 
 use crate::acl::{self, Acl, People};
 use crate::error::{At, StageError};
-use crate::manifest::{Entry, Kind};
+use crate::manifest::{Entry, EntryKind};
 
 /// Permission bits that a file keeps. Set-id bits are dropped: the file belongs to this user now, and they would let
 /// others act as this user.
@@ -52,7 +52,7 @@ impl Dresser {
     /// # Errors
     /// System errors. An attribute that cannot be kept here is not an error: see [`Dresser::notes`].
     pub(super) fn dress(&mut self, file: &OwnedFd, entry: &Entry, path: &Path) -> Result<(), StageError> {
-        let mut mode = entry.mode & if entry.kind == Kind::Folder { FOLDER_BITS } else { FILE_BITS };
+        let mut mode = entry.mode & if entry.kind == EntryKind::Folder { FOLDER_BITS } else { FILE_BITS };
         let mut lost = None;
         for (name, value) in &entry.attributes {
             let list = acl::at_file(name).and_then(|_| Acl::of_text(value));
@@ -78,7 +78,7 @@ impl Dresser {
         if let Some(what) = lost.filter(|_| !self.without) {
             self.lost.get_or_insert_with(|| Lost { count: 0, what, path: path.to_owned() }).count += 1;
         }
-        if entry.kind == Kind::Folder {
+        if entry.kind == EntryKind::Folder {
             // A new folder inherits this bit and the group from its parent.
             mode |= rustix::fs::fstat(file).at("examine", path)?.st_mode & SET_GROUP;
         }

@@ -11,7 +11,7 @@ use super::dress::times;
 use super::{Before, Report, Target, Tree};
 use crate::area::TREE;
 use crate::error::{At, StageError};
-use crate::manifest::Kind;
+use crate::manifest::EntryKind;
 
 /// Above this number of files, the whole file system is synced instead of each file.
 const MANY: usize = 64;
@@ -78,7 +78,9 @@ impl Target {
         for entry in self.manifest.entries.iter().skip(1) {
             let shown = entry.below(&self.path);
             let (folder, name) = match &entry.kind {
-                Kind::Link(_) | Kind::Same(_) => folders.parent(&entry.path).at("open the folder of", &shown)?,
+                EntryKind::Link(_) | EntryKind::Same(_) => {
+                    folders.parent(&entry.path).at("open the folder of", &shown)?
+                }
                 _ => continue,
             };
             // An earlier process may have made the link.
@@ -87,12 +89,12 @@ impl Target {
                 Err(error) => return Err(error).at("make anew", shown),
             }
             match &entry.kind {
-                Kind::Link(target) => {
+                EntryKind::Link(target) => {
                     rustix::fs::symlinkat(&target[..], folder, name).at("make the link", &shown)?;
                     let flags = AtFlags::SYMLINK_NOFOLLOW;
                     rustix::fs::utimensat(folder, name, &times(entry), flags).at("set the time of", shown)?;
                 }
-                Kind::Same(first) => {
+                EntryKind::Same(first) => {
                     let first = &self.manifest.entries[*first as usize];
                     let opened = whole.open(&first.path, OFlags::PATH, Mode::empty());
                     let opened = opened.at("open", first.below(&self.path))?;
@@ -106,7 +108,7 @@ impl Target {
             return Ok(());
         }
         // The innermost folders first. The root must wait: a folder that is not writable cannot be renamed.
-        for entry in self.manifest.entries.iter().skip(1).rev().filter(|entry| entry.kind == Kind::Folder) {
+        for entry in self.manifest.entries.iter().skip(1).rev().filter(|entry| entry.kind == EntryKind::Folder) {
             let shown = entry.below(&self.path);
             let opened = folders.open(&entry.path, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty());
             self.dresser.dress(&opened.at("open", &shown)?, entry, &shown)?;
@@ -119,7 +121,7 @@ impl Target {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         if self.manifest.files() <= MANY {
             let mut unreadable = false;
-            for entry in self.manifest.entries.iter().filter(|entry| matches!(entry.kind, Kind::File { .. })) {
+            for entry in self.manifest.entries.iter().filter(|entry| matches!(entry.kind, EntryKind::File { .. })) {
                 let shown = entry.below(&self.path);
                 match self.tree.open_file(&self.area, &entry.path, flags, Mode::empty()) {
                     Ok(file) => rustix::fs::fsync(&file).at("write back", shown)?,
@@ -161,7 +163,7 @@ impl Target {
     fn dress_root(&mut self) -> Result<(), StageError> {
         let root = &self.manifest.entries[0];
         let opened = match (&self.tree, &self.before) {
-            _ if root.kind != Kind::Folder => return Ok(()),
+            _ if root.kind != EntryKind::Folder => return Ok(()),
             (Tree::Placed, Before::Folder(folder)) => folder.readable(),
             (Tree::Folder(folders), Before::Nothing | Before::File) => {
                 folders.open(b"", OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())
@@ -182,7 +184,7 @@ impl Target {
         for entry in self.manifest.entries.iter().skip(1) {
             let shown = entry.below(&self.path);
             let (folder, name) = to.parent(&entry.path).at("open the folder of", &shown)?;
-            if entry.kind == Kind::Folder {
+            if entry.kind == EntryKind::Folder {
                 match rustix::fs::mkdirat(folder, name, Mode::from_raw_mode(0o700)) {
                     Ok(()) => made.push(entry),
                     // The folder was checked before, or somebody has made it since.

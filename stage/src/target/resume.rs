@@ -11,11 +11,11 @@ use rustix::io::Errno;
 
 use crate::Hash;
 use crate::area::{Area, TREE};
-use crate::blocks::{Blocks, Piece};
+use crate::blocks::{Blocks, FilePiece};
 use crate::error::{At, StageError};
 use crate::journal::{Block, Journal};
-use crate::manifest::{Kind, Manifest, Stamp};
-use crate::reader::Reader;
+use crate::manifest::{EntryKind, Manifest, Stamp};
+use crate::reader::FileReader;
 
 #[derive(Debug, Default)]
 pub(super) struct Left {
@@ -35,7 +35,7 @@ pub(super) fn left(area: &Area, manifest: &Manifest, blocks: &Blocks) -> Result<
     if old.placing && same {
         return Ok(Left { blocks: old.blocks, placing: true });
     }
-    let is_folder = |manifest: &Manifest| manifest.entries[0].kind == Kind::Folder;
+    let is_folder = |manifest: &Manifest| manifest.entries[0].kind == EntryKind::Folder;
     let root = match Contents::open(area, is_folder(&old.manifest))? {
         Some(root) if is_folder(&old.manifest) == is_folder(manifest) => root,
         _ => {
@@ -92,7 +92,7 @@ fn usable<'a>(manifest: &'a Manifest, cut: &Blocks, kept: &[Block]) -> Usable<'a
     let mut files: HashMap<&[u8], Ranges<'_>> = HashMap::new();
     for piece in kept.iter().flat_map(|block| cut.pieces(block.number)) {
         let entry = &manifest.entries[piece.entry as usize];
-        let Kind::File { stamp, .. } = &entry.kind else { continue };
+        let EntryKind::File { stamp, .. } = &entry.kind else { continue };
         let ranges = &mut files.entry(&entry.path).or_insert(Ranges { stamp, found: Vec::new() }).found;
         let end = piece.offset + u64::from(piece.length);
         // Blocks are in ascending order, so the ranges are too.
@@ -105,9 +105,9 @@ fn usable<'a>(manifest: &'a Manifest, cut: &Blocks, kept: &[Block]) -> Usable<'a
 }
 
 impl Usable<'_> {
-    fn covers(&self, manifest: &Manifest, piece: &Piece) -> bool {
+    fn covers(&self, manifest: &Manifest, piece: &FilePiece) -> bool {
         let entry = &manifest.entries[piece.entry as usize];
-        let Kind::File { stamp, .. } = &entry.kind else { return false };
+        let EntryKind::File { stamp, .. } = &entry.kind else { return false };
         let Some(ranges) = self.0.get(&entry.path[..]) else { return false };
         let end = piece.offset + u64::from(piece.length);
         ranges.stamp == stamp && ranges.found.iter().any(|(from, to)| *from <= piece.offset && end <= *to)
@@ -140,7 +140,7 @@ impl<'a> Contents<'a> {
     }
 
     /// Returns true if the files of these pieces exist.
-    fn has(&mut self, manifest: &Manifest, pieces: &[Piece]) -> Result<bool, StageError> {
+    fn has(&mut self, manifest: &Manifest, pieces: &[FilePiece]) -> Result<bool, StageError> {
         for piece in pieces {
             let path = &manifest.entries[piece.entry as usize].path;
             let found = match self {
@@ -162,12 +162,12 @@ impl<'a> Contents<'a> {
     fn hash(
         &mut self,
         manifest: &Manifest,
-        pieces: &[Piece],
+        pieces: &[FilePiece],
         buffer: &mut Vec<u8>,
     ) -> Result<Option<Hash>, StageError> {
         let shown = self.area().path().join(TREE);
         let mut hasher = blake3::Hasher::new();
-        let (mut open, mut reader): (Option<(u32, OwnedFd)>, _) = (None, Reader::default());
+        let (mut open, mut reader): (Option<(u32, OwnedFd)>, _) = (None, FileReader::default());
         for piece in pieces {
             if open.as_ref().is_none_or(|(entry, _)| *entry != piece.entry) {
                 match self.read(&manifest.entries[piece.entry as usize].path) {
@@ -197,7 +197,8 @@ impl<'a> Contents<'a> {
     /// Removes files and folders that the new manifest lacks, or that differ in it.
     fn prune(&mut self, old: &Manifest, new: &Manifest) -> Result<(), StageError> {
         let shown = self.area().path().join(TREE);
-        let entries: HashMap<&[u8], &Kind> = new.entries.iter().map(|entry| (&entry.path[..], &entry.kind)).collect();
+        let entries: HashMap<&[u8], &EntryKind> =
+            new.entries.iter().map(|entry| (&entry.path[..], &entry.kind)).collect();
         let Contents::Folder(area, folders) = self else {
             return match entries.get(&[][..]) {
                 Some(kind) if **kind == old.entries[0].kind => Ok(()),
@@ -207,15 +208,15 @@ impl<'a> Contents<'a> {
         // Contents are removed before their folder.
         for entry in old.entries.iter().skip(1).rev() {
             let stays = match (&entry.kind, entries.get(&entry.path[..])) {
-                (Kind::Folder, Some(Kind::Folder)) => true,
+                (EntryKind::Folder, Some(EntryKind::Folder)) => true,
                 // Links are made last, so none is kept.
-                (Kind::File { .. }, Some(kind)) => entry.kind == **kind,
+                (EntryKind::File { .. }, Some(kind)) => entry.kind == **kind,
                 _ => false,
             };
             if stays {
                 continue;
             }
-            let flags = if entry.kind == Kind::Folder { AtFlags::REMOVEDIR } else { AtFlags::empty() };
+            let flags = if entry.kind == EntryKind::Folder { AtFlags::REMOVEDIR } else { AtFlags::empty() };
             let mut remove =
                 || folders.parent(&entry.path).and_then(|(folder, name)| rustix::fs::unlinkat(folder, name, flags));
             let removed = match remove() {

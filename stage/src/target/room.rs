@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use super::Target;
 use crate::area::Area;
 use crate::error::{At, StageError};
-use crate::manifest::{Kind, Manifest};
+use crate::manifest::{EntryKind, Manifest};
 
 /// Minimum size of files for which space is reserved, in bytes of data. Shorter files are numerous and written in one
 /// go.
@@ -97,7 +97,7 @@ impl Target {
         let mut reserved = 0u64;
         for (entry, missing) in self.manifest.entries.iter().zip(&self.missing) {
             let data = entry.data().map(|(_, length)| length).sum::<u64>();
-            if *missing > 0 && data >= LONG && matches!(entry.kind, Kind::File { .. }) {
+            if *missing > 0 && data >= LONG && matches!(entry.kind, EntryKind::File { .. }) {
                 let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::CLOEXEC;
                 if let Ok(file) = self.tree.open_file(&self.area, &entry.path, flags, rustix::fs::Mode::empty())
                     && let Ok(found) = rustix::fs::fstat(&file)

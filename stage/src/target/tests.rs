@@ -549,10 +549,10 @@ fn a_list_of_more_than_the_file_system_has_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     for sizes in [&[1 << 62][..], &[1 << 62, 1 << 62, 1 << 62, 1 << 62, 1 << 62]] {
         let root =
-            Entry { path: Vec::new(), kind: Kind::Folder, mode: 0o700, modified: (0, 0), attributes: Vec::new() };
+            Entry { path: Vec::new(), kind: EntryKind::Folder, mode: 0o700, modified: (0, 0), attributes: Vec::new() };
         let file = |(number, size): (usize, &u64)| {
             let stamp = Stamp { inode: 1, size: *size, modified: 0, changed: 0, attempt: 0 };
-            let kind = Kind::File { stamp, data: vec![(0, *size)] };
+            let kind = EntryKind::File { stamp, data: vec![(0, *size)] };
             Entry { path: number.to_string().into_bytes(), kind, ..root.clone() }
         };
         let entries = std::iter::once(root.clone()).chain(sizes.iter().enumerate().map(file)).collect();
@@ -597,13 +597,13 @@ fn a_manifest_that_leaves_its_root_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let hostile: [&[u8]; 6] = [b"../out", b"/etc/passwd", b"a/../../out", b".", b"sub/file", b"a\0b"];
     for path in hostile {
-        let manifest = Manifest { entries: vec![root(b"", Kind::Folder), root(path, Kind::Folder)] };
+        let manifest = Manifest { entries: vec![root(b"", EntryKind::Folder), root(path, EntryKind::Folder)] };
         let error = Target::open(&folder.path().join("to"), b"", manifest, None, options(4096)).unwrap_err();
         assert!(matches!(error, StageError::Manifest(_)), "{error}");
     }
     // A link cannot serve as the folder of a later entry.
-    let link = root(b"x", Kind::Link(b"/etc".to_vec()));
-    let entries = vec![root(b"", Kind::Folder), link, root(b"x/y", Kind::Link(b"z".to_vec()))];
+    let link = root(b"x", EntryKind::Link(b"/etc".to_vec()));
+    let entries = vec![root(b"", EntryKind::Folder), link, root(b"x/y", EntryKind::Link(b"z".to_vec()))];
     let error = Target::open(&folder.path().join("to"), b"", Manifest { entries }, None, options(4096)).unwrap_err();
     assert!(matches!(error, StageError::Manifest(_)), "{error}");
     assert!(names(folder.path()).is_empty());

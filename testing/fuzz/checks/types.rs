@@ -1,7 +1,7 @@
 //! Texts that users write: refused with an error that says where, or a value that satisfies its invariants.
 
 use types::quantity::{parse_bytes, parse_duration, parse_rate};
-use types::roster::{Place, is_name};
+use types::roster::{RankPlace, is_name};
 use types::sites::Fingerprint;
 use types::{Rank, Roster, SitesFile};
 
@@ -35,7 +35,7 @@ pub fn roster(bytes: &[u8]) {
             assert!(
                 matches!(
                     place,
-                    Some(Place { site: s, node: n, local_rank, .. }) if (s, n, local_rank) == (site, node, last)
+                    Some(RankPlace { site: s, node: n, local_rank, .. }) if (s, n, local_rank) == (site, node, last)
                 ),
                 "{roster}: rank {} is at {place:?}",
                 first.0 + last

@@ -6,10 +6,10 @@ use std::os::unix::net::UnixListener;
 use std::time::Duration;
 
 use crate::error::LabError;
-use crate::layout::{Host, Layout, Role};
-use crate::message::{Channel, Kind, Message};
+use crate::layout::{Host, HostRole, LabLayout};
+use crate::message::{Channel, LabMessage, LabMessageKind};
 use crate::network;
-use crate::state::State;
+use crate::state::LabDirectory;
 use crate::wan;
 
 /// Time limit for a client's one message; on a machine where twenty processes compete for a core, seconds pass between
@@ -20,8 +20,8 @@ const MESSAGE_LIMIT: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub(crate) struct Cables {
     listener: UnixListener,
-    layout: Layout,
-    state: State,
+    layout: LabLayout,
+    state: LabDirectory,
     isolated: bool,
 }
 
@@ -32,7 +32,7 @@ impl AsFd for Cables {
 }
 
 impl Cables {
-    pub(crate) fn open(layout: Layout, state: &State, isolated: bool) -> Result<Cables, LabError> {
+    pub(crate) fn open(layout: LabLayout, state: &LabDirectory, isolated: bool) -> Result<Cables, LabError> {
         let path = state.cables_socket();
         let wrong = |e: io::Error| LabError::setup(path.display().to_string(), e);
         let listener = UnixListener::bind(&path).map_err(wrong)?;
@@ -48,14 +48,14 @@ impl Cables {
             let Ok(Some(message)) = channel.receive(Some(MESSAGE_LIMIT)) else { continue };
             // A client that is gone needs no answer.
             let _ = match self.obey(&message) {
-                Ok(()) => channel.send(Kind::Done, &[]),
-                Err(error) => channel.send_json(Kind::Failed, &error),
+                Ok(()) => channel.send(LabMessageKind::Done, &[]),
+                Err(error) => channel.send_json(LabMessageKind::Failed, &error),
             };
         }
     }
 
-    fn obey(&self, message: &Message) -> Result<(), LabError> {
-        let (Kind::Cables, [name, plugged]) = (message.kind, message.fields.as_slice()) else {
+    fn obey(&self, message: &LabMessage) -> Result<(), LabError> {
+        let (LabMessageKind::Cables, [name, plugged]) = (message.kind, message.fields.as_slice()) else {
             return Err(LabError::setup("a request about cables", "malformed"));
         };
         if !self.isolated {
@@ -69,7 +69,7 @@ impl Cables {
         })?;
         let plugged = plugged.as_slice() == [1];
         network::apply(&network::cable(host, plugged), &host.name())?;
-        if host.role == Role::Gateway {
+        if host.role == HostRole::Gateway {
             wan::plug(&self.state.wan_socket(), &host.name(), plugged)?;
         }
         Ok(())

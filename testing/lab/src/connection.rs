@@ -23,7 +23,7 @@ pub struct Wanted {
 
 /// One established TCP connection.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Connection {
+pub struct TcpConnection {
     /// This host's end.
     pub local: SocketAddr,
     /// The other end.
@@ -33,7 +33,7 @@ pub struct Connection {
     pub process: Option<(String, u32)>,
 }
 
-impl fmt::Display for Connection {
+impl fmt::Display for TcpConnection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} to {}", self.local, self.peer)?;
         self.process.as_ref().map_or(Ok(()), |(name, pid)| write!(f, " ({name}, process {pid})"))
@@ -54,7 +54,7 @@ const ID: usize = 48;
 
 /// A connection with its identifiers in the kernel.
 struct Found {
-    connection: Connection,
+    connection: TcpConnection,
     family: u8,
     id: [u8; ID],
     inode: u32,
@@ -62,7 +62,7 @@ struct Found {
 }
 
 /// Resets the first matching connection of this network namespace. `hosts_file` names the site's hosts.
-pub(crate) fn reset(host: &str, wanted: &Wanted, hosts_file: &Path) -> Result<Connection, LabError> {
+pub(crate) fn reset(host: &str, wanted: &Wanted, hosts_file: &Path) -> Result<TcpConnection, LabError> {
     let to = wanted.to.as_deref().map(|text| peer(text, hosts_file)).transpose()?;
     let mut all = established().map_err(|e| unavailable("listing connections by sock_diag", &e))?;
     name_processes(&mut all);
@@ -84,7 +84,7 @@ pub(crate) fn reset(host: &str, wanted: &Wanted, hosts_file: &Path) -> Result<Co
         Some(libc::ENOENT) => LabError::setup(host, format!("{} has just ended by itself", found.connection)),
         _ => unavailable("SOCK_DESTROY", &e),
     })?;
-    Ok(Connection { process: found.owners.iter().find(owned).cloned(), ..found.connection })
+    Ok(TcpConnection { process: found.owners.iter().find(owned).cloned(), ..found.connection })
 }
 
 fn unavailable(what: &str, error: &io::Error) -> LabError {
@@ -216,7 +216,7 @@ fn parse(body: &[u8]) -> Option<Found> {
             Ipv6Addr::from(bytes).to_canonical()
         }
     };
-    let connection = Connection {
+    let connection = TcpConnection {
         local: SocketAddr::new(address(4), port(0)),
         peer: SocketAddr::new(address(20), port(2)),
         process: None,

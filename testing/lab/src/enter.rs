@@ -13,10 +13,10 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec};
 
 use crate::error::LabError;
-use crate::message::{Channel, Kind};
+use crate::message::{Channel, LabMessageKind};
 use crate::process::{PATIENCE, expect_within, readable};
 use crate::signals::Signals;
-use crate::state::State;
+use crate::state::LabDirectory;
 
 /// Runs `command` on the host `node` of the lab around this process (for example `a-n2` or `b-gw1`) and waits for it.
 ///
@@ -35,7 +35,7 @@ pub fn enter(node: &str, command: &[OsString]) -> Result<ExitStatus, LabError> {
     let environment: Vec<(OsString, OsString)> = std::env::vars_os().collect();
     let (stdin, stdout, stderr) = (io::stdin(), io::stdout(), io::stderr());
     let files = [stdin.as_fd(), stdout.as_fd(), stderr.as_fd()];
-    let state = State::around_us();
+    let state = LabDirectory::around_us();
     let session = Session::start(&state, node, command, &environment, &directory, files)?;
     loop {
         let mut fds = [PollFd::new(&session, PollFlags::IN), PollFd::from_borrowed_fd(signals.fd(), PollFlags::IN)];
@@ -57,7 +57,7 @@ pub fn enter(node: &str, command: &[OsString]) -> Result<ExitStatus, LabError> {
 }
 
 /// Waits for a signal or for the end of the lab.
-fn await_end(signals: &Signals, state: &State) -> io::Result<()> {
+fn await_end(signals: &Signals, state: &LabDirectory) -> io::Result<()> {
     let second = Timespec { tv_sec: 1, tv_nsec: 0 };
     // Inside the lab this process ends with it; a caller outside has to check.
     while state.cables_socket().exists() {
@@ -85,7 +85,7 @@ impl AsFd for Session {
 }
 
 /// Connects to the first process of a host.
-pub(crate) fn connect(state: &State, node: &str) -> Result<Channel, LabError> {
+pub(crate) fn connect(state: &LabDirectory, node: &str) -> Result<Channel, LabError> {
     let path = state.socket(node);
     UnixStream::connect(&path).map(Channel::new).map_err(|e| {
         let mut known: Vec<String> = std::fs::read_dir(state.sockets())
@@ -106,7 +106,7 @@ pub(crate) fn connect(state: &State, node: &str) -> Result<Channel, LabError> {
 
 impl Session {
     pub(crate) fn start(
-        state: &State,
+        state: &LabDirectory,
         node: &str,
         command: &[OsString],
         environment: &[(OsString, OsString)],
@@ -124,18 +124,18 @@ impl Session {
         fields.extend(command.iter().map(|word| word.as_bytes()));
         fields.extend(pairs.iter().map(Vec::as_slice));
         channel
-            .send_files(Kind::Run, &fields, &files)
+            .send_files(LabMessageKind::Run, &fields, &files)
             .map_err(|e| LabError::setup(format!("asking {node} to run a command"), e))?;
         Ok(Session { channel, node: node.to_owned() })
     }
 
     pub(crate) fn signal(&self, signal: i32) -> io::Result<()> {
-        self.channel.send_number(Kind::Signal, signal)
+        self.channel.send_number(LabMessageKind::Signal, signal)
     }
 
     /// The command's exit status; call it when this session is readable.
     pub(crate) fn outcome(&self) -> Result<ExitStatus, LabError> {
-        let message = expect_within(&self.channel, Kind::Exit, &self.node, PATIENCE)?;
+        let message = expect_within(&self.channel, LabMessageKind::Exit, &self.node, PATIENCE)?;
         let raw = message.number().map_err(|e| LabError::setup(&self.node, e))?;
         Ok(ExitStatus::from_raw(raw))
     }

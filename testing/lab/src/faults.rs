@@ -3,12 +3,12 @@
 //! This is the caller's side, usable from any process of the lab. The supervisor handles cables (`cables`), because it
 //! holds one end of each; the host's first process (`node`) handles processes and connections.
 
-use crate::connection::{Connection, Wanted};
+use crate::connection::{TcpConnection, Wanted};
 use crate::enter::connect;
 use crate::error::LabError;
-use crate::message::{Channel, Kind};
+use crate::message::{Channel, LabMessageKind};
 use crate::process::{PATIENCE, expect, expect_within};
-use crate::state::State;
+use crate::state::LabDirectory;
 
 /// Ends the host `host` of the lab around this process as if its power failed. Its cables are cut first, so that no
 /// other host sees its processes end; then its processes and its network are gone.
@@ -17,12 +17,12 @@ use crate::state::State;
 /// [`LabError::NoSuchNode`] outside a lab or for an unknown host; [`LabError::Unavailable`] in a loopback lab, whose
 /// hosts are one machine; [`LabError::Timeout`] if the host does not end.
 pub fn kill(host: &str) -> Result<(), LabError> {
-    let state = State::around_us();
+    let state = LabDirectory::around_us();
     let channel = connect(&state, host)?;
     set_cables(&state, host, false)?;
-    channel.send(Kind::Die, &[]).map_err(|e| LabError::setup(host, e))?;
+    channel.send(LabMessageKind::Die, &[]).map_err(|e| LabError::setup(host, e))?;
     // The host answers by closing the connection.
-    match expect_within(&channel, Kind::Exit, host, PATIENCE) {
+    match expect_within(&channel, LabMessageKind::Exit, host, PATIENCE) {
         Err(LabError::Ended { .. }) => Ok(()),
         Err(error) => Err(error),
         Ok(_) => Err(LabError::setup(host, "answered instead of ending")),
@@ -35,7 +35,7 @@ pub fn kill(host: &str) -> Result<(), LabError> {
 /// # Errors
 /// See [`kill`]; [`LabError::Setup`] if a process cannot be stopped.
 pub fn freeze(host: &str) -> Result<(), LabError> {
-    ask(&connect(&State::around_us(), host)?, Kind::Freeze, host)
+    ask(&connect(&LabDirectory::around_us(), host)?, LabMessageKind::Freeze, host)
 }
 
 /// Resumes a host that [`freeze`] stopped. A host that is not frozen stays as it is.
@@ -43,7 +43,7 @@ pub fn freeze(host: &str) -> Result<(), LabError> {
 /// # Errors
 /// See [`kill`].
 pub fn thaw(host: &str) -> Result<(), LabError> {
-    ask(&connect(&State::around_us(), host)?, Kind::Thaw, host)
+    ask(&connect(&LabDirectory::around_us(), host)?, LabMessageKind::Thaw, host)
 }
 
 /// Unplugs a host's cables at the switch's end: nothing arrives or leaves, and the host's interfaces do not notice.
@@ -51,7 +51,7 @@ pub fn thaw(host: &str) -> Result<(), LabError> {
 /// # Errors
 /// See [`kill`].
 pub fn unplug(host: &str) -> Result<(), LabError> {
-    let state = State::around_us();
+    let state = LabDirectory::around_us();
     connect(&state, host)?;
     set_cables(&state, host, false)
 }
@@ -61,7 +61,7 @@ pub fn unplug(host: &str) -> Result<(), LabError> {
 /// # Errors
 /// See [`kill`].
 pub fn plug(host: &str) -> Result<(), LabError> {
-    let state = State::around_us();
+    let state = LabDirectory::around_us();
     connect(&state, host)?;
     set_cables(&state, host, true)
 }
@@ -72,21 +72,21 @@ pub fn plug(host: &str) -> Result<(), LabError> {
 /// # Errors
 /// As [`kill`]; [`LabError::Options`] if the host has no such connection (the message lists its connections);
 /// [`LabError::Unavailable`] if the kernel cannot reset connections.
-pub fn reset(host: &str, wanted: &Wanted) -> Result<Connection, LabError> {
-    let channel = connect(&State::around_us(), host)?;
-    channel.send_json(Kind::Reset, wanted).map_err(|e| LabError::setup(host, e))?;
-    expect(&channel, Kind::Done, host)?.json().map_err(|e| LabError::setup(host, e))
+pub fn reset(host: &str, wanted: &Wanted) -> Result<TcpConnection, LabError> {
+    let channel = connect(&LabDirectory::around_us(), host)?;
+    channel.send_json(LabMessageKind::Reset, wanted).map_err(|e| LabError::setup(host, e))?;
+    expect(&channel, LabMessageKind::Done, host)?.json().map_err(|e| LabError::setup(host, e))
 }
 
-fn ask(channel: &Channel, kind: Kind, host: &str) -> Result<(), LabError> {
+fn ask(channel: &Channel, kind: LabMessageKind, host: &str) -> Result<(), LabError> {
     channel.send(kind, &[]).map_err(|e| LabError::setup(host, e))?;
-    expect(channel, Kind::Done, host).map(|_| ())
+    expect(channel, LabMessageKind::Done, host).map(|_| ())
 }
 
-fn set_cables(state: &State, host: &str, plugged: bool) -> Result<(), LabError> {
+fn set_cables(state: &LabDirectory, host: &str, plugged: bool) -> Result<(), LabError> {
     let path = state.cables_socket();
     let wrong = |e: std::io::Error| LabError::setup(path.display().to_string(), e);
     let channel = Channel::new(std::os::unix::net::UnixStream::connect(&path).map_err(wrong)?);
-    channel.send(Kind::Cables, &[host.as_bytes(), &[u8::from(plugged)]]).map_err(wrong)?;
-    expect(&channel, Kind::Done, "the lab's supervisor").map(|_| ())
+    channel.send(LabMessageKind::Cables, &[host.as_bytes(), &[u8::from(plugged)]]).map_err(wrong)?;
+    expect(&channel, LabMessageKind::Done, "the lab's supervisor").map(|_| ())
 }

@@ -10,10 +10,10 @@ use client::patience::Wait;
 
 use crate::enter::{Session, connect};
 use crate::error::LabError;
-use crate::layout::{Host, Layout, site_name};
-use crate::message::{Channel, Kind};
+use crate::layout::{Host, LabLayout, site_name};
+use crate::message::{Channel, LabMessageKind};
 use crate::process::{PATIENCE, expect, readable};
-use crate::state::State;
+use crate::state::LabDirectory;
 
 /// A gateway that was started.
 #[derive(Debug)]
@@ -23,7 +23,7 @@ pub(crate) struct Gateway {
 }
 
 /// The command line of one gateway, its placeholders replaced.
-fn command(template: &[String], gateway: Host, state: &State) -> Vec<OsString> {
+fn command(template: &[String], gateway: Host, state: &LabDirectory) -> Vec<OsString> {
     let sites_file = state.sites_file().display().to_string();
     let fill = |word: &String| {
         word.replace("{sites_file}", &sites_file)
@@ -38,8 +38,8 @@ fn command(template: &[String], gateway: Host, state: &State) -> Vec<OsString> {
 /// on its port. A signal from `caller` ends the wait.
 pub(crate) fn start(
     template: &[String],
-    layout: &Layout,
-    state: &State,
+    layout: &LabLayout,
+    state: &LabDirectory,
     environment: &[(OsString, OsString)],
     caller: &Channel,
 ) -> Result<Vec<Gateway>, LabError> {
@@ -67,9 +67,9 @@ pub(crate) fn start(
                 return Err(failed(gateway, state, format!("ended before it listened on {address}: {how}")));
             }
             channel
-                .send(Kind::Listens, &[address.to_string().as_bytes()])
+                .send(LabMessageKind::Listens, &[address.to_string().as_bytes()])
                 .map_err(|e| LabError::setup(&gateway.name, e))?;
-            let answer = expect(&channel, Kind::Answer, &gateway.name)?;
+            let answer = expect(&channel, LabMessageKind::Answer, &gateway.name)?;
             if answer.fields.first().is_none_or(|field| field.as_slice() != [1]) {
                 if wait.left().is_none() {
                     let problem = format!("does not listen on {address} after {} s", wait.elapsed().as_secs());
@@ -81,7 +81,7 @@ pub(crate) fn start(
         waiting = still;
         let pause = if waiting.is_empty() { Duration::ZERO } else { Duration::from_millis(2) };
         if readable(caller, pause) {
-            let message = expect(caller, Kind::Signal, "the lab's caller")?;
+            let message = expect(caller, LabMessageKind::Signal, "the lab's caller")?;
             let signal = message.number().map_err(|e| LabError::setup("a signal", e))?;
             return Err(LabError::Interrupted { signal });
         }
@@ -89,12 +89,12 @@ pub(crate) fn start(
     Ok(started)
 }
 
-fn failed(gateway: &Gateway, state: &State, problem: String) -> LabError {
+fn failed(gateway: &Gateway, state: &LabDirectory, problem: String) -> LabError {
     LabError::Gateway { gateway: gateway.name.clone(), problem, log_tail: log_tail(state, &gateway.name) }
 }
 
 /// The last lines of a gateway's log, at most 20 lines and 4 KiB.
-pub(crate) fn log_tail(state: &State, name: &str) -> String {
+pub(crate) fn log_tail(state: &LabDirectory, name: &str) -> String {
     let bytes = std::fs::read(state.log(name)).unwrap_or_default();
     let text = String::from_utf8_lossy(&bytes[bytes.len().saturating_sub(4096)..]).into_owned();
     let lines: Vec<&str> = text.lines().collect();

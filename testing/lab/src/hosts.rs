@@ -8,14 +8,14 @@ use std::process::Child;
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space};
 
 use crate::error::LabError;
-use crate::layout::{Host, Layout, Role, site_name};
-use crate::message::{Channel, Kind};
+use crate::layout::{Host, HostRole, LabLayout, site_name};
+use crate::message::{Channel, LabMessageKind};
 use crate::namespace;
 use crate::network;
 use crate::node::{IsolatedPlan, NodePlan};
 use crate::options::LabOptions;
 use crate::process::{expect, start_with_channel};
-use crate::state::State;
+use crate::state::LabDirectory;
 use crate::sys;
 use crate::wan::emulator::{PortPlan, WanPlan};
 
@@ -30,15 +30,15 @@ pub(crate) struct HostProcess {
 /// Starts the first process of every host and wires the hosts up. [`await_ready`] then waits until each serves.
 pub(crate) fn bring_up(
     options: &LabOptions,
-    layout: &Layout,
-    state: &State,
+    layout: &LabLayout,
+    state: &LabDirectory,
     visible: &[PathBuf],
 ) -> Result<Vec<HostProcess>, LabError> {
     let own_pids = File::open("/proc/self/ns/pid").map_err(|e| LabError::setup("/proc/self/ns/pid", e))?;
     let mut processes = Vec::new();
     for host in layout.hosts() {
         let process = start_in_new_pid_namespace(host, &own_pids)?;
-        let forward = options.route_directly && host.role == Role::Gateway;
+        let forward = options.route_directly && host.role == HostRole::Gateway;
         let plan = NodePlan {
             name: process.name.clone(),
             socket: state.socket(&process.name),
@@ -51,17 +51,17 @@ pub(crate) fn bring_up(
                 ipv6: layout.any_ipv6(),
             }),
         };
-        process.channel.send_json(Kind::Plan, &plan).map_err(|e| LabError::setup(&process.name, e))?;
+        process.channel.send_json(LabMessageKind::Plan, &plan).map_err(|e| LabError::setup(&process.name, e))?;
         processes.push(process);
     }
     namespace::settle_network(false, false)?;
     for process in &processes {
-        expect(&process.channel, Kind::Namespaces, &process.name)?;
+        expect(&process.channel, LabMessageKind::Namespaces, &process.name)?;
     }
     let pids: Vec<u32> = processes.iter().map(|process| process.child.id()).collect();
     network::apply(&network::fabric(layout, |host| options.nic(host), &pids), "switches")?;
     for process in &processes {
-        process.channel.send(Kind::Go, &[]).map_err(|e| LabError::setup(&process.name, e))?;
+        process.channel.send(LabMessageKind::Go, &[]).map_err(|e| LabError::setup(&process.name, e))?;
     }
     Ok(processes)
 }
@@ -69,7 +69,7 @@ pub(crate) fn bring_up(
 /// Waits until every host serves.
 pub(crate) fn await_ready(processes: &[HostProcess]) -> Result<(), LabError> {
     for process in processes {
-        expect(&process.channel, Kind::Ready, &process.name)?;
+        expect(&process.channel, LabMessageKind::Ready, &process.name)?;
     }
     Ok(())
 }
@@ -87,13 +87,13 @@ fn start_in_new_pid_namespace(host: Host, own_pids: &File) -> Result<HostProcess
 }
 
 /// Starts the one process that serves all hosts of a loopback lab.
-pub(crate) fn bring_up_loopback(layout: &Layout, state: &State) -> Result<HostProcess, LabError> {
+pub(crate) fn bring_up_loopback(layout: &LabLayout, state: &LabDirectory) -> Result<HostProcess, LabError> {
     let name = "this machine".to_owned();
     let (child, channel) = start_with_channel(&["lab-node", "loopback"])?;
     let socket = state.socket("machine");
     let plan = NodePlan { name: name.clone(), socket: socket.clone(), isolated: None };
-    channel.send_json(Kind::Plan, &plan).map_err(|e| LabError::setup(&name, e))?;
-    expect(&channel, Kind::Ready, &name)?;
+    channel.send_json(LabMessageKind::Plan, &plan).map_err(|e| LabError::setup(&name, e))?;
+    expect(&channel, LabMessageKind::Ready, &name)?;
     for host in layout.hosts() {
         let link = state.socket(&host.name());
         std::os::unix::fs::symlink(&socket, &link).map_err(|e| LabError::setup(link.display().to_string(), e))?;
@@ -102,7 +102,11 @@ pub(crate) fn bring_up_loopback(layout: &Layout, state: &State) -> Result<HostPr
 }
 
 /// Starts the WAN emulator; its first message is `Ready`.
-pub(crate) fn start_wan(options: &LabOptions, layout: &Layout, state: &State) -> Result<(Child, Channel), LabError> {
+pub(crate) fn start_wan(
+    options: &LabOptions,
+    layout: &LabLayout,
+    state: &LabDirectory,
+) -> Result<(Child, Channel), LabError> {
     let ports = layout.gateways().map(|gateway| PortPlan {
         gateway: gateway.name(),
         interface: gateway.wan_port(),
@@ -118,6 +122,6 @@ pub(crate) fn start_wan(options: &LabOptions, layout: &Layout, state: &State) ->
         report: state.wan_report(),
     };
     let (child, channel) = start_with_channel(&["lab-wan"])?;
-    channel.send_json(Kind::Plan, &plan).map_err(|e| LabError::setup("WAN emulator", e))?;
+    channel.send_json(LabMessageKind::Plan, &plan).map_err(|e| LabError::setup("WAN emulator", e))?;
     Ok((child, channel))
 }

@@ -10,7 +10,7 @@ use crate::options::{Families, LabOptions};
 pub(crate) const GATEWAY_PORT: u16 = 7700;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Role {
+pub(crate) enum HostRole {
     Node,
     Gateway,
 }
@@ -19,7 +19,7 @@ pub(crate) enum Role {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Host {
     pub site: usize,
-    pub role: Role,
+    pub role: HostRole,
     pub index: usize,
 }
 
@@ -31,8 +31,8 @@ impl Host {
     /// The name inside its site: `n1`, `gw1`.
     pub(crate) fn short_name(self) -> String {
         match self.role {
-            Role::Node => format!("n{}", self.index),
-            Role::Gateway => format!("gw{}", self.index),
+            HostRole::Node => format!("n{}", self.index),
+            HostRole::Gateway => format!("gw{}", self.index),
         }
     }
 
@@ -44,8 +44,8 @@ impl Host {
     /// The last byte of the LAN address: gateways come after 100 nodes.
     fn number(self) -> u8 {
         match self.role {
-            Role::Node => self.index as u8,
-            Role::Gateway => 100 + self.index as u8,
+            HostRole::Node => self.index as u8,
+            HostRole::Gateway => 100 + self.index as u8,
         }
     }
 
@@ -94,7 +94,7 @@ pub(crate) enum Ground {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Layout {
+pub(crate) struct LabLayout {
     pub sites: usize,
     pub nodes: usize,
     pub gateways: usize,
@@ -106,14 +106,14 @@ pub(crate) struct Layout {
 /// The most sites of a lab: one for each letter.
 pub(crate) const MOST_SITES: usize = 26;
 
-impl Layout {
-    pub(crate) fn new(options: &LabOptions, loopback: Option<u8>) -> Layout {
+impl LabLayout {
+    pub(crate) fn new(options: &LabOptions, loopback: Option<u8>) -> LabLayout {
         let ground = match loopback {
             Some(lab) => Ground::Loopback { lab },
             None if options.same_range => Ground::SameRange,
             None => Ground::Ranges,
         };
-        Layout {
+        LabLayout {
             sites: options.sites,
             nodes: options.nodes,
             gateways: options.gateways,
@@ -123,11 +123,11 @@ impl Layout {
     }
 
     pub(crate) fn gateways_of(&self, site: usize) -> impl Iterator<Item = Host> + use<> {
-        (1..=self.gateways).map(move |index| Host { site, role: Role::Gateway, index })
+        (1..=self.gateways).map(move |index| Host { site, role: HostRole::Gateway, index })
     }
 
     pub(crate) fn nodes_of(&self, site: usize) -> impl Iterator<Item = Host> + use<> {
-        (1..=self.nodes).map(move |index| Host { site, role: Role::Node, index })
+        (1..=self.nodes).map(move |index| Host { site, role: HostRole::Node, index })
     }
 
     pub(crate) fn hosts_of(&self, site: usize) -> impl Iterator<Item = Host> + use<> {
@@ -302,8 +302,8 @@ mod tests {
     use super::*;
     use types::sites::Starter;
 
-    fn layout(ground: Ground) -> Layout {
-        Layout { sites: 26, nodes: 100, gateways: 100, ground, families: Default::default() }
+    fn layout(ground: Ground) -> LabLayout {
+        LabLayout { sites: 26, nodes: 100, gateways: 100, ground, families: Default::default() }
     }
 
     #[test]
@@ -323,7 +323,8 @@ mod tests {
 
     #[test]
     fn a_small_sites_file() {
-        let layout = Layout { sites: 1, nodes: 1, gateways: 1, ground: Ground::Ranges, families: Default::default() };
+        let layout =
+            LabLayout { sites: 1, nodes: 1, gateways: 1, ground: Ground::Ranges, families: Default::default() };
         let text = layout.sites_file(&["sha256:00".to_owned()], Path::new("/opt/land\"bridge"), &LabOptions::default());
         let expected = r#"[[site]]
 name = "a"
@@ -353,7 +354,7 @@ command = ["/opt/land\"bridge", "lab", "enter", "a-{node}", "--"]
     fn the_sites_file_is_one_that_the_parser_takes() {
         let fingerprints = ["sha256:".to_owned() + &"0a".repeat(32), "sha256:".to_owned() + &"ff".repeat(32)];
         for ground in [Ground::Ranges, Ground::SameRange, Ground::Loopback { lab: 9 }] {
-            let layout = Layout { sites: 2, nodes: 3, gateways: 2, ground, families: Default::default() };
+            let layout = LabLayout { sites: 2, nodes: 3, gateways: 2, ground, families: Default::default() };
             let options = LabOptions {
                 gateway_memory: "64MiB".into(),
                 links: Some(4),
@@ -384,7 +385,7 @@ command = ["/opt/land\"bridge", "lab", "enter", "a-{node}", "--"]
 
     #[test]
     fn grounds_differ_in_addresses_only() {
-        let gateway = Host { site: 1, role: Role::Gateway, index: 2 };
+        let gateway = Host { site: 1, role: HostRole::Gateway, index: 2 };
         assert_eq!(layout(Ground::Ranges).inside(gateway).to_string(), "10.2.0.102:7700");
         assert_eq!(layout(Ground::SameRange).inside(gateway).to_string(), "10.0.0.102:7700");
         assert_eq!(layout(Ground::Loopback { lab: 3 }).listen(gateway).to_string(), "127.2.3.102:7700");
@@ -396,8 +397,8 @@ command = ["/opt/land\"bridge", "lab", "enter", "a-{node}", "--"]
     fn sites_have_the_families_that_they_are_given() {
         let families = vec![Families::Ipv4, Families::Both, Families::Ipv6];
         let options = LabOptions { sites: 4, families, ..LabOptions::default() };
-        let layout = Layout::new(&options, None);
-        let gateway = |site| Host { site, role: Role::Gateway, index: 1 };
+        let layout = LabLayout::new(&options, None);
+        let gateway = |site| Host { site, role: HostRole::Gateway, index: 1 };
         let texts: Vec<[String; 3]> = (0..4)
             .map(gateway)
             .map(|host| [layout.inside(host), layout.advertise(host).to_string(), layout.listen(host).to_string()])

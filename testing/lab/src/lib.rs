@@ -38,7 +38,7 @@ pub mod wan;
 
 use std::ffi::OsString;
 
-pub use connection::{Connection, Wanted};
+pub use connection::{TcpConnection, Wanted};
 pub use enter::enter;
 pub use error::LabError;
 pub use faults::{freeze, kill, plug, reset, thaw, unplug};

@@ -21,7 +21,7 @@ const MOST_FILES: usize = 3;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
-pub(crate) enum Kind {
+pub(crate) enum LabMessageKind {
     /// To a new process: its plan (JSON).
     Plan = 1,
     /// From a node: its namespaces exist, interfaces may be moved in.
@@ -56,9 +56,9 @@ pub(crate) enum Kind {
     Cables = 16,
 }
 
-impl Kind {
-    fn from_byte(byte: u8) -> Option<Kind> {
-        use Kind::*;
+impl LabMessageKind {
+    fn from_byte(byte: u8) -> Option<LabMessageKind> {
+        use LabMessageKind::*;
         [
             Plan, Namespaces, Go, Ready, Done, Failed, Run, Exit, Signal, Listens, Answer, Die, Freeze, Thaw, Reset,
             Cables,
@@ -69,13 +69,13 @@ impl Kind {
 }
 
 #[derive(Debug)]
-pub(crate) struct Message {
-    pub kind: Kind,
+pub(crate) struct LabMessage {
+    pub kind: LabMessageKind,
     pub fields: Vec<Vec<u8>>,
     pub files: Vec<OwnedFd>,
 }
 
-impl Message {
+impl LabMessage {
     /// The first field as JSON.
     pub(crate) fn json<T: DeserializeOwned>(&self) -> io::Result<T> {
         let field = self.fields.first().map_or(&[][..], Vec::as_slice);
@@ -122,20 +122,25 @@ impl Channel {
         Ok((Channel { stream: ours }, theirs.into()))
     }
 
-    pub(crate) fn send(&self, kind: Kind, fields: &[&[u8]]) -> io::Result<()> {
+    pub(crate) fn send(&self, kind: LabMessageKind, fields: &[&[u8]]) -> io::Result<()> {
         self.send_files(kind, fields, &[])
     }
 
-    pub(crate) fn send_json<T: Serialize>(&self, kind: Kind, value: &T) -> io::Result<()> {
+    pub(crate) fn send_json<T: Serialize>(&self, kind: LabMessageKind, value: &T) -> io::Result<()> {
         let text = serde_json::to_vec(value).map_err(|e| io::Error::new(io::ErrorKind::InvalidInput, e))?;
         self.send(kind, &[&text])
     }
 
-    pub(crate) fn send_number(&self, kind: Kind, number: i32) -> io::Result<()> {
+    pub(crate) fn send_number(&self, kind: LabMessageKind, number: i32) -> io::Result<()> {
         self.send(kind, &[&number.to_le_bytes()])
     }
 
-    pub(crate) fn send_files(&self, kind: Kind, fields: &[&[u8]], files: &[BorrowedFd<'_>]) -> io::Result<()> {
+    pub(crate) fn send_files(
+        &self,
+        kind: LabMessageKind,
+        fields: &[&[u8]],
+        files: &[BorrowedFd<'_>],
+    ) -> io::Result<()> {
         let mut body = vec![0; 4];
         body.push(kind as u8);
         for field in fields {
@@ -163,7 +168,7 @@ impl Channel {
     }
 
     /// Waits for one message, at most `limit`. Returns `None` if the other end is gone.
-    pub(crate) fn receive(&self, limit: Option<Duration>) -> io::Result<Option<Message>> {
+    pub(crate) fn receive(&self, limit: Option<Duration>) -> io::Result<Option<LabMessage>> {
         self.stream.set_read_timeout(limit)?;
         let mut header = [0u8; 4];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_FILES))];
@@ -192,8 +197,8 @@ impl Channel {
         }
         let mut body = vec![0; length];
         (&self.stream).read_exact(&mut body)?;
-        let kind = Kind::from_byte(body[0]).ok_or_else(|| invalid("a message of an unknown kind"))?;
-        Ok(Some(Message { kind, fields: split_fields(&body[1..])?, files }))
+        let kind = LabMessageKind::from_byte(body[0]).ok_or_else(|| invalid("a message of an unknown kind"))?;
+        Ok(Some(LabMessage { kind, fields: split_fields(&body[1..])?, files }))
     }
 }
 
@@ -219,10 +224,10 @@ mod tests {
         let (ours, theirs) = Channel::pair().unwrap();
         let theirs = Channel::new(theirs.into());
         let (read, write) = std::io::pipe().unwrap();
-        ours.send_files(Kind::Run, &[b"x", b"", &[7; 70_000]], &[write.as_fd()]).unwrap();
+        ours.send_files(LabMessageKind::Run, &[b"x", b"", &[7; 70_000]], &[write.as_fd()]).unwrap();
         drop(write);
         let message = theirs.receive(Some(Duration::from_secs(5))).unwrap().unwrap();
-        assert_eq!(message.kind, Kind::Run);
+        assert_eq!(message.kind, LabMessageKind::Run);
         assert_eq!(message.fields, vec![b"x".to_vec(), vec![], vec![7; 70_000]]);
         assert_eq!(message.files.len(), 1);
         drop(message);

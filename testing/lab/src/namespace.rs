@@ -12,7 +12,7 @@ use rustix::mount::{MountFlags, MountPropagationFlags};
 use rustix::thread::UnshareFlags;
 
 use crate::error::LabError;
-use crate::message::{Channel, Kind};
+use crate::message::{Channel, LabMessageKind};
 use crate::process;
 use crate::sys;
 
@@ -42,7 +42,7 @@ pub(crate) fn main() -> i32 {
         Ok(mut child) => child.wait().ok().and_then(|status| status.code()).unwrap_or(1),
         Err(error) => {
             // If the caller is gone, no one can read the failure.
-            let _ = channel.send_json(Kind::Failed, &error);
+            let _ = channel.send_json(LabMessageKind::Failed, &error);
             1
         }
     }

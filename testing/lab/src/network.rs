@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use crate::error::LabError;
-use crate::layout::{Host, Layout, Role, mac_text, site_name};
+use crate::layout::{Host, HostRole, LabLayout, mac_text, site_name};
 use crate::units::Rate;
 
 /// The commands for one network namespace.
@@ -65,7 +65,7 @@ fn shape(tc: &mut String, device: &str, nic: Nic, least: u64) {
 }
 
 /// The switches and the cables, in the namespace that holds them. `pids` has one entry per host of the layout.
-pub(crate) fn fabric(layout: &Layout, nic: impl Fn(Host) -> Nic, pids: &[u32]) -> Script {
+pub(crate) fn fabric(layout: &LabLayout, nic: impl Fn(Host) -> Nic, pids: &[u32]) -> Script {
     let mut script = Script { ip: "link set lo up\n".to_owned(), tc: String::new() };
     for site in 0..layout.sites {
         let name = site_name(site);
@@ -80,7 +80,7 @@ pub(crate) fn fabric(layout: &Layout, nic: impl Fn(Host) -> Nic, pids: &[u32]) -
             site_name(host.site),
         );
         shape(&mut script.tc, &port, nic(host), PORT_BYTES);
-        if host.role == Role::Gateway {
+        if host.role == HostRole::Gateway {
             let port = host.wan_port();
             let _ = writeln!(
                 script.ip,
@@ -94,7 +94,7 @@ pub(crate) fn fabric(layout: &Layout, nic: impl Fn(Host) -> Nic, pids: &[u32]) -
 
 /// The commands inside one host: addresses, neighbours (so that no test waits for ARP or neighbour discovery) and, with
 /// `route_directly`, routes.
-pub(crate) fn host(layout: &Layout, nic: Nic, host: Host, route_directly: bool) -> Script {
+pub(crate) fn host(layout: &LabLayout, nic: Nic, host: Host, route_directly: bool) -> Script {
     let mut script = Script { ip: "link set lo up\n".to_owned(), tc: String::new() };
     let mut device = |name: &str, addresses: Vec<String>, neighbours: Vec<(String, [u8; 6])>| {
         for address in addresses {
@@ -116,20 +116,20 @@ pub(crate) fn host(layout: &Layout, nic: Nic, host: Host, route_directly: bool) 
     let with_mask = |address: IpAddr, bits: u8| format!("{address}/{}", if address.is_ipv4() { bits } else { 64 });
     let on_lan = others.flat_map(|other| neighbours(layout.lans(other), other.lan_mac())).collect();
     device("eth0", layout.lans(host).into_iter().map(|address| with_mask(address, 24)).collect(), on_lan);
-    if host.role == Role::Gateway {
+    if host.role == HostRole::Gateway {
         let others = layout.gateways().filter(|other| other.site != host.site);
         let on_wan = others.flat_map(|other| neighbours(layout.wans(other), other.wan_mac())).collect();
         device("wan0", layout.wans(host).into_iter().map(|address| with_mask(address, 15)).collect(), on_wan);
     }
     if route_directly {
         match host.role {
-            Role::Node => {
-                let gateway = Host { site: host.site, role: Role::Gateway, index: 1 };
+            HostRole::Node => {
+                let gateway = Host { site: host.site, role: HostRole::Gateway, index: 1 };
                 let _ = writeln!(script.ip, "route add default via {} dev eth0", layout.lan(gateway));
             }
-            Role::Gateway => {
+            HostRole::Gateway => {
                 for site in (0..layout.sites).filter(|site| *site != host.site) {
-                    let gateway = Host { site, role: Role::Gateway, index: 1 };
+                    let gateway = Host { site, role: HostRole::Gateway, index: 1 };
                     let range = format!("10.{}.0.0/24", site + 1);
                     let _ = writeln!(script.ip, "route add {range} via {} dev wan0", layout.wans(gateway)[0]);
                 }
@@ -234,7 +234,8 @@ mod tests {
 
     #[test]
     fn only_direct_routing_has_routes() {
-        let layout = Layout { sites: 2, nodes: 1, gateways: 1, ground: Ground::Ranges, families: Default::default() };
+        let layout =
+            LabLayout { sites: 2, nodes: 1, gateways: 1, ground: Ground::Ranges, families: Default::default() };
         for each in layout.hosts() {
             assert!(!host(&layout, nic(0, 400), each, false).ip.contains("route"));
             assert!(host(&layout, nic(0, 400), each, true).ip.contains("route add"));
@@ -247,7 +248,8 @@ mod tests {
         assert_eq!(nic(2_000, 400).burst_bytes(), 100_000);
         assert_eq!((nic(100, 4_000).burst_bytes(), nic(100, 0).burst_bytes()), (50_000, 3028));
         assert_eq!(nic(2_000, 400).limit_bytes(PORT_BYTES), 1_350_000);
-        let layout = Layout { sites: 1, nodes: 1, gateways: 1, ground: Ground::Ranges, families: Default::default() };
+        let layout =
+            LabLayout { sites: 1, nodes: 1, gateways: 1, ground: Ground::Ranges, families: Default::default() };
         let script = fabric(&layout, |_| nic(200, 400), &[10, 11]);
         assert_eq!(script.tc.lines().count(), 2);
         assert!(script.tc.contains("rate 200000000bit burst 10000 limit 141072"));

@@ -16,9 +16,9 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::process::{Pid, Signal, WaitOptions};
 use serde::{Deserialize, Serialize};
 
-use crate::connection::{self, Connection};
+use crate::connection::{self, TcpConnection};
 use crate::error::LabError;
-use crate::message::{Channel, Kind, Message};
+use crate::message::{Channel, LabMessage, LabMessageKind};
 use crate::namespace;
 use crate::network::{self, Script};
 use crate::process::{adopt_orphans, end_descendants, expect, follow_parent, resume, stop_all};
@@ -56,14 +56,14 @@ pub(crate) fn main() -> i32 {
         Ok(()) => 0,
         Err(error) => {
             // The supervisor also sees our exit code.
-            let _ = channel.send_json(Kind::Failed, &error);
+            let _ = channel.send_json(LabMessageKind::Failed, &error);
             1
         }
     }
 }
 
 fn serve(channel: &Channel) -> Result<(), LabError> {
-    let message = expect(channel, Kind::Plan, "supervisor")?;
+    let message = expect(channel, LabMessageKind::Plan, "supervisor")?;
     let plan: NodePlan = message.json().map_err(|e| LabError::setup("plan of a host", e))?;
     let wrong = |e: io::Error| LabError::setup(&plan.name, e);
     match &plan.isolated {
@@ -73,8 +73,8 @@ fn serve(channel: &Channel) -> Result<(), LabError> {
             if let Some((pool, at)) = &isolated.pool {
                 namespace::show_pool(pool, at)?;
             }
-            channel.send(Kind::Namespaces, &[]).map_err(wrong)?;
-            expect(channel, Kind::Go, "supervisor")?;
+            channel.send(LabMessageKind::Namespaces, &[]).map_err(wrong)?;
+            expect(channel, LabMessageKind::Go, "supervisor")?;
             namespace::settle_network(isolated.forward, isolated.ipv6)?;
             network::apply(&isolated.script, &plan.name)?;
         }
@@ -85,7 +85,7 @@ fn serve(channel: &Channel) -> Result<(), LabError> {
     let signals = Signals::watch(&[libc::SIGCHLD]).map_err(wrong)?;
     let listener = UnixListener::bind(&plan.socket).map_err(wrong)?;
     listener.set_nonblocking(true).map_err(wrong)?;
-    channel.send(Kind::Ready, &[]).map_err(wrong)?;
+    channel.send(LabMessageKind::Ready, &[]).map_err(wrong)?;
     let mut init = Init { clients: Vec::new(), plan, frozen: None };
     let outcome = init.run(channel, &signals, &listener).map_err(|e| LabError::setup(&init.plan.name, e));
     // From here on no client can connect. The client that requested the end sees its connection close when all
@@ -101,7 +101,7 @@ struct Client {
     /// The leader of the process group of this client's command, until it is reaped.
     leader: Option<Pid>,
     /// The command that the client requested while the host was frozen.
-    waiting: Option<Message>,
+    waiting: Option<LabMessage>,
 }
 
 struct Init {
@@ -136,9 +136,9 @@ impl Init {
             let mut gone = Vec::new();
             for (index, _) in heard.into_iter().zip(&woken[3..]).filter(|(_, woken)| **woken) {
                 match self.serve_client(index) {
-                    Next::Keep => {}
-                    Next::Drop => gone.push(index),
-                    Next::Die => return Ok(()),
+                    ClientFate::Keep => {}
+                    ClientFate::Drop => gone.push(index),
+                    ClientFate::Die => return Ok(()),
                 }
             }
             for index in gone.into_iter().rev() {
@@ -172,7 +172,7 @@ impl Init {
                     return true;
                 }
                 // A client that is gone needs no answer.
-                let _ = client.channel.send_number(Kind::Exit, status.as_raw());
+                let _ = client.channel.send_number(LabMessageKind::Exit, status.as_raw());
                 false
             });
         }
@@ -193,7 +193,7 @@ fn signal_group(client: &Client, signal: Signal) {
 }
 
 /// The fate of a client after a message.
-enum Next {
+enum ClientFate {
     Keep,
     Drop,
     Die,
@@ -201,61 +201,61 @@ enum Next {
 
 impl Init {
     /// Handles one message of a client.
-    fn serve_client(&mut self, index: usize) -> Next {
+    fn serve_client(&mut self, index: usize) -> ClientFate {
         let client = &mut self.clients[index];
         let Ok(Some(message)) = client.channel.receive(Some(MESSAGE_LIMIT)) else {
             hang_up(client);
-            return Next::Drop;
+            return ClientFate::Drop;
         };
         match message.kind {
-            Kind::Run if client.leader.is_none() && self.frozen.is_some() => client.waiting = Some(message),
-            Kind::Run if client.leader.is_none() => return start_for(client, message),
-            Kind::Signal => {
+            LabMessageKind::Run if client.leader.is_none() && self.frozen.is_some() => client.waiting = Some(message),
+            LabMessageKind::Run if client.leader.is_none() => return start_for(client, message),
+            LabMessageKind::Signal => {
                 if let Some(signal) = message.number().ok().and_then(Signal::from_named_raw) {
                     signal_group(client, signal);
                 }
             }
-            Kind::Listens => {
+            LabMessageKind::Listens => {
                 let address = message.fields.first().and_then(|text| std::str::from_utf8(text).ok()?.parse().ok());
                 let answer = u8::from(address.is_some_and(network::listens));
-                if client.channel.send(Kind::Answer, &[&[answer]]).is_err() {
-                    return Next::Drop;
+                if client.channel.send(LabMessageKind::Answer, &[&[answer]]).is_err() {
+                    return ClientFate::Drop;
                 }
             }
-            Kind::Die => return Next::Die,
-            Kind::Freeze | Kind::Thaw | Kind::Reset => {
+            LabMessageKind::Die => return ClientFate::Die,
+            LabMessageKind::Freeze | LabMessageKind::Thaw | LabMessageKind::Reset => {
                 let answer = self.fail(&message);
                 let channel = &self.clients[index].channel;
                 // A client that is gone needs no answer; a client that froze its own host reads it after the thaw.
                 let _ = match answer {
-                    Ok(connection) => channel.send_json(Kind::Done, &connection),
-                    Err(error) => channel.send_json(Kind::Failed, &error),
+                    Ok(connection) => channel.send_json(LabMessageKind::Done, &connection),
+                    Err(error) => channel.send_json(LabMessageKind::Failed, &error),
                 };
-                return Next::Drop;
+                return ClientFate::Drop;
             }
             _ => {
                 hang_up(client);
-                return Next::Drop;
+                return ClientFate::Drop;
             }
         }
-        Next::Keep
+        ClientFate::Keep
     }
 
     /// Simulates a failure of this host. Returns the connection that was reset, if any.
-    fn fail(&mut self, message: &Message) -> Result<Option<Connection>, LabError> {
+    fn fail(&mut self, message: &LabMessage) -> Result<Option<TcpConnection>, LabError> {
         let Some(isolated) = &self.plan.isolated else {
             return Err(LabError::loopback(match message.kind {
-                Kind::Reset => "has connections that are not the lab's",
+                LabMessageKind::Reset => "has connections that are not the lab's",
                 _ => "cannot stop and go on in parts",
             }));
         };
         match message.kind {
-            Kind::Reset => {
+            LabMessageKind::Reset => {
                 let wanted = message.json().map_err(|e| LabError::setup("a request to reset a connection", e))?;
                 return connection::reset(&self.plan.name, &wanted, &isolated.hosts_file).map(Some);
             }
-            Kind::Freeze if self.frozen.is_none() => self.frozen = Some(stop_all(&self.plan.name)?),
-            Kind::Thaw => self.thaw(),
+            LabMessageKind::Freeze if self.frozen.is_none() => self.frozen = Some(stop_all(&self.plan.name)?),
+            LabMessageKind::Thaw => self.thaw(),
             _ => {}
         }
         Ok(None)
@@ -264,29 +264,29 @@ impl Init {
     fn thaw(&mut self) {
         resume(self.frozen.take().unwrap_or_default());
         self.clients.retain_mut(|client| match client.waiting.take() {
-            Some(message) => matches!(start_for(client, message), Next::Keep),
+            Some(message) => matches!(start_for(client, message), ClientFate::Keep),
             None => true,
         });
     }
 }
 
 /// Runs the command that a client requests.
-fn start_for(client: &mut Client, message: Message) -> Next {
+fn start_for(client: &mut Client, message: LabMessage) -> ClientFate {
     match run(message) {
         Ok(leader) => {
             client.leader = Some(leader);
-            Next::Keep
+            ClientFate::Keep
         }
         Err(error) => {
             // A client that is gone needs no answer.
-            let _ = client.channel.send_json(Kind::Failed, &error);
-            Next::Drop
+            let _ = client.channel.send_json(LabMessageKind::Failed, &error);
+            ClientFate::Drop
         }
     }
 }
 
 /// Starts the command of a `Run` message, whose fields are: node, directory, number of words, words, environment.
-fn run(message: Message) -> Result<Pid, LabError> {
+fn run(message: LabMessage) -> Result<Pid, LabError> {
     let malformed = || LabError::setup("a request to run a command", "malformed");
     let files: [OwnedFd; 3] = message.files.try_into().map_err(|_| malformed())?;
     let mut fields = message.fields.into_iter();

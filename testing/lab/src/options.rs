@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::error::LabError;
-use crate::layout::{Host, Role};
+use crate::layout::{Host, HostRole};
 use crate::network::Nic;
 use crate::units::Rate;
 use crate::wan::LinkSettings;
@@ -217,8 +217,8 @@ impl LabOptions {
     /// The shaping of a host's interfaces.
     pub(crate) fn nic(&self, host: Host) -> Nic {
         let rate = match host.role {
-            Role::Gateway => self.gateway_nic_rate.unwrap_or(self.nic_rate),
-            Role::Node => self.nic_rate,
+            HostRole::Gateway => self.gateway_nic_rate.unwrap_or(self.nic_rate),
+            HostRole::Node => self.nic_rate,
         };
         Nic { rate, burst: self.nic_burst }
     }

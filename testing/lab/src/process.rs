@@ -12,7 +12,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, Signal, WaitOptions};
 
 use crate::error::LabError;
-use crate::message::{Channel, Kind, Message};
+use crate::message::{Channel, LabMessage, LabMessageKind};
 
 /// Time limit for one step of another process of the lab, on a machine that is not overloaded: see [`Wait`].
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
@@ -51,17 +51,22 @@ pub(crate) fn follow_parent(channel: &Channel) -> Result<(), LabError> {
 }
 
 /// Waits for a message of this kind. A `Failed` message becomes the error it carries.
-pub(crate) fn expect(channel: &Channel, kind: Kind, from: &str) -> Result<Message, LabError> {
+pub(crate) fn expect(channel: &Channel, kind: LabMessageKind, from: &str) -> Result<LabMessage, LabError> {
     expect_within(channel, kind, from, PATIENCE)
 }
 
-pub(crate) fn expect_within(channel: &Channel, kind: Kind, from: &str, limit: Duration) -> Result<Message, LabError> {
+pub(crate) fn expect_within(
+    channel: &Channel,
+    kind: LabMessageKind,
+    from: &str,
+    limit: Duration,
+) -> Result<LabMessage, LabError> {
     let mut wait = Wait::new(limit);
     let late = |wait: &Wait| LabError::Timeout { place: from.to_owned(), seconds: wait.elapsed().as_secs() };
     while !readable(channel, wait.left().ok_or_else(|| late(&wait))?) {}
     match channel.receive(Some(limit)) {
         Ok(Some(message)) if message.kind == kind => Ok(message),
-        Ok(Some(message)) if message.kind == Kind::Failed => {
+        Ok(Some(message)) if message.kind == LabMessageKind::Failed => {
             Err(message.json().unwrap_or_else(|e| LabError::setup(from, e)))
         }
         Ok(Some(message)) => Err(LabError::setup(from, format!("sent {:?} where {kind:?} was expected", message.kind))),

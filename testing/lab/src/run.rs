@@ -12,7 +12,7 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags};
 
 use crate::error::LabError;
-use crate::message::{Channel, Kind, Message};
+use crate::message::{Channel, LabMessage, LabMessageKind};
 use crate::options::{Isolation, LabOptions};
 use crate::probe::Missing;
 use crate::process::{PATIENCE, expect, start_with_channel, wait_or_kill};
@@ -88,7 +88,7 @@ fn launch(plan: &SupervisorPlan, isolated: bool) -> Result<(Outer, Channel), Lab
     let (stdin, stdout, stderr) = (io::stdin(), io::stdout(), io::stderr());
     let files = [stdin.as_fd(), stdout.as_fd(), stderr.as_fd()];
     // If it ended early, the channel holds its error.
-    let _ = channel.send_files(Kind::Plan, &fields, &files);
+    let _ = channel.send_files(LabMessageKind::Plan, &fields, &files);
     Ok((outer, channel))
 }
 
@@ -115,7 +115,7 @@ fn start(options: &LabOptions, isolated: bool) -> Result<LabReport, LabError> {
 }
 
 /// Forwards signals until the supervisor reports the outcome.
-fn converse(channel: &Channel, signals: &Signals) -> Result<Message, LabError> {
+fn converse(channel: &Channel, signals: &Signals) -> Result<LabMessage, LabError> {
     loop {
         let mut fds = [PollFd::new(channel, PollFlags::IN), PollFd::from_borrowed_fd(signals.fd(), PollFlags::IN)];
         match rustix::event::poll(&mut fds, None) {
@@ -123,11 +123,11 @@ fn converse(channel: &Channel, signals: &Signals) -> Result<Message, LabError> {
             Err(e) => return Err(LabError::setup("poll", e)),
         }
         if !fds[0].revents().is_empty() {
-            return expect(channel, Kind::Done, "the lab's supervisor");
+            return expect(channel, LabMessageKind::Done, "the lab's supervisor");
         }
         for signal in signals.take() {
             // If the supervisor is gone, the next poll reports that.
-            let _ = channel.send_number(Kind::Signal, signal);
+            let _ = channel.send_number(LabMessageKind::Signal, signal);
         }
     }
 }
@@ -136,7 +136,7 @@ fn converse(channel: &Channel, signals: &Signals) -> Result<Message, LabError> {
 pub(crate) fn probe_namespaces() -> Result<Vec<Missing>, LabError> {
     let plan = plan(&LabOptions::default(), true)?;
     let (_outer, channel) = launch(&plan, true)?;
-    let message = crate::process::expect_within(&channel, Kind::Done, "the probe", Duration::from_secs(10))?;
+    let message = crate::process::expect_within(&channel, LabMessageKind::Done, "the probe", Duration::from_secs(10))?;
     message.json().map_err(|e| LabError::setup("the probe", e))
 }
 

@@ -7,22 +7,22 @@ pub(crate) const SITES_VARIABLE: &str = "LANDBRIDGE_SITES";
 
 /// The directory of a lab's files. In namespaces it lies on a tmpfs that only the lab sees.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct State {
+pub(crate) struct LabDirectory {
     root: PathBuf,
 }
 
-impl State {
-    pub(crate) fn at(root: impl Into<PathBuf>) -> State {
-        State { root: root.into() }
+impl LabDirectory {
+    pub(crate) fn at(root: impl Into<PathBuf>) -> LabDirectory {
+        LabDirectory { root: root.into() }
     }
 
     /// The state directory of an isolated lab, the same in each.
-    pub(crate) fn isolated() -> State {
-        State::at("/run/landbridge-lab")
+    pub(crate) fn isolated() -> LabDirectory {
+        LabDirectory::at("/run/landbridge-lab")
     }
 
-    pub(crate) fn around_us() -> State {
-        std::env::var_os(STATE_VARIABLE).map_or_else(State::isolated, State::at)
+    pub(crate) fn around_us() -> LabDirectory {
+        std::env::var_os(STATE_VARIABLE).map_or_else(LabDirectory::isolated, LabDirectory::at)
     }
 
     pub(crate) fn root(&self) -> &Path {

@@ -21,13 +21,13 @@ use crate::enter::Session;
 use crate::error::LabError;
 use crate::gateways::{self, Gateway};
 use crate::hosts::{self, HostProcess};
-use crate::layout::{Layout, site_name};
-use crate::message::{Channel, Kind};
+use crate::layout::{LabLayout, site_name};
+use crate::message::{Channel, LabMessageKind};
 use crate::namespace;
 use crate::options::LabOptions;
 use crate::probe;
 use crate::process::{adopt_orphans, end_descendants, expect, expect_within, follow_parent, wait_or_kill};
-use crate::state::{SITES_VARIABLE, STATE_VARIABLE, State};
+use crate::state::{LabDirectory, SITES_VARIABLE, STATE_VARIABLE};
 use crate::wan::WanReport;
 
 /// Time limit for the command to end after a signal that ends the lab.
@@ -70,7 +70,7 @@ pub(crate) fn main(isolated: bool) -> i32 {
             // but sees the channel close and cleans up.
             rustix::process::setsid().map_err(|e| LabError::setup("setsid", e))?;
         }
-        let message = expect(&channel, Kind::Plan, "the lab's caller")?;
+        let message = expect(&channel, LabMessageKind::Plan, "the lab's caller")?;
         let plan: SupervisorPlan = message.json().map_err(|e| LabError::setup("plan of a lab", e))?;
         let files: [OwnedFd; 3] =
             message.files.try_into().map_err(|_| LabError::setup("plan of a lab", "three files are due"))?;
@@ -87,9 +87,9 @@ pub(crate) fn main(isolated: bool) -> i32 {
     })();
     // If the caller is gone, the outcome is not needed.
     let _ = match &outcome {
-        Ok(Ended::Run(outcome)) => channel.send_json(Kind::Done, outcome),
-        Ok(Ended::Probe(missing)) => channel.send_json(Kind::Done, missing),
-        Err(error) => channel.send_json(Kind::Failed, error),
+        Ok(Ended::Run(outcome)) => channel.send_json(LabMessageKind::Done, outcome),
+        Ok(Ended::Probe(missing)) => channel.send_json(LabMessageKind::Done, missing),
+        Err(error) => channel.send_json(LabMessageKind::Failed, error),
     };
     i32::from(outcome.is_err())
 }
@@ -106,8 +106,8 @@ fn run_isolated(
     caller: &Channel,
 ) -> Result<Outcome, LabError> {
     namespace::mount_outer(&plan.visible)?;
-    let state = State::isolated();
-    let layout = Layout::new(&plan.options, None);
+    let state = LabDirectory::isolated();
+    let layout = LabLayout::new(&plan.options, None);
     let prepare = || {
         state.create().map_err(|e| LabError::setup(state.root().display().to_string(), e))?;
         write_files(&plan, &layout, &state)
@@ -123,7 +123,7 @@ fn run_isolated(
     // The cables exist now; the hosts set up their ends meanwhile.
     let (wan_child, wan) = hosts::start_wan(&plan.options, &layout, &state)?;
     hosts::await_ready(&hosts)?;
-    expect(&wan, Kind::Ready, "WAN emulator")?;
+    expect(&wan, LabMessageKind::Ready, "WAN emulator")?;
     let cables = Cables::open(layout, &state, true)?;
     let lab = Lab { plan, command, layout, state, hosts, cables, wan: Some((wan_child, wan)), gateways: Vec::new() };
     lab.live(files, caller)
@@ -138,7 +138,7 @@ fn run_loopback(
 ) -> Result<Outcome, LabError> {
     let root =
         plan.state.clone().ok_or_else(|| LabError::setup("plan of a lab", "a loopback lab needs a directory"))?;
-    let state = State::at(&root);
+    let state = LabDirectory::at(&root);
     adopt_orphans()?;
     let outcome = live_on_loopback(plan, command, files, caller, state);
     // Processes are left only if the hosts' process was killed.
@@ -153,10 +153,10 @@ fn live_on_loopback(
     command: Vec<OsString>,
     files: [OwnedFd; 3],
     caller: &Channel,
-    state: State,
+    state: LabDirectory,
 ) -> Result<Outcome, LabError> {
     state.create().map_err(|e| LabError::setup(state.root().display().to_string(), e))?;
-    let layout = Layout::new(&plan.options, Some(free_loopback(&plan.options)?));
+    let layout = LabLayout::new(&plan.options, Some(free_loopback(&plan.options)?));
     write_files(&plan, &layout, &state)?;
     let host = hosts::bring_up_loopback(&layout, &state)?;
     let cables = Cables::open(layout, &state, false)?;
@@ -167,7 +167,7 @@ fn live_on_loopback(
 /// A third byte x for 127.S.x.N such that no gateway's port is in use.
 fn free_loopback(options: &LabOptions) -> Result<u8, LabError> {
     let free = |lab: u8| {
-        let layout = Layout::new(options, Some(lab));
+        let layout = LabLayout::new(options, Some(lab));
         layout.gateways().all(|gateway| TcpListener::bind(layout.listen(gateway)).is_ok())
     };
     // Start at our own process id, so that labs that start together rarely try the same byte.
@@ -178,7 +178,7 @@ fn free_loopback(options: &LabOptions) -> Result<u8, LabError> {
     })
 }
 
-fn write_files(plan: &SupervisorPlan, layout: &Layout, state: &State) -> Result<(), LabError> {
+fn write_files(plan: &SupervisorPlan, layout: &LabLayout, state: &LabDirectory) -> Result<(), LabError> {
     let write = |path: PathBuf, text: String| {
         fs::write(&path, text).map_err(|e| LabError::setup(path.display().to_string(), e))
     };
@@ -195,8 +195,8 @@ fn write_files(plan: &SupervisorPlan, layout: &Layout, state: &State) -> Result<
 struct Lab {
     plan: SupervisorPlan,
     command: Vec<OsString>,
-    layout: Layout,
-    state: State,
+    layout: LabLayout,
+    state: LabDirectory,
     hosts: Vec<HostProcess>,
     cables: Cables,
     wan: Option<(Child, Channel)>,
@@ -258,7 +258,7 @@ impl Lab {
                 return Ok(ExitStatus::from_raw(libc::SIGKILL));
             }
             if woken[1] {
-                let message = expect(caller, Kind::Signal, "the lab's caller")?;
+                let message = expect(caller, LabMessageKind::Signal, "the lab's caller")?;
                 let signal = message.number().map_err(|e| LabError::setup("a signal", e))?;
                 session.signal(signal).map_err(|e| LabError::setup("forwarding a signal", e))?;
                 if !(self.plan.interactive && signal == libc::SIGINT) {
@@ -269,10 +269,11 @@ impl Lab {
                 self.cables.serve();
             }
             if self.wan.is_some() && woken[3] {
-                let how = match self.wan.as_ref().map(|(_, channel)| expect(channel, Kind::Done, "WAN emulator")) {
-                    Some(Err(error)) => error.to_string(),
-                    _ => "it ended without being told to".to_owned(),
-                };
+                let how =
+                    match self.wan.as_ref().map(|(_, channel)| expect(channel, LabMessageKind::Done, "WAN emulator")) {
+                        Some(Err(error)) => error.to_string(),
+                        _ => "it ended without being told to".to_owned(),
+                    };
                 return Err(LabError::Ended { process: "the WAN emulator".into(), how });
             }
             let mut index = before_gateways;
@@ -297,7 +298,7 @@ impl Lab {
                 // If it is already gone, `expect` below reports that.
                 let _ = rustix::process::kill_process(pid, Signal::TERM);
             }
-            let report = expect_within(&channel, Kind::Done, "WAN emulator", Duration::from_secs(2))
+            let report = expect_within(&channel, LabMessageKind::Done, "WAN emulator", Duration::from_secs(2))
                 .and_then(|message| message.json().map_err(|e| LabError::setup("WAN report", e)));
             wait_or_kill(&mut child, Duration::from_secs(1));
             report.map_err(|error| notes.push(error.to_string())).ok()

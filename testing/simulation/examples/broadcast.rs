@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail};
 use clap::{Parser, ValueEnum};
 use plan::{Algorithm, Instance, Tree};
 use serde_json::json;
-use simulation::{Measured, Mode, Rates, Scenario, Schedule, TcpSettings, Time, TransitStub, broadcast};
+use simulation::{Measured, Rates, RelayMode, Scenario, Schedule, TcpSettings, Time, TransitStub, broadcast};
 
 /// The most trees of `ours`.
 const MOST_TREES: usize = 8;
@@ -62,7 +62,7 @@ enum Spread {
 fn main() -> Result<()> {
     let arguments = Arguments::parse();
     let cells: Vec<(usize, u64)> = arguments.cells.iter().map(|text| cell(text)).collect::<Result<_>>()?;
-    let curves: Vec<(&str, Mode)> = arguments.curves.iter().map(|text| curve(text)).collect::<Result<_>>()?;
+    let curves: Vec<(&str, RelayMode)> = arguments.curves.iter().map(|text| curve(text)).collect::<Result<_>>()?;
     let (first, last) = pair::<u64>(&arguments.seeds, '-').context("--seeds wants FIRST-LAST")?;
     let members = cells.iter().map(|&(members, _)| members).max().unwrap_or(2);
     let tcp =
@@ -145,9 +145,9 @@ fn pair<T: std::str::FromStr>(text: &str, between: char) -> Option<(T, T)> {
     Some((one.parse().ok()?, other.parse().ok()?))
 }
 
-fn curve(text: &str) -> Result<(&str, Mode)> {
+fn curve(text: &str) -> Result<(&str, RelayMode)> {
     let Some((name, mode)) = text.split_once(':') else { bail!("--curves {text}: wants NAME:MODE") };
-    let found = Mode::ALL.into_iter().find(|known| known.name() == mode);
+    let found = RelayMode::ALL.into_iter().find(|known| known.name() == mode);
     Ok((
         name,
         found.with_context(|| format!("--curves {text}: no mode {mode}; there are block, acknowledged, packet"))?,

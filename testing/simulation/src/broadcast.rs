@@ -15,28 +15,28 @@ const GREETING: u64 = 64;
 
 /// The way a member relays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Mode {
+pub enum RelayMode {
     /// A member stores the whole message, then sends it to one child after the other. The next child's turn comes when
     /// the last byte has left.
     Block,
-    /// Like [`Mode::Block`], but the next child's turn comes when the previous child has acknowledged the whole message
+    /// Like [`RelayMode::Block`], but the next child's turn comes when the previous child has acknowledged the whole message
     /// (stop-and-wait; Bhat's one-port model).
     Acknowledged,
     /// A member forwards arriving bytes at once to all children (the paper's packet-level parallel transfer).
     Packet,
 }
 
-impl Mode {
+impl RelayMode {
     /// All modes.
-    pub const ALL: [Mode; 3] = [Mode::Block, Mode::Acknowledged, Mode::Packet];
+    pub const ALL: [RelayMode; 3] = [RelayMode::Block, RelayMode::Acknowledged, RelayMode::Packet];
 
     /// The name in command lines and output.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
-            Mode::Block => "block",
-            Mode::Acknowledged => "acknowledged",
-            Mode::Packet => "packet",
+            RelayMode::Block => "block",
+            RelayMode::Acknowledged => "acknowledged",
+            RelayMode::Packet => "packet",
         }
     }
 }
@@ -79,7 +79,7 @@ pub fn broadcast(
     network: &mut Network,
     members: &[NodeId],
     schedule: &Schedule,
-    mode: Mode,
+    mode: RelayMode,
     tcp: TcpSettings,
     limit: Time,
 ) -> Result<Outcome, SimulationError> {
@@ -118,7 +118,7 @@ struct Edge {
 #[derive(Debug)]
 struct Run<'a> {
     network: &'a mut Network,
-    mode: Mode,
+    mode: RelayMode,
     /// For each tree: children of each member, and bytes to carry.
     trees: Vec<(Vec<Vec<usize>>, u64)>,
     is_copies: bool,
@@ -140,7 +140,7 @@ impl<'a> Run<'a> {
         network: &'a mut Network,
         members: &[NodeId],
         schedule: &Schedule,
-        mode: Mode,
+        mode: RelayMode,
         tcp: TcpSettings,
     ) -> Result<Run<'a>, SimulationError> {
         let (given, is_copies): (Vec<(&Tree, u64)>, bool) = match schedule {
@@ -223,7 +223,7 @@ impl<'a> Run<'a> {
         for (number, (_, bytes)) in self.trees.iter().enumerate() {
             self.arrived[self.root][number] = *bytes;
         }
-        if self.mode != Mode::Packet || self.is_copies || self.trees.len() == 1 {
+        if self.mode != RelayMode::Packet || self.is_copies || self.trees.len() == 1 {
             self.pass_on(self.root);
             return;
         }
@@ -248,12 +248,12 @@ impl<'a> Run<'a> {
                     self.delivered(edge, bytes, start);
                 }
             }
-            Notice::Drained { connection } if self.mode == Mode::Block => {
+            Notice::Drained { connection } if self.mode == RelayMode::Block => {
                 if let Some(&edge) = self.by_connection.get(&connection) {
                     self.job_done(edge);
                 }
             }
-            Notice::Acknowledged { connection, bytes } if self.mode == Mode::Acknowledged => {
+            Notice::Acknowledged { connection, bytes } if self.mode == RelayMode::Acknowledged => {
                 if let Some(&edge) = self.by_connection.get(&connection)
                     && bytes == self.edges[edge].written
                 {
@@ -299,7 +299,7 @@ impl<'a> Run<'a> {
                 self.arrived[node][tree]
             };
             let new = has - self.passed[node][tree];
-            if new > 0 && (self.mode == Mode::Packet || has == self.trees[tree].1) {
+            if new > 0 && (self.mode == RelayMode::Packet || has == self.trees[tree].1) {
                 self.pass(node, tree, new);
             }
         }
@@ -311,7 +311,7 @@ impl<'a> Run<'a> {
         for place in 0..self.trees[tree].0[node].len() {
             let child = self.trees[tree].0[node][place];
             let edge = self.edge_of[&(node, child)];
-            if self.mode == Mode::Packet {
+            if self.mode == RelayMode::Packet {
                 self.write(edge, tree, bytes);
             } else {
                 self.jobs[node].push_back((edge, tree, bytes));

@@ -1,7 +1,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use crate::packet::Event;
+use crate::packet::NetworkEvent;
 use crate::time::Time;
 
 /// Bits of a heap entry for the slot; the event's number is above them, its time on top.
@@ -15,13 +15,13 @@ const NUMBER_BITS: u32 = 40;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct EventQueue {
     heap: BinaryHeap<Reverse<u128>>,
-    slots: Vec<Event>,
+    slots: Vec<NetworkEvent>,
     free: Vec<u32>,
     added: u64,
 }
 
 impl EventQueue {
-    pub(crate) fn add(&mut self, at: Time, event: Event) {
+    pub(crate) fn add(&mut self, at: Time, event: NetworkEvent) {
         let slot = match self.free.pop() {
             Some(slot) => {
                 self.slots[slot as usize] = event;
@@ -39,7 +39,7 @@ impl EventQueue {
     }
 
     /// The next event, if it is due by `until`.
-    pub(crate) fn pop(&mut self, until: Time) -> Option<(Time, Event)> {
+    pub(crate) fn pop(&mut self, until: Time) -> Option<(Time, NetworkEvent)> {
         let entry = self.heap.peek()?.0;
         let at = Time::from_nanoseconds((entry >> (SLOT_BITS + NUMBER_BITS)) as u64);
         if at > until {
@@ -57,7 +57,7 @@ impl EventQueue {
     }
 
     pub(crate) fn packets_in_flight(&self) -> u64 {
-        let is_packet = |entry: u128| matches!(self.slots[slot_of(entry) as usize], Event::Arrival(_));
+        let is_packet = |entry: u128| matches!(self.slots[slot_of(entry) as usize], NetworkEvent::Arrival(_));
         self.heap.iter().filter(|entry| is_packet(entry.0)).count() as u64
     }
 }

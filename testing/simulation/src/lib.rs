@@ -29,7 +29,7 @@ mod time;
 mod topology;
 mod transit_stub;
 
-pub use broadcast::{Mode, Outcome, Schedule, broadcast};
+pub use broadcast::{Outcome, RelayMode, Schedule, broadcast};
 pub use error::SimulationError;
 pub use measure::Measured;
 pub use network::{ConnectionId, ConnectionReport, FlowId, Network, Notice, PacketCounts};
@@ -37,5 +37,5 @@ pub use random::Random;
 pub use scenario::Scenario;
 pub use tcp::TcpSettings;
 pub use time::Time;
-pub use topology::{Cable, Link, LinkId, NodeId, Role, Topology};
+pub use topology::{Cable, LinkId, NodeId, NodeRole, SimulatedLink, Topology};
 pub use transit_stub::{RateRange, Rates, TransitStub};

@@ -1,4 +1,4 @@
-use plan::{Links, Matrix};
+use plan::{Matrix, NetworkLinks};
 
 use crate::error::SimulationError;
 use crate::network::{Network, Notice};
@@ -71,13 +71,13 @@ impl Measured {
     /// # Panics
     /// If there are fewer than `count` members.
     #[must_use]
-    pub fn links(&self, count: usize, tcp: &TcpSettings) -> Links {
+    pub fn links(&self, count: usize, tcp: &TcpSettings) -> NetworkLinks {
         assert!(count <= self.rate.size(), "{count} of {} members", self.rate.size());
         let segment = f64::from(tcp.segment_bytes);
         let payload = segment / (segment + f64::from(tcp.header_bytes));
         let pair = |from: usize, to: usize| if from == to { 0.0 } else { self.rate[(from, to)] * payload };
         let window = tcp.window_bytes as f64;
-        Links {
+        NetworkLinks {
             latency: Matrix::from_fn(count, |from, to| self.round_trip[(from, to)] / 2.0),
             bandwidth: Matrix::from_fn(count, |from, to| pair(from, to).min(window / self.round_trip[(from, to)])),
             uplink: self.uplink[..count].iter().map(|rate| rate * payload).collect(),

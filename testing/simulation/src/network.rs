@@ -3,7 +3,7 @@ use std::sync::Arc;
 
 use crate::error::{SimulationError, check};
 use crate::event::EventQueue;
-use crate::packet::{Content, Event, Packet, PathId};
+use crate::packet::{Content, NetworkEvent, Packet, PathId};
 use crate::random::Random;
 use crate::route::Routes;
 use crate::tcp::{Receiver, Sender, TcpSettings};
@@ -103,8 +103,8 @@ pub struct Network {
     routes: HashMap<NodeId, Arc<Routes>>,
     paths: Vec<Arc<[LinkId]>>,
     path_ids: HashMap<(NodeId, NodeId), PathId>,
-    connections: Vec<Connection>,
-    flows: Vec<Flow>,
+    connections: Vec<SimulatedConnection>,
+    flows: Vec<ConstantRateFlow>,
     notices: VecDeque<Notice>,
     counts: PacketCounts,
     random: Random,
@@ -120,7 +120,7 @@ struct LinkState {
 }
 
 #[derive(Clone, Debug)]
-struct Connection {
+struct SimulatedConnection {
     forth: PathId,
     back: PathId,
     header_bytes: u32,
@@ -133,7 +133,7 @@ struct Connection {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Flow {
+struct ConstantRateFlow {
     path: PathId,
     packet_bytes: u32,
     interval: Time,
@@ -211,7 +211,7 @@ impl Network {
     ) -> Result<ConnectionId, SimulationError> {
         settings.check()?;
         let (forth, back) = (self.path(from, to)?, self.path(to, from)?);
-        self.connections.push(Connection {
+        self.connections.push(SimulatedConnection {
             forth,
             back,
             header_bytes: settings.header_bytes,
@@ -270,8 +270,8 @@ impl Network {
         check("packet interval", interval.seconds(), 1e-9, 1e6, "from 1 ns to 1e6 s")?;
         let path = self.path(from, to)?;
         let flow = self.flows.len() as u32;
-        self.flows.push(Flow { path, packet_bytes, interval, until: end, delivered_bytes: 0 });
-        self.events.add(start.max(self.now), Event::Tick { flow });
+        self.flows.push(ConstantRateFlow { path, packet_bytes, interval, until: end, delivered_bytes: 0 });
+        self.events.add(start.max(self.now), NetworkEvent::Tick { flow });
         Ok(FlowId(flow))
     }
 
@@ -306,7 +306,7 @@ impl Network {
 
     /// Asks for [`Notice::Woken`] after a time.
     pub fn wake(&mut self, after: Time, token: u64) {
-        self.events.add(self.now + after, Event::Wake { token });
+        self.events.add(self.now + after, NetworkEvent::Wake { token });
     }
 
     /// The packet counts so far.
@@ -355,24 +355,24 @@ impl Network {
         Ok(id)
     }
 
-    fn happens(&mut self, event: Event) {
+    fn happens(&mut self, event: NetworkEvent) {
         match event {
-            Event::Arrival(packet) if usize::from(packet.hop) < self.paths[packet.path.0 as usize].len() => {
+            NetworkEvent::Arrival(packet) if usize::from(packet.hop) < self.paths[packet.path.0 as usize].len() => {
                 self.enter(packet);
             }
-            Event::Arrival(packet) => {
+            NetworkEvent::Arrival(packet) => {
                 self.counts.delivered += 1;
                 self.arrived(packet);
             }
-            Event::Timer { connection } => self.timer(connection),
-            Event::Tick { flow } => {
-                let Flow { path, packet_bytes, interval, until, .. } = self.flows[flow as usize];
+            NetworkEvent::Timer { connection } => self.timer(connection),
+            NetworkEvent::Tick { flow } => {
+                let ConstantRateFlow { path, packet_bytes, interval, until, .. } = self.flows[flow as usize];
                 if self.now < until {
                     self.emit(path, packet_bytes, Content::Constant { flow });
-                    self.events.add(self.now + interval, Event::Tick { flow });
+                    self.events.add(self.now + interval, NetworkEvent::Tick { flow });
                 }
             }
-            Event::Wake { token } => self.notices.push_back(Notice::Woken { token }),
+            NetworkEvent::Wake { token } => self.notices.push_back(Notice::Woken { token }),
         }
     }
 
@@ -425,7 +425,7 @@ impl Network {
         }
         if let (Some(due), None) = (state.sender.deadline(), state.timer) {
             state.timer = Some(due);
-            self.events.add(due, Event::Timer { connection });
+            self.events.add(due, NetworkEvent::Timer { connection });
         }
     }
 
@@ -466,6 +466,6 @@ impl Network {
             return;
         }
         packet.hop += 1;
-        self.events.add(link.busy_until + cable.delay, Event::Arrival(packet));
+        self.events.add(link.busy_until + cable.delay, NetworkEvent::Arrival(packet));
     }
 }

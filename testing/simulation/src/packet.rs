@@ -36,7 +36,7 @@ pub(crate) enum Content {
 
 /// An event in the queue.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Event {
+pub(crate) enum NetworkEvent {
     /// A packet comes out of a link.
     Arrival(Packet),
     /// A connection's retransmission timer fires; its deadline may have moved since.

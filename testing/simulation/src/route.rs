@@ -3,7 +3,7 @@ use std::collections::BinaryHeap;
 
 use crate::error::SimulationError;
 use crate::time::Time;
-use crate::topology::{LinkId, NodeId, Role, Topology};
+use crate::topology::{LinkId, NodeId, NodeRole, Topology};
 
 /// The shortest paths from one node, by propagation delay (Dijkstra, O(E log N)). Among equal paths the one through the
 /// lower node wins. Hosts do not relay, so no path leads through a host.
@@ -21,7 +21,7 @@ impl Routes {
         let mut waiting = BinaryHeap::from([Reverse((Time::ZERO, from))]);
         distance[from.0 as usize] = Time::ZERO;
         while let Some(Reverse((here, node))) = waiting.pop() {
-            let is_end = node != from && topology.role(node) == Role::Host;
+            let is_end = node != from && topology.role(node) == NodeRole::Host;
             if here > distance[node.0 as usize] || is_end {
                 continue;
             }

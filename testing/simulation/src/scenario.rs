@@ -5,7 +5,7 @@ use crate::network::Network;
 use crate::random::Random;
 use crate::tcp::TcpSettings;
 use crate::time::Time;
-use crate::topology::{NodeId, Role, Topology};
+use crate::topology::{NodeId, NodeRole, Topology};
 use crate::transit_stub::{Rates, TransitStub};
 
 /// Bytes of a constant-rate flow's packets.
@@ -43,7 +43,7 @@ impl Scenario {
     /// range; those of [`TransitStub::generate`].
     pub fn start(&self, seed: u64) -> Result<(Network, Vec<NodeId>), SimulationError> {
         let mut topology = self.shape.generate(&self.rates, seed)?;
-        let stubs: Vec<NodeId> = topology.of_role(Role::Stub).collect();
+        let stubs: Vec<NodeId> = topology.of_role(NodeRole::Stub).collect();
         check("members", self.members as f64, 2.0, stubs.len() as f64, "from 2 to the number of stub routers")?;
         check("warm_up_seconds", self.warm_up_seconds, 0.0, 1e6, "from 0 to 1000000")?;
         let mut random = Random::new(seed, 4);

@@ -19,7 +19,7 @@ impl LinkId {
 
 /// The role of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
+pub enum NodeRole {
     /// A router of a transit domain.
     Transit,
     /// A router of a stub domain.
@@ -54,7 +54,7 @@ impl Cable {
 
 /// One direction of a cable in a [`Topology`].
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Link {
+pub struct SimulatedLink {
     /// The node at which packets enter.
     pub from: NodeId,
     /// The node at which packets come out.
@@ -66,8 +66,8 @@ pub struct Link {
 /// Nodes and the cables between them.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Topology {
-    roles: Vec<Role>,
-    links: Vec<Link>,
+    roles: Vec<NodeRole>,
+    links: Vec<SimulatedLink>,
     leaving: Vec<Vec<LinkId>>,
 }
 
@@ -79,7 +79,7 @@ impl Topology {
     }
 
     /// Adds a node.
-    pub fn add(&mut self, role: Role) -> NodeId {
+    pub fn add(&mut self, role: NodeRole) -> NodeId {
         self.roles.push(role);
         self.leaving.push(Vec::new());
         NodeId(self.roles.len() as u32 - 1)
@@ -98,7 +98,7 @@ impl Topology {
         }
         let id = LinkId(self.links.len() as u32);
         for (link, from, to) in [(id, one, other), (id.reverse(), other, one)] {
-            self.links.push(Link { from, to, cable });
+            self.links.push(SimulatedLink { from, to, cable });
             self.leaving[from.0 as usize].push(link);
         }
         Ok(id)
@@ -109,7 +109,7 @@ impl Topology {
     /// # Errors
     /// See [`Topology::join`].
     pub fn attach(&mut self, router: NodeId, cable: Cable) -> Result<NodeId, SimulationError> {
-        let host = self.add(Role::Host);
+        let host = self.add(NodeRole::Host);
         self.join(host, router, cable)?;
         Ok(host)
     }
@@ -131,18 +131,18 @@ impl Topology {
     /// # Panics
     /// If the node belongs to another topology.
     #[must_use]
-    pub fn role(&self, node: NodeId) -> Role {
+    pub fn role(&self, node: NodeId) -> NodeRole {
         self.roles[node.0 as usize]
     }
 
     /// All nodes of a role, ascending.
-    pub fn of_role(&self, role: Role) -> impl Iterator<Item = NodeId> + '_ {
+    pub fn of_role(&self, role: NodeRole) -> impl Iterator<Item = NodeId> + '_ {
         (0..self.roles.len()).filter(move |&node| self.roles[node] == role).map(|node| NodeId(node as u32))
     }
 
     /// All links, indexed by [`LinkId`].
     #[must_use]
-    pub fn links(&self) -> &[Link] {
+    pub fn links(&self) -> &[SimulatedLink] {
         &self.links
     }
 

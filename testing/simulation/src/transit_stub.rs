@@ -1,6 +1,6 @@
 use crate::error::{SimulationError, check};
 use crate::random::Random;
-use crate::topology::{Cable, NodeId, Role, Topology};
+use crate::topology::{Cable, NodeId, NodeRole, Topology};
 
 /// The most draws of a random graph until it is connected.
 const TRIES: usize = 1000;
@@ -106,7 +106,7 @@ impl TransitStub {
         let transit: Vec<Vec<NodeId>> = domains
             .iter()
             .map(|&centre| {
-                let nodes = build.nodes(Role::Transit, centre, self.transit_side, self.transit_nodes);
+                let nodes = build.nodes(NodeRole::Transit, centre, self.transit_side, self.transit_nodes);
                 build.join_all(&nodes, self.transit_probability, rates.transit).map(|()| nodes)
             })
             .collect::<Result<_, _>>()?;
@@ -117,7 +117,7 @@ impl TransitStub {
         let mut stubs = Vec::new();
         for &router in transit.iter().flatten() {
             for centre in build.places_in(build.places[router.0 as usize], self.transit_side, self.stubs) {
-                let nodes = build.nodes(Role::Stub, centre, self.stub_side, self.stub_nodes);
+                let nodes = build.nodes(NodeRole::Stub, centre, self.stub_side, self.stub_nodes);
                 build.join_all(&nodes, self.stub_probability, rates.stub)?;
                 let edge = build.one_of(&nodes);
                 build.join(router, edge, rates.access)?;
@@ -232,7 +232,7 @@ impl Build {
         (0..count).map(|_| (along(centre.0), along(centre.1))).collect()
     }
 
-    fn nodes(&mut self, role: Role, centre: (f64, f64), side: f64, count: usize) -> Vec<NodeId> {
+    fn nodes(&mut self, role: NodeRole, centre: (f64, f64), side: f64, count: usize) -> Vec<NodeId> {
         let places = self.places_in(centre, side, count);
         self.places.extend(places);
         (0..count).map(|_| self.topology.add(role)).collect()

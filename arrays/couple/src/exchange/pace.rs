@@ -14,8 +14,8 @@ use types::SiteId;
 use types::links::LinkFigures;
 
 use super::receive::FetchId;
-use super::{Action, Exchange, Party};
-use crate::message::Message;
+use super::{Exchange, ExchangeAction, Party};
+use crate::message::ExchangeMessage;
 use crate::pieces::{BUDGET, of_elements};
 use crate::sealed;
 
@@ -157,9 +157,9 @@ impl Exchange {
             let asks = match message.left == message.length {
                 true => {
                     let (name, wish, version) = (message.name.clone(), message.wish, message.version);
-                    Message::Request { name, wish, version, ticket: first, host: 0, pieces: count }
+                    ExchangeMessage::Request { name, wish, version, ticket: first, host: 0, pieces: count }
                 }
-                false => Message::More { ticket: first, pieces: count },
+                false => ExchangeMessage::More { ticket: first, pieces: count },
             };
             let number = ((message.length - message.left) / piece) as u32;
             message.left -= now;
@@ -168,7 +168,7 @@ impl Exchange {
                 path.messages.pop_front();
             }
             (number..number + count).for_each(|number| self.await_piece(first.wrapping_add(number)));
-            self.actions.push_back(Action::Tell(Party::other(from), Box::new(asks)));
+            self.actions.push_back(ExchangeAction::Tell(Party::other(from), Box::new(asks)));
         }
     }
 
@@ -194,7 +194,7 @@ pub(super) struct Given {
 }
 
 impl Exchange {
-    /// Handles [`Message::More`]: a process requests further pieces. Returns false if there are none.
+    /// Handles [`ExchangeMessage::More`]: a process requests further pieces. Returns false if there are none.
     pub(super) fn asked_more(&mut self, from: u32, first: u32, pieces: u32) -> bool {
         if self.send_more(from, first, pieces) {
             return true;
@@ -204,7 +204,7 @@ impl Exchange {
         let waiting =
             waiting.filter(|asked| (asked.from, asked.ticket) == (from, first)).map(|asked| &mut asked.pieces);
         let early = self.early.values_mut().flatten().filter_map(|(sender, message)| match message {
-            Message::Request { ticket, pieces, .. } if (*sender, *ticket) == (from, first) => Some(pieces),
+            ExchangeMessage::Request { ticket, pieces, .. } if (*sender, *ticket) == (from, first) => Some(pieces),
             _ => None,
         });
         let found = waiting.chain(early).next();
@@ -223,7 +223,7 @@ impl Exchange {
             let ticket = first.wrapping_add((*sent / piece) as u32);
             let bytes = sealed::piece(&elements[*sent..until]);
             *sent = until;
-            self.actions.push_back(Action::Send { to: Party::other(to), ticket, bytes });
+            self.actions.push_back(ExchangeAction::Send { to: Party::other(to), ticket, bytes });
         }
         if *sent == elements.len()
             && let Some(given) = self.lent.remove(&(to, first))

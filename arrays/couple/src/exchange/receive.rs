@@ -6,17 +6,17 @@ use plan::redistribution::{Description, Layout, Mapping, Steps, Transfer};
 
 use super::pace::Paced;
 use super::relay::Relay;
-use super::{Action, Exchange, ExchangeError, MOST, Misuse, Party, Variable, informed};
+use super::{Exchange, ExchangeAction, ExchangeError, MOST, Misuse, Party, Variable, informed};
 use crate::Packing;
-use crate::message::{Described, Message};
+use crate::message::{Described, ExchangeMessage};
 use crate::pack::Cursor;
 use crate::sealed;
 
 /// Elements that have arrived for a fetch: a message or a piece of it.
 #[derive(Debug)]
 pub struct Arrived {
-    pub(crate) source: Source,
-    place: Place,
+    pub(crate) source: ElementSource,
+    place: PackedRange,
     /// Bytes, without the checksum.
     pub(crate) length: usize,
     pub(super) fetch: FetchId,
@@ -26,7 +26,7 @@ pub struct Arrived {
 
 /// The place of elements in the local array: all of a message, or a piece of it.
 #[derive(Clone, Debug)]
-struct Place {
+struct PackedRange {
     packing: Arc<Packing>,
     begin: Cursor,
     /// Bytes of the elements there.
@@ -35,7 +35,7 @@ struct Place {
 
 /// The memory that holds the elements, followed by their checksum or mark.
 #[derive(Debug)]
-pub(crate) enum Source {
+pub(crate) enum ElementSource {
     Here(Vec<u8>),
     /// In the memory of a process on this host, valid as long as this mark follows them.
     Beside {
@@ -56,7 +56,7 @@ impl Arrived {
     /// # Safety
     /// As [`Packing::unpack`].
     pub unsafe fn unpack(&self, buffer: *const u8, array: *mut u8) {
-        let Place { packing, begin, bytes } = &self.place;
+        let PackedRange { packing, begin, bytes } = &self.place;
         // SAFETY: the caller's promise.
         unsafe { packing.unpack_next(&mut begin.clone(), buffer, array, *bytes) };
     }
@@ -79,7 +79,7 @@ pub(super) struct Ticket {
     of: (u32, u32),
     /// Expected bytes, including the checksum.
     pub(super) length: usize,
-    place: Place,
+    place: PackedRange,
 }
 
 #[derive(Debug, Default)]
@@ -130,7 +130,7 @@ impl Exchange {
             let steps = Steps::new(&transfer);
             messages.sort_by_cached_key(|message| steps.of(self.own, message));
         }
-        let packed = |message: &plan::redistribution::Message| {
+        let packed = |message: &plan::redistribution::TransferMessage| {
             let packing = Packing::new(message, strides, element)?;
             let length = (packing.bytes() / element.max(1)).checked_mul(sent)?;
             length.checked_add(sealed::SEAL)?;
@@ -140,7 +140,10 @@ impl Exchange {
         let packings = packings.ok_or_else(|| ExchangeError::Memory { name: name.to_owned() })?;
         let wish = self.wish(name, layout, mapping);
         let begin = |process| {
-            Action::Tell(Party::other(process), Box::new(Message::Begin { name: name.to_owned(), wish, version }))
+            ExchangeAction::Tell(
+                Party::other(process),
+                Box::new(ExchangeMessage::Begin { name: name.to_owned(), wish, version }),
+            )
         };
         self.actions.extend(informed(self.own, self.sizes).map(begin));
         let fetch = Fetch { name: name.to_owned(), version, ..Fetch::default() };
@@ -162,13 +165,13 @@ impl Exchange {
             } else {
                 (0..left).for_each(|number| self.await_piece(first.wrapping_add(number)));
                 let message = match asked.own {
-                    true => Message::Forward { fetch: id.0, source: from, ticket: first },
+                    true => ExchangeMessage::Forward { fetch: id.0, source: from, ticket: first },
                     false => {
                         let (name, host) = (name.to_owned(), self.memory.host);
-                        Message::Request { name, wish, version, ticket: first, host, pieces: 0 }
+                        ExchangeMessage::Request { name, wish, version, ticket: first, host, pieces: 0 }
                     }
                 };
-                self.actions.push_back(Action::Tell(asked, Box::new(message)));
+                self.actions.push_back(ExchangeAction::Tell(asked, Box::new(message)));
             }
             if asked.own {
                 self.passed.insert((id, from), left);
@@ -200,7 +203,7 @@ impl Exchange {
             let (ticket, length) = (self.next_ticket, cut.min(length - at));
             self.next_ticket = ticket.wrapping_add(1);
             let bytes = length / sent.max(1) * element;
-            let place = Place { packing: packing.clone(), begin: begin.clone(), bytes };
+            let place = PackedRange { packing: packing.clone(), begin: begin.clone(), bytes };
             packing.skip(&mut begin, bytes);
             let length = length + sealed::SEAL;
             self.tickets.insert(ticket, Ticket { fetch: id, from, of: (source, number), length, place });
@@ -214,7 +217,7 @@ impl Exchange {
     /// Queues the receive of a ticket's piece.
     pub(super) fn await_piece(&mut self, ticket: u32) {
         if let Some(Ticket { from, length, .. }) = self.tickets.get(&ticket) {
-            self.actions.push_back(Action::Await { from: *from, ticket, length: *length });
+            self.actions.push_back(ExchangeAction::Await { from: *from, ticket, length: *length });
         }
     }
 
@@ -230,7 +233,7 @@ impl Exchange {
         self.wishes.push(wanted);
         let tell = |process| {
             let (name, layout, mapping) = (name.clone(), layout.clone(), mapping.clone());
-            Action::Tell(Party::other(process), Box::new(Message::Wish { name, wish, layout, mapping }))
+            ExchangeAction::Tell(Party::other(process), Box::new(ExchangeMessage::Wish { name, wish, layout, mapping }))
         };
         self.actions.extend(informed(self.own, self.sizes).map(tell));
         wish
@@ -265,7 +268,7 @@ impl Exchange {
         self.ask_on_all();
     }
 
-    /// Handles [`Message::Variable`]: the other side exports a variable.
+    /// Handles [`ExchangeMessage::Variable`]: the other side exports a variable.
     pub(super) fn learns(&mut self, name: String, variable: Described) -> Result<(), Misuse> {
         let Described { dtype, element, layout } = variable;
         let layout = self.layout_of_other(&name, layout)?;
@@ -283,8 +286,8 @@ impl Exchange {
         Ok(())
     }
 
-    /// Handles [`Message::Here`]: the elements of a ticket are in the memory of a process on this host.
-    pub(super) fn beside(&mut self, from: u32, ticket: u32, length: u64, source: Source) -> Result<(), Misuse> {
+    /// Handles [`ExchangeMessage::Here`]: the elements of a ticket are in the memory of a process on this host.
+    pub(super) fn beside(&mut self, from: u32, ticket: u32, length: u64, source: ElementSource) -> Result<(), Misuse> {
         let unasked = Misuse::Unasked { process: from, length: length as usize };
         let ours = |known: &Ticket| known.from == Party::other(from) && known.length as u64 == length;
         if !self.tickets.get(&ticket).is_some_and(ours) {
@@ -293,7 +296,7 @@ impl Exchange {
         let Some(Ticket { fetch: id, length, place, .. }) = self.tickets.remove(&ticket) else {
             return Err(unasked);
         };
-        self.actions.push_back(Action::Forget { ticket });
+        self.actions.push_back(ExchangeAction::Forget { ticket });
         let arrived = Arrived { source, place, length: length - sealed::SEAL, fetch: id, from, ticket };
         match self.fetches.get_mut(&id) {
             Some(fetch) => fetch.arrived.push(arrived),
@@ -302,7 +305,7 @@ impl Exchange {
         Ok(())
     }
 
-    /// Handles [`Message::Refused`]: no elements will come for a request.
+    /// Handles [`ExchangeMessage::Refused`]: no elements will come for a request.
     pub(super) fn refused(&mut self, from: Party, ticket: u32, reason: String) -> Result<(), Misuse> {
         let Some(ticket) = self.tickets.get(&ticket).filter(|ticket| ticket.from == from) else {
             return Err(Misuse::Unasked { process: from.process, length: 0 });
@@ -328,7 +331,7 @@ impl Exchange {
             }
             keeps
         });
-        self.actions.extend(gone.iter().map(|(_, ticket, _)| Action::Forget { ticket: *ticket }));
+        self.actions.extend(gone.iter().map(|(_, ticket, _)| ExchangeAction::Forget { ticket: *ticket }));
         if let Some((_, first, _)) = gone.iter().min().filter(|_| !from.own) {
             self.never_comes(from.process, *first, gone.iter().map(|(.., length)| length).sum());
         }
@@ -360,7 +363,7 @@ impl Exchange {
         if self.relays.contains_key(&(id, source)) {
             self.pass_on((id, source), number, bytes.clone());
         }
-        let (source, length) = (Source::Here(bytes), length - sealed::SEAL);
+        let (source, length) = (ElementSource::Here(bytes), length - sealed::SEAL);
         if let Some(fetch) = self.fetches.get_mut(&id) {
             fetch.arrived.push(Arrived { source, place, length, fetch: id, from: from.process, ticket });
         }
@@ -368,14 +371,14 @@ impl Exchange {
 
     /// Notifies the other process that the caller has read the elements from its memory.
     pub(crate) fn taken(&mut self, arrived: &Arrived) {
-        if matches!(arrived.source, Source::Here(_)) {
+        if matches!(arrived.source, ElementSource::Here(_)) {
             return;
         }
         if let Some(fetch) = self.fetches.get_mut(&arrived.fetch) {
             fetch.missing -= 1;
         }
-        let taken = Message::Taken { ticket: arrived.ticket, sent: false };
-        self.actions.push_back(Action::Tell(Party::other(arrived.from), Box::new(taken)));
+        let taken = ExchangeMessage::Taken { ticket: arrived.ticket, sent: false };
+        self.actions.push_back(ExchangeAction::Tell(Party::other(arrived.from), Box::new(taken)));
     }
 
     /// The caller cannot read the elements in the other process's memory: requests them by message, so they arrive
@@ -384,8 +387,8 @@ impl Exchange {
         let Arrived { place, length, fetch, from, ticket, .. } = arrived;
         let (of, from, ticket, length) = ((*from, 0), Party::other(*from), *ticket, length + sealed::SEAL);
         self.tickets.insert(ticket, Ticket { fetch: *fetch, from, of, length, place: place.clone() });
-        self.actions.push_back(Action::Await { from, ticket, length });
-        let taken = Message::Taken { ticket, sent: true };
-        self.actions.push_back(Action::Tell(from, Box::new(taken)));
+        self.actions.push_back(ExchangeAction::Await { from, ticket, length });
+        let taken = ExchangeMessage::Taken { ticket, sent: true };
+        self.actions.push_back(ExchangeAction::Tell(from, Box::new(taken)));
     }
 }

@@ -5,8 +5,8 @@
 use plan::redistribution::Transfer;
 
 use super::receive::FetchId;
-use super::{Action, Exchange, MOST, Misuse, Party};
-use crate::message::Message;
+use super::{Exchange, ExchangeAction, MOST, Misuse, Party};
+use crate::message::ExchangeMessage;
 
 /// A message that a process passes on.
 #[derive(Debug)]
@@ -61,8 +61,8 @@ impl Exchange {
         }
         self.passed.remove(&of);
         if let Some(fetch) = self.fetches.get(&of.0) {
-            let passed = Message::Passed { name: fetch.name.clone(), version: fetch.version };
-            self.actions.push_back(Action::Tell(Party::other(of.1), Box::new(passed)));
+            let passed = ExchangeMessage::Passed { name: fetch.name.clone(), version: fetch.version };
+            self.actions.push_back(ExchangeAction::Tell(Party::other(of.1), Box::new(passed)));
         }
     }
 
@@ -100,7 +100,7 @@ impl Exchange {
         let Some(relay) = self.relays.get_mut(&of) else { return };
         let Some(ticket) = relay.ticket else { return relay.kept.push((number, bytes)) };
         let to = Party { own: true, process: relay.to };
-        self.actions.push_back(Action::Send { to, ticket: ticket.wrapping_add(number), bytes });
+        self.actions.push_back(ExchangeAction::Send { to, ticket: ticket.wrapping_add(number), bytes });
         relay.left -= 1;
         if relay.left == 0 {
             self.relays.remove(&of);
@@ -112,7 +112,7 @@ impl Exchange {
         let Some(relay) = self.relays.get_mut(&of) else { return };
         let Some(ticket) = relay.ticket else { return relay.refused = Some(reason) };
         let to = Party { own: true, process: relay.to };
-        self.actions.push_back(Action::Tell(to, Box::new(Message::Refused { ticket, reason })));
+        self.actions.push_back(ExchangeAction::Tell(to, Box::new(ExchangeMessage::Refused { ticket, reason })));
         self.relays.remove(&of);
     }
 }

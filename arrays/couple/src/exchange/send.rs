@@ -6,9 +6,9 @@ use std::sync::Arc;
 use plan::redistribution::{Description, Layout, Mapping, Transfer};
 
 use super::pace::Given;
-use super::{Action, Exchange, ExchangeError, MOST, Misuse, Party, Variable, informed};
+use super::{Exchange, ExchangeAction, ExchangeError, MOST, Misuse, Party, Variable, informed};
 use crate::Packing;
-use crate::message::{Described, Message};
+use crate::message::{Described, ExchangeMessage};
 use crate::sealed;
 
 /// The elements of a version that a process holds.
@@ -41,7 +41,7 @@ pub(super) struct Exported {
     /// The newest version that the other side has begun to fetch, and the wish of that fetch.
     pub(super) begun: Option<(u64, u32)>,
     /// Requests for versions not exported yet, or with wishes not known yet.
-    pub(super) waiting: Vec<Asked>,
+    pub(super) waiting: Vec<FetchRequest>,
 }
 
 #[derive(Debug)]
@@ -64,7 +64,7 @@ pub(super) struct Wished {
 pub(crate) type Packings = Arc<Vec<(u32, Packing)>>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Asked {
+pub(super) struct FetchRequest {
     pub(super) from: u32,
     pub(super) wish: u32,
     pub(super) version: u64,
@@ -127,8 +127,9 @@ impl Exchange {
         }
         let mut messages = if own < processes { wished.transfer.sends(own) } else { Vec::new() };
         messages.retain(|message| self.asks(&wished.transfer, message.peer));
-        let packed =
-            |message: &plan::redistribution::Message| Some((message.peer, Packing::new(message, strides, element)?));
+        let packed = |message: &plan::redistribution::TransferMessage| {
+            Some((message.peer, Packing::new(message, strides, element)?))
+        };
         let packings: Packings = Arc::new(messages.iter().map(packed).collect::<Option<Vec<_>>>()?);
         self.exported.get_mut(name)?.wishes.get_mut(&wish)?.strided = Some((strides.to_vec(), packings.clone()));
         Some((wish, packings))
@@ -177,8 +178,8 @@ impl Exchange {
             Some(_) => {}
             None => {
                 let tell = |process| {
-                    let message = Message::Variable { name: name.to_owned(), variable: described.clone() };
-                    Action::Tell(Party::other(process), Box::new(message))
+                    let message = ExchangeMessage::Variable { name: name.to_owned(), variable: described.clone() };
+                    ExchangeAction::Tell(Party::other(process), Box::new(message))
                 };
                 self.actions.extend(informed(self.own, self.sizes).map(tell));
                 let (versions, wishes, waiting) = (BTreeMap::new(), HashMap::new(), Vec::new());
@@ -200,7 +201,7 @@ impl Exchange {
         Ok(())
     }
 
-    /// Handles [`Message::Wish`]: records a wish of the other side.
+    /// Handles [`ExchangeMessage::Wish`]: records a wish of the other side.
     pub(super) fn wished(
         &mut self,
         name: &str,
@@ -233,7 +234,7 @@ impl Exchange {
         Ok(())
     }
 
-    /// Handles [`Message::Begin`]: the other side begins to fetch a version.
+    /// Handles [`ExchangeMessage::Begin`]: the other side begins to fetch a version.
     pub(super) fn begun(&mut self, name: &str, wish: u32, version: u64) {
         if let Some(exported) = self.exported.get_mut(name) {
             exported.begun = exported.begun.max(Some((version, wish)));
@@ -241,8 +242,8 @@ impl Exchange {
         self.drop_versions(name);
     }
 
-    /// Handles [`Message::Request`]: a process requests its part.
-    pub(super) fn asked(&mut self, name: &str, asked: Asked) -> Result<(), Misuse> {
+    /// Handles [`ExchangeMessage::Request`]: a process requests its part.
+    pub(super) fn asked(&mut self, name: &str, asked: FetchRequest) -> Result<(), Misuse> {
         if self.exported.get(name).is_none_or(|exported| exported.waiting.len() >= MOST) {
             return Err(Misuse::TooMuch);
         }
@@ -250,13 +251,13 @@ impl Exchange {
         Ok(())
     }
 
-    /// Handles [`Message::Taken`]: a process has read the elements in this process's memory, or wants them sent.
+    /// Handles [`ExchangeMessage::Taken`]: a process has read the elements in this process's memory, or wants them sent.
     pub(super) fn given_back(&mut self, from: u32, ticket: u32, sent: bool) -> Result<(), Misuse> {
         let given = self.lent.remove(&(from, ticket)).filter(|given| given.sent.is_none());
         let mut bytes = given.ok_or(Misuse::Unasked { process: from, length: 0 })?.bytes;
         if sent {
             sealed::seal(&mut bytes);
-            self.actions.push_back(Action::Send { to: Party::other(from), ticket, bytes });
+            self.actions.push_back(ExchangeAction::Send { to: Party::other(from), ticket, bytes });
         } else {
             self.keep(bytes);
         }
@@ -283,9 +284,9 @@ impl Exchange {
     }
 
     /// Answers a request, or keeps it until it can be answered.
-    fn serve(&mut self, name: &str, asked: Asked) {
+    fn serve(&mut self, name: &str, asked: FetchRequest) {
         let Some(exported) = self.exported.get_mut(name) else { return };
-        let Asked { from, wish, version, ticket, host, pieces } = asked;
+        let FetchRequest { from, wish, version, ticket, host, pieces } = asked;
         let element = exported.described.element as usize;
         if !exported.wishes.contains_key(&wish) || version > exported.newest {
             exported.waiting.push(asked);
@@ -297,8 +298,8 @@ impl Exchange {
         self.held = self.held + after - before;
         match bytes {
             Err(Unserved::Refused(reason)) => {
-                let refused = Message::Refused { ticket, reason };
-                self.actions.push_back(Action::Tell(Party::other(from), Box::new(refused)));
+                let refused = ExchangeMessage::Refused { ticket, reason };
+                self.actions.push_back(ExchangeAction::Tell(Party::other(from), Box::new(refused)));
             }
             Err(Unserved::Stranger) => {
                 let misuse = Misuse::Stranger { name: name.to_owned(), process: from };
@@ -317,13 +318,13 @@ impl Exchange {
                 self.mark = self.mark.wrapping_add(1);
                 sealed::mark(&mut bytes, mark);
                 let (pid, address, length) = (self.memory.pid, bytes.as_ptr() as u64, bytes.len() as u64);
-                let here = Message::Here { ticket, pid, address, length, mark };
-                self.actions.push_back(Action::Tell(Party::other(from), Box::new(here)));
+                let here = ExchangeMessage::Here { ticket, pid, address, length, mark };
+                self.actions.push_back(ExchangeAction::Tell(Party::other(from), Box::new(here)));
                 self.lent.insert((from, ticket), Given { bytes, sent: None });
             }
             Ok(mut bytes) => {
                 sealed::seal(&mut bytes);
-                self.actions.push_back(Action::Send { to: Party::other(from), ticket, bytes });
+                self.actions.push_back(ExchangeAction::Send { to: Party::other(from), ticket, bytes });
             }
         }
         self.drop_versions(name);
@@ -338,7 +339,11 @@ pub(super) enum Unserved {
 
 impl Exported {
     /// Returns the message for a request with a known wish, and records that the requesting process has it.
-    fn message(&mut self, own: u32, Asked { from, wish, version, .. }: Asked) -> Result<Vec<u8>, Unserved> {
+    fn message(
+        &mut self,
+        own: u32,
+        FetchRequest { from, wish, version, .. }: FetchRequest,
+    ) -> Result<Vec<u8>, Unserved> {
         let gone = || Unserved::Refused(format!("it is not there: the newest is {}", self.newest));
         let Some(held) = self.versions.get_mut(&version) else { return Err(gone()) };
         let Some(packing) = self.wishes.get(&wish).and_then(|wished| wished.messages.get(&from)) else {

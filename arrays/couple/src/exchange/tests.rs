@@ -12,10 +12,10 @@ use crate::{Packing, sealed};
 
 type Name = (usize, u32);
 
-struct World {
+struct SimulatedCoupling {
     sides: [Vec<Exchange>; 2],
     /// Messages in flight, in order, by sender and receiver.
-    messages: BTreeMap<(Name, Name), VecDeque<Message>>,
+    messages: BTreeMap<(Name, Name), VecDeque<ExchangeMessage>>,
     /// Elements in flight, with sender, receiver and ticket.
     elements: Vec<(Name, Name, u32, Vec<u8>)>,
     awaited: HashSet<(Name, Name, u32)>,
@@ -26,9 +26,9 @@ struct World {
     most_on_the_way: Option<usize>,
 }
 
-impl World {
+impl SimulatedCoupling {
     /// `sites`: the site of each process.
-    fn new(sizes: [u32; 2], sites: impl Fn(Name) -> u16) -> World {
+    fn new(sizes: [u32; 2], sites: impl Fn(Name) -> u16) -> SimulatedCoupling {
         let sites_of = |side: usize| (0..sizes[side]).map(|process| SiteId(sites((side, process)))).collect::<Vec<_>>();
         let side = |own: usize| {
             // Some processes share a host, some are alone.
@@ -37,7 +37,7 @@ impl World {
             (0..sizes[own]).map(exchange).collect()
         };
         let (messages, awaited) = (BTreeMap::new(), HashSet::new());
-        World {
+        SimulatedCoupling {
             sides: [side(0), side(1)],
             messages,
             elements: Vec::new(),
@@ -80,12 +80,12 @@ impl World {
         let side = who.0;
         while let Some(action) = self.process(who).actions.pop_front() {
             match action {
-                Action::Tell(party, message) => {
+                ExchangeAction::Tell(party, message) => {
                     let to = (if party.own { side } else { 1 - side }, party.process);
                     self.told += 1;
                     self.messages.entry((who, to)).or_default().push_back(*message);
                 }
-                Action::Send { to, ticket, bytes } => {
+                ExchangeAction::Send { to, ticket, bytes } => {
                     let to = (if to.own { side } else { 1 - side }, to.process);
                     if self.site(who) != self.site(to) {
                         self.crossed += bytes.len() - sealed::SEAL;
@@ -97,12 +97,12 @@ impl World {
                         assert!(self.on_the_way(self.site(who), to) <= most);
                     }
                 }
-                Action::Await { from, ticket, length } => {
+                ExchangeAction::Await { from, ticket, length } => {
                     assert!(length >= sealed::SEAL);
                     let from = (if from.own { side } else { 1 - side }, from.process);
                     assert!(self.awaited.insert((from, who, ticket)));
                 }
-                Action::Forget { ticket } => self.awaited.retain(|(_, to, of)| (*to, *of) != (who, ticket)),
+                ExchangeAction::Forget { ticket } => self.awaited.retain(|(_, to, of)| (*to, *of) != (who, ticket)),
             }
         }
     }
@@ -123,7 +123,7 @@ impl World {
             }
             // The message passes through its encoding, as on a connection.
             let parts = message.parts().unwrap();
-            let mut arriving = crate::message::Arriving::default();
+            let mut arriving = crate::message::PartialMessage::default();
             let message = parts.iter().find_map(|part| arriving.part(part).unwrap()).unwrap();
             self.process(to).told(Party { own: from.0 == to.0, process: from.1 }, message);
             self.act(to);
@@ -199,7 +199,8 @@ fn everything_arrives_once_in_any_order() {
         let size = |side: usize| variables.iter().map(|variable| needs(side, variable)).max().unwrap_or(1);
         let sizes = [size(0) + chance.below(2) as u32, size(1) + chance.below(2) as u32];
         let places: Vec<u16> = (0..sizes[0] + sizes[1]).map(|_| chance.below(3) as u16).collect();
-        let mut world = World::new(sizes, |(side, process)| places[(side as u32 * sizes[0] + process) as usize]);
+        let mut world =
+            SimulatedCoupling::new(sizes, |(side, process)| places[(side as u32 * sizes[0] + process) as usize]);
         // Pieces have few elements or are whole messages, and few bytes may be in flight.
         let piece = ELEMENT * [3, 5, 1000][chance.below(3) as usize];
         world.cut(piece, [1.0, 1e9][chance.below(2) as usize]);
@@ -242,7 +243,7 @@ fn everything_arrives_once_in_any_order() {
     }
 }
 
-fn advance(world: &mut World, script: &mut Script, variables: &[(usize, Case)], seed: u64) -> bool {
+fn advance(world: &mut SimulatedCoupling, script: &mut Script, variables: &[(usize, Case)], seed: u64) -> bool {
     let (side, process) = script.who;
     let Some((at, version)) = script.steps.front().copied() else { return false };
     let (from, case) = &variables[at];
@@ -274,14 +275,14 @@ fn advance(world: &mut World, script: &mut Script, variables: &[(usize, Case)], 
         let any = !arrived.is_empty();
         for one in &arrived {
             let bytes = match &one.source {
-                Source::Here(bytes) => bytes.as_slice(),
+                ElementSource::Here(bytes) => bytes.as_slice(),
                 // One in three cannot be read.
-                Source::Beside { .. } if (seed + u64::from(one.ticket)).is_multiple_of(3) => {
+                ElementSource::Beside { .. } if (seed + u64::from(one.ticket)).is_multiple_of(3) => {
                     exchange.unreadable(one);
                     continue;
                 }
                 // SAFETY: the owner keeps the elements until the receiver reports that it has taken them.
-                Source::Beside { address, mark, .. } => unsafe {
+                ElementSource::Beside { address, mark, .. } => unsafe {
                     let bytes = std::slice::from_raw_parts(*address as *const u8, one.bytes() + sealed::SEAL);
                     assert_eq!(bytes.last_chunk(), Some(&mark.to_le_bytes()));
                     bytes
@@ -341,8 +342,8 @@ fn all(extent: u64) -> Mapping {
 }
 
 /// Exports a variable on side 0 and begins to fetch it on side 1.
-fn begun(sizes: [u32; 2]) -> (World, Vec<FetchId>) {
-    let (mut world, mut chance) = (World::new(sizes, |_| 0), Chance::new(1));
+fn begun(sizes: [u32; 2]) -> (SimulatedCoupling, Vec<FetchId>) {
+    let (mut world, mut chance) = (SimulatedCoupling::new(sizes, |_| 0), Chance::new(1));
     for process in 0..sizes[0] {
         let layout = blocks(60, sizes[0]);
         let data = part(&layout, process, 1);
@@ -382,7 +383,7 @@ fn a_flipped_byte_ends_the_coupling_for_all() {
 #[test]
 fn an_end_reaches_everybody_with_few_messages() {
     for who in [(0, 0), (0, 5), (1, 0), (1, 39)] {
-        let mut world = World::new([50, 40], |_| 0);
+        let mut world = SimulatedCoupling::new([50, 40], |_| 0);
         world.process(who).fail("out of memory".into(), None);
         world.act(who);
         while world.deliver(&mut Chance::new(3)) {}
@@ -396,7 +397,7 @@ fn an_end_reaches_everybody_with_few_messages() {
 #[test]
 fn a_process_that_leaves_alone_is_told_to_its_own_side_as_such() {
     for (who, over_before) in [((0, 0), false), ((0, 5), false), ((1, 39), false), ((0, 3), true)] {
-        let mut world = World::new([50, 40], |_| 0);
+        let mut world = SimulatedCoupling::new([50, 40], |_| 0);
         if over_before {
             world.process((1, 0)).fail("out of memory".into(), None);
             world.act((1, 0));
@@ -423,7 +424,7 @@ fn what_was_taken_before_the_end_is_taken_although_the_end_is_heard_first() {
     while world.deliver(&mut chance) {}
     let reader = world.process((1, 1));
     for arrived in reader.take(ids[1]).unwrap().0 {
-        assert!(matches!(arrived.source, Source::Beside { .. }));
+        assert!(matches!(arrived.source, ElementSource::Beside { .. }));
         reader.taken(&arrived);
     }
     world.act((1, 1));
@@ -440,7 +441,7 @@ fn what_was_taken_before_the_end_is_taken_although_the_end_is_heard_first() {
 fn what_is_exported_after_the_end_is_never_fetched() {
     let mut exchange = Exchange::new(0, at_home(1, 1), ALONE);
     exchange.export("v", 1, exported(&whole(10)), Content::Part(vec![0; 80])).unwrap();
-    exchange.told(Party::other(0), Message::Over { reason: "gone".into() });
+    exchange.told(Party::other(0), ExchangeMessage::Over { reason: "gone".into() });
     exchange.export("w", 3, exported(&whole(10)), Content::Part(vec![0; 80])).unwrap();
     assert_eq!(exchange.unfetched(), [("v".to_owned(), 1), ("w".to_owned(), 3)]);
 }
@@ -472,8 +473,8 @@ fn what_is_not_fetched_now_may_be_fetched_of_the_next_version() {
     let wishes = [(whole(5), half(0), false), (whole(5), half(1), false), (blocks(10, 1), all(10), true)];
     for (wish, (layout, mapping, packs)) in (0..).zip(wishes) {
         let layout = Description::of(&layout);
-        exchange.told(Party::other(0), Message::Wish { name: "w".into(), wish, layout, mapping });
-        exchange.told(Party::other(0), Message::Begin { name: "w".into(), wish, version: u64::from(wish) + 1 });
+        exchange.told(Party::other(0), ExchangeMessage::Wish { name: "w".into(), wish, layout, mapping });
+        exchange.told(Party::other(0), ExchangeMessage::Begin { name: "w".into(), wish, version: u64::from(wish) + 1 });
         assert_eq!(exchange.check(), Ok(()));
         assert_eq!(exchange.packings("w", &[8]).is_some(), packs, "wish {wish}");
     }
@@ -484,19 +485,23 @@ fn what_a_strange_peer_says_ends_the_coupling() {
     let described = |layout: &Layout| Described { dtype: "<u8".into(), element: 8, layout: Description::of(layout) };
     let variable = |layout: &Layout, element| {
         let variable = Described { element, ..described(layout) };
-        Message::Variable { name: "v".into(), variable }
+        ExchangeMessage::Variable { name: "v".into(), variable }
     };
     let wish = |layout: &Layout, extent| {
         let layout = Description::of(layout);
-        Message::Wish { name: "w".into(), wish: 0, layout, mapping: all(extent) }
+        ExchangeMessage::Wish { name: "w".into(), wish: 0, layout, mapping: all(extent) }
     };
-    let request = |wish, version| Message::Request { name: "w".into(), wish, version, ticket: 0, host: 0, pieces: 0 };
+    let request =
+        |wish, version| ExchangeMessage::Request { name: "w".into(), wish, version, ticket: 0, host: 0, pieces: 0 };
     for (messages, text) in [
         (vec![variable(&blocks(10, 4), 8)], "v: its layout is for 4 processes, but it has 3"),
         (vec![variable(&whole(10), 0)], "v: elements of 0 bytes"),
         (vec![variable(&whole(10), 8), variable(&whole(11), 8)], "v: it exports [11] of <u8 over 1 processes, and"),
         (vec![wish(&whole(10), 10), request(0, 1)], "w: process 2 asks for a part that it does not need"),
-        (vec![Message::Refused { ticket: 7, reason: String::new() }], "process 2 sent 0 bytes that nobody awaits"),
+        (
+            vec![ExchangeMessage::Refused { ticket: 7, reason: String::new() }],
+            "process 2 sent 0 bytes that nobody awaits",
+        ),
     ] {
         let mut exchange = Exchange::new(0, at_home(2, 3), ALONE);
         exchange.export("w", 1, exported(&whole(10)), Content::Part(vec![0; 80])).unwrap();
@@ -507,9 +512,11 @@ fn what_a_strange_peer_says_ends_the_coupling() {
 }
 
 /// A million elements in two blocks at site 0, copied to each of 8 processes of side 1, at sites 1 and 2.
-fn copied(export: bool) -> (World, Layout, Vec<FetchId>) {
-    let (mut world, mut chance) =
-        (World::new([2, 8], |(side, process)| if side == 0 { 0 } else { 1 + process as u16 % 2 }), Chance::new(4));
+fn copied(export: bool) -> (SimulatedCoupling, Layout, Vec<FetchId>) {
+    let (mut world, mut chance) = (
+        SimulatedCoupling::new([2, 8], |(side, process)| if side == 0 { 0 } else { 1 + process as u16 % 2 }),
+        Chance::new(4),
+    );
     let (source, extent) = (blocks(1_000_000, 2), 1_000_000);
     for process in 0..2 {
         for version in if export { vec![1, 2] } else { vec![2] } {
@@ -542,7 +549,7 @@ fn copies_cross_between_two_sites_once() {
         let (arrived, done) = world.process((1, process)).take(id).unwrap();
         let mut array = vec![0; 8_000_000];
         for one in &arrived {
-            let Source::Here(bytes) = &one.source else { panic!("{:?}", one.source) };
+            let ElementSource::Here(bytes) = &one.source else { panic!("{:?}", one.source) };
             // SAFETY: the array has the elements that were fetched.
             unsafe { one.unpack(bytes.as_ptr(), array.as_mut_ptr()) };
         }
@@ -567,7 +574,7 @@ fn a_refusal_is_passed_on() {
 
 #[test]
 fn few_messages_are_on_their_way_at_a_time() {
-    let mut world = World::new([4, 1], |(side, _)| side as u16);
+    let mut world = SimulatedCoupling::new([4, 1], |(side, _)| side as u16);
     let (source, target) = (blocks(4000, 4), whole(4000));
     let mut chance = Chance::new(7);
     let piece = 10 * ELEMENT;
@@ -593,15 +600,15 @@ fn few_messages_are_on_their_way_at_a_time() {
 #[test]
 fn who_asks_for_more_than_there_is_ends_the_coupling() {
     for (first, then) in [(1, 5), (5, 1)] {
-        let mut world = World::new([1, 1], |(side, _)| side as u16);
+        let mut world = SimulatedCoupling::new([1, 1], |(side, _)| side as u16);
         world.cut(ELEMENT, 1.0);
         let exchange = world.process((0, 0));
         exchange.export("w", 1, exported(&whole(4)), Content::Part(vec![0; 32])).unwrap();
         let (layout, name) = (Description::of(&whole(4)), "w".to_owned());
-        exchange.told(Party::other(0), Message::Wish { name: name.clone(), wish: 0, layout, mapping: all(4) });
-        let request = Message::Request { name, wish: 0, version: 1, ticket: 3, host: 0, pieces: first };
+        exchange.told(Party::other(0), ExchangeMessage::Wish { name: name.clone(), wish: 0, layout, mapping: all(4) });
+        let request = ExchangeMessage::Request { name, wish: 0, version: 1, ticket: 3, host: 0, pieces: first };
         exchange.told(Party::other(0), request);
-        exchange.told(Party::other(0), Message::More { ticket: 3, pieces: then });
+        exchange.told(Party::other(0), ExchangeMessage::More { ticket: 3, pieces: then });
         let error = exchange.check().unwrap_err().to_string();
         assert!(error.contains("process 0 asks for more pieces than its message has"), "{error}");
     }
@@ -610,7 +617,7 @@ fn who_asks_for_more_than_there_is_ends_the_coupling() {
 #[test]
 fn what_a_process_of_this_side_may_not_ask_for_ends_the_coupling() {
     let (mut world, ..) = copied(true);
-    let forward = Message::Forward { fetch: 0, source: 0, ticket: 5 };
+    let forward = ExchangeMessage::Forward { fetch: 0, source: 0, ticket: 5 };
     world.process((1, 0)).told(Party { own: true, process: 5 }, forward);
     let error = world.process((1, 0)).check().unwrap_err().to_string();
     assert!(error.contains("this side: process 5 sent 0 bytes that nobody awaits"), "{error}");

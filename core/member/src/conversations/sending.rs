@@ -7,13 +7,13 @@ use channel::Route;
 use wire::{FrameHeader, FrameKind};
 
 use super::{ASKS_BELOW, Carrier, Conversations, Settings, enter, tell};
-use crate::conversation::{Conversation, Queue};
+use crate::conversation::{Conversation, PeerQueue};
 use crate::routes::Routes;
 
 /// Number of share frames sent before messages to single peers.
 const FIRST: usize = 2;
 
-impl<K: Copy + Eq + Hash, F: Clone, Q: Queue + Default> Conversations<K, F, Q> {
+impl<K: Copy + Eq + Hash, F: Clone, Q: PeerQueue + Default> Conversations<K, F, Q> {
     /// Sends as much as windows, the budget and the carrier allow.
     pub fn send<C: Carrier<F, Q>>(&mut self, carrier: &mut C, now_ns: u64) {
         self.send_again(carrier, now_ns);
@@ -50,8 +50,8 @@ impl<K: Copy + Eq + Hash, F: Clone, Q: Queue + Default> Conversations<K, F, Q> {
                 continue;
             }
             match route_for_data(&self.routes, peer, carrier) {
-                Next::None => continue,
-                Next::Full => {
+                NextRoute::None => continue,
+                NextRoute::Full => {
                     peer.is_again = true;
                     if !has_room(&self.routes, carrier) {
                         self.again.push_front(key);
@@ -60,7 +60,7 @@ impl<K: Copy + Eq + Hash, F: Clone, Q: Queue + Default> Conversations<K, F, Q> {
                     full.push_back(key);
                     continue;
                 }
-                Next::By(route, _) => {
+                NextRoute::By(route, _) => {
                     if let Some(frame) = peer.outbound.resend(route) {
                         // Not counted by the stripe: the header names the frame's first route.
                         carrier.put(route, frame.clone());
@@ -81,8 +81,8 @@ impl<K: Copy + Eq + Hash, F: Clone, Q: Queue + Default> Conversations<K, F, Q> {
                 continue;
             }
             let (route, most) = match route_for_data(&self.routes, peer, carrier) {
-                Next::None => continue,
-                Next::Full => {
+                NextRoute::None => continue,
+                NextRoute::Full => {
                     peer.is_ready = true;
                     if !has_room(&self.routes, carrier) {
                         self.ready.push_front(key);
@@ -91,7 +91,7 @@ impl<K: Copy + Eq + Hash, F: Clone, Q: Queue + Default> Conversations<K, F, Q> {
                     full.push_back(key);
                     continue;
                 }
-                Next::By(route, most) => (route, most),
+                NextRoute::By(route, most) => (route, most),
             };
             let bytes = peer.queue.next_len(most);
             if !self.budget.may_send(bytes.into()) {
@@ -190,12 +190,12 @@ impl<K: Copy + Eq + Hash, F: Clone, Q: Queue + Default> Conversations<K, F, Q> {
 }
 
 /// The header of a notice to a peer; it acknowledges the frames that have arrived.
-fn notice<F, Q: Queue>(settings: &Settings, kind: FrameKind, peer: &mut Conversation<F, Q>) -> FrameHeader {
+fn notice<F, Q: PeerQueue>(settings: &Settings, kind: FrameKind, peer: &mut Conversation<F, Q>) -> FrameHeader {
     let ack = peer.acknowledge();
     FrameHeader { ack, ..FrameHeader::plain(kind, settings.job, settings.me, peer.identity) }
 }
 
-fn ask<F, Q: Queue>(
+fn ask<F, Q: PeerQueue>(
     settings: &Settings,
     route: Route,
     peer: &mut Conversation<F, Q>,
@@ -207,7 +207,7 @@ fn ask<F, Q: Queue>(
 }
 
 /// The way for the next data frame to a peer.
-enum Next {
+enum NextRoute {
     /// Through this gateway, with a payload of at most this many bytes.
     By(Route, u32),
     /// Through no gateway until one has sent the frames it has.
@@ -217,19 +217,23 @@ enum Next {
 
 /// Returns true if any gateway takes a frame now. If none does, examining further peers would cost a member with a
 /// thousand of them more than the sending itself.
-fn has_room<F, Q: Queue>(routes: &Routes, carrier: &impl Carrier<F, Q>) -> bool {
+fn has_room<F, Q: PeerQueue>(routes: &Routes, carrier: &impl Carrier<F, Q>) -> bool {
     routes.open().any(|route| carrier.room(route).is_some())
 }
 
-fn route_for_data<F, Q: Queue>(routes: &Routes, peer: &Conversation<F, Q>, carrier: &impl Carrier<F, Q>) -> Next {
+fn route_for_data<F, Q: PeerQueue>(
+    routes: &Routes,
+    peer: &Conversation<F, Q>,
+    carrier: &impl Carrier<F, Q>,
+) -> NextRoute {
     let left = if peer.queue.is_empty() { 0 } else { peer.queue.left() };
     let (mut any, mut chosen) = (false, None);
     let usable = usable(routes, peer).inspect(|_| any = true).filter(|route| carrier.room(*route).is_some());
     if let Some(at) = peer.stripe.choose(usable.map(|route| usize::from(route.0)), left) {
         let route = Route(at as u8);
-        chosen = carrier.room(route).map(|most| Next::By(route, most));
+        chosen = carrier.room(route).map(|most| NextRoute::By(route, most));
     }
-    chosen.unwrap_or(if any { Next::Full } else { Next::None })
+    chosen.unwrap_or(if any { NextRoute::Full } else { NextRoute::None })
 }
 
 /// The gateways that reach a peer.

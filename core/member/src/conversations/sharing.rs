@@ -8,17 +8,18 @@ use wire::many::{Astray, Why};
 use wire::{FrameHeader, FrameKind};
 
 use super::{ASKS_BELOW, Carrier, Conversations, SHARES_NS, Settings, stalls, tell};
-use crate::conversation::{Conversation, Queue, Stall};
+use crate::conversation::{Conversation, PeerQueue, Stall};
 use crate::routes::Routes;
 use crate::share::{
-    BAN_NS, Bans, Pieces, Receiver, STRAY_AGAIN_NS, Share, ShareId, ShareTree, Ways, flow, gateway_of, mark, route_of,
+    BAN_NS, Bans, STRAY_AGAIN_NS, Share, ShareId, ShareReceiver, ShareSource, ShareTree, Ways, flow, gateway_of, mark,
+    route_of,
 };
 
 /// A receiver that no copy reaches, and that has had no room for this time, leaves the share.
 const UNREACHED_NS: u64 = 100_000_000;
 
 /// The result of trying to send one frame of a share.
-enum Step {
+enum SendOutcome {
     Sent,
     /// The whole share was sent.
     Done,
@@ -29,14 +30,14 @@ enum Step {
 }
 
 /// A member's view of the paths for its shares.
-struct View<'a, K, F, Q: Queue> {
+struct View<'a, K, F, Q: PeerQueue> {
     root: SiteId,
     routes: &'a Routes,
     bans: &'a Bans,
     peers: &'a rustc_hash::FxHashMap<K, Conversation<F, Q>>,
 }
 
-impl<K: Copy + Eq + Hash, F, Q: Queue> Ways<K> for View<'_, K, F, Q> {
+impl<K: Copy + Eq + Hash, F, Q: PeerQueue> Ways<K> for View<'_, K, F, Q> {
     fn root(&self) -> SiteId {
         self.root
     }
@@ -55,7 +56,7 @@ impl<K: Copy + Eq + Hash, F, Q: Queue> Ways<K> for View<'_, K, F, Q> {
     }
 }
 
-impl<K: Copy + Eq + Hash, F: Clone, Q: Queue + Default> Conversations<K, F, Q> {
+impl<K: Copy + Eq + Hash, F: Clone, Q: PeerQueue + Default> Conversations<K, F, Q> {
     /// Starts to send a share to these peers along these trees, at least one. Every tree begins at this member's site
     /// and contains the site of every peer. [`Conversations::shared`] returns the share once it was sent.
     pub fn share(&mut self, source: Q::Share, to: &[(K, Identity)], trees: Vec<ShareTree>) -> ShareId {
@@ -77,7 +78,7 @@ impl<K: Copy + Eq + Hash, F: Clone, Q: Queue + Default> Conversations<K, F, Q> {
                 flows.stripe.settle();
             }
         }
-        let receivers = to.iter().map(|(key, at)| Receiver { key: *key, at: *at, blocked_ns: None });
+        let receivers = to.iter().map(|(key, at)| ShareReceiver { key: *key, at: *at, blocked_ns: None });
         self.shares.push_back(Share::new(id, source, receivers.collect(), trees));
         self.shares_ready = true;
         id
@@ -178,13 +179,13 @@ impl<K: Copy + Eq + Hash, F: Clone, Q: Queue + Default> Conversations<K, F, Q> {
         while sent < most && blocked < self.shares.len() {
             let Some(mut share) = self.shares.pop_front() else { break };
             match self.send_share(&mut share, carrier, now_ns) {
-                Step::Done => {
+                SendOutcome::Done => {
                     self.finished.push((share.id, share.source));
                     continue;
                 }
-                Step::Sent => (sent, blocked) = (sent + 1, 0),
-                Step::Blocked => blocked += 1,
-                Step::Full => {
+                SendOutcome::Sent => (sent, blocked) = (sent + 1, 0),
+                SendOutcome::Blocked => blocked += 1,
+                SendOutcome::Full => {
                     self.shares.push_front(share);
                     return;
                 }
@@ -194,14 +195,19 @@ impl<K: Copy + Eq + Hash, F: Clone, Q: Queue + Default> Conversations<K, F, Q> {
         self.shares_ready = sent >= most;
     }
 
-    fn send_share<C: Carrier<F, Q>>(&mut self, share: &mut Share<K, Q::Share>, carrier: &mut C, now_ns: u64) -> Step {
-        let gone = |receiver: &Receiver<K>| self.peers.get(&receiver.key).is_none_or(|peer| peer.gone);
+    fn send_share<C: Carrier<F, Q>>(
+        &mut self,
+        share: &mut Share<K, Q::Share>,
+        carrier: &mut C,
+        now_ns: u64,
+    ) -> SendOutcome {
+        let gone = |receiver: &ShareReceiver<K>| self.peers.get(&receiver.key).is_none_or(|peer| peer.gone);
         let gone: Vec<K> = share.receivers.iter().filter(|receiver| gone(receiver)).map(|r| r.key).collect();
         gone.into_iter().for_each(|key| share.forget(key));
         if share.source.is_done() || share.receivers.is_empty() {
-            return Step::Done;
+            return SendOutcome::Done;
         }
-        let Some((tree, route, most)) = self.choose_flow(share, carrier) else { return Step::Full };
+        let Some((tree, route, most)) = self.choose_flow(share, carrier) else { return SendOutcome::Full };
         let (number, gateways) = (share.trees[tree].0, self.routes.count());
         let flow = flow(number, route, gateways);
         let view = View { root: self.settings.me.site, routes: &self.routes, bans: &self.bans, peers: &self.peers };
@@ -211,12 +217,12 @@ impl<K: Copy + Eq + Hash, F: Clone, Q: Queue + Default> Conversations<K, F, Q> {
         let most = most.saturating_sub(block).max(1);
         let bytes = share.source.next_len(most);
         if !self.has_room_for(share, carrier, &unreached, bytes, now_ns) {
-            return Step::Blocked;
+            return SendOutcome::Blocked;
         }
         let total = u64::from(bytes) * share.receivers.len() as u64;
         if !self.budget.may_send(total) {
             self.solicit();
-            return Step::Blocked;
+            return SendOutcome::Blocked;
         }
         let payload = carrier.cut_share(&mut share.source, most);
         let bytes = wire::frame::HEADER_LEN as u32 + payload.len() as u32;
@@ -258,7 +264,7 @@ impl<K: Copy + Eq + Hash, F: Clone, Q: Queue + Default> Conversations<K, F, Q> {
             let header = FrameHeader { route: route_of(flow, route), ..header };
             carrier.put_many(route, header, template.fill(sequences), &payload);
         }
-        if share.source.is_done() { Step::Done } else { Step::Sent }
+        if share.source.is_done() { SendOutcome::Done } else { SendOutcome::Sent }
     }
 
     /// The tree and the gateway for the next frame, and the longest payload there. First comes the number of receivers

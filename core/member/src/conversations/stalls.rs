@@ -12,7 +12,7 @@ use channel::Route;
 use types::SiteId;
 
 use super::Conversations;
-use crate::conversation::{Conversation, Queue, Stall};
+use crate::conversation::{Conversation, PeerQueue, Stall};
 use crate::share::mark;
 
 /// Copies count as stalled when no frame was acknowledged for two round trips, and for at least this time. The root
@@ -23,11 +23,11 @@ const STALL_NS: u64 = 500_000_000;
 const STALL_BAN_NS: u64 = 4_000_000_000;
 
 /// Time after which a peer's copies count as stalled.
-pub(super) fn patience_ns<F, Q: Queue>(peer: &Conversation<F, Q>) -> u64 {
+pub(super) fn patience_ns<F, Q: PeerQueue>(peer: &Conversation<F, Q>) -> u64 {
     peer.outbound.round_trip_ns().map_or(0, |trip| 2 * trip).max(STALL_NS)
 }
 
-impl<K: Copy + Eq + Hash, F: Clone, Q: Queue + Default> Conversations<K, F, Q> {
+impl<K: Copy + Eq + Hash, F: Clone, Q: PeerQueue + Default> Conversations<K, F, Q> {
     /// Asks receivers whose copies may be stalled, and sends stalled copies another way.
     pub(super) fn look_for_stalls(&mut self, now_ns: u64) {
         let gets_copies =

@@ -8,7 +8,7 @@ use types::{Rank, Slot};
 use wire::many::{Astray, Block, Why};
 
 use super::*;
-use crate::share::{Pieces, ShareTree};
+use crate::share::{ShareSource, ShareTree};
 
 mod shares;
 mod singles;
@@ -71,9 +71,9 @@ const JOB: JobId = JobId(1);
 const STEP_NS: u64 = 1_000_000;
 
 /// Small, fast, seeded: splitmix64.
-struct Random(u64);
+struct SplitMix64(u64);
 
-impl Random {
+impl SplitMix64 {
     fn below(&mut self, limit: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -83,7 +83,7 @@ impl Random {
     }
 }
 
-type Frame = (FrameHeader, Vec<u8>);
+type TestFrame = (FrameHeader, Vec<u8>);
 
 /// Numbers to send, each with the length of its frame. Those of a share have [`SHARED`] and the share's number in their
 /// upper bits.
@@ -101,17 +101,17 @@ impl Numbers {
     }
 }
 
-impl Pieces for Numbers {
+impl ShareSource for Numbers {
     fn is_done(&self) -> bool {
         self.0.is_empty()
     }
 
     fn next_len(&self, max_payload: u32) -> u32 {
-        Queue::next_len(self, max_payload)
+        PeerQueue::next_len(self, max_payload)
     }
 }
 
-impl Queue for Numbers {
+impl PeerQueue for Numbers {
     type Share = Numbers;
 
     fn is_empty(&self) -> bool {
@@ -127,24 +127,24 @@ impl Queue for Numbers {
     }
 }
 
-type Talk = Conversations<Identity, Frame, Numbers>;
+type Talk = Conversations<Identity, TestFrame, Numbers>;
 
 /// The kind of a node: a member of a site, or a gateway.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Node {
+enum SimulatedNode {
     Member(usize),
     Gateway(usize, usize),
 }
 
 #[derive(Clone, Debug)]
 enum Item {
-    Frame(Frame),
+    Frame(TestFrame),
     Passage(SiteId, Passage),
 }
 
 /// A connection between two nodes.
 struct Wire {
-    ends: [Node; 2],
+    ends: [SimulatedNode; 2],
     up: bool,
     /// Items towards each end, in order, with their times of arrival.
     queues: [VecDeque<(u64, Item)>; 2],
@@ -155,20 +155,20 @@ struct Wire {
     back: u64,
 }
 
-struct World {
+struct SimulatedJob {
     seed: u64,
     rules: Rules,
-    random: Random,
+    random: SplitMix64,
     now: u64,
     delay: u64,
     wires: Vec<Wire>,
-    by_node: BTreeMap<Node, Vec<usize>>,
+    by_node: BTreeMap<SimulatedNode, Vec<usize>>,
     members: Vec<(Identity, Talk)>,
     /// Numbers received from a peer, by receiver and sender.
     came: BTreeMap<(usize, usize), Vec<u64>>,
     gateways: Vec<usize>,
     /// A node that reads nothing, without anybody noticing.
-    frozen: Option<Node>,
+    frozen: Option<SimulatedNode>,
     /// Number of `Many` frames sent, and of data frames.
     many: u64,
     data: u64,
@@ -179,22 +179,22 @@ struct World {
 /// Frames that a member sends in one call.
 struct Out {
     full: Vec<bool>,
-    frames: Vec<(Route, Frame)>,
+    frames: Vec<(Route, TestFrame)>,
     many: u64,
 }
 
-impl Carrier<Frame, Numbers> for Out {
+impl Carrier<TestFrame, Numbers> for Out {
     fn room(&self, route: Route) -> Option<u32> {
         (!self.full[usize::from(route.0)]).then_some(4096)
     }
 
-    fn cut(&mut self, queue: &mut Numbers, header: FrameHeader, _: u32) -> (Frame, u32) {
+    fn cut(&mut self, queue: &mut Numbers, header: FrameHeader, _: u32) -> (TestFrame, u32) {
         let payload = queue.cut();
         let length = payload.len() as u32;
         ((FrameHeader { length, ..header }, payload), HEADER_LEN as u32 + length)
     }
 
-    fn put(&mut self, route: Route, frame: Frame) {
+    fn put(&mut self, route: Route, frame: TestFrame) {
         self.frames.push((route, frame));
     }
 
@@ -207,7 +207,7 @@ impl Carrier<Frame, Numbers> for Out {
         Arc::new(share.cut())
     }
 
-    fn framed(&self, header: FrameHeader, payload: &Arc<Vec<u8>>) -> Frame {
+    fn framed(&self, header: FrameHeader, payload: &Arc<Vec<u8>>) -> TestFrame {
         (FrameHeader { length: payload.len() as u32, ..header }, payload.to_vec())
     }
 
@@ -234,7 +234,7 @@ struct Shape {
 }
 
 impl Shape {
-    fn random(random: &mut Random, sites: usize) -> Shape {
+    fn random(random: &mut SplitMix64, sites: usize) -> Shape {
         let gateways: Vec<usize> = (0..sites).map(|_| 1 + random.below(3) as usize).collect();
         let per_site = 1 + random.below(2) as usize;
         let window = 2048 + random.below(60_000) as u32;
@@ -245,17 +245,17 @@ impl Shape {
     }
 }
 
-impl World {
-    fn new(seed: u64, rules: Rules, sites: usize) -> World {
-        let mut random = Random(seed);
+impl SimulatedJob {
+    fn new(seed: u64, rules: Rules, sites: usize) -> SimulatedJob {
+        let mut random = SplitMix64(seed);
         let shape = Shape::random(&mut random, sites);
-        World::shaped(seed, rules, random, shape)
+        SimulatedJob::shaped(seed, rules, random, shape)
     }
 
-    fn shaped(seed: u64, rules: Rules, random: Random, shape: Shape) -> World {
+    fn shaped(seed: u64, rules: Rules, random: SplitMix64, shape: Shape) -> SimulatedJob {
         let Shape { gateways, per_site, window, budget, delay, refuses } = shape;
         let sites = gateways.len();
-        let mut world = World {
+        let mut world = SimulatedJob {
             seed,
             rules,
             random,
@@ -281,12 +281,12 @@ impl World {
             talk.rules = rules;
             world.members.push((me, talk));
             for gateway in 0..gateways[site] {
-                world.connect(Node::Member(number), Node::Gateway(site, gateway));
+                world.connect(SimulatedNode::Member(number), SimulatedNode::Gateway(site, gateway));
             }
         }
         for (a, b) in (0..sites).flat_map(|b| (0..b).map(move |a| (a, b))) {
             for (one, two) in (0..gateways[a]).flat_map(|one| (0..gateways[b]).map(move |two| (one, two))) {
-                world.connect(Node::Gateway(a, one), Node::Gateway(b, two));
+                world.connect(SimulatedNode::Gateway(a, one), SimulatedNode::Gateway(b, two));
             }
         }
         for number in 0..world.members.len() {
@@ -296,7 +296,7 @@ impl World {
         world
     }
 
-    fn connect(&mut self, one: Node, two: Node) {
+    fn connect(&mut self, one: SimulatedNode, two: SimulatedNode) {
         let wire = self.wires.len();
         self.by_node.entry(one).or_default().push(wire);
         self.by_node.entry(two).or_default().push(wire);
@@ -310,11 +310,11 @@ impl World {
         });
     }
 
-    fn wire(&self, one: Node, two: Node) -> usize {
+    fn wire(&self, one: SimulatedNode, two: SimulatedNode) -> usize {
         self.by_node[&one].iter().copied().find(|wire| self.wires[*wire].ends.contains(&two)).unwrap()
     }
 
-    fn send(&mut self, from: Node, wire: usize, item: Item) {
+    fn send(&mut self, from: SimulatedNode, wire: usize, item: Item) {
         let at = self.now + 1 + self.random.below(self.delay);
         let wire = &mut self.wires[wire];
         // An item written to a cut connection is lost, and the writer does not know yet.
@@ -326,7 +326,7 @@ impl World {
     }
 
     /// Returns true if a node believes a connection to be open.
-    fn knows(&self, node: Node, wire: usize) -> bool {
+    fn knows(&self, node: SimulatedNode, wire: usize) -> bool {
         self.wires[wire].known[usize::from(self.wires[wire].ends[1] == node)]
     }
 
@@ -345,17 +345,17 @@ impl World {
     fn breaks(&mut self) {
         let (site, gateway) = (self.random.below(self.gateways.len() as u64) as usize, self.random.below(3) as usize);
         let victims = if self.random.below(4) == 0 && gateway < self.gateways[site] {
-            self.by_node[&Node::Gateway(site, gateway)].clone()
+            self.by_node[&SimulatedNode::Gateway(site, gateway)].clone()
         } else {
             vec![self.random.below(self.wires.len() as u64) as usize]
         };
         let spared = victims.iter().any(|wire| match self.wires[*wire].ends[0] {
-            Node::Member(number) => {
-                let wires = &self.by_node[&Node::Member(number)];
+            SimulatedNode::Member(number) => {
+                let wires = &self.by_node[&SimulatedNode::Member(number)];
                 wires.iter().filter(|other| self.wires[**other].up && self.wires[**other].known == [true; 2]).count()
                     < 2
             }
-            Node::Gateway(..) => false,
+            SimulatedNode::Gateway(..) => false,
         });
         if !spared {
             victims.into_iter().for_each(|wire| self.cut(wire));
@@ -364,9 +364,9 @@ impl World {
 
     /// A gateway's trunks to a site that it believes to be open, its partner's first.
     fn trunks(&self, site: usize, gateway: usize, to: usize) -> Vec<usize> {
-        let node = Node::Gateway(site, gateway);
+        let node = SimulatedNode::Gateway(site, gateway);
         let mut open: Vec<(usize, usize)> = (0..self.gateways[to])
-            .map(|other| (other, self.wire(node, Node::Gateway(to, other))))
+            .map(|other| (other, self.wire(node, SimulatedNode::Gateway(to, other))))
             .filter(|(_, wire)| self.knows(node, *wire))
             .collect();
         open.sort_by_key(|(other, _)| (*other != gateway, *other));
@@ -376,24 +376,24 @@ impl World {
     fn tell_members(&mut self, (site, gateway): (usize, usize), about: usize, passage: &Passage) {
         let sites = self.gateways.len();
         for number in (0..self.members.len()).filter(|number| number % sites == site) {
-            let wire = self.wire(Node::Member(number), Node::Gateway(site, gateway));
-            if self.knows(Node::Gateway(site, gateway), wire) {
+            let wire = self.wire(SimulatedNode::Member(number), SimulatedNode::Gateway(site, gateway));
+            if self.knows(SimulatedNode::Gateway(site, gateway), wire) {
                 let item = Item::Passage(SiteId(about as u16), passage.clone());
-                self.send(Node::Gateway(site, gateway), wire, item);
+                self.send(SimulatedNode::Gateway(site, gateway), wire, item);
             }
         }
     }
 
     /// A node notices that a connection is cut, or is back.
-    fn changed(&mut self, node: Node, wire: usize, up: bool) {
+    fn changed(&mut self, node: SimulatedNode, wire: usize, up: bool) {
         let other = self.wires[wire].ends[usize::from(self.wires[wire].ends[0] == node)];
         match (node, other) {
-            (Node::Member(number), Node::Gateway(_, gateway)) => {
+            (SimulatedNode::Member(number), SimulatedNode::Gateway(_, gateway)) => {
                 let talk = &mut self.members[number].1;
                 let route = Route(gateway as u8);
                 if up { talk.route_open(route) } else { talk.route_lost(route) }
             }
-            (Node::Gateway(site, gateway), Node::Gateway(about, _)) => {
+            (SimulatedNode::Gateway(site, gateway), SimulatedNode::Gateway(about, _)) => {
                 let open = self.trunks(site, gateway, about).len();
                 let passage = match (up, open) {
                     (true, 1) => Passage::Open,
@@ -403,7 +403,7 @@ impl World {
                 };
                 self.tell_members((site, gateway), about, &passage);
             }
-            (Node::Gateway(site, gateway), Node::Member(_)) => {
+            (SimulatedNode::Gateway(site, gateway), SimulatedNode::Member(_)) => {
                 for about in (0..self.gateways.len()).filter(|about| *about != site) {
                     if up && self.trunks(site, gateway, about).is_empty() {
                         let item = Item::Passage(SiteId(about as u16), Passage::Away("cut".into()));
@@ -411,14 +411,14 @@ impl World {
                     }
                 }
             }
-            (Node::Member(_), Node::Member(_)) => unreachable!(),
+            (SimulatedNode::Member(_), SimulatedNode::Member(_)) => unreachable!(),
         }
     }
 
-    fn arrives(&mut self, node: Node, wire: usize, item: Item) {
+    fn arrives(&mut self, node: SimulatedNode, wire: usize, item: Item) {
         match node {
-            Node::Member(number) => self.member_hears(number, wire, item),
-            Node::Gateway(site, gateway) => {
+            SimulatedNode::Member(number) => self.member_hears(number, wire, item),
+            SimulatedNode::Gateway(site, gateway) => {
                 let Item::Frame((header, payload)) = item else { return };
                 self.relay((site, gateway), wire, header, payload);
             }
@@ -426,7 +426,7 @@ impl World {
     }
 
     fn relay(&mut self, (site, gateway): (usize, usize), came_by: usize, header: FrameHeader, payload: Vec<u8>) {
-        let node = Node::Gateway(site, gateway);
+        let node = SimulatedNode::Gateway(site, gateway);
         if header.kind == FrameKind::Many {
             return self.copy((site, gateway), &header, &payload);
         }
@@ -439,7 +439,7 @@ impl World {
             return;
         }
         let number = self.members.iter().position(|(me, _)| *me == header.to).unwrap();
-        let wire = self.wire(Node::Member(number), node);
+        let wire = self.wire(SimulatedNode::Member(number), node);
         let back = |kind| Item::Frame((FrameHeader::plain(kind, JOB, header.to, header.from), Vec::new()));
         if !self.knows(node, wire) {
             if header.kind == FrameKind::Astray {
@@ -458,12 +458,12 @@ impl World {
 
     /// Copies a `Many` frame as a gateway does, with the same code for blocks and headers.
     fn copy(&mut self, (site, gateway): (usize, usize), header: &FrameHeader, payload: &[u8]) {
-        let (node, at) = (Node::Gateway(site, gateway), SiteId(site as u16));
+        let (node, at) = (SimulatedNode::Gateway(site, gateway), SiteId(site as u16));
         let (block, data) = Block::split(payload, at, header.from.site).unwrap();
         let mut lost = Vec::new();
         for receiver in block.receivers() {
             let to = Identity { site: at, slot: receiver.slot };
-            let wire = self.wire(Node::Member(self.number(at, receiver.slot)), node);
+            let wire = self.wire(SimulatedNode::Member(self.number(at, receiver.slot)), node);
             let refuses = self.random.below(1000) < self.refuses;
             if !self.knows(node, wire) || refuses {
                 let why = if refuses { Why::Refused } else { Why::Absent };
@@ -501,7 +501,7 @@ impl World {
         if unsaid && self.rules.tell_of_unsaid {
             let passage = Item::Passage(header.from.site, Passage::Broken);
             for receiver in block.receivers() {
-                let wire = self.wire(Node::Member(self.number(at, receiver.slot)), node);
+                let wire = self.wire(SimulatedNode::Member(self.number(at, receiver.slot)), node);
                 if self.knows(node, wire) {
                     self.send(node, wire, passage.clone());
                 }
@@ -514,12 +514,12 @@ impl World {
     }
 
     /// Sends a report to the root. Returns true if there is a path to it.
-    fn report(&mut self, (site, gateway): (usize, usize), report: Frame) -> bool {
-        let node = Node::Gateway(site, gateway);
+    fn report(&mut self, (site, gateway): (usize, usize), report: TestFrame) -> bool {
+        let node = SimulatedNode::Gateway(site, gateway);
         let root = usize::from(report.0.to.site.0);
         let wire = if root == site {
             let number = self.members.iter().position(|(me, _)| *me == report.0.to).unwrap();
-            Some(self.wire(Node::Member(number), node)).filter(|wire| self.knows(node, *wire))
+            Some(self.wire(SimulatedNode::Member(number), node)).filter(|wire| self.knows(node, *wire))
         } else {
             self.trunks(site, gateway, root).first().copied()
         };
@@ -528,7 +528,7 @@ impl World {
     }
 
     fn member_hears(&mut self, number: usize, wire: usize, item: Item) {
-        let Node::Gateway(_, gateway) = self.wires[wire].ends[1] else { return };
+        let SimulatedNode::Gateway(_, gateway) = self.wires[wire].ends[1] else { return };
         let (route, now_ns, seed) = (Route(gateway as u8), self.now * STEP_NS, self.seed);
         let talk = &mut self.members[number].1;
         match item {
@@ -639,7 +639,7 @@ impl World {
             }
         }
         for number in 0..self.members.len() {
-            let node = Node::Member(number);
+            let node = SimulatedNode::Member(number);
             let site = number % self.gateways.len();
             let gateways = self.gateways[site];
             let full = (0..gateways).map(|_| self.random.below(10) == 0).collect();
@@ -650,7 +650,7 @@ impl World {
             self.many += out.many;
             self.data += out.frames.iter().filter(|(_, (header, _))| header.kind == FrameKind::Data).count() as u64;
             for (route, frame) in out.frames {
-                let wire = self.wire(node, Node::Gateway(site, usize::from(route.0)));
+                let wire = self.wire(node, SimulatedNode::Gateway(site, usize::from(route.0)));
                 self.send(node, wire, Item::Frame(frame));
             }
         }

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::redistribution::axis::{Axis, Halo};
 use crate::redistribution::grid::Grid;
-use crate::redistribution::layout::{Layout, LayoutError, Order};
+use crate::redistribution::layout::{Layout, LayoutError, MemoryOrder};
 
 /// A layout from another program, not checked yet. Check [`Description::processes`] before calling
 /// [`Description::layout`], which allocates memory for each process along an axis.
@@ -13,7 +13,7 @@ pub struct Description {
     shape: Vec<u64>,
     axes: Vec<(Axis, Halo)>,
     grid: Grid,
-    order: Order,
+    order: MemoryOrder,
 }
 
 impl Description {
@@ -73,7 +73,8 @@ mod tests {
     fn too_many_processes_are_seen_before_the_layout_is_made() {
         let axis = (Axis::Block { over: u32::MAX, sizes: None }, Halo::default());
         let grid = Grid::of(&[u32::MAX, u32::MAX]);
-        let description = Description { shape: vec![1, 1], axes: vec![axis.clone(), axis], grid, order: Order::C };
+        let description =
+            Description { shape: vec![1, 1], axes: vec![axis.clone(), axis], grid, order: MemoryOrder::C };
         assert_eq!(description.processes(), None);
     }
 }

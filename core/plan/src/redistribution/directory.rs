@@ -248,13 +248,13 @@ pub fn matched(
 /// Iterates over the spans of several processes by ascending first element.
 struct Ascending<'a> {
     /// The next span of each stream; each stream ascends. `rest` holds the spans that follow.
-    next: BinaryHeap<Reverse<Next>>,
+    next: BinaryHeap<Reverse<NextSegment>>,
     rest: Vec<Peekable<Iter<'a>>>,
 }
 
 /// The derived order compares `start` first because it is the first field.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Next {
+struct NextSegment {
     start: u64,
     length: u64,
     layer: u64,
@@ -262,9 +262,9 @@ struct Next {
     stream: usize,
 }
 
-impl Next {
-    fn new(Span { layer, start, length }: Span, process: u32, stream: usize) -> Reverse<Next> {
-        Reverse(Next { start, length, layer, process, stream })
+impl NextSegment {
+    fn new(Span { layer, start, length }: Span, process: u32, stream: usize) -> Reverse<NextSegment> {
+        Reverse(NextSegment { start, length, layer, process, stream })
     }
 }
 
@@ -281,7 +281,7 @@ impl<'a> Ascending<'a> {
                 if end.is_none_or(|end| span.start < end) {
                     let mut stream = from.peekable();
                     stream.next();
-                    next.push(Next::new(span, *process, rest.len()));
+                    next.push(NextSegment::new(span, *process, rest.len()));
                     rest.push(stream);
                 }
                 end = Some(span.start + span.length);
@@ -296,9 +296,9 @@ impl Iterator for Ascending<'_> {
 
     fn next(&mut self) -> Option<(Span, u32)> {
         let mut first = self.next.peek_mut()?;
-        let Reverse(Next { start, length, layer, process, stream }) = *first;
+        let Reverse(NextSegment { start, length, layer, process, stream }) = *first;
         match self.rest[stream].next_if(|span| span.start >= start + length) {
-            Some(span) => *first = Next::new(span, process, stream),
+            Some(span) => *first = NextSegment::new(span, process, stream),
             None => drop(PeekMut::pop(first)),
         }
         Some((Span { layer, start, length }, process))

@@ -3,7 +3,7 @@
 
 use thiserror::Error;
 
-use crate::redistribution::layout::{Layout, Order};
+use crate::redistribution::layout::{Layout, MemoryOrder};
 
 /// Elements that are contiguous in a target's file and in a source's file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,8 +90,8 @@ impl Files {
         let shape = self.to.local_shape(process);
         let along = |axis| self.along(axis, self.to.grid().place(process, axis));
         let order: Vec<usize> = match self.to.order() {
-            Order::C => (0..shape.len()).rev().collect(),
-            Order::Fortran => (0..shape.len()).collect(),
+            MemoryOrder::C => (0..shape.len()).rev().collect(),
+            MemoryOrder::Fortran => (0..shape.len()).collect(),
         };
         File { files: self, segments: (0..shape.len()).map(along).collect(), shape, order }
     }

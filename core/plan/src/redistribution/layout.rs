@@ -14,7 +14,7 @@ const MOST_INDICES: u64 = 1 << 40;
 
 /// The default order of local elements in memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum Order {
+pub enum MemoryOrder {
     /// The last axis is contiguous.
     #[default]
     C,
@@ -28,7 +28,7 @@ pub struct Layout {
     shape: Vec<u64>,
     spreads: Vec<Spread>,
     grid: Grid,
-    order: Order,
+    order: MemoryOrder,
 }
 
 /// Reasons for rejecting a layout; the caller must describe it differently.
@@ -92,7 +92,7 @@ impl Layout {
         let grid = Grid::of(&axes.iter().map(Axis::over).collect::<Vec<_>>());
         grid.processes().ok_or(LayoutError::TooManyProcesses)?;
         let spreads = axes.into_iter().zip(&shape).map(|(axis, extent)| Spread::new(axis, *extent, Halo::default()));
-        Ok(Layout { spreads: spreads.collect(), shape, grid, order: Order::C })
+        Ok(Layout { spreads: spreads.collect(), shape, grid, order: MemoryOrder::C })
     }
 
     /// The same layout with its processes in another order, or with copies.
@@ -123,7 +123,7 @@ impl Layout {
     }
 
     /// The same layout with local elements in this order.
-    pub fn in_order(self, order: Order) -> Layout {
+    pub fn in_order(self, order: MemoryOrder) -> Layout {
         Layout { order, ..self }
     }
 
@@ -148,7 +148,7 @@ impl Layout {
         &self.grid
     }
 
-    pub fn order(&self) -> Order {
+    pub fn order(&self) -> MemoryOrder {
         self.order
     }
 
@@ -175,8 +175,8 @@ impl Layout {
             next = next.saturating_mul(shape[axis].max(1) as i64);
         };
         match self.order() {
-            Order::C => (0..shape.len()).rev().for_each(&mut axis),
-            Order::Fortran => (0..shape.len()).for_each(&mut axis),
+            MemoryOrder::C => (0..shape.len()).rev().for_each(&mut axis),
+            MemoryOrder::Fortran => (0..shape.len()).for_each(&mut axis),
         }
         strides
     }

@@ -167,7 +167,7 @@ pub struct SharedRun {
 
 /// The positions of an axis that go from one process to another, in the order of sending.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Shared {
+pub struct SharedPositions {
     runs: Vec<SharedRun>,
     period: u64,
     from_advance: i64,
@@ -175,13 +175,13 @@ pub struct Shared {
     extent: u64,
 }
 
-impl Shared {
+impl SharedPositions {
     /// The positions that `source` holds and `target` wants. The source must hold each position at most once.
-    pub fn new(source: &Pattern, target: &Pattern) -> Shared {
+    pub fn new(source: &Pattern, target: &Pattern) -> SharedPositions {
         let extent = source.extent.min(target.extent);
         let overlap = source.span().zip(target.span()).is_some_and(|(one, other)| one.0 < other.1 && other.0 < one.1);
         if !overlap {
-            return Shared { runs: Vec::new(), period: 1, from_advance: 0, to_advance: 0, extent: 0 };
+            return SharedPositions { runs: Vec::new(), period: 1, from_advance: 0, to_advance: 0, extent: 0 };
         }
         let common = gcd(source.period, target.period);
         let period = (source.period / common).saturating_mul(target.period).min(extent.max(1));
@@ -202,7 +202,7 @@ impl Shared {
             }
         }
         let advance = |pattern: &Pattern| pattern.advance.saturating_mul((period / pattern.period) as i64);
-        Shared { runs, period, from_advance: advance(source), to_advance: advance(target), extent }
+        SharedPositions { runs, period, from_advance: advance(source), to_advance: advance(target), extent }
     }
 
     /// True if the source holds any position that the target wants. Does not list the positions.

@@ -11,7 +11,7 @@
 
 use std::collections::HashMap;
 
-use crate::redistribution::transfer::{End, Message, Transfer};
+use crate::redistribution::transfer::{MessageRole, Transfer, TransferMessage};
 
 /// The colours of one axis. Their number is its highest degree.
 struct Colours {
@@ -60,10 +60,10 @@ impl<'a> Steps<'a> {
     }
 
     /// The step of a message that `process` sends or receives.
-    pub fn of(&self, process: u32, message: &Message) -> u64 {
+    pub fn of(&self, process: u32, message: &TransferMessage) -> u64 {
         let (from, to) = match message.end() {
-            End::Sends => (process, message.peer),
-            End::Receives => (message.peer, process),
+            MessageRole::Sends => (process, message.peer),
+            MessageRole::Receives => (message.peer, process),
         };
         let mut steps = [0, 0];
         for (dimension, colours) in self.along.iter().enumerate() {

@@ -1,6 +1,6 @@
 //! Random layouts and redistributions, for tests here and in the crates that execute redistributions.
 
-use crate::redistribution::{Axis, Grid, Halo, Layout, Mapping, Order, Pick, Transfer};
+use crate::redistribution::{Axis, Grid, Halo, Layout, Mapping, MemoryOrder, Pick, Transfer};
 
 /// A seeded random number generator (xorshift, Marsaglia 2003), so a failure can report its seed.
 pub struct Chance(u64);
@@ -76,7 +76,7 @@ impl Chance {
                 halos[number] = halo;
             }
         }
-        (layout.in_order(if self.below(2) == 0 { Order::C } else { Order::Fortran }), halos)
+        (layout.in_order(if self.below(2) == 0 { MemoryOrder::C } else { MemoryOrder::Fortran }), halos)
     }
 
     /// `count` indices at equal distances in an axis that is exactly long enough or a little longer.

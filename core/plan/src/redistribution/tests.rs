@@ -56,7 +56,7 @@ fn strides(shape: &[u64]) -> Vec<i64> {
 }
 
 /// The places of a message's elements in local memory, in message order.
-fn places(message: &Message, shape: &[u64]) -> Vec<usize> {
+fn places(message: &TransferMessage, shape: &[u64]) -> Vec<usize> {
     let mut places = Vec::new();
     message.for_each_piece(&strides(shape), &mut |piece| {
         places.extend((0..piece.count as i64).map(|at| (piece.start + at * piece.stride) as usize));
@@ -231,8 +231,8 @@ fn something_is_shared_where_the_shared_is_not_empty() {
             (0..source.axis(0).over()).flat_map(|from| (0..target.axis(0).over()).map(move |to| (from, to)))
         {
             let (held, wanted) = (source.owned(0, from), target.held(0, to));
-            let exists = Shared::exists(&held, &wanted);
-            assert_eq!(exists, !Shared::new(&held, &wanted).is_empty(), "seed {seed}: {from} to {to}");
+            let exists = SharedPositions::exists(&held, &wanted);
+            assert_eq!(exists, !SharedPositions::new(&held, &wanted).is_empty(), "seed {seed}: {from} to {to}");
             *if exists { &mut shared } else { &mut not } += 1;
         }
     }
@@ -267,7 +267,7 @@ fn plans_grow_with_neighbours_not_with_elements() {
     let transfer = Transfer::new(source.clone(), target.clone(), &Mapping::all(&source, &target)).unwrap();
     let messages: usize = (0..1024).map(|process| transfer.sends(process).len()).sum();
     assert_eq!(messages, 442_368);
-    let sent: u64 = transfer.sends(77).iter().map(Message::elements).sum();
+    let sent: u64 = transfer.sends(77).iter().map(TransferMessage::elements).sum();
     assert_eq!(sent, source.local_shape(77).iter().product::<u64>());
     let steps = Steps::new(&transfer);
     let most = transfer.sends(0).len() as u64;
@@ -277,7 +277,7 @@ fn plans_grow_with_neighbours_not_with_elements() {
     let transfer = Transfer::new(long(6), long(4), &Mapping::all(&long(6), &long(4))).unwrap();
     let messages = transfer.sends(5);
     assert_eq!(messages.len(), 2);
-    assert_eq!(messages.iter().map(Message::elements).sum::<u64>(), long(6).local_shape(5)[0]);
+    assert_eq!(messages.iter().map(TransferMessage::elements).sum::<u64>(), long(6).local_shape(5)[0]);
 }
 
 #[test]
@@ -359,7 +359,7 @@ fn a_mapping_that_cannot_be_names_side_axis_and_value() {
 fn a_message_is_the_same_at_both_ends() {
     for seed in 0..2000 {
         let transfer = Case::new(&mut Chance::new(seed)).transfer;
-        let pieces = |message: &Message| {
+        let pieces = |message: &TransferMessage| {
             let mut pieces = Vec::new();
             let strides: Vec<i64> = (0..8).map(|axis| 100i64.pow(axis)).collect();
             message.for_each_piece(&strides, &mut |piece| pieces.push(piece));

@@ -8,7 +8,7 @@
 use thiserror::Error;
 
 use crate::redistribution::axis::{Axis, Halo};
-use crate::redistribution::layout::{Layout, LayoutError, Order};
+use crate::redistribution::layout::{Layout, LayoutError, MemoryOrder};
 
 /// Reasons why a text is not a layout.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -43,8 +43,8 @@ pub fn parse(text: &str) -> Result<(Layout, u64), TextError> {
         return Err(TextError::Element(element));
     }
     let (axes, order) = match axes.split_once(':') {
-        None => (axes, Order::C),
-        Some((axes, "fortran")) => (axes, Order::Fortran),
+        None => (axes, MemoryOrder::C),
+        Some((axes, "fortran")) => (axes, MemoryOrder::Fortran),
         Some(_) => return Err(form()),
     };
     let described = split(axes).into_iter().map(axis).collect::<Result<Vec<_>, _>>()?;
@@ -123,7 +123,7 @@ mod tests {
         assert_eq!(layout.axis(1), &Axis::Cyclic { over: 2, block: 4, first: 1 });
         let (layout, _) = parse("6/1:block(2)~0+2").unwrap();
         assert_eq!(layout.halo(0), Halo { before: 0, after: 2, periodic: false });
-        assert_eq!(parse("4x4/4:*,whole:fortran").unwrap().0.order(), Order::Fortran);
+        assert_eq!(parse("4x4/4:*,whole:fortran").unwrap().0.order(), MemoryOrder::Fortran);
     }
 
     #[test]

@@ -2,9 +2,9 @@
 
 use std::rc::Rc;
 
-use crate::redistribution::layout::{Layout, Order};
+use crate::redistribution::layout::{Layout, MemoryOrder};
 use crate::redistribution::mapping::{Mapping, MappingError, Pick};
-use crate::redistribution::pattern::{Pattern, Run, Shared, SharedRun};
+use crate::redistribution::pattern::{Pattern, Run, SharedPositions, SharedRun};
 
 /// A redistribution: two layouts, and the mapping of elements from one to the other.
 ///
@@ -38,24 +38,24 @@ struct Selected {
 
 /// The role of a process in a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum End {
+pub(crate) enum MessageRole {
     Sends,
     Receives,
 }
 
 /// A message from one process to another: the product of the positions that go along each axis.
 #[derive(Clone, Debug)]
-pub struct Message {
+pub struct TransferMessage {
     /// The process at the other end.
     pub peer: u32,
-    end: End,
+    end: MessageRole,
     /// From the slowest to the fastest: the local array's axis, if it has one, and the positions shared along it.
-    parts: Vec<(Option<usize>, Rc<Shared>)>,
+    parts: Vec<(Option<usize>, Rc<SharedPositions>)>,
 }
 
 /// Elements of a message at equal distances in local memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Piece {
+pub struct StridedRun {
     /// The place of the first element, in units of the strides.
     pub start: i64,
     pub count: u64,
@@ -77,7 +77,7 @@ impl Transfer {
             let target = mapping.order.iter().position(|of| *of == number).map(|at| to[at]);
             dimensions.push(Dimension { source: Some(source), target, shift: *shift });
         }
-        if source.order() == Order::Fortran {
+        if source.order() == MemoryOrder::Fortran {
             dimensions.reverse();
         }
         let fixed = from_fixed.into_iter().map(|source| Dimension { source: Some(source), target: None, shift: 0 });
@@ -96,17 +96,17 @@ impl Transfer {
     }
 
     /// The messages that a process of the source sends, by ascending number of the receiver.
-    pub fn sends(&self, process: u32) -> Vec<Message> {
+    pub fn sends(&self, process: u32) -> Vec<TransferMessage> {
         let (copies, own) = (self.source.grid().copies(), self.source.grid().copy(process));
-        let mut messages = self.messages(process, End::Sends);
+        let mut messages = self.messages(process, MessageRole::Sends);
         messages.retain(|message| message.peer % copies == own);
         messages
     }
 
     /// The messages that a process of the target receives, by ascending number of the sender.
-    pub fn receives(&self, process: u32) -> Vec<Message> {
+    pub fn receives(&self, process: u32) -> Vec<TransferMessage> {
         let serves = process % self.source.grid().copies();
-        let mut messages = self.messages(process, End::Receives);
+        let mut messages = self.messages(process, MessageRole::Receives);
         messages.retain(|message| self.source.grid().copy(message.peer) == serves);
         messages
     }
@@ -123,14 +123,14 @@ impl Transfer {
     }
 
     /// The same message from the peer's point of view.
-    pub fn at_peer(&self, process: u32, message: &Message) -> Message {
+    pub fn at_peer(&self, process: u32, message: &TransferMessage) -> TransferMessage {
         let end = match message.end {
-            End::Sends => End::Receives,
-            End::Receives => End::Sends,
+            MessageRole::Sends => MessageRole::Receives,
+            MessageRole::Receives => MessageRole::Sends,
         };
         let parts = self.dimensions.iter().zip(&message.parts);
         let parts = parts.map(|(dimension, (_, shared))| (dimension.ends(end).0.map(|own| own.axis), shared.clone()));
-        Message { peer: process, end, parts: parts.collect() }
+        TransferMessage { peer: process, end, parts: parts.collect() }
     }
 
     /// True if every element of the source is sent.
@@ -167,17 +167,17 @@ impl Transfer {
         let wanted: Vec<Pattern> = (0..targets).map(|to| self.target_pattern(dimension, to)).collect();
         let from = (0..sources).flat_map(|from| {
             let source = self.source_pattern(dimension, from);
-            let shares = |(target, to): (&Pattern, u32)| Shared::exists(&source, target).then_some((from, to));
+            let shares = |(target, to): (&Pattern, u32)| SharedPositions::exists(&source, target).then_some((from, to));
             wanted.iter().zip(0..).filter_map(shares).collect::<Vec<_>>()
         });
         from.collect()
     }
 
     /// The messages of a process with all copies of all peers.
-    fn messages(&self, process: u32, end: End) -> Vec<Message> {
+    fn messages(&self, process: u32, end: MessageRole) -> Vec<TransferMessage> {
         let (here, there) = match end {
-            End::Sends => (&self.source, &self.target),
-            End::Receives => (&self.target, &self.source),
+            MessageRole::Sends => (&self.source, &self.target),
+            MessageRole::Receives => (&self.target, &self.source),
         };
         let mut along = Vec::with_capacity(self.dimensions.len());
         for dimension in &self.dimensions {
@@ -185,12 +185,12 @@ impl Transfer {
             let place = own.map_or(0, |own| here.grid().place(process, own.axis));
             let places = other.map_or(1, |other| there.axis(other.axis).over());
             let pattern = match end {
-                End::Sends => self.source_pattern(dimension, place),
-                End::Receives => self.target_pattern(dimension, place),
+                MessageRole::Sends => self.source_pattern(dimension, place),
+                MessageRole::Receives => self.target_pattern(dimension, place),
             };
             let shared = |other| match end {
-                End::Sends => Shared::new(&pattern, &self.target_pattern(dimension, other)),
-                End::Receives => Shared::new(&self.source_pattern(dimension, other), &pattern),
+                MessageRole::Sends => SharedPositions::new(&pattern, &self.target_pattern(dimension, other)),
+                MessageRole::Receives => SharedPositions::new(&self.source_pattern(dimension, other), &pattern),
             };
             let shared = (0..places).map(|other| (other, Rc::new(shared(other))));
             let shared: Vec<_> = shared.filter(|(_, shared)| !shared.is_empty()).collect();
@@ -208,7 +208,11 @@ impl Transfer {
             }
             for copy in 0..there.grid().copies() {
                 let parts = along.iter().zip(&choice).map(|((axis, _, shared), at)| (*axis, shared[*at].1.clone()));
-                messages.push(Message { peer: there.grid().process(&places, copy), end, parts: parts.collect() });
+                messages.push(TransferMessage {
+                    peer: there.grid().process(&places, copy),
+                    end,
+                    parts: parts.collect(),
+                });
             }
             // Go to the next combination, like an odometer.
             let Some(at) = (0..choice.len()).rev().find(|at| choice[*at] + 1 < along[*at].2.len()) else { break };
@@ -232,10 +236,10 @@ impl Transfer {
 
 impl Dimension {
     /// The selections at this end and at the other.
-    fn ends(&self, end: End) -> (Option<Selected>, Option<Selected>) {
+    fn ends(&self, end: MessageRole) -> (Option<Selected>, Option<Selected>) {
         match end {
-            End::Sends => (self.source, self.target),
-            End::Receives => (self.target, self.source),
+            MessageRole::Sends => (self.source, self.target),
+            MessageRole::Receives => (self.target, self.source),
         }
     }
 }
@@ -257,14 +261,14 @@ fn selections(picks: &[Pick]) -> (Vec<Selected>, Vec<Selected>) {
     (kept, fixed)
 }
 
-impl Message {
-    pub(crate) fn end(&self) -> End {
+impl TransferMessage {
+    pub(crate) fn end(&self) -> MessageRole {
         self.end
     }
 
     /// True if the process sends the message, false if it receives it.
     pub fn is_sent(&self) -> bool {
-        self.end == End::Sends
+        self.end == MessageRole::Sends
     }
 
     /// The number of elements.
@@ -277,39 +281,39 @@ impl Message {
     pub fn levels<'a>(
         &'a self,
         strides: &'a [i64],
-    ) -> impl DoubleEndedIterator<Item = impl Iterator<Item = Piece> + 'a> + 'a {
+    ) -> impl DoubleEndedIterator<Item = impl Iterator<Item = StridedRun> + 'a> + 'a {
         self.parts.iter().map(move |(axis, shared)| {
             let stride = axis.map_or(0, |axis| strides[axis]);
             shared.runs().map(move |run| {
                 let (local, step) = self.place(&run);
-                Piece { start: local * stride, count: run.length, stride: step * stride }
+                StridedRun { start: local * stride, count: run.length, stride: step * stride }
             })
         })
     }
 
     /// Calls `work` for the message's elements, in message order.
-    pub fn for_each_piece(&self, strides: &[i64], work: &mut impl FnMut(Piece)) {
-        let levels: Vec<Vec<Piece>> = self.levels(strides).map(Iterator::collect).collect();
+    pub fn for_each_piece(&self, strides: &[i64], work: &mut impl FnMut(StridedRun)) {
+        let levels: Vec<Vec<StridedRun>> = self.levels(strides).map(Iterator::collect).collect();
         walk(&levels, 0, work);
     }
 
     /// The local index at which a run begins, and its step.
     fn place(&self, run: &SharedRun) -> (i64, i64) {
         match self.end {
-            End::Sends => (run.from, run.from_step),
-            End::Receives => (run.to, run.to_step),
+            MessageRole::Sends => (run.from, run.from_step),
+            MessageRole::Receives => (run.to, run.to_step),
         }
     }
 }
 
-fn walk(levels: &[Vec<Piece>], start: i64, work: &mut impl FnMut(Piece)) {
+fn walk(levels: &[Vec<StridedRun>], start: i64, work: &mut impl FnMut(StridedRun)) {
     let Some((level, rest)) = levels.split_first() else {
-        return work(Piece { start, count: 1, stride: 0 });
+        return work(StridedRun { start, count: 1, stride: 0 });
     };
     for piece in level {
         let first = start + piece.start;
         match rest {
-            [] => work(Piece { start: first, ..*piece }),
+            [] => work(StridedRun { start: first, ..*piece }),
             _ => (0..piece.count as i64).for_each(|at| walk(rest, first + at * piece.stride, work)),
         }
     }

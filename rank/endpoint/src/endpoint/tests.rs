@@ -1,12 +1,12 @@
 use super::*;
 use crate::config::{JobConfig, NativeConfig};
-use crate::operation::{CompleteWhen, Failure, Kind};
+use crate::operation::{CompleteWhen, Failure, OperationKind};
 use memory::Access;
 
 mod encrypted;
 
 /// Two endpoints outside any job, over real sockets.
-pub(crate) struct Pair {
+pub(crate) struct EndpointPair {
     pub a: Endpoint,
     pub b: Endpoint,
 }
@@ -35,11 +35,11 @@ fn endpoint() -> Endpoint {
     Endpoint::open(config(), 0, Arc::new(Regions::default())).unwrap()
 }
 
-fn pair() -> Pair {
+fn pair() -> EndpointPair {
     pair_with([Arc::default(), Arc::default()])
 }
 
-fn pair_with(regions: [Arc<Regions>; 2]) -> Pair {
+fn pair_with(regions: [Arc<Regions>; 2]) -> EndpointPair {
     let [a, b] = regions;
     if NEIGHBOURS.get() {
         return neighbours(a, b, Limits::default());
@@ -48,14 +48,14 @@ fn pair_with(regions: [Arc<Regions>; 2]) -> Pair {
         return encrypted::ranks(a, b);
     }
     let open = |regions| Endpoint::open(config(), 0, regions).unwrap();
-    Pair { a: open(a), b: open(b) }
+    EndpointPair { a: open(a), b: open(b) }
 }
 
 /// Two ranks of a job on one node, with a region of their own.
-pub(crate) fn neighbours(a: Arc<Regions>, b: Arc<Regions>, limits: Limits) -> Pair {
+pub(crate) fn neighbours(a: Arc<Regions>, b: Arc<Regions>, limits: Limits) -> EndpointPair {
     let region = region();
     let open = |rank, regions| Endpoint::open(rank_config(&region_path(&region), rank, limits), 0, regions).unwrap();
-    Pair { a: open(0, a), b: open(1, b) }
+    EndpointPair { a: open(0, a), b: open(1, b) }
 }
 
 /// A region for the two ranks of [`rank_config`].
@@ -128,7 +128,7 @@ pub(crate) fn pattern(length: usize, seed: usize) -> Vec<u8> {
     (0..length).map(|at| (at.wrapping_mul(31) ^ seed ^ (at >> 8)) as u8).collect()
 }
 
-impl Pair {
+impl EndpointPair {
     pub(crate) fn turn(&mut self) {
         self.a.progress();
         self.b.progress();
@@ -196,10 +196,10 @@ fn messages_of_all_lengths_arrive_whole_and_in_order() {
 }
 
 /// Two endpoints that give up an unreachable peer after 50 ms.
-fn impatient() -> Pair {
+fn impatient() -> EndpointPair {
     let limits = Limits { connect: Duration::from_millis(50), ..Limits::default() };
     let open = || Endpoint::open(Config { limits, ..config() }, 0, Arc::default()).unwrap();
-    Pair { a: open(), b: open() }
+    EndpointPair { a: open(), b: open() }
 }
 
 #[test]
@@ -255,7 +255,8 @@ fn both_dialling_at_once_leaves_one_connection() {
         pair.a.send(SendOp { complete: CompleteWhen::Buffered, ..send_op(b, 1, b"a b", 0) }).unwrap();
         pair.b.send(SendOp { complete: CompleteWhen::Buffered, ..send_op(a, 1, b"b a", 0) }).unwrap();
         for of_a in [true, false] {
-            let done = std::iter::from_fn(|| Some(pair.next(of_a))).find(|done| done.kind == Kind::Recv).unwrap();
+            let done =
+                std::iter::from_fn(|| Some(pair.next(of_a))).find(|done| done.kind == OperationKind::Recv).unwrap();
             assert_eq!(done.buffer.unwrap().to_vec(0..3), if of_a { b"b a" } else { b"a b" });
         }
         pair.quiet();
@@ -281,7 +282,7 @@ fn dialling_each_other_at_any_moment_leaves_one_connection() {
         let a = pair.b.peer(pair.a.address());
         pair.a.receive(recv_op(1, 3, 1)).unwrap();
         pair.b.receive(recv_op(1, 3, 1)).unwrap();
-        let send = |pair: &mut Pair, of_a: bool| match of_a {
+        let send = |pair: &mut EndpointPair, of_a: bool| match of_a {
             true => pair.a.send(send_op(b, 1, b"a b", 2)).unwrap(),
             false => pair.b.send(send_op(a, 1, b"b a", 2)).unwrap(),
         };
@@ -305,7 +306,7 @@ fn dialling_each_other_at_any_moment_leaves_one_connection() {
             for _ in 0..2 {
                 let done = pair.next(of_a);
                 assert_eq!(done.result, Ok(()), "{:?}", (a_first, head_start, waits, pace));
-                if done.kind == Kind::Recv {
+                if done.kind == OperationKind::Recv {
                     assert_eq!(done.buffer.unwrap().to_vec(0..3), if of_a { b"b a" } else { b"a b" });
                 }
             }
@@ -447,13 +448,13 @@ fn regions_are_written_read_and_updated() {
             user: user(1),
         };
         pair.a.write(op).unwrap();
-        assert_eq!(pair.next(true).kind, Kind::Write);
+        assert_eq!(pair.next(true).kind, OperationKind::Write);
         let event = pair.next(false);
-        assert_eq!((event.kind, event.data, event.length), (Kind::RemoteWrite, Some(4), length as u64));
+        assert_eq!((event.kind, event.data, event.length), (OperationKind::RemoteWrite, Some(4), length as u64));
         let buffer = Buffer::owned(vec![0; length]);
         pair.a.read(ReadOp { from: b, key, address: 16, buffer, user: user(2) }).unwrap();
         let done = pair.next(true);
-        assert_eq!((done.kind, done.result), (Kind::Read, Ok(())));
+        assert_eq!((done.kind, done.result), (OperationKind::Read, Ok(())));
         assert!(done.buffer.unwrap().to_vec(0..length) == pattern(length, 1));
     }
     let buffer = Buffer::owned(vec![0; 64]);
@@ -502,11 +503,11 @@ fn to_itself() {
         pair.a.send(send_op(me, 1, &pattern(length, 1), 1)).unwrap();
         pair.a.receive(recv_op(1, length, 2)).unwrap();
         let (mut one, mut two) = (pair.next(true), pair.next(true));
-        if one.kind == Kind::Send {
+        if one.kind == OperationKind::Send {
             std::mem::swap(&mut one, &mut two);
         }
         assert!(one.buffer.unwrap().to_vec(0..length) == pattern(length, 1));
-        assert_eq!(two.kind, Kind::Send);
+        assert_eq!(two.kind, OperationKind::Send);
     }
 }
 
@@ -628,7 +629,7 @@ fn a_goodbye_lets_everything_arrive_first() {
         let deadline = Instant::now() + Duration::from_secs(20);
         assert_eq!(pair.next(true).result, Ok(()));
         // Closing waits until the other end has received the goodbye.
-        let Pair { mut a, mut b } = pair;
+        let EndpointPair { mut a, mut b } = pair;
         let closing = std::thread::spawn(move || a.close());
         while b.site.connection_count() > 0 {
             assert!(Instant::now() < deadline, "the connection is still open");

@@ -8,7 +8,7 @@ use wire::many::Astray;
 use wire::message::MAX_HEADER;
 use wire::{FrameHeader, Message, Passage};
 
-use super::links::Links;
+use super::links::LinkTables;
 use super::{Talk, lose};
 use crate::handshake::Credentials;
 use crate::link::{Misbehaved, Sink};
@@ -19,7 +19,7 @@ pub(super) struct GatewayFrames<'a> {
     pub own: &'a Credentials,
     pub talk: &'a mut Talk,
     /// Figures of the links between the job's sites.
-    pub links: &'a mut Links,
+    pub links: &'a mut LinkTables,
     /// Bytes of our own copies in queues.
     pub buffered: &'a mut u64,
     /// The gateway that sent the frames.

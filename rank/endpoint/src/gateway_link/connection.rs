@@ -18,7 +18,7 @@ use types::sites::Keys;
 use crate::config::Gateway;
 use crate::handshake::{self, Credentials};
 use crate::link::Sink;
-use crate::reader::{Broken, Frames, Reader};
+use crate::reader::{Broken, FrameReader, Frames};
 use crate::stream::{Expected, Stream, family};
 
 /// Limit of queued bytes. Nothing more is queued beyond it until the socket has taken some.
@@ -28,12 +28,12 @@ const MAX_SLICES: usize = 16;
 /// Delay before a lost or unreachable gateway is dialled again.
 const AGAIN: Duration = Duration::from_secs(1);
 
-pub(super) struct Connection {
+pub(super) struct GatewayConnection {
     pub gateway: Gateway,
     /// The keys of its site, one of which it must present; `None`: no TLS.
     keys: Option<Keys>,
-    state: State,
-    pub reader: Reader,
+    state: DialState,
+    pub reader: FrameReader,
     /// Whole frames; part of the first may have been sent.
     queue: VecDeque<Arc<Vec<u8>>>,
     /// Bytes of the first frame that have been sent.
@@ -44,20 +44,20 @@ pub(super) struct Connection {
     pub pulse: Pulse,
 }
 
-enum State {
+enum DialState {
     Dialling { stream: Stream, initiator: Box<Initiator>, deadline: Instant },
     Open { stream: Stream },
     Lost { reason: String, again: Instant },
 }
 
-impl Connection {
+impl GatewayConnection {
     /// A connection that is not open yet.
-    pub(super) fn new(gateway: Gateway, keys: Option<Keys>) -> Connection {
-        Connection {
+    pub(super) fn new(gateway: Gateway, keys: Option<Keys>) -> GatewayConnection {
+        GatewayConnection {
             gateway,
             keys,
-            state: State::Lost { reason: "not dialled yet".into(), again: Instant::now() },
-            reader: Reader::new(wire::frame::MAX_PAYLOAD),
+            state: DialState::Lost { reason: "not dialled yet".into(), again: Instant::now() },
+            reader: FrameReader::new(wire::frame::MAX_PAYLOAD),
             queue: VecDeque::new(),
             written: 0,
             queued: 0,
@@ -67,13 +67,13 @@ impl Connection {
     }
 
     pub(super) fn is_open(&self) -> bool {
-        matches!(self.state, State::Open { .. })
+        matches!(self.state, DialState::Open { .. })
     }
 
     /// The reason for its loss, if it is lost.
     pub(super) fn lost(&self) -> Option<&str> {
         match &self.state {
-            State::Lost { reason, .. } => Some(reason),
+            DialState::Lost { reason, .. } => Some(reason),
             _ => None,
         }
     }
@@ -85,21 +85,21 @@ impl Connection {
 
     /// True if it is lost and due to be dialled again.
     pub(super) fn is_due(&self, now: Instant) -> bool {
-        matches!(&self.state, State::Lost { again, .. } if *again <= now)
+        matches!(&self.state, DialState::Lost { again, .. } if *again <= now)
     }
 
     pub(super) fn is_dialling(&self) -> bool {
-        matches!(self.state, State::Dialling { .. })
+        matches!(self.state, DialState::Dialling { .. })
     }
 
     fn stream(&self) -> Option<&Stream> {
         match &self.state {
-            State::Dialling { stream, .. } | State::Open { stream } => Some(stream),
-            State::Lost { .. } => None,
+            DialState::Dialling { stream, .. } | DialState::Open { stream } => Some(stream),
+            DialState::Lost { .. } => None,
         }
     }
 
-    /// Starts dialling; [`Connection::shake_hands`] continues.
+    /// Starts dialling; [`GatewayConnection::shake_hands`] continues.
     pub(super) fn dial(
         &mut self,
         own: &Credentials,
@@ -126,9 +126,9 @@ impl Connection {
         epoll::add(epoll, &stream, data, EventFlags::IN | EventFlags::OUT).map_err(io::Error::from)?;
         let (initiator, hello) = own.dial_gateway(&self.gateway)?;
         let deadline = Instant::now() + timeout;
-        *self = Connection::new(self.gateway.clone(), self.keys);
+        *self = GatewayConnection::new(self.gateway.clone(), self.keys);
         self.push(Arc::new(hello.encode()));
-        self.state = State::Dialling { stream, initiator: Box::new(initiator), deadline };
+        self.state = DialState::Dialling { stream, initiator: Box::new(initiator), deadline };
         Ok(())
     }
 
@@ -138,7 +138,7 @@ impl Connection {
             self.write()?;
             // Let epoll wake a process that sleeps until the next answer.
             self.watch(epoll, at)?;
-            let State::Dialling { stream, initiator, deadline } = &mut self.state else { return Ok(true) };
+            let DialState::Dialling { stream, initiator, deadline } = &mut self.state else { return Ok(true) };
             let Some(message) = self.reader.handshake(false)? else {
                 if self.reader.fill(stream)? {
                     continue;
@@ -154,9 +154,9 @@ impl Connection {
                 Answer::Open(welcome) => {
                     handshake::check(&welcome)?;
                     self.reader.take_whole(welcome.max_payload)?;
-                    let lost = State::Lost { reason: String::new(), again: Instant::now() };
-                    if let State::Dialling { stream, .. } = std::mem::replace(&mut self.state, lost) {
-                        self.state = State::Open { stream };
+                    let lost = DialState::Lost { reason: String::new(), again: Instant::now() };
+                    if let DialState::Dialling { stream, .. } = std::mem::replace(&mut self.state, lost) {
+                        self.state = DialState::Open { stream };
                     }
                     return Ok(true);
                 }
@@ -167,7 +167,7 @@ impl Connection {
     /// Takes the frames that have arrived.
     pub(super) fn receive(&mut self, frames: &mut dyn Frames, sink: &mut dyn Sink) -> Result<bool, Broken> {
         match &mut self.state {
-            State::Open { stream } => self.reader.pump(stream, frames, sink),
+            DialState::Open { stream } => self.reader.pump(stream, frames, sink),
             _ => Ok(false),
         }
     }
@@ -197,7 +197,7 @@ impl Connection {
     /// Closes the connection until it is dialled again.
     pub(super) fn lose(&mut self, reason: String) {
         // This closes its descriptor, so epoll no longer watches it.
-        self.state = State::Lost { reason, again: Instant::now() + AGAIN };
+        self.state = DialState::Lost { reason, again: Instant::now() + AGAIN };
         self.queue.clear();
         (self.queued, self.written) = (0, 0);
     }
@@ -235,7 +235,9 @@ impl Connection {
     }
 
     fn write(&mut self) -> Result<bool, Broken> {
-        let (State::Dialling { stream, .. } | State::Open { stream }) = &mut self.state else { return Ok(false) };
+        let (DialState::Dialling { stream, .. } | DialState::Open { stream }) = &mut self.state else {
+            return Ok(false);
+        };
         let mut moved = false;
         while !self.queue.is_empty() {
             let empty: &[u8] = &[];

@@ -7,16 +7,16 @@ use wire::links::Assembly;
 
 /// One table per gateway, because each gateway numbers its own. The tables differ only by the latest changes.
 #[derive(Debug)]
-pub(super) struct Links {
+pub(super) struct LinkTables {
     /// Number of sites of the job.
     sites: usize,
     /// By route.
     gateways: Vec<(Assembly, Option<LinkTable>)>,
 }
 
-impl Links {
-    pub(super) fn new(sites: usize, gateways: usize) -> Links {
-        Links { sites, gateways: (0..gateways).map(|_| Default::default()).collect() }
+impl LinkTables {
+    pub(super) fn new(sites: usize, gateways: usize) -> LinkTables {
+        LinkTables { sites, gateways: (0..gateways).map(|_| Default::default()).collect() }
     }
 
     /// Takes a part of a gateway's table.
@@ -54,7 +54,7 @@ mod tests {
 
     #[test]
     fn the_first_gateway_that_is_there_counts() {
-        let mut links = Links::new(2, 2);
+        let mut links = LinkTables::new(2, 2);
         assert_eq!(links.first(|_| true), None);
         for (route, rate) in [(1, 1024.0), (0, 2048.0), (1, 4096.0)] {
             links.take(Route(route), &wire::links::parts(&table(rate))[0]).unwrap();

@@ -20,7 +20,7 @@ pub(super) struct Doorbell {
 
 /// The watch over a process's end.
 #[derive(Debug)]
-pub(super) enum Watched {
+pub(super) enum ProcessWatch {
     /// Its end is reported, as long as this is open.
     Yes(#[expect(dead_code, reason = "open is all it has to be")] OwnedFd),
     /// It has already ended.
@@ -64,15 +64,15 @@ impl Doorbell {
     }
 
     /// Watches a process: after its end, `name` is among [`Doorbell::ended`].
-    pub(super) fn watch(&self, pid: u32, name: u64) -> Watched {
-        let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return Watched::Ended };
+    pub(super) fn watch(&self, pid: u32, name: u64) -> ProcessWatch {
+        let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return ProcessWatch::Ended };
         match pidfd_open(pid, PidfdFlags::empty()) {
             Ok(process) => match epoll::add(&self.epoll, &process, EventData::new_u64(name), EventFlags::IN) {
-                Ok(()) => Watched::Yes(process),
-                Err(_) => Watched::No,
+                Ok(()) => ProcessWatch::Yes(process),
+                Err(_) => ProcessWatch::No,
             },
-            Err(rustix::io::Errno::SRCH) => Watched::Ended,
-            Err(_) => Watched::No,
+            Err(rustix::io::Errno::SRCH) => ProcessWatch::Ended,
+            Err(_) => ProcessWatch::No,
         }
     }
 

@@ -3,11 +3,11 @@
 use std::collections::VecDeque;
 use std::io;
 
-use pool::{Consumer, Corrupt, Kind, Permission, Producer, Record, Seat, read_process};
+use pool::{Consumer, Corrupt, Permission, Producer, Record, RecordKind, Seat, read_process};
 use wire::Message;
 use wire::message::MAX_HEADER;
 
-use super::doorbell::Watched;
+use super::doorbell::ProcessWatch;
 use super::pace::Pace;
 use super::{from_region, refusal};
 use crate::link::{Misbehaved, Outgoing, Sink};
@@ -55,7 +55,7 @@ pub(super) struct Neighbour {
     pub knocked: bool,
     /// The nap in which we last rang its doorbell.
     pub rung: u64,
-    pub watched: Watched,
+    pub watched: ProcessWatch,
     /// It shares our process id namespace.
     shares: bool,
     out: Option<Producer>,
@@ -78,7 +78,7 @@ impl Neighbour {
             seat,
             knocked: false,
             rung: 0,
-            watched: Watched::No,
+            watched: ProcessWatch::No,
             shares,
             out: None,
             pace: Pace::new(single_copy),
@@ -173,7 +173,7 @@ impl Neighbour {
         let Ok(Some(mut space)) = ring.reserve(length as u32) else { return false };
         space.write(0, header);
         self.pace.time(count, || space.write(header.len(), bytes));
-        space.publish(Kind::Frame);
+        space.publish(RecordKind::Frame);
         true
     }
 
@@ -250,12 +250,12 @@ impl Neighbour {
         let Some(ring) = &mut self.input else { return Ok(None) };
         let Some(record) = ring.oldest()? else { return Ok(None) };
         match record.kind {
-            Kind::Frame => read_frame(ring, &record, self.peer, sink)?,
-            Kind::Copy if self.shares => read_copy(ring, &record, self.seat.pid, self.peer, sink)?,
-            Kind::Copy => return Err(Misbehaved::Protocol("a single copy from another node").into()),
-            Kind::Bye => return Err(Trouble::Goodbye),
+            RecordKind::Frame => read_frame(ring, &record, self.peer, sink)?,
+            RecordKind::Copy if self.shares => read_copy(ring, &record, self.seat.pid, self.peer, sink)?,
+            RecordKind::Copy => return Err(Misbehaved::Protocol("a single copy from another node").into()),
+            RecordKind::Bye => return Err(Trouble::Goodbye),
         }
-        Ok(Some(ring.done(record, record.kind == Kind::Copy)))
+        Ok(Some(ring.done(record, record.kind == RecordKind::Copy)))
     }
 
     /// Sends a goodbye. Returns true if it was written, so that the neighbour must be woken.
@@ -265,14 +265,14 @@ impl Neighbour {
         };
         // If the ring is full, the neighbour notices that we have left our seat, or that our process has ended.
         let Ok(Some(space)) = ring.reserve(0) else { return false };
-        space.publish(Kind::Bye);
+        space.publish(RecordKind::Bye);
         true
     }
 
     /// Gives up both rings. Returns the items that will never be sent.
     pub(super) fn lose(&mut self, reason: Option<String>) -> Vec<Outgoing> {
         self.lost = Some(reason.unwrap_or_else(|| Trouble::Goodbye.to_string()));
-        (self.out, self.input, self.watched) = (None, None, Watched::No);
+        (self.out, self.input, self.watched) = (None, None, ProcessWatch::No);
         let copying = std::mem::take(&mut self.uncopied).into_iter().map(|(_, item)| item);
         copying.chain(std::mem::take(&mut self.queue)).collect()
     }
@@ -301,7 +301,7 @@ fn write_frame(
             // The region was closed while it was being read: send a refusal instead.
             let Some(mut space) = ring.reserve(refusal(item, status).as_slice().len() as u32)? else { return Ok(None) };
             space.write(0, refusal(item, status).as_slice());
-            space.publish(Kind::Frame);
+            space.publish(RecordKind::Frame);
             item.at = item.end;
             return Ok(Some(true));
         }
@@ -316,7 +316,7 @@ fn write_frame(
         });
     }
     space.write(0, header);
-    space.publish(Kind::Frame);
+    space.publish(RecordKind::Frame);
     Ok(Some(item.advance(count)))
 }
 
@@ -339,7 +339,7 @@ fn write_copy(ring: &mut Producer, item: &mut Outgoing) -> Result<Option<bool>, 
     let record = &record[..at + header.len()];
     let Some(mut space) = ring.reserve(record.len() as u32)? else { return Ok(None) };
     space.write(0, record);
-    space.publish(Kind::Copy);
+    space.publish(RecordKind::Copy);
     Ok(Some(item.advance(count)))
 }
 

@@ -4,23 +4,23 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use memory::Buffer;
-use pool::{HostId, Kind, Region, Seat, State};
+use pool::{HostId, RecordKind, Region, Seat, SeatState};
 use proptest::prelude::*;
 
 use crate::config::Limits;
-use crate::endpoint::tests::{Pair, neighbours, pattern, rank_config, recv_op, region, region_path, send_op};
+use crate::endpoint::tests::{EndpointPair, neighbours, pattern, rank_config, recv_op, region, region_path, send_op};
 use crate::operation::{CompleteWhen, Completion, Failure, Match, NotBegun, RecvOp, SendOp};
 use crate::{Endpoint, PeerId};
 
 /// Frames of at least this length go by single copy in these tests, whose messages are short.
 const SINGLE_COPY: u64 = 3000;
 
-fn pair(limits: Limits) -> Pair {
+fn pair(limits: Limits) -> EndpointPair {
     neighbours(Arc::default(), Arc::default(), limits)
 }
 
 /// A message is not copied only to wait for a full ring: its sender tries again.
-fn send_when_there_is_room(pair: &mut Pair, op: impl Fn() -> SendOp) {
+fn send_when_there_is_room(pair: &mut EndpointPair, op: impl Fn() -> SendOp) {
     while let Err(refused) = pair.a.send(op()) {
         assert_eq!(refused, NotBegun::Again);
         pair.a.progress();
@@ -29,20 +29,20 @@ fn send_when_there_is_room(pair: &mut Pair, op: impl Fn() -> SendOp) {
 }
 
 #[derive(Clone, Debug)]
-enum Action {
+enum RingAction {
     Send { tag: u64, length: usize, complete: CompleteWhen },
     Receive { tag: u64, any: bool, length: usize },
     Turn(u8, bool),
 }
 
-fn action() -> impl Strategy<Value = Action> {
+fn action() -> impl Strategy<Value = RingAction> {
     let complete = prop::sample::select(vec![CompleteWhen::Buffered, CompleteWhen::Sent, CompleteWhen::Delivered]);
     let length = prop_oneof![Just(0usize), 1usize..300, 1000usize..200_000];
     prop_oneof![
         3 => (0u64..3, length.clone(), complete)
-            .prop_map(|(tag, length, complete)| Action::Send { tag, length, complete }),
-        3 => (0u64..3, any::<bool>(), length).prop_map(|(tag, any, length)| Action::Receive { tag, any, length }),
-        4 => (1u8..20, any::<bool>()).prop_map(|(count, of_a)| Action::Turn(count, of_a)),
+            .prop_map(|(tag, length, complete)| RingAction::Send { tag, length, complete }),
+        3 => (0u64..3, any::<bool>(), length).prop_map(|(tag, any, length)| RingAction::Receive { tag, any, length }),
+        4 => (1u8..20, any::<bool>()).prop_map(|(count, of_a)| RingAction::Turn(count, of_a)),
     ]
 }
 
@@ -60,18 +60,18 @@ proptest! {
         let (mut sends, mut receives) = (Vec::new(), Vec::new());
         for action in actions {
             match action {
-                Action::Send { tag, length, complete } => {
+                RingAction::Send { tag, length, complete } => {
                     let number = sends.len();
                     let op = || SendOp { complete, ..send_op(to, tag, &pattern(length, number), number) };
                     send_when_there_is_room(&mut pair, op);
                     sends.push((tag, length));
                 }
-                Action::Receive { tag, any, length } => {
+                RingAction::Receive { tag, any, length } => {
                     let matching = Match { from: None, tagged: true, tag, ignore: if any { u64::MAX } else { 0 } };
                     pair.b.receive(RecvOp { matching, ..recv_op(tag, length, receives.len()) }).unwrap();
                     receives.push(length);
                 }
-                Action::Turn(count, of_a) => {
+                RingAction::Turn(count, of_a) => {
                     let end = if of_a { &mut pair.a } else { &mut pair.b };
                     (0..count).for_each(|_| _ = end.progress());
                 }
@@ -131,7 +131,7 @@ proptest! {
             }
             let Some(mut space) = ring.reserve(bytes.len() as u32).unwrap() else { break };
             space.write(0, &bytes);
-            space.publish(if copy { Kind::Copy } else { Kind::Frame });
+            space.publish(if copy { RecordKind::Copy } else { RecordKind::Frame });
             region.knock(stranger, region.place(0, 0).unwrap());
             (0..130).for_each(|_| _ = a.progress());
         }
@@ -177,7 +177,7 @@ fn a_damaged_ring_loses_its_peer_with_a_reason() {
     let mut ring = region.producer(stranger, 0).unwrap();
     let mut space = ring.reserve(100).unwrap().unwrap();
     space.write(0, &[0xFF; 100]);
-    space.publish(Kind::Frame);
+    space.publish(RecordKind::Frame);
     region.knock(stranger, 0);
     let done = completion(&mut a);
     assert!(
@@ -199,7 +199,7 @@ fn a_single_copy_from_memory_that_cannot_be_read_loses_its_peer() {
     bytes.extend_from_slice(start.encode(64).as_slice());
     let mut space = ring.reserve(bytes.len() as u32).unwrap().unwrap();
     space.write(0, &bytes);
-    space.publish(Kind::Copy);
+    space.publish(RecordKind::Copy);
     region.knock(stranger, 0);
     let done = completion(&mut a);
     assert!(
@@ -212,7 +212,7 @@ fn a_single_copy_from_memory_that_cannot_be_read_loses_its_peer() {
 fn a_sleeper_is_woken_by_what_arrives_and_by_room() {
     let mut pair = pair(Limits { single_copy: Some(u64::MAX), ..Limits::default() });
     let to = pair.a.peer(pair.b.address());
-    let Pair { mut a, mut b } = pair;
+    let EndpointPair { mut a, mut b } = pair;
     const COUNT: usize = 200;
     let receiver = std::thread::spawn(move || {
         for n in 0..COUNT {
@@ -373,5 +373,5 @@ fn a_region_that_cannot_be_joined_is_an_error_that_names_site_node_and_path() {
         "{again}"
     );
     drop(first);
-    assert_eq!(region.state(0), State::Closed);
+    assert_eq!(region.state(0), SeatState::Closed);
 }

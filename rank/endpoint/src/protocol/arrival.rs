@@ -8,19 +8,19 @@ use wire::Message;
 use wire::message::{AtomicForm, Status, TransferId};
 
 use super::{
-    Active, Arriving, ENVELOPE, Incoming, Into, MAX_ATOMIC, Place, Protocol, Receive, SCRATCH, Target, Transfer,
-    Waiting, blank, completion_of,
+    Active, ENVELOPE, FrameDestination, FrameTarget, Incoming, Into, MAX_ATOMIC, MessageStart, OwnTransfer, Protocol,
+    Receive, SCRATCH, UnexpectedMessage, blank, completion_of,
 };
 use crate::link::{Bytes, Misbehaved, Outgoing, Sent, Sink, status_of};
 use crate::matching::{Envelope, UnexpectedKey};
-use crate::operation::{CompleteWhen, Completion, Failure, Kind, PeerId, UserData};
+use crate::operation::{CompleteWhen, Completion, Failure, OperationKind, PeerId, UserData};
 
 impl Sink for Protocol {
-    fn begin(&mut self, from: PeerId, message: Message, following: u32) -> Result<Place, Misbehaved> {
+    fn begin(&mut self, from: PeerId, message: Message, following: u32) -> Result<FrameDestination, Misbehaved> {
         let target = match message {
             Message::Start { id, tagged, tag, total, promised, data, wants_done } => {
                 let envelope = Envelope { from, tagged, tag: if tagged { tag } else { 0 } };
-                self.arrive(&Arriving { envelope, id, total, promised, data, wants_done }, following)?
+                self.arrive(&MessageStart { envelope, id, total, promised, data, wants_done }, following)?
             }
             Message::More { id, offset, reply } => return self.more(from, id, offset, reply, following),
             Message::Write { id, key, address, total, data } => {
@@ -30,7 +30,7 @@ impl Sink for Protocol {
                     return Err(Misbehaved::Protocol("a write with more bytes than it announced"));
                 }
                 self.incoming.insert((from, id), Incoming::Write { key, address, total, received: 0, data, status });
-                Target::Write(id)
+                FrameTarget::Write(id)
             }
             Message::Atomic { id, .. } => {
                 let expected = following as usize;
@@ -38,33 +38,33 @@ impl Sink for Protocol {
                     return Err(Misbehaved::Protocol("an atomic operation with too many operands"));
                 }
                 self.incoming.insert((from, id), Incoming::Atomic { message, expected, bytes: Vec::new() });
-                Target::Atomic(id)
+                FrameTarget::Atomic(id)
             }
             Message::Fetched { id, status } => {
                 self.transfer_with(from, id)?;
-                Target::Result(id, Some(status))
+                FrameTarget::Result(id, Some(status))
             }
             Message::Share { key, offset, total } => {
                 let peer = &self.peers[from.0 as usize];
                 let left = self.credit_window.saturating_sub(peer.held + peer.freed);
                 let cost = self.sharing.piece(from, (key, offset, total), following, left)?;
                 self.hold(from, cost)?;
-                return Ok(Place { from, target: Target::Share(key), at: offset, start: offset });
+                return Ok(FrameDestination { from, target: FrameTarget::Share(key), at: offset, start: offset });
             }
             _ if following > 0 => {
                 return Err(Misbehaved::Protocol("a message of a kind that carries no bytes, with bytes"));
             }
             Message::Go { id, limit } => {
                 self.go(from, id, limit)?;
-                Target::Discard
+                FrameTarget::Discard
             }
             Message::Done { id, status } => {
                 self.done(from, id, status)?;
-                Target::Discard
+                FrameTarget::Discard
             }
             Message::Read { id, key, address, total } => {
                 self.serve_read(from, id, key, address, total);
-                Target::Discard
+                FrameTarget::Discard
             }
             Message::Ready { key, .. } => {
                 let back = self.sharing.is_ready(from, key)?;
@@ -72,7 +72,7 @@ impl Sink for Protocol {
                     self.peers[from.0 as usize].credit += back;
                     self.start_waiting(from);
                 }
-                Target::Discard
+                FrameTarget::Discard
             }
             Message::Credit { bytes } => {
                 let window = self.credit_window;
@@ -83,11 +83,11 @@ impl Sink for Protocol {
                     .filter(|credit| *credit <= window)
                     .ok_or(Misbehaved::Protocol("more credit than the window"))?;
                 self.start_waiting(from);
-                Target::Discard
+                FrameTarget::Discard
             }
             _ => return Err(Misbehaved::Protocol("a message of a later version")),
         };
-        Ok(Place { from, target, at: 0, start: 0 })
+        Ok(FrameDestination { from, target, at: 0, start: 0 })
     }
 
     fn take_whole(
@@ -114,7 +114,7 @@ impl Sink for Protocol {
         self.free(from, cost);
         let (_, Receive { mut buffer, user, .. }) = self.posted.remove(key);
         read(&mut buffer.contiguous_mut(0)[..total as usize]);
-        let done = blank(Kind::Recv, user);
+        let done = blank(OperationKind::Recv, user);
         let done = Completion {
             tagged,
             tag: envelope.tag,
@@ -128,7 +128,7 @@ impl Sink for Protocol {
         Ok(true)
     }
 
-    fn put(&mut self, place: &mut Place, mut bytes: &[u8]) {
+    fn put(&mut self, place: &mut FrameDestination, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             let copy = &mut |into: &mut [u8]| {
                 into.copy_from_slice(&bytes[..into.len()]);
@@ -143,7 +143,7 @@ impl Sink for Protocol {
 
     fn fill(
         &mut self,
-        place: &mut Place,
+        place: &mut FrameDestination,
         limit: usize,
         read: &mut dyn FnMut(&mut [u8]) -> io::Result<usize>,
     ) -> io::Result<usize> {
@@ -154,7 +154,7 @@ impl Sink for Protocol {
         };
         let mut count = None;
         match place.target {
-            Target::Active(key) => {
+            FrameTarget::Active(key) => {
                 let slice = match &mut self.active[key].into {
                     Into::Own(buffer) => buffer.contiguous_mut(at),
                     Into::Multi { multi, offset, room } => {
@@ -168,11 +168,11 @@ impl Sink for Protocol {
                     count = Some(into(slice)?);
                 }
             }
-            Target::Unexpected(key) => {
+            FrameTarget::Unexpected(key) => {
                 let store = &mut self.unexpected.get_mut(key).store;
                 count = store.get_mut(at..).filter(|slice| !slice.is_empty()).map(&mut into).transpose()?;
             }
-            Target::Write(id) => {
+            FrameTarget::Write(id) => {
                 if let Some(Incoming::Write { key, address, status: Status::Ok, .. }) =
                     self.incoming.get(&(place.from, id))
                 {
@@ -180,14 +180,14 @@ impl Sink for Protocol {
                     count = result.ok().transpose()?;
                 }
             }
-            Target::Atomic(id) => {
+            FrameTarget::Atomic(id) => {
                 if let Some(Incoming::Atomic { bytes, expected, .. }) = self.incoming.get_mut(&(place.from, id)) {
                     bytes.resize(*expected, 0);
                     count = bytes.get_mut(at..).filter(|slice| !slice.is_empty()).map(&mut into).transpose()?;
                 }
             }
-            Target::Result(id, _) => {
-                if let Some(Transfer::Read { buffer, .. } | Transfer::Atomic { result: buffer, .. }) =
+            FrameTarget::Result(id, _) => {
+                if let Some(OwnTransfer::Read { buffer, .. } | OwnTransfer::Atomic { result: buffer, .. }) =
                     self.transfers.get_mut(id as usize)
                 {
                     let slice = buffer.contiguous_mut(at);
@@ -196,13 +196,13 @@ impl Sink for Protocol {
                     }
                 }
             }
-            Target::Share(key) => {
+            FrameTarget::Share(key) => {
                 let slice = self.sharing.memory(place.from, key, at);
                 if !slice.is_empty() {
                     count = Some(into(slice)?);
                 }
             }
-            Target::Discard => {}
+            FrameTarget::Discard => {}
         }
         let count = match count {
             Some(count) => count,
@@ -216,19 +216,19 @@ impl Sink for Protocol {
         Ok(count)
     }
 
-    fn end(&mut self, place: Place) {
+    fn end(&mut self, place: FrameDestination) {
         let from = place.from;
         let count = place.at - place.start;
         match place.target {
-            Target::Discard => {}
-            Target::Active(key) => {
+            FrameTarget::Discard => {}
+            FrameTarget::Active(key) => {
                 let active = &mut self.active[key];
                 active.received += count;
                 if active.received == active.expected {
                     self.finish_receive(key);
                 }
             }
-            Target::Unexpected(key) => {
+            FrameTarget::Unexpected(key) => {
                 let waiting = self.unexpected.get_mut(key);
                 waiting.received += count;
                 if waiting.received == waiting.promised
@@ -237,10 +237,10 @@ impl Sink for Protocol {
                     self.settle(key, active);
                 }
             }
-            Target::Write(id) => self.end_write(from, id, count),
-            Target::Atomic(id) => self.apply_atomic(from, id),
-            Target::Result(id, status) => self.end_result(id, count, status),
-            Target::Share(key) => self.sharing.end(from, key, count),
+            FrameTarget::Write(id) => self.end_write(from, id, count),
+            FrameTarget::Atomic(id) => self.apply_atomic(from, id),
+            FrameTarget::Result(id, status) => self.end_result(id, count, status),
+            FrameTarget::Share(key) => self.sharing.end(from, key, count),
         }
     }
 
@@ -252,7 +252,7 @@ impl Sink for Protocol {
             self.completions.push_back(completion_of(sent, Ok(())));
             return;
         };
-        if let Some(Transfer::Send { queued, .. }) = self.transfers.get_mut(id as usize) {
+        if let Some(OwnTransfer::Send { queued, .. }) = self.transfers.get_mut(id as usize) {
             *queued -= 1;
             self.end_send(id);
         }
@@ -284,21 +284,26 @@ impl Sink for Protocol {
         self.outbox.retain(|(to, _)| *to != peer);
         let failure = self.lost_failure(peer);
         self.sharing.lost(peer, &failure);
-        let of_peer = |transfer: &Transfer| match transfer {
-            Transfer::Send { to, .. } | Transfer::Write { to, .. } | Transfer::Atomic { to, .. } => *to == peer,
-            Transfer::Read { from, .. } => *from == peer,
+        let of_peer = |transfer: &OwnTransfer| match transfer {
+            OwnTransfer::Send { to, .. } | OwnTransfer::Write { to, .. } | OwnTransfer::Atomic { to, .. } => {
+                *to == peer
+            }
+            OwnTransfer::Read { from, .. } => *from == peer,
         };
         let keys: Vec<usize> = self.transfers.iter().filter(|(_, t)| of_peer(t)).map(|(key, _)| key).collect();
         for key in keys {
             let failed = |kind, user| Completion { result: Err(failure.clone()), ..blank(kind, user) };
             let completion = match self.transfers.remove(key) {
-                Transfer::Send { complete: CompleteWhen::Buffered, .. } | Transfer::Write { report: None, .. } => {
+                OwnTransfer::Send { complete: CompleteWhen::Buffered, .. }
+                | OwnTransfer::Write { report: None, .. } => {
                     continue;
                 }
-                Transfer::Send { done, .. } => completion_of(done, Err(failure.clone())),
-                Transfer::Write { report: Some(done), .. } => completion_of(done, Err(failure.clone())),
-                Transfer::Read { user, buffer, .. } => Completion { buffer: Some(buffer), ..failed(Kind::Read, user) },
-                Transfer::Atomic { user, .. } => failed(Kind::Atomic, user),
+                OwnTransfer::Send { done, .. } => completion_of(done, Err(failure.clone())),
+                OwnTransfer::Write { report: Some(done), .. } => completion_of(done, Err(failure.clone())),
+                OwnTransfer::Read { user, buffer, .. } => {
+                    Completion { buffer: Some(buffer), ..failed(OperationKind::Read, user) }
+                }
+                OwnTransfer::Atomic { user, .. } => failed(OperationKind::Atomic, user),
             };
             self.completions.push_back(completion);
         }
@@ -336,7 +341,7 @@ impl Sink for Protocol {
 
 impl Protocol {
     /// Starts a message that arrives: finds its receive, or stores it.
-    fn arrive(&mut self, message: &Arriving, following: u32) -> Result<Target, Misbehaved> {
+    fn arrive(&mut self, message: &MessageStart, following: u32) -> Result<FrameTarget, Misbehaved> {
         let from = message.envelope.from;
         let cost = ENVELOPE + message.promised;
         self.hold(from, cost)?;
@@ -362,11 +367,11 @@ impl Protocol {
             if !(whole && message.promised == self.active[active].expected) {
                 self.claim_id(from, message.id, Incoming::Active(active))?;
             }
-            return Ok(Target::Active(active));
+            return Ok(FrameTarget::Active(active));
         }
         let key = self.unexpected.push(
             message.envelope,
-            Waiting {
+            UnexpectedMessage {
                 id: message.id,
                 total: message.total,
                 promised: message.promised,
@@ -380,7 +385,7 @@ impl Protocol {
         if !whole {
             self.claim_id(from, message.id, Incoming::Unexpected(key))?;
         }
-        Ok(Target::Unexpected(key))
+        Ok(FrameTarget::Unexpected(key))
     }
 
     fn claim_id(&mut self, from: PeerId, id: TransferId, incoming: Incoming) -> Result<(), Misbehaved> {
@@ -391,12 +396,12 @@ impl Protocol {
     }
 
     /// Gives a message to its receive, and requests the bytes that were not promised.
-    pub(super) fn activate(&mut self, message: &Arriving, user: UserData, discard: bool, into: Into) -> usize {
+    pub(super) fn activate(&mut self, message: &MessageStart, user: UserData, discard: bool, into: Into) -> usize {
         let room = match &into {
             Into::Own(buffer) => buffer.len(),
             Into::Multi { room, .. } => *room,
         } as u64;
-        let Arriving { envelope, id, total, promised, data, wants_done } = *message;
+        let MessageStart { envelope, id, total, promised, data, wants_done } = *message;
         let limit = total.min(room);
         let expected = if promised < total { promised.max(limit) } else { total };
         if promised < total {
@@ -470,48 +475,50 @@ impl Protocol {
         offset: u64,
         reply: bool,
         following: u32,
-    ) -> Result<Place, Misbehaved> {
+    ) -> Result<FrameDestination, Misbehaved> {
         let end = offset.checked_add(following.into()).ok_or(Misbehaved::Protocol("an offset that overflows"))?;
         let (target, limit) = if reply {
             match self.transfer_with(from, id)? {
-                Transfer::Read { buffer, .. } => (Target::Result(id, None), buffer.len() as u64),
+                OwnTransfer::Read { buffer, .. } => (FrameTarget::Result(id, None), buffer.len() as u64),
                 _ => return Err(Misbehaved::Protocol("a reply to something other than a read")),
             }
         } else {
             match self.incoming.get(&(from, id)) {
-                Some(Incoming::Active(key)) => (Target::Active(*key), self.active[*key].expected),
+                Some(Incoming::Active(key)) => (FrameTarget::Active(*key), self.active[*key].expected),
                 Some(Incoming::Unexpected(key)) => {
                     let waiting = self.unexpected.get(*key);
                     match waiting.active {
                         Some(active) if offset >= waiting.promised => {
-                            (Target::Active(active), self.active[active].expected)
+                            (FrameTarget::Active(active), self.active[active].expected)
                         }
-                        _ => (Target::Unexpected(*key), waiting.promised),
+                        _ => (FrameTarget::Unexpected(*key), waiting.promised),
                     }
                 }
-                Some(Incoming::Write { total, .. }) => (Target::Write(id), *total),
+                Some(Incoming::Write { total, .. }) => (FrameTarget::Write(id), *total),
                 _ => return Err(Misbehaved::Protocol("bytes of an unknown transfer")),
             }
         };
         if end > limit {
             return Err(Misbehaved::Protocol("bytes beyond the end of a transfer"));
         }
-        Ok(Place { from, target, at: offset, start: offset })
+        Ok(FrameDestination { from, target, at: offset, start: offset })
     }
 
     /// Our transfer to which this peer's answer belongs.
-    fn transfer_with(&self, from: PeerId, id: TransferId) -> Result<&Transfer, Misbehaved> {
+    fn transfer_with(&self, from: PeerId, id: TransferId) -> Result<&OwnTransfer, Misbehaved> {
         let transfer = self.transfers.get(id as usize);
-        let theirs = |transfer: &&Transfer| match transfer {
-            Transfer::Send { to, .. } | Transfer::Write { to, .. } | Transfer::Atomic { to, .. } => *to == from,
-            Transfer::Read { from: of, .. } => *of == from,
+        let theirs = |transfer: &&OwnTransfer| match transfer {
+            OwnTransfer::Send { to, .. } | OwnTransfer::Write { to, .. } | OwnTransfer::Atomic { to, .. } => {
+                *to == from
+            }
+            OwnTransfer::Read { from: of, .. } => *of == from,
         };
         transfer.filter(theirs).ok_or(Misbehaved::Protocol("an answer to an unknown transfer"))
     }
 
     fn go(&mut self, from: PeerId, id: TransferId, limit: u64) -> Result<(), Misbehaved> {
         self.transfer_with(from, id)?;
-        let Some(Transfer::Send { rest, promised, queued, .. }) = self.transfers.get_mut(id as usize) else {
+        let Some(OwnTransfer::Send { rest, promised, queued, .. }) = self.transfers.get_mut(id as usize) else {
             return Err(Misbehaved::Protocol("a go for something other than a send"));
         };
         let rest = rest.take().ok_or(Misbehaved::Protocol("a second go"))?;
@@ -530,7 +537,8 @@ impl Protocol {
     /// Ends a send that has nothing left to send and whose remaining bytes will not be requested. A send that waits for
     /// delivery ends when its peer confirms it.
     fn end_send(&mut self, id: TransferId) {
-        let Some(Transfer::Send { rest: None, queued: 0, complete, done, .. }) = self.transfers.get(id as usize) else {
+        let Some(OwnTransfer::Send { rest: None, queued: 0, complete, done, .. }) = self.transfers.get(id as usize)
+        else {
             return;
         };
         let (complete, done) = (*complete, *done);
@@ -546,14 +554,18 @@ impl Protocol {
         self.transfer_with(from, id)?;
         let result = if status == Status::Ok { Ok(()) } else { Err(Failure::Refused(status)) };
         let completion = match self.transfers.get_mut(id as usize) {
-            Some(Transfer::Send { rest: None, complete: complete @ CompleteWhen::Delivered, .. }) if result.is_ok() => {
+            Some(OwnTransfer::Send { rest: None, complete: complete @ CompleteWhen::Delivered, .. })
+                if result.is_ok() =>
+            {
                 // Everything has arrived, but a link may not know yet that it can release the memory.
                 *complete = CompleteWhen::Sent;
                 self.end_send(id);
                 return Ok(());
             }
-            Some(Transfer::Write { report, .. }) => report.map(|done| completion_of(done, result)),
-            Some(Transfer::Atomic { user, .. }) => Some(Completion { result, ..blank(Kind::Atomic, *user) }),
+            Some(OwnTransfer::Write { report, .. }) => report.map(|done| completion_of(done, result)),
+            Some(OwnTransfer::Atomic { user, .. }) => {
+                Some(Completion { result, ..blank(OperationKind::Atomic, *user) })
+            }
             _ => return Err(Misbehaved::Protocol("a done that was not requested")),
         };
         self.transfers.remove(id as usize);
@@ -588,7 +600,7 @@ impl Protocol {
         let (status, data, length) = (*status, *data, *total);
         self.incoming.remove(&(from, id));
         if data.is_some() && status == Status::Ok {
-            let event = blank(Kind::RemoteWrite, UserData::default());
+            let event = blank(OperationKind::RemoteWrite, UserData::default());
             self.completions.push_back(Completion { length, data, from: Some(from), ..event });
         }
         self.outbox.push_back((from, Outgoing::header(Message::Done { id, status })));
@@ -630,7 +642,7 @@ impl Protocol {
     fn end_result(&mut self, id: TransferId, count: u64, status: Option<Status>) {
         let Some(transfer) = self.transfers.get_mut(id as usize) else { return };
         let finished = match transfer {
-            Transfer::Read { buffer, received, .. } => {
+            OwnTransfer::Read { buffer, received, .. } => {
                 *received += count;
                 status.is_some() || *received >= buffer.len() as u64
             }
@@ -642,13 +654,19 @@ impl Protocol {
         let status = status.unwrap_or(Status::Ok);
         let result = if status == Status::Ok { Ok(()) } else { Err(Failure::Refused(status)) };
         let completion = match self.transfers.remove(id as usize) {
-            Transfer::Read { user, buffer, .. } => {
-                Completion { length: buffer.len() as u64, buffer: Some(buffer), result, ..blank(Kind::Read, user) }
-            }
-            Transfer::Atomic { user, result: buffer, .. } => {
-                Completion { length: buffer.len() as u64, buffer: Some(buffer), result, ..blank(Kind::Atomic, user) }
-            }
-            Transfer::Send { .. } | Transfer::Write { .. } => return,
+            OwnTransfer::Read { user, buffer, .. } => Completion {
+                length: buffer.len() as u64,
+                buffer: Some(buffer),
+                result,
+                ..blank(OperationKind::Read, user)
+            },
+            OwnTransfer::Atomic { user, result: buffer, .. } => Completion {
+                length: buffer.len() as u64,
+                buffer: Some(buffer),
+                result,
+                ..blank(OperationKind::Atomic, user)
+            },
+            OwnTransfer::Send { .. } | OwnTransfer::Write { .. } => return,
         };
         self.completions.push_back(completion);
     }
@@ -689,7 +707,7 @@ impl Protocol {
                 (None, offset as u64, released)
             }
         };
-        let done = blank(Kind::Recv, user);
+        let done = blank(OperationKind::Recv, user);
         let done =
             Completion { tagged, tag, length: total, offset, data, from: Some(from), released, buffer, result, ..done };
         self.completions.push_back(done);

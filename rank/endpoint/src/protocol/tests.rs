@@ -8,7 +8,7 @@ use crate::link::Sink;
 
 const MAX_PAYLOADS: [u32; 4] = [64, 200, 4096, 1 << 20];
 
-struct End {
+struct ProtocolEnd {
     protocol: Protocol,
     peer: PeerId,
     /// Items in flight to the other side, and frames made from them.
@@ -17,8 +17,8 @@ struct End {
     left: Vec<Outgoing>,
 }
 
-struct World {
-    ends: [End; 2],
+struct ProtocolPair {
+    ends: [ProtocolEnd; 2],
     seed: u64,
 }
 
@@ -26,16 +26,16 @@ fn address(port: u16) -> Address {
     Address::standalone(std::net::SocketAddr::from(([10, 0, 0, 1], port)))
 }
 
-impl World {
-    fn new(seed: u64, eager: u64, credit: u64) -> World {
+impl ProtocolPair {
+    fn new(seed: u64, eager: u64, credit: u64) -> ProtocolPair {
         let end = |own: u16, other: u16| {
             let limits = Limits { eager, ..Limits::default() };
             let mut protocol = Protocol::new(limits, credit, SiteId(0), Arc::new(Regions::default()));
             protocol.intern(address(own));
             let peer = protocol.intern(address(other));
-            End { protocol, peer, items: VecDeque::new(), left: Vec::new() }
+            ProtocolEnd { protocol, peer, items: VecDeque::new(), left: Vec::new() }
         };
-        World { ends: [end(1, 2), end(2, 1)], seed: seed | 1 }
+        ProtocolPair { ends: [end(1, 2), end(2, 1)], seed: seed | 1 }
     }
 
     fn random(&mut self, below: u64) -> u64 {
@@ -78,7 +78,7 @@ impl World {
         let [end, _] = &self.ends;
         let items = end.items.iter().chain(&end.left).chain(end.protocol.outbox.iter().map(|(_, item)| item));
         let mut lent = items.filter(|item| matches!(item.bytes, Bytes::Shared(_)));
-        lent.all(|item| matches!(end.protocol.transfers.get(item.id as usize), Some(Transfer::Send { .. })))
+        lent.all(|item| matches!(end.protocol.transfers.get(item.id as usize), Some(OwnTransfer::Send { .. })))
     }
 
     fn settle(&mut self) {
@@ -91,20 +91,20 @@ fn content(number: usize, length: usize) -> Vec<u8> {
 }
 
 #[derive(Clone, Debug)]
-enum Action {
+enum ProtocolAction {
     Send { tag: u64, length: usize, complete: CompleteWhen },
     Receive { tag: u64, any: bool, length: usize },
     Move(u8),
 }
 
-fn action() -> impl Strategy<Value = Action> {
+fn action() -> impl Strategy<Value = ProtocolAction> {
     let complete = prop::sample::select(vec![CompleteWhen::Buffered, CompleteWhen::Sent, CompleteWhen::Delivered]);
     let length = prop_oneof![Just(0usize), 1usize..300, 1000usize..20_000];
     prop_oneof![
         3 => (0u64..3, length.clone(), complete)
-            .prop_map(|(tag, length, complete)| Action::Send { tag, length, complete }),
-        3 => (0u64..3, any::<bool>(), length).prop_map(|(tag, any, length)| Action::Receive { tag, any, length }),
-        4 => (1u8..20).prop_map(Action::Move),
+            .prop_map(|(tag, length, complete)| ProtocolAction::Send { tag, length, complete }),
+        3 => (0u64..3, any::<bool>(), length).prop_map(|(tag, any, length)| ProtocolAction::Receive { tag, any, length }),
+        4 => (1u8..20).prop_map(ProtocolAction::Move),
     ]
 }
 
@@ -116,11 +116,11 @@ proptest! {
     fn every_message_reaches_the_receive_that_mpi_names(
         seed: u64, eager in 0u64..8000, credit in 1000u64..40_000, actions in prop::collection::vec(action(), 1..120),
     ) {
-        let mut world = World::new(seed, eager, credit);
+        let mut world = ProtocolPair::new(seed, eager, credit);
         let (mut sends, mut receives) = (Vec::new(), Vec::new());
         for action in actions {
             match action {
-                Action::Send { tag, length, complete } => {
+                ProtocolAction::Send { tag, length, complete } => {
                     let (to, number) = (world.ends[0].peer, sends.len());
                     let buffer = Buffer::owned(content(number, length));
                     let user = UserData { context: number + 1, flags: 0 };
@@ -128,14 +128,14 @@ proptest! {
                     world.ends[0].protocol.send(op).unwrap();
                     sends.push((tag, length));
                 }
-                Action::Receive { tag, any, length } => {
+                ProtocolAction::Receive { tag, any, length } => {
                     let user = UserData { context: receives.len(), flags: 0 };
                     let matching = Match { from: None, tagged: true, tag, ignore: if any { u64::MAX } else { 0 } };
                     let buffer = Buffer::owned(vec![0xEE; length]);
                     world.ends[1].protocol.receive(RecvOp { matching, buffer, multi: None, user }).unwrap();
                     receives.push((matching, length));
                 }
-                Action::Move(count) => for _ in 0..count {
+                ProtocolAction::Move(count) => for _ in 0..count {
                     let from = world.random(2) as usize;
                     world.step(from);
                     prop_assert!(world.lends_only_what_is_not_complete());
@@ -184,7 +184,7 @@ proptest! {
     fn any_message_is_taken_or_refused(
         frames in prop::collection::vec((prop::collection::vec(any::<u8>(), 0..60), 0u8..12), 1..60),
     ) {
-        let mut world = World::new(1, 1000, 20_000);
+        let mut world = ProtocolPair::new(1, 1000, 20_000);
         let end = &mut world.ends[0];
         let matching = Match { from: None, tagged: true, tag: 0, ignore: u64::MAX };
         for (mut bytes, code) in frames {
@@ -204,7 +204,7 @@ proptest! {
 /// Receivers confirm the bytes that they have. A confirmation with an error does not count as delivery.
 #[test]
 fn a_delivery_that_is_refused_is_not_complete() {
-    let mut world = World::new(1, 1000, 20_000);
+    let mut world = ProtocolPair::new(1, 1000, 20_000);
     let end = &mut world.ends[0];
     let (buffer, user) = (Buffer::owned(content(1, 10)), UserData::default());
     let op = SendOp { to: end.peer, tag: Some(1), data: None, buffer, complete: CompleteWhen::Delivered, user };
@@ -223,7 +223,7 @@ fn a_delivery_that_is_refused_is_not_complete() {
 fn a_message_over_four_gibibytes_arrives_at_its_offsets() {
     const TOTAL: usize = (4 << 30) + 1000;
     const TAIL: u64 = 300;
-    let mut world = World::new(1, 1000, 20_000);
+    let mut world = ProtocolPair::new(1, 1000, 20_000);
     let mut source = vec![0u8; TOTAL];
     source[TOTAL - TAIL as usize..].copy_from_slice(&content(7, TAIL as usize));
     let user = UserData::default();
@@ -261,7 +261,7 @@ fn a_message_over_four_gibibytes_arrives_at_its_offsets() {
 /// Receives of one message and transfers in flight count as awaited; buffers that are always posted do not.
 #[test]
 fn standing_buffers_are_not_awaited() {
-    let mut world = World::new(1, 1000, 20_000);
+    let mut world = ProtocolPair::new(1, 1000, 20_000);
     let any = |tagged| Match { from: None, tagged, tag: 0, ignore: u64::MAX };
     let [sender, receiver] = &mut world.ends;
     let user = |context| UserData { context, ..UserData::default() };

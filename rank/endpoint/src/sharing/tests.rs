@@ -72,7 +72,7 @@ fn a_share_begins_when_all_are_ready_and_arrives_piece_by_piece() {
     assert!(root.sharing.completions.is_empty());
     root.sent(crate::link::Sent::Share(number));
     let done = root.sharing.completions.pop_front().unwrap();
-    assert_eq!((done.kind, done.user, done.length, done.result), (Kind::Share, user(1), 10, Ok(())));
+    assert_eq!((done.kind, done.user, done.length, done.result), (OperationKind::Share, user(1), 10, Ok(())));
     assert!(root.is_idle());
 
     take(&mut receiver, from, 0, 10, &[0, 1, 2, 3]).unwrap();

@@ -13,16 +13,16 @@ use super::native::NOT_INTRODUCED;
 use crate::handshake::Credentials;
 use crate::link::{Misbehaved, Outgoing, Sink};
 use crate::operation::PeerId;
-use crate::reader::{Frames, Reader};
+use crate::reader::{FrameReader, Frames};
 use crate::stream::Stream;
 use crate::writer::Writer;
 
 /// One TCP connection, from its first byte to its last.
-pub(super) struct Connection {
+pub(super) struct SiteConnection {
     pub stream: Stream,
     pub phase: Phase,
     pub peer: Option<PeerId>,
-    pub reader: Reader,
+    pub reader: FrameReader,
     pub writer: Writer,
     pub queue: VecDeque<Outgoing>,
     pub wants_write: bool,
@@ -47,7 +47,7 @@ pub(super) enum Phase {
     Open,
 }
 
-impl Connection {
+impl SiteConnection {
     /// True if the peer has answered our goodbye on the lane, or closed its end.
     pub(super) fn has_answered(&mut self) -> bool {
         if self.reader.fill(&mut self.stream).is_err() {

@@ -15,7 +15,7 @@ use rustc_hash::FxHashMap;
 use slab::Slab;
 use wire::Introduction;
 
-use super::connection::Connection;
+use super::connection::SiteConnection;
 use super::lane::{Lane, is_goodbye, token_of};
 use super::tally::LOOK;
 use crate::link::{Misbehaved, Sink};
@@ -95,7 +95,7 @@ impl Native {
     }
 
     /// Checks the tallies of all connections, if a check is due.
-    pub(super) fn look(&mut self, connections: &mut Slab<Connection>) -> Vec<(usize, Finding)> {
+    pub(super) fn look(&mut self, connections: &mut Slab<SiteConnection>) -> Vec<(usize, Finding)> {
         let mut found = Vec::new();
         // The clock is read only while there may be something to find.
         let elapsed = if self.unsettled { self.looked.elapsed() } else { Duration::ZERO };
@@ -169,7 +169,7 @@ impl Native {
     pub(super) fn flush(
         &mut self,
         key: usize,
-        connection: &mut Connection,
+        connection: &mut SiteConnection,
         buffered: &mut u64,
         sink: &mut dyn Sink,
     ) -> Result<bool, Broken> {
@@ -228,7 +228,7 @@ impl Native {
     /// received. `broken`: connections that have to end. `farewells`: connections whose peer has just sent its goodbye.
     pub(super) fn poll(
         &mut self,
-        connections: &mut Slab<Connection>,
+        connections: &mut Slab<SiteConnection>,
         mut sink: Option<&mut dyn Sink>,
         broken: &mut Vec<(usize, Broken)>,
         farewells: &mut Vec<usize>,

@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 
 use super::*;
 use crate::host::HostId;
-use crate::ring::Kind;
+use crate::ring::RecordKind;
 
 const JOB: JobId = JobId(0xBEEF);
 
@@ -44,14 +44,14 @@ fn seats_are_taken_once() {
     assert_eq!((region.place(9, 0), region.place(13, 0), region.place(10, INSTANCES)), (None, None, None));
     let place = region.place(12, 1).unwrap();
     assert_eq!(region.owner(place), (12, 1));
-    assert_eq!((region.state(place), region.seat(place)), (State::Empty, None));
+    assert_eq!((region.state(place), region.seat(place)), (SeatState::Empty, None));
     region.join(place, &seat()).unwrap();
-    assert_eq!((region.state(place), region.seat(place)), (State::Open, Some(seat())));
+    assert_eq!((region.state(place), region.seat(place)), (SeatState::Open, Some(seat())));
     assert_eq!(region.nap(place), 0);
     region.set_nap(place, 3);
     assert_eq!(region.nap(place), 3);
     region.leave(place);
-    assert_eq!(region.state(place), State::Closed);
+    assert_eq!(region.state(place), SeatState::Closed);
     let again = region.join(place, &seat()).unwrap_err().to_string();
     assert!(again.contains("endpoint 1 of rank 12"), "{again}");
 }
@@ -134,7 +134,7 @@ fn a_file_that_cannot_be_mapped_is_named() {
 fn put(producer: &mut Producer, number: u64) -> bool {
     let Some(mut space) = producer.reserve(8).unwrap() else { return false };
     space.write(0, &number.to_ne_bytes());
-    space.publish(Kind::Frame);
+    space.publish(RecordKind::Frame);
     true
 }
 

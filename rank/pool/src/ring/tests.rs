@@ -31,7 +31,7 @@ fn body(number: u64, length: usize) -> Vec<u8> {
     (0..length as u64).map(|at| (at.wrapping_mul(167) ^ number.wrapping_mul(2_654_435_761) ^ (at >> 8)) as u8).collect()
 }
 
-fn put(producer: &mut Producer, bytes: &[u8], kind: Kind) -> bool {
+fn put(producer: &mut Producer, bytes: &[u8], kind: RecordKind) -> bool {
     let Some(mut space) = producer.reserve(bytes.len() as u32).unwrap() else { return false };
     let half = bytes.len() / 2;
     space.write(half, &bytes[half..]);
@@ -40,7 +40,7 @@ fn put(producer: &mut Producer, bytes: &[u8], kind: Kind) -> bool {
     true
 }
 
-fn take(consumer: &mut Consumer, tell: bool) -> Option<(Kind, Vec<u8>)> {
+fn take(consumer: &mut Consumer, tell: bool) -> Option<(RecordKind, Vec<u8>)> {
     let record = consumer.oldest().unwrap()?;
     let mut bytes = vec![0; record.length as usize];
     consumer.read(&record, 0, &mut bytes);
@@ -68,7 +68,7 @@ proptest! {
             for _ in 0..count {
                 if writes {
                     let length = random.below(scale.min(producer.longest().into()) + 1) as usize;
-                    if !put(&mut producer, &body(sent, length), Kind::Frame) {
+                    if !put(&mut producer, &body(sent, length), RecordKind::Frame) {
                         prop_assert!(lengths.len() >= 2, "refused with {} records in the ring", lengths.len());
                         break;
                     }
@@ -79,17 +79,17 @@ proptest! {
                         prop_assert_eq!(take(&mut consumer, false), None);
                         break;
                     };
-                    prop_assert_eq!(take(&mut consumer, false), Some((Kind::Frame, body(arrived, length))));
+                    prop_assert_eq!(take(&mut consumer, false), Some((RecordKind::Frame, body(arrived, length))));
                     arrived += 1;
                 }
             }
         }
         for length in lengths {
-            prop_assert_eq!(take(&mut consumer, false), Some((Kind::Frame, body(arrived, length))));
+            prop_assert_eq!(take(&mut consumer, false), Some((RecordKind::Frame, body(arrived, length))));
             arrived += 1;
         }
-        prop_assert!(put(&mut producer, b"last", Kind::Bye), "an empty ring has room");
-        prop_assert_eq!(take(&mut consumer, true), Some((Kind::Bye, b"last".to_vec())));
+        prop_assert!(put(&mut producer, b"last", RecordKind::Bye), "an empty ring has room");
+        prop_assert_eq!(take(&mut consumer, true), Some((RecordKind::Bye, b"last".to_vec())));
         prop_assert_eq!(take(&mut consumer, false), None);
         prop_assert_eq!((producer.consumed().unwrap(), arrived), (producer.written(), sent));
     }
@@ -108,7 +108,7 @@ fn two_threads_at_full_speed() {
                 let mut random = Random(seed);
                 for number in 0..COUNT {
                     let length = if random.below(50) == 0 { random.below(30_000) } else { random.below(120) } as usize;
-                    while !put(&mut producer, &body(number, length), Kind::Frame) {
+                    while !put(&mut producer, &body(number, length), RecordKind::Frame) {
                         std::thread::yield_now();
                     }
                 }
@@ -124,7 +124,10 @@ fn two_threads_at_full_speed() {
                     None => std::thread::yield_now(),
                 }
             };
-            assert!(found == (Kind::Frame, body(number, length)), "seed {seed}: record {number} of {length} bytes");
+            assert!(
+                found == (RecordKind::Frame, body(number, length)),
+                "seed {seed}: record {number} of {length} bytes"
+            );
         }
         writer.join().unwrap();
     }
@@ -135,14 +138,14 @@ fn a_full_ring_refuses_until_its_reader_has_told() {
     let (_region, mut producer, mut consumer) = ring();
     let longest = vec![5; producer.longest() as usize];
     let mut count = 0;
-    while put(&mut producer, &longest, Kind::Frame) {
+    while put(&mut producer, &longest, RecordKind::Frame) {
         count += 1;
     }
     assert!(count >= 3, "{count}");
-    assert!(put(&mut producer, &[], Kind::Bye) || !put(&mut producer, &longest, Kind::Frame));
+    assert!(put(&mut producer, &[], RecordKind::Bye) || !put(&mut producer, &longest, RecordKind::Frame));
     assert!(take(&mut consumer, false).is_some());
     while take(&mut consumer, false).is_some() {}
-    assert!(put(&mut producer, &longest, Kind::Copy), "an empty ring has room for a longest record, told or not");
+    assert!(put(&mut producer, &longest, RecordKind::Copy), "an empty ring has room for a longest record, told or not");
 }
 
 #[test]

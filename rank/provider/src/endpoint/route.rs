@@ -2,15 +2,15 @@
 
 use std::time::{Duration, Instant};
 
-use endpoint::operation::{Completion, Kind};
+use endpoint::operation::{Completion, OperationKind};
 use endpoint::{Failure, UserData};
 
-use super::{Stage, State};
+use super::{EndpointState, Stage};
 use crate::abi::constants::{
     FI_ADDR_NOTAVAIL, FI_ATOMIC, FI_MSG, FI_MULTI_RECV, FI_READ, FI_RECV, FI_REMOTE_CQ_DATA, FI_REMOTE_WRITE, FI_RMA,
     FI_SEND, FI_SOURCE, FI_TAGGED, FI_WRITE,
 };
-use crate::cq::{Detail, Entry};
+use crate::cq::{CompletionEntry, Detail};
 use crate::errno;
 use crate::log;
 
@@ -79,7 +79,7 @@ impl MultiBuffers {
     }
 }
 
-impl State {
+impl EndpointState {
     /// Delivers all completions to their queues and counters. Returns true if there were any.
     pub(super) fn pass_on(&mut self, caps: u64) -> bool {
         let mut any = false;
@@ -100,7 +100,7 @@ impl State {
             }
             let source = match completion.from {
                 Some(peer) if caps & FI_SOURCE != 0 => {
-                    State::number(&mut self.known, self.av.as_deref(), transport, peer)
+                    EndpointState::number(&mut self.known, self.av.as_deref(), transport, peer)
                 }
                 _ => FI_ADDR_NOTAVAIL,
             };
@@ -131,14 +131,14 @@ impl State {
         let message = if completion.tagged { FI_TAGGED } else { FI_MSG };
         let (side, counter, flags) = match completion.kind {
             // Shares have a queue of their own, which the collectives layer reads.
-            Kind::Share => return,
-            Kind::Send => (&self.tx, &self.counters.send, FI_SEND | message),
-            Kind::Recv => (&self.rx, &self.counters.recv, FI_RECV | message),
-            Kind::Read => (&self.tx, &self.counters.read, FI_RMA | FI_READ),
-            Kind::Write => (&self.tx, &self.counters.write, FI_RMA | FI_WRITE),
-            Kind::Atomic if wanted.fetch => (&self.tx, &self.counters.read, FI_ATOMIC | FI_READ),
-            Kind::Atomic => (&self.tx, &self.counters.write, FI_ATOMIC | FI_WRITE),
-            Kind::RemoteWrite => (&self.rx, &None, FI_RMA | FI_REMOTE_WRITE),
+            OperationKind::Share => return,
+            OperationKind::Send => (&self.tx, &self.counters.send, FI_SEND | message),
+            OperationKind::Recv => (&self.rx, &self.counters.recv, FI_RECV | message),
+            OperationKind::Read => (&self.tx, &self.counters.read, FI_RMA | FI_READ),
+            OperationKind::Write => (&self.tx, &self.counters.write, FI_RMA | FI_WRITE),
+            OperationKind::Atomic if wanted.fetch => (&self.tx, &self.counters.read, FI_ATOMIC | FI_READ),
+            OperationKind::Atomic => (&self.tx, &self.counters.write, FI_ATOMIC | FI_WRITE),
+            OperationKind::RemoteWrite => (&self.rx, &None, FI_RMA | FI_REMOTE_WRITE),
         };
         if let Some(counter) = counter.as_ref().filter(|_| !wanted.peek) {
             match completion.result {
@@ -146,7 +146,7 @@ impl State {
                 Err(_) => counter.failed(),
             }
         }
-        let mut entry = Entry {
+        let mut entry = CompletionEntry {
             context: completion.user.context,
             flags,
             len: completion.length as usize,
@@ -170,7 +170,7 @@ impl State {
             }
         }
         // fi_msg(3): the release of a multi-receive's buffer is always reported, as are errors.
-        let remote = completion.kind == Kind::RemoteWrite;
+        let remote = completion.kind == OperationKind::RemoteWrite;
         if let Some(cq) = &side.cq
             && (wanted.entry || remote || entry.error.is_some() || entry.flags & FI_MULTI_RECV != 0)
         {

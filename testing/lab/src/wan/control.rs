@@ -15,13 +15,13 @@ use thiserror::Error;
 
 use super::link::LinkSettings;
 use crate::error::LabError;
-use crate::state::State;
+use crate::state::LabDirectory;
 use crate::units::{UnitError, parse_loss, parse_rate, parse_time};
 
 /// The control socket of the lab around the calling process.
 #[must_use]
 pub fn socket_path() -> PathBuf {
-    State::around_us().wan_socket()
+    LabDirectory::around_us().wan_socket()
 }
 
 /// Sends a request to the WAN emulator of the lab around the calling process and returns its answer.
@@ -107,7 +107,7 @@ pub(super) enum RequestError {
 
 /// A parsed request.
 #[derive(Debug, PartialEq)]
-pub(super) enum Request {
+pub(super) enum WanRequest {
     Report,
     Set { from: String, to: String, changes: Vec<Change> },
     Cable { gateway: String, plugged: bool },
@@ -136,17 +136,17 @@ impl Change {
     }
 }
 
-pub(super) fn parse(line: &str) -> Result<Request, RequestError> {
+pub(super) fn parse(line: &str) -> Result<WanRequest, RequestError> {
     let words: Vec<&str> = line.split_ascii_whitespace().collect();
     match words.as_slice() {
-        ["report"] => Ok(Request::Report),
-        ["set", from, to, changes @ ..] if !changes.is_empty() => Ok(Request::Set {
+        ["report"] => Ok(WanRequest::Report),
+        ["set", from, to, changes @ ..] if !changes.is_empty() => Ok(WanRequest::Set {
             from: (*from).to_owned(),
             to: (*to).to_owned(),
             changes: changes.iter().map(|text| change(text)).collect::<Result<_, _>>()?,
         }),
         ["cable", gateway, plugged @ ("plugged=true" | "plugged=false")] => {
-            Ok(Request::Cable { gateway: (*gateway).to_owned(), plugged: *plugged == "plugged=true" })
+            Ok(WanRequest::Cable { gateway: (*gateway).to_owned(), plugged: *plugged == "plugged=true" })
         }
         _ => Err(RequestError::Unknown(line.to_owned())),
     }
@@ -172,10 +172,10 @@ mod tests {
 
     #[test]
     fn requests() {
-        assert_eq!(parse("report\n"), Ok(Request::Report));
+        assert_eq!(parse("report\n"), Ok(WanRequest::Report));
         assert_eq!(
             parse("set a b delay=20ms rate=100mbit down=true"),
-            Ok(Request::Set {
+            Ok(WanRequest::Set {
                 from: "a".into(),
                 to: "b".into(),
                 changes: vec![
@@ -185,7 +185,10 @@ mod tests {
                 ],
             })
         );
-        assert_eq!(parse("cable a-gw1 plugged=false"), Ok(Request::Cable { gateway: "a-gw1".into(), plugged: false }));
+        assert_eq!(
+            parse("cable a-gw1 plugged=false"),
+            Ok(WanRequest::Cable { gateway: "a-gw1".into(), plugged: false })
+        );
         for wrong in [
             "",
             "cable a-gw1",

@@ -13,13 +13,13 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
-use super::control::{Request, RequestError, parse};
+use super::control::{RequestError, WanRequest, parse};
 use super::lateness::Histogram;
-use super::link::{Link, LinkSettings, Random, Verdict};
+use super::link::{EmulatedLink, LinkSettings, SplitMix64, Verdict};
 use super::report::{LinkReport, PortReport, WanReport};
 use super::segment;
 use crate::error::LabError;
-use crate::message::{Channel, Kind};
+use crate::message::{Channel, LabMessageKind};
 use crate::signals::Signals;
 use crate::sys;
 
@@ -51,23 +51,23 @@ pub(crate) struct PortPlan {
 pub(crate) fn main() -> i32 {
     let Ok(channel) = Channel::from_stdin() else { return 1 };
     let outcome = crate::process::follow_parent(&channel).and_then(|()| {
-        let message = crate::process::expect(&channel, Kind::Plan, "supervisor")?;
+        let message = crate::process::expect(&channel, LabMessageKind::Plan, "supervisor")?;
         let plan: WanPlan = message.json().map_err(|e| LabError::setup("WAN emulator", e))?;
         let mut emulator = Emulator::open(plan)?;
-        channel.send(Kind::Ready, &[]).map_err(|e| LabError::setup("WAN emulator", e))?;
+        channel.send(LabMessageKind::Ready, &[]).map_err(|e| LabError::setup("WAN emulator", e))?;
         emulator.run(&channel)?;
         let report = emulator.report();
         let text = serde_json::to_string_pretty(&report).map_err(|e| LabError::setup("WAN report", e))?;
         std::fs::write(&emulator.plan.report, text).map_err(|e| LabError::setup("WAN report", e))?;
         // The supervisor may already be gone; then the report is not needed.
-        let _ = channel.send_json(Kind::Done, &report);
+        let _ = channel.send_json(LabMessageKind::Done, &report);
         Ok(())
     });
     match outcome {
         Ok(()) => 0,
         Err(error) => {
             // The supervisor also sees our exit code.
-            let _ = channel.send_json(Kind::Failed, &error);
+            let _ = channel.send_json(LabMessageKind::Failed, &error);
             1
         }
     }
@@ -95,8 +95,8 @@ struct Emulator {
     ports: Vec<Port>,
     macs: HashMap<[u8; 6], usize>,
     /// Indexed by sending site × number of sites + receiving site.
-    links: Vec<Link>,
-    random: Random,
+    links: Vec<EmulatedLink>,
+    random: SplitMix64,
     /// Due time, sequence (so that packets due at the same time keep their order), slot in `flights`.
     heap: BinaryHeap<Reverse<(u64, u64, usize)>>,
     flights: Vec<Option<Flight>>,
@@ -139,12 +139,12 @@ impl Emulator {
         listener.set_nonblocking(true).map_err(|e| LabError::setup(place(), e))?;
         // A timer slack of 1 ns instead of 50 µs; real-time threads have none anyway. No kernel refuses this.
         let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
-        let links = vec![Link::new(plan.settings); plan.sites.len() * plan.sites.len()];
+        let links = vec![EmulatedLink::new(plan.settings); plan.sites.len() * plan.sites.len()];
         Ok(Emulator {
             ports,
             macs,
             links,
-            random: Random(plan.seed),
+            random: SplitMix64(plan.seed),
             heap: BinaryHeap::new(),
             flights: Vec::new(),
             free_slots: Vec::new(),
@@ -328,10 +328,12 @@ impl Emulator {
         }
     }
 
-    fn obey(&mut self, request: Request) -> Result<String, RequestError> {
+    fn obey(&mut self, request: WanRequest) -> Result<String, RequestError> {
         match request {
-            Request::Report => serde_json::to_string(&self.report()).map_err(|e| RequestError::Report(e.to_string())),
-            Request::Set { from, to, changes } => {
+            WanRequest::Report => {
+                serde_json::to_string(&self.report()).map_err(|e| RequestError::Report(e.to_string()))
+            }
+            WanRequest::Set { from, to, changes } => {
                 let sites = self.plan.sites.clone();
                 let find = |name: &str| {
                     let found = sites.iter().position(|site| site == name);
@@ -348,7 +350,7 @@ impl Emulator {
                 }
                 Ok(String::new())
             }
-            Request::Cable { gateway, plugged } => {
+            WanRequest::Cable { gateway, plugged } => {
                 let found = self.plan.ports.iter().position(|port| port.gateway == gateway);
                 self.ports[found.ok_or(RequestError::NoGateway(gateway))?].plugged = plugged;
                 Ok(String::new())

@@ -88,9 +88,9 @@ pub(crate) enum Verdict {
 
 /// A source of randomness: SplitMix64 (Steele, Lea, Flood 2014).
 #[derive(Debug, Clone)]
-pub(crate) struct Random(pub u64);
+pub(crate) struct SplitMix64(pub u64);
 
-impl Random {
+impl SplitMix64 {
     pub(super) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut z = self.0;
@@ -105,7 +105,7 @@ impl Random {
 }
 
 #[derive(Debug, Clone)]
-pub(crate) struct Link {
+pub(crate) struct EmulatedLink {
     pub settings: LinkSettings,
     pub counters: Counters,
     /// Time at which the last bit accepted so far will have been sent.
@@ -119,13 +119,13 @@ fn nanoseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-impl Link {
-    pub(super) fn new(settings: LinkSettings) -> Link {
-        Link { settings, counters: Counters::default(), free_at: 0, last_due: 0, in_flight: 0 }
+impl EmulatedLink {
+    pub(super) fn new(settings: LinkSettings) -> EmulatedLink {
+        EmulatedLink { settings, counters: Counters::default(), free_at: 0, last_due: 0, in_flight: 0 }
     }
 
     /// Offers a packet to the link at time `now` (ns of any clock that does not go back).
-    pub(super) fn offer(&mut self, now: u64, size: Size, random: &mut Random) -> Verdict {
+    pub(super) fn offer(&mut self, now: u64, size: Size, random: &mut SplitMix64) -> Verdict {
         let settings = self.settings;
         let counters = &mut self.counters;
         let segments = u64::from(size.segments);
@@ -222,8 +222,8 @@ mod tests {
 
     #[test]
     fn departures_are_spaced_by_the_rate_and_shifted_by_the_delay() {
-        let mut link = Link::new(settings());
-        let mut random = Random(1);
+        let mut link = EmulatedLink::new(settings());
+        let mut random = SplitMix64(1);
         let times: Vec<u64> = (0..3).map(|_| due(link.offer(MS, one(1250), &mut random))).collect();
         assert_eq!(times, [6 * MS + 10_000, 6 * MS + 20_000, 6 * MS + 30_000]);
         assert_eq!(due(link.offer(100 * MS, one(1250), &mut random)), 105 * MS + 10_000, "an idle link has no debt");
@@ -231,8 +231,8 @@ mod tests {
 
     #[test]
     fn a_full_queue_drops_the_tail_and_counts_it() {
-        let mut link = Link::new(LinkSettings { queue_bytes: Some(3000), ..settings() });
-        let mut random = Random(1);
+        let mut link = EmulatedLink::new(LinkSettings { queue_bytes: Some(3000), ..settings() });
+        let mut random = SplitMix64(1);
         let passed = (0..5).filter(|_| link.offer(0, one(1000), &mut random) != Verdict::Drop).count();
         assert_eq!(passed, 3);
         assert_eq!(link.counters.queue_segments, 2);
@@ -242,16 +242,16 @@ mod tests {
 
     #[test]
     fn a_super_packet_larger_than_the_queue_passes_an_idle_link() {
-        let mut link = Link::new(LinkSettings { queue_bytes: Some(1000), ..settings() });
+        let mut link = EmulatedLink::new(LinkSettings { queue_bytes: Some(1000), ..settings() });
         let size = Size { segments: 40, wire_bytes: 60_000 };
-        assert_ne!(link.offer(0, size, &mut Random(1)), Verdict::Drop);
-        assert_eq!(link.offer(0, size, &mut Random(1)), Verdict::Drop);
+        assert_ne!(link.offer(0, size, &mut SplitMix64(1)), Verdict::Drop);
+        assert_eq!(link.offer(0, size, &mut SplitMix64(1)), Verdict::Drop);
     }
 
     #[test]
     fn without_a_rate_only_the_bound_on_flight_drops() {
-        let mut link = Link::new(LinkSettings { rate: Rate::UNLIMITED, ..settings() });
-        let mut random = Random(1);
+        let mut link = EmulatedLink::new(LinkSettings { rate: Rate::UNLIMITED, ..settings() });
+        let mut random = SplitMix64(1);
         let size = one(64 << 20);
         let passed = (0..6).filter(|_| link.offer(0, size, &mut random) != Verdict::Drop).count();
         assert_eq!(passed, 4);
@@ -261,8 +261,8 @@ mod tests {
 
     #[test]
     fn jitter_never_reorders_and_stays_in_its_bounds() {
-        let mut link = Link::new(LinkSettings { jitter: Duration::from_millis(3), ..settings() });
-        let mut random = Random(7);
+        let mut link = EmulatedLink::new(LinkSettings { jitter: Duration::from_millis(3), ..settings() });
+        let mut random = SplitMix64(7);
         let mut last = 0;
         let mut spread = std::collections::BTreeSet::new();
         for i in 0..1000 {
@@ -282,8 +282,8 @@ mod tests {
 
     #[test]
     fn loss_hits_segments_not_packets_and_is_counted() {
-        let mut link = Link::new(LinkSettings { loss: 0.1, rate: Rate::UNLIMITED, ..settings() });
-        let mut random = Random(3);
+        let mut link = EmulatedLink::new(LinkSettings { loss: 0.1, rate: Rate::UNLIMITED, ..settings() });
+        let mut random = SplitMix64(3);
         let mut arrived = 0;
         for i in 0..1000 {
             let size = Size { segments: 10, wire_bytes: 100 };
@@ -306,13 +306,13 @@ mod tests {
 
     #[test]
     fn a_link_that_is_down_passes_nothing_and_says_so() {
-        let mut link = Link::new(LinkSettings { down: true, ..settings() });
+        let mut link = EmulatedLink::new(LinkSettings { down: true, ..settings() });
         let size = Size { segments: 4, wire_bytes: 6000 };
-        assert_eq!(link.offer(0, size, &mut Random(1)), Verdict::Drop);
+        assert_eq!(link.offer(0, size, &mut SplitMix64(1)), Verdict::Drop);
         assert_eq!(link.counters.down_segments, 4);
         assert_eq!(link.counters.wire_bytes, 0);
         link.change(settings());
-        assert_ne!(link.offer(0, size, &mut Random(1)), Verdict::Drop);
+        assert_ne!(link.offer(0, size, &mut SplitMix64(1)), Verdict::Drop);
     }
 
     #[test]

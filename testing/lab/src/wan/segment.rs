@@ -201,7 +201,7 @@ mod tests {
         for length in 0..HEADER + 70 {
             assert!(cut(&whole[..length.min(whole.len())], 1..3, &mut out).is_none());
         }
-        let mut random = crate::wan::link::Random(5);
+        let mut random = crate::wan::link::SplitMix64(5);
         for _ in 0..2000 {
             let mut noise = whole[..200].to_vec();
             for _ in 0..4 {

@@ -3,8 +3,8 @@ use std::sync::Arc;
 use plan::Tree;
 
 use crate::{
-    Cable, Measured, Mode, Network, NodeId, Random, Rates, Role, Scenario, Schedule, SimulationError, TcpSettings,
-    Time, Topology, TransitStub, broadcast,
+    Cable, Measured, Network, NodeId, NodeRole, Random, Rates, RelayMode, Scenario, Schedule, SimulationError,
+    TcpSettings, Time, Topology, TransitStub, broadcast,
 };
 
 const MEGABIT: f64 = 125_000.0;
@@ -13,7 +13,7 @@ const LIMIT: Time = Time::from_nanoseconds(600_000_000_000);
 /// Hosts around one router, each on its own cable.
 fn star(rates: &[f64], delay: f64) -> (Network, Vec<NodeId>) {
     let mut topology = Topology::new();
-    let router = topology.add(Role::Stub);
+    let router = topology.add(NodeRole::Stub);
     let members = rates
         .iter()
         .map(|&rate| {
@@ -34,7 +34,7 @@ fn tree(parents: &[usize]) -> Tree {
     Tree::new(parent, (0..=parents.len()).collect()).unwrap()
 }
 
-fn completion(parents: &[usize], mode: Mode, segments: u64) -> f64 {
+fn completion(parents: &[usize], mode: RelayMode, segments: u64) -> f64 {
     let (mut network, members) = star(&vec![10.0; parents.len() + 1], 0.005);
     let schedule = Schedule::Parts(vec![(tree(parents), segments * 1460)]);
     broadcast(&mut network, &members, &schedule, mode, open(), LIMIT).unwrap().completion()
@@ -50,15 +50,15 @@ fn trees_over_a_star_take_what_the_closed_forms_say() {
     let message = segments as f64 * packet;
     // Two cables from member to member, store and forward in between.
     let hop = message + packet + 2.0 * delay;
-    close(completion(&[0, 1, 2], Mode::Block, segments), 3.0 * hop, 0.01);
-    close(completion(&[0, 1, 2], Mode::Acknowledged, segments), 3.0 * hop, 0.01);
+    close(completion(&[0, 1, 2], RelayMode::Block, segments), 3.0 * hop, 0.01);
+    close(completion(&[0, 1, 2], RelayMode::Acknowledged, segments), 3.0 * hop, 0.01);
     // Acknowledgements to the parent share the cable with data for the child: 40 bytes for each 1,500.
     let chain = message * 1540.0 / 1500.0 + 3.0 * (2.0 * packet + 2.0 * delay);
-    close(completion(&[0, 1, 2], Mode::Packet, segments), chain, 0.02);
-    close(completion(&[0, 0, 0], Mode::Packet, segments), 3.0 * message + packet + 2.0 * delay, 0.01);
-    close(completion(&[0, 0, 0], Mode::Block, segments), 3.0 * message + packet + 2.0 * delay, 0.03);
+    close(completion(&[0, 1, 2], RelayMode::Packet, segments), chain, 0.02);
+    close(completion(&[0, 0, 0], RelayMode::Packet, segments), 3.0 * message + packet + 2.0 * delay, 0.01);
+    close(completion(&[0, 0, 0], RelayMode::Block, segments), 3.0 * message + packet + 2.0 * delay, 0.03);
     let answer = 2.0 * delay + 2.0 * packet * 40.0 / 1500.0;
-    close(completion(&[0, 0, 0], Mode::Acknowledged, segments), 3.0 * hop + 2.0 * answer, 0.01);
+    close(completion(&[0, 0, 0], RelayMode::Acknowledged, segments), 3.0 * hop + 2.0 * answer, 0.01);
 }
 
 #[test]
@@ -74,7 +74,7 @@ fn trees_that_share_a_message_carry_their_parts() {
     };
     let parts = (1..4).map(|child| (first(child), segments / 3 * 1460)).collect();
     let (mut network, members) = star(&[10.0; 4], 0.005);
-    let outcome = broadcast(&mut network, &members, &Schedule::Parts(parts), Mode::Packet, open(), LIMIT).unwrap();
+    let outcome = broadcast(&mut network, &members, &Schedule::Parts(parts), RelayMode::Packet, open(), LIMIT).unwrap();
     let message = segments as f64 * 1500.0 / (10.0 * MEGABIT);
     assert!(outcome.completion() < 1.25 * message, "{outcome:?}, one message takes {message}");
 }
@@ -84,10 +84,10 @@ fn the_first_copy_counts() {
     // In the first tree member 2 is below member 1, which is slow; in the second tree member 1 is below member 2.
     let (mut network, members) = star(&[100.0, 1.0, 100.0], 0.001);
     let slow = Schedule::Parts(vec![(tree(&[0, 1]), 100_000)]);
-    let one = broadcast(&mut network.clone(), &members, &slow, Mode::Packet, open(), LIMIT).unwrap();
+    let one = broadcast(&mut network.clone(), &members, &slow, RelayMode::Packet, open(), LIMIT).unwrap();
     let second = Tree::new(vec![None, Some(2), Some(0)], vec![0, 2, 1]).unwrap();
     let both = Schedule::Copies(vec![tree(&[0, 1]), second], 100_000);
-    let two = broadcast(&mut network, &members, &both, Mode::Packet, open(), LIMIT).unwrap();
+    let two = broadcast(&mut network, &members, &both, RelayMode::Packet, open(), LIMIT).unwrap();
     assert!(one.arrivals[2] > 0.8 && two.arrivals[2] < 0.1, "{one:?}, {two:?}");
 }
 
@@ -97,7 +97,7 @@ fn every_member_gets_all_of_it_whatever_the_tree_and_the_losses() {
         let mut random = Random::new(seed, 50);
         let rates: Vec<f64> = (0..9).map(|_| random.uniform(1.0, 50.0)).collect();
         let mut topology = Topology::new();
-        let router = topology.add(Role::Stub);
+        let router = topology.add(NodeRole::Stub);
         let members: Vec<NodeId> = rates
             .iter()
             .map(|&rate| {
@@ -114,7 +114,7 @@ fn every_member_gets_all_of_it_whatever_the_tree_and_the_losses() {
         let shared = Schedule::Parts(vec![(random_tree(), 70_000), (random_tree(), 1), (random_tree(), 30_000)]);
         let copies = Schedule::Copies(vec![random_tree(), random_tree()], 100_001);
         for schedule in [single, shared, copies] {
-            for mode in Mode::ALL {
+            for mode in RelayMode::ALL {
                 let tcp = TcpSettings::default();
                 let run = || broadcast(&mut network.clone(), &members, &schedule, mode, tcp, LIMIT).unwrap();
                 let outcome = run();
@@ -136,7 +136,7 @@ fn every_member_gets_all_of_it_whatever_the_tree_and_the_losses() {
 fn what_cannot_be_broadcast_is_named() {
     let (mut network, members) = star(&[10.0; 3], 0.01);
     let mut run = |schedule: Schedule, limit: Time| {
-        broadcast(&mut network, &members, &schedule, Mode::Packet, TcpSettings::default(), limit).unwrap_err()
+        broadcast(&mut network, &members, &schedule, RelayMode::Packet, TcpSettings::default(), limit).unwrap_err()
     };
     assert!(matches!(run(Schedule::Parts(vec![]), LIMIT), SimulationError::NotATree { tree: 0, .. }));
     let wrong = Schedule::Parts(vec![(tree(&[0, 1]), 10), (tree(&[0, 1, 2]), 10)]);
@@ -213,7 +213,7 @@ fn a_scenario_is_busy_and_its_members_can_measure_and_broadcast() {
         }
     }
     let flat = Schedule::Parts(vec![(tree(&[0; 19]), 65_536)]);
-    let outcome = broadcast(&mut network, &members, &flat, Mode::Packet, scenario.tcp, LIMIT).unwrap();
+    let outcome = broadcast(&mut network, &members, &flat, RelayMode::Packet, scenario.tcp, LIMIT).unwrap();
     assert!(outcome.completion() > 0.05);
     let counts = network.counts();
     assert_eq!(counts.sent, counts.delivered + counts.overflowed + counts.lost + counts.in_flight);

@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
 use crate::{
-    Cable, Network, NodeId, Notice, PacketCounts, Random, Rates, Role, TcpSettings, Time, Topology, TransitStub,
+    Cable, Network, NodeId, NodeRole, Notice, PacketCounts, Random, Rates, TcpSettings, Time, Topology, TransitStub,
 };
 
 const MEGABIT: f64 = 125_000.0;
@@ -9,10 +9,10 @@ const MEGABIT: f64 = 125_000.0;
 /// Hosts at both ends of a row of cables, with routers between.
 fn line(cables: &[Cable]) -> (Topology, NodeId, NodeId) {
     let mut topology = Topology::new();
-    let first = topology.add(Role::Host);
+    let first = topology.add(NodeRole::Host);
     let mut last = first;
     for (number, &cable) in cables.iter().enumerate() {
-        let role = if number + 1 == cables.len() { Role::Host } else { Role::Stub };
+        let role = if number + 1 == cables.len() { NodeRole::Host } else { NodeRole::Stub };
         let node = topology.add(role);
         topology.join(last, node, cable).unwrap();
         last = node;
@@ -23,7 +23,7 @@ fn line(cables: &[Cable]) -> (Topology, NodeId, NodeId) {
 /// `pairs` of hosts whose paths share one cable.
 fn dumbbell(pairs: usize, shared: Cable) -> (Topology, Vec<(NodeId, NodeId)>) {
     let mut topology = Topology::new();
-    let (left, right) = (topology.add(Role::Stub), topology.add(Role::Stub));
+    let (left, right) = (topology.add(NodeRole::Stub), topology.add(NodeRole::Stub));
     topology.join(left, right, shared).unwrap();
     let side = Cable::new(1000.0 * MEGABIT, 0.001);
     let pairs =
@@ -100,7 +100,7 @@ fn a_queue_drops_what_finds_no_room() {
 #[test]
 fn paths_take_the_least_delay_and_no_host_relays() {
     let mut topology = Topology::new();
-    let routers: Vec<NodeId> = (0..3).map(|_| topology.add(Role::Stub)).collect();
+    let routers: Vec<NodeId> = (0..3).map(|_| topology.add(NodeRole::Stub)).collect();
     let fast = Cable::new(MEGABIT, 0.001);
     topology.join(routers[0], routers[2], Cable::new(MEGABIT, 0.01)).unwrap();
     topology.join(routers[0], routers[1], fast).unwrap();
@@ -108,7 +108,7 @@ fn paths_take_the_least_delay_and_no_host_relays() {
     let host = topology.attach(routers[0], Cable::new(MEGABIT, 0.0)).unwrap();
     // A shortcut through the host, which no path may use.
     topology.join(host, routers[2], Cable::new(MEGABIT, 0.0)).unwrap();
-    let lone = topology.add(Role::Stub);
+    let lone = topology.add(NodeRole::Stub);
     let mut network = Network::new(Arc::new(topology), 1);
     assert_eq!(network.links_between(routers[0], routers[2]).unwrap().len(), 2);
     assert!(network.links_between(routers[0], lone).is_err());
@@ -235,7 +235,7 @@ fn busy(seed: u64) -> Network {
     let rates = Rates::uniform();
     let mut topology = TransitStub::of_size(220).unwrap().generate(&rates, seed).unwrap();
     let mut random = Random::new(seed, 99);
-    let stubs: Vec<NodeId> = topology.of_role(Role::Stub).collect();
+    let stubs: Vec<NodeId> = topology.of_role(NodeRole::Stub).collect();
     let hosts: Vec<NodeId> = random
         .choose(&stubs, 30)
         .into_iter()
@@ -291,8 +291,8 @@ fn topologies_have_their_sizes_and_reach_everywhere() {
         let shape = TransitStub::of_size(nodes).unwrap();
         let topology = shape.generate(&Rates::unlike(), 42).unwrap();
         assert_eq!((topology.len(), shape.nodes()), (nodes, nodes));
-        let stubs: Vec<NodeId> = topology.of_role(Role::Stub).collect();
-        assert_eq!(stubs.len() + topology.of_role(Role::Transit).count(), nodes);
+        let stubs: Vec<NodeId> = topology.of_role(NodeRole::Stub).collect();
+        assert_eq!(stubs.len() + topology.of_role(NodeRole::Transit).count(), nodes);
         let mut network = Network::new(Arc::new(topology), 1);
         for &stub in stubs.iter().skip(1) {
             network.links_between(stubs[0], stub).unwrap();
@@ -320,7 +320,7 @@ fn a_topologys_shape_depends_on_its_seed_alone() {
 #[test]
 fn parameters_out_of_range_are_named() {
     let mut topology = Topology::new();
-    let (a, b) = (topology.add(Role::Stub), topology.add(Role::Stub));
+    let (a, b) = (topology.add(NodeRole::Stub), topology.add(NodeRole::Stub));
     for (cable, name) in [
         (Cable::new(f64::NAN, 0.0), "rate is NaN"),
         (Cable::new(-1.0, 0.0), "rate is -1"),

@@ -16,7 +16,7 @@ struct Begun {
 
 impl Begun {
     /// Some receivers learn of a share when part or all of it is in flight.
-    fn expect(&mut self, world: &mut World, now: u64) {
+    fn expect(&mut self, world: &mut SimulatedJob, now: u64) {
         let root = world.members[self.root].0;
         let mut expects = |receiver: usize| world.members[receiver].1.expect_shares(root, root);
         self.late.retain(|(receiver, at)| {
@@ -30,7 +30,7 @@ impl Begun {
 }
 
 /// A random tree of sites below the root's.
-fn tree(random: &mut Random, root: usize, sites: usize) -> ShareTree {
+fn tree(random: &mut SplitMix64, root: usize, sites: usize) -> ShareTree {
     let mut todo: Vec<usize> = (0..sites).filter(|site| *site != root).collect();
     let (mut there, mut edges) = (vec![root], Vec::new());
     while !todo.is_empty() {
@@ -43,7 +43,7 @@ fn tree(random: &mut Random, root: usize, sites: usize) -> ShareTree {
 }
 
 /// Begins a share of a random member.
-fn begin(world: &mut World, number: u64) -> Begun {
+fn begin(world: &mut SimulatedJob, number: u64) -> Begun {
     let (sites, members) = (world.gateways.len(), world.members.len());
     let root = world.random.below(members as u64) as usize;
     let mut to: Vec<usize> = (0..members).filter(|member| member % sites != root % sites).collect();
@@ -51,14 +51,14 @@ fn begin(world: &mut World, number: u64) -> Begun {
     let all = world.random.below(2) == 0;
     to.retain(|member| all || *member < sites);
     let frames = 1 + world.random.below(60);
-    let length = |random: &mut Random| 8 + random.below(1500) as u32;
+    let length = |random: &mut SplitMix64| 8 + random.below(1500) as u32;
     let pieces = (0..frames).map(|index| (SHARED | number << 32 | index, length(&mut world.random))).collect();
     let trees = (0..1 + world.random.below(3)).map(|_| tree(&mut world.random, root % sites, sites)).collect();
     let keys: Vec<(Identity, Identity)> =
         to.iter().map(|member| (world.members[*member].0, world.members[*member].0)).collect();
     let now = world.now;
     // A generator of its own, which leaves the world's sequence of random numbers unchanged.
-    let mut random = Random(number << 32 | now);
+    let mut random = SplitMix64(number << 32 | now);
     let late = to.iter().map(|receiver| (*receiver, now + random.below(2) * random.below(400))).collect();
     let mut begun = Begun { root, to, frames, late };
     begun.expect(world, now);
@@ -69,7 +69,7 @@ fn begin(world: &mut World, number: u64) -> Begun {
 /// Runs a storm. Returns true if everything arrived and was acknowledged before patience ran out, and the number of
 /// frames for several receivers.
 fn storm(seed: u64, rules: Rules) -> (bool, u64) {
-    let mut world = World::new(seed, rules, 3 + (seed % 3) as usize);
+    let mut world = SimulatedJob::new(seed, rules, 3 + (seed % 3) as usize);
     let sites = world.gateways.len();
     if !rules.ask_when_silent {
         world.introduce();
@@ -127,7 +127,7 @@ fn storm(seed: u64, rules: Rules) -> (bool, u64) {
 }
 
 /// Checks that everything came once, in the order in which its root sent it.
-fn check(world: &World, seed: u64, singles: &BTreeMap<(usize, usize), u64>, shares: &[Begun]) {
+fn check(world: &SimulatedJob, seed: u64, singles: &BTreeMap<(usize, usize), u64>, shares: &[Begun]) {
     for (pair, came) in &world.came {
         let single: Vec<u64> = came.iter().copied().filter(|number| number & SHARED == 0).collect();
         let sent = singles.get(pair).copied().unwrap_or(0);
@@ -201,7 +201,7 @@ fn without_a_rule_shares_stall() {
 
 /// Sends a share along a chain of four sites, and freezes a node for five seconds. Returns the time at which each
 /// receiver has all of it, in milliseconds.
-fn frozen(gateways: usize, frames: u64, node: Node) -> Vec<Option<u64>> {
+fn frozen(gateways: usize, frames: u64, node: SimulatedNode) -> Vec<Option<u64>> {
     let shape = Shape {
         gateways: vec![gateways; 4],
         per_site: 1,
@@ -210,7 +210,7 @@ fn frozen(gateways: usize, frames: u64, node: Node) -> Vec<Option<u64>> {
         delay: 3,
         refuses: 0,
     };
-    let mut world = World::shaped(0, ALL, Random(0), shape);
+    let mut world = SimulatedJob::shaped(0, ALL, SplitMix64(0), shape);
     let keys: Vec<(Identity, Identity)> = (1..4).map(|at| (world.members[at].0, world.members[at].0)).collect();
     let edges = (0..3).map(|at| (SiteId(at), SiteId(at + 1))).collect();
     let pieces = (0..frames).map(|number| (SHARED | number, 4000)).collect();
@@ -237,16 +237,16 @@ fn frozen(gateways: usize, frames: u64, node: Node) -> Vec<Option<u64>> {
 fn others_do_not_wait_for_a_site_that_stands_still() {
     // More frames than windows hold, and few enough to be all sent before the node freezes.
     for frames in [5000, 30] {
-        let ends = frozen(1, frames, Node::Gateway(1, 0));
+        let ends = frozen(1, frames, SimulatedNode::Gateway(1, 0));
         let [one, two, three] = ends[..] else { panic!() };
         assert!(one.is_some_and(|end| end >= 5000), "{frames}: {ends:?}");
         assert!(two.max(three).is_some_and(|end| end < 1500), "{frames}: {ends:?}");
         // Only the receiver stands still.
-        let ends = frozen(1, frames, Node::Member(1));
+        let ends = frozen(1, frames, SimulatedNode::Member(1));
         assert!(ends[1].max(ends[2]).is_some_and(|end| end < 1500), "{frames}: {ends:?}");
         // The other gateways reach every receiver.
         for gateway in 0..2 {
-            let ends = frozen(2, frames, Node::Gateway(1, gateway));
+            let ends = frozen(2, frames, SimulatedNode::Gateway(1, gateway));
             assert!(ends.iter().all(|end| end.is_some_and(|end| end < 1500)), "{frames}: {ends:?}");
         }
     }

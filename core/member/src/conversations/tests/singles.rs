@@ -4,11 +4,11 @@ use super::*;
 
 /// Runs a storm. Returns true if everything arrived and was acknowledged before patience ran out.
 fn storm(seed: u64, rules: Rules) -> bool {
-    let mut world = World::new(seed, rules, 2);
+    let mut world = SimulatedJob::new(seed, rules, 2);
     let (breaks, quiet) = (world.random.below(30), 3000);
     let one_way = world.random.below(3) == 0;
     let mut sent: BTreeMap<(usize, usize), u64> = BTreeMap::new();
-    let settled = |world: &World| world.members.iter().filter(|(_, talk)| talk.is_settled()).count();
+    let settled = |world: &SimulatedJob| world.members.iter().filter(|(_, talk)| talk.is_settled()).count();
     let (mut there, mut since) = ((0, 0), 0);
     loop {
         if world.now < quiet {
@@ -79,11 +79,11 @@ fn time_alone_is_enough() {
 #[test]
 fn what_is_late_is_not_sent_again() {
     for seed in 0..200 {
-        let mut random = Random(seed);
+        let mut random = SplitMix64(seed);
         let shape = Shape { refuses: 0, ..Shape::random(&mut random, 2) };
-        let mut world = World::shaped(seed, ALL, random, shape);
+        let mut world = SimulatedJob::shaped(seed, ALL, random, shape);
         let mut sent: BTreeMap<(usize, usize), u64> = BTreeMap::new();
-        let settled = |world: &World| world.members.iter().all(|(_, talk)| talk.is_settled());
+        let settled = |world: &SimulatedJob| world.members.iter().all(|(_, talk)| talk.is_settled());
         while world.now < 1000 || !settled(&world) {
             if world.now < 1000 {
                 let from = world.random.below(world.members.len() as u64) as usize;

@@ -9,8 +9,8 @@ use types::sites::{Fingerprint, Keys};
 use super::*;
 
 /// Two ranks of a job that share no memory and use TLS.
-pub(super) fn ranks(a: Arc<Regions>, b: Arc<Regions>) -> Pair {
-    Pair { a: rank(0, true, a), b: rank(1, true, b) }
+pub(super) fn ranks(a: Arc<Regions>, b: Arc<Regions>) -> EndpointPair {
+    EndpointPair { a: rank(0, true, a), b: rank(1, true, b) }
 }
 
 fn rank(rank: u32, encrypted: bool, regions: Arc<Regions>) -> Endpoint {
@@ -116,7 +116,7 @@ fn carry(mut sockets: [TcpStream; 2], opens: bool, over: &AtomicBool) -> Vec<u8>
 }
 
 /// The fate of A's message to B through a relay, and everything that the relay has seen.
-fn by_way_of(mut pair: Pair, opens: bool) -> (Result<Vec<u8>, String>, Vec<u8>) {
+fn by_way_of(mut pair: EndpointPair, opens: bool) -> (Result<Vec<u8>, String>, Vec<u8>) {
     let relay = Relay::to(pair.b.address().socket, opens);
     let socket = relay.address;
     let b = pair.a.peer(Address { socket, ..pair.b.address() });
@@ -137,7 +137,7 @@ fn contains(bytes: &[u8], what: &[u8]) -> bool {
 
 #[test]
 fn whoever_is_on_the_way_reads_what_is_in_clear_and_nothing_that_is_not() {
-    let in_clear = Pair { a: rank(0, false, Arc::default()), b: rank(1, false, Arc::default()) };
+    let in_clear = EndpointPair { a: rank(0, false, Arc::default()), b: rank(1, false, Arc::default()) };
     let (outcome, seen) = by_way_of(in_clear, false);
     assert!(outcome.is_ok() && contains(&seen, b"Beside the point."));
     let (outcome, seen) = by_way_of(ranks(Arc::default(), Arc::default()), false);
@@ -157,7 +157,7 @@ fn whoever_ends_tls_between_two_ranks_gets_no_proof_and_no_byte() {
 #[test]
 fn a_rank_in_clear_is_refused_and_told_why() {
     for (of_a, of_b) in [(false, true), (true, false)] {
-        let mut pair = Pair { a: rank(0, of_a, Arc::default()), b: rank(1, of_b, Arc::default()) };
+        let mut pair = EndpointPair { a: rank(0, of_a, Arc::default()), b: rank(1, of_b, Arc::default()) };
         let b = pair.a.peer(pair.b.address());
         pair.a.send(send_op(b, 1, b"x", 1)).unwrap();
         let done = pair.next(true);
