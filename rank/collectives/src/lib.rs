@@ -39,8 +39,9 @@ mod scatter;
 mod shares;
 mod span;
 mod state;
+mod table;
 mod trees;
 mod world;
 
 pub use door::{BufferArguments, FunctionTable, INTERFACE, LibraryLookup, PASS, Sides, Transport};
-pub use state::table;
+pub use table::table;

@@ -6,12 +6,10 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use crate::abi::Handle;
-use crate::bcast;
-use crate::communicator::{self, copy_nothing, forget};
-use crate::door::{FunctionTable, INTERFACE, LibraryLookup, Transport};
+use crate::communicator::{copy_nothing, forget};
+use crate::door::{LibraryLookup, Transport};
 use crate::mpi::{Fault, Mpi};
 use crate::world::World;
-use crate::{allgather, alltoall, barrier, gather, reduce, scatter};
 
 /// Maximum number of communicators that have a plan at one time. Each plan holds a communicator of its own, and MPICH
 /// has 2048 in all.
@@ -37,37 +35,13 @@ pub(crate) struct CollectivesState {
 }
 
 static STATE: OnceLock<Option<CollectivesState>> = OnceLock::new();
-static TABLE: FunctionTable = FunctionTable {
-    bcast: bcast::bcast,
-    barrier: barrier::barrier,
-    reduce: reduce::reduce,
-    allreduce: reduce::allreduce,
-    allgather: allgather::allgather,
-    allgatherv: allgather::allgatherv,
-    gather: gather::gather,
-    gatherv: gather::gatherv,
-    scatter: scatter::scatter,
-    scatterv: scatter::scatterv,
-    alltoall: alltoall::alltoall,
-    alltoallv: alltoall::alltoallv,
-    comm_free: communicator::comm_free,
-    comm_disconnect: communicator::comm_disconnect,
-    finalize,
-};
 
-/// Returns the table of covered functions for the MPI library behind `source`. They use `transport`. `None` if no
-/// function is covered in this process. The first call decides.
+/// Prepares this process's state for the MPI library behind `source`. Returns false if nothing is covered in this
+/// process. The first call decides.
 ///
 /// # Safety
 /// `source` finds functions and objects of one MPI library, which stays loaded.
-pub unsafe fn table(
-    interface: u32,
-    source: &LibraryLookup,
-    transport: &'static dyn Transport,
-) -> Option<&'static FunctionTable> {
-    if interface != INTERFACE {
-        return None;
-    }
+pub(crate) unsafe fn prepare(source: &LibraryLookup, transport: &'static dyn Transport) -> bool {
     let state = STATE.get_or_init(|| {
         let world = World::from_env(|name| std::env::var(name).ok())?;
         // SAFETY: the caller's promise.
@@ -87,7 +61,7 @@ pub unsafe fn table(
             ended: AtomicBool::new(false),
         })
     });
-    state.as_ref().map(|_| &TABLE)
+    state.is_some()
 }
 
 /// The state, while MPI runs.
@@ -142,6 +116,14 @@ impl CollectivesState {
     pub(crate) fn is_freeing(&self, comm: Handle) -> bool {
         self.freed.lock().unwrap_or_else(PoisonError::into_inner).contains(&comm)
     }
+
+    /// Frees everything we made, before `MPI_Finalize`.
+    pub(crate) fn end(&self) {
+        let Some(key) = self.key.get() else { return };
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        known.into_iter().for_each(|comm| self.mpi.delete_attribute(comm, *key));
+        self.ended.store(true, Ordering::Release);
+    }
 }
 
 /// Removes one entry of this communicator.
@@ -150,13 +132,4 @@ fn remove(comms: &Mutex<Vec<Handle>>, comm: Handle) {
     if let Some(at) = comms.iter().rposition(|other| *other == comm) {
         comms.swap_remove(at);
     }
-}
-
-/// Frees everything we made, before `MPI_Finalize`.
-unsafe extern "C" fn finalize() {
-    let Some(state) = running() else { return };
-    let Some(key) = state.key.get() else { return };
-    let known = state.known.lock().unwrap_or_else(PoisonError::into_inner).clone();
-    known.into_iter().for_each(|comm| state.mpi.delete_attribute(comm, *key));
-    state.ended.store(true, Ordering::Release);
 }
