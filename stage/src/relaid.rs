@@ -9,11 +9,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use folder::Folder;
-use plan::redistribution::files::{Files, Stretch, elements};
+use plan::redistribution::files::{Files, FilesError, Stretch, elements};
 use plan::redistribution::text;
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
+use thiserror::Error;
 
 use crate::error::{At, StageError};
 use crate::manifest::{Entry, EntryKind, Manifest, Stamp};
@@ -34,19 +35,35 @@ pub struct Layouts {
     pub name: Vec<u8>,
 }
 
+/// Faults in the texts of layouts and in the names of their files.
+#[derive(Debug, PartialEq, Error)]
+#[non_exhaustive]
+pub enum LayoutsError {
+    #[error("layout {layout}: {error}")]
+    Layout { layout: String, error: text::TextError },
+    #[error("elements of {from} bytes cannot become elements of {to} bytes")]
+    Elements { from: u64, to: u64 },
+    #[error(transparent)]
+    Files(#[from] FilesError),
+    #[error("{}: the name of the files needs %r, which is a process's number", .0.display())]
+    NoProcess(PathBuf),
+    #[error("{}: %r may be in the name of the files alone", .0.display())]
+    ProcessInFolder(PathBuf),
+}
+
 impl Layouts {
     /// The array's two layouts, and the size of an element in bytes.
     ///
     /// # Errors
-    /// A description of the fault in the texts.
-    pub fn read(&self) -> Result<(Files, u64), String> {
-        let parse = |text: &str| text::parse(text).map_err(|error| format!("layout {text}: {error}"));
+    /// [`LayoutsError`] if there is a fault in the texts.
+    pub fn read(&self) -> Result<(Files, u64), LayoutsError> {
+        let parse =
+            |text: &str| text::parse(text).map_err(|error| LayoutsError::Layout { layout: text.to_owned(), error });
         let ((from, bytes), (to, other)) = (parse(&self.from)?, parse(&self.to)?);
         if bytes != other {
-            return Err(format!("elements of {bytes} bytes cannot become elements of {other} bytes"));
+            return Err(LayoutsError::Elements { from: bytes, to: other });
         }
-        let files = Files::new(from, to).map_err(|error| error.to_string())?;
-        Ok((files, bytes))
+        Ok((Files::new(from, to)?, bytes))
     }
 }
 
@@ -54,16 +71,15 @@ impl Layouts {
 ///
 /// # Errors
 /// The name lacks [`PROCESS`], or the folder contains it.
-pub fn split_pattern(path: &Path) -> Result<(PathBuf, Vec<u8>), String> {
-    let shown = path.display();
-    let missing = || format!("{shown}: the name of the files needs %r, which is a process's number");
+pub fn split_pattern(path: &Path) -> Result<(PathBuf, Vec<u8>), LayoutsError> {
+    let missing = || LayoutsError::NoProcess(path.to_owned());
     let name = path.file_name().ok_or_else(missing)?.as_bytes();
     if !has_process(name) {
         return Err(missing());
     }
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     match has_process(folder.as_os_str().as_bytes()) {
-        true => Err(format!("{shown}: %r may be in the name of the files alone")),
+        true => Err(LayoutsError::ProcessInFolder(path.to_owned())),
         false => Ok((folder.to_owned(), name.to_vec())),
     }
 }
@@ -103,8 +119,9 @@ impl Relaid {
     /// [`StageError`] if an input file is missing or its size does not match its layout.
     pub(crate) fn open(pattern: &Path, layouts: &Layouts) -> Result<(Relaid, Manifest), StageError> {
         let conflict = |problem: String| StageError::Conflict { path: pattern.to_owned(), problem };
-        let (folder, name) = split_pattern(pattern).map_err(conflict)?;
-        let (files, element) = layouts.read().map_err(conflict)?;
+        let fault = |fault: LayoutsError| conflict(fault.to_string());
+        let (folder, name) = split_pattern(pattern).map_err(fault)?;
+        let (files, element) = layouts.read().map_err(fault)?;
         let root = Folder::open(&folder).at("open", &folder)?;
         let (mut stamps, mut mode, mut modified) = (Vec::new(), 0o600, (0, 0));
         for process in 0..files.from().processes() {
@@ -241,8 +258,8 @@ mod tests {
     fn patterns_have_one_place_for_the_process() {
         assert_eq!(split_pattern(Path::new("a/x.%r")), Ok((PathBuf::from("a"), b"x.%r".to_vec())));
         assert_eq!(split_pattern(Path::new("x%r")), Ok((PathBuf::from("."), b"x%r".to_vec())));
-        assert!(split_pattern(Path::new("a/x")).unwrap_err().contains("needs %r"));
-        assert!(split_pattern(Path::new("a%r/x%r")).unwrap_err().contains("alone"));
+        assert!(split_pattern(Path::new("a/x")).unwrap_err().to_string().contains("needs %r"));
+        assert!(split_pattern(Path::new("a%r/x%r")).unwrap_err().to_string().contains("alone"));
         assert_eq!(numbered(b"a.%r.b%r", 12), b"a.12.b12");
     }
 
@@ -250,8 +267,8 @@ mod tests {
     fn layouts_that_do_not_fit_are_refused() {
         let read = |from: &str, to: &str| Layouts { from: from.into(), to: to.into(), name: b"x%r".to_vec() }.read();
         assert!(read("4x4/8:block(2),*", "4x4/8:*,block(4)").is_ok());
-        assert!(read("4x4/8:*,*", "4x4/4:*,*").unwrap_err().contains("8 bytes cannot become"));
-        assert!(read("4x4/8:*,*", "4x5/8:*,*").unwrap_err().contains("shape"));
-        assert!(read("4x4/8:*", "4x4/8:*,*").unwrap_err().contains("layout 4x4/8:*: 1 axes"));
+        assert!(read("4x4/8:*,*", "4x4/4:*,*").unwrap_err().to_string().contains("8 bytes cannot become"));
+        assert!(read("4x4/8:*,*", "4x5/8:*,*").unwrap_err().to_string().contains("shape"));
+        assert!(read("4x4/8:*", "4x4/8:*,*").unwrap_err().to_string().contains("layout 4x4/8:*: 1 axes"));
     }
 }

@@ -37,7 +37,7 @@ pub fn here(input: BorrowedFd<'_>, output: &mut (dyn Write + Send)) -> Result<()
     // The command has ended before it sent an order.
     let Some(line) = lines.pop_front() else { return Ok(()) };
     let order: Order = serde_json::from_str(&line).map_err(|error| MoverError::Order(error.to_string()))?;
-    check(&order, 1).map_err(MoverError::Order)?;
+    check(&order, 1)?;
     for Look { at, role } in &order.looks {
         let found = look(Path::new(OsStr::from_bytes(&at.path)), *role);
         console.write(&Event::Looked { place: at.typed.clone(), role: *role, found })?;

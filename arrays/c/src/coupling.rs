@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use couple::side::{Alone, JoinError, JoinRequest, Ranks, RanksError, Side};
+use couple::side::{Alone, JoinError, JoinRequest, NoCommand, Ranks, RanksError, Side};
 use couple::{CallError, ExchangeError, FetchId, Patience, Variable};
 use plan::redistribution::{Description, Layout, Mapping, Transfer};
 
@@ -99,7 +99,7 @@ impl Ranks for RanksOf {
 }
 
 /// The path of the command `landbridge`: beside this library, or in the PATH.
-fn command() -> Result<PathBuf, String> {
+fn command() -> Result<PathBuf, NoCommand> {
     let own = library();
     let beside = own.as_deref().and_then(Path::parent).into_iter();
     let beside = beside.flat_map(|folder| [folder.join("landbridge"), folder.join("../bin/landbridge")]);
@@ -108,7 +108,7 @@ fn command() -> Result<PathBuf, String> {
     all.find(|file| file.is_file()).ok_or_else(|| {
         let folder =
             own.as_deref().and_then(Path::parent).map_or("nowhere".into(), |folder| folder.display().to_string());
-        format!("there is no command landbridge in PATH, and none beside liblandbridge.so, in {folder}")
+        NoCommand(format!("there is no command landbridge in PATH, and none beside liblandbridge.so, in {folder}"))
     })
 }
 

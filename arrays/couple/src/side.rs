@@ -78,8 +78,13 @@ pub struct JoinRequest {
     /// The site this program was started at; `None`: the site whose key is on this machine.
     pub site: Option<String>,
     /// The command `landbridge`, or the reason why there is none. Only the first rank uses it.
-    pub command: Result<PathBuf, String>,
+    pub command: Result<PathBuf, NoCommand>,
 }
+
+/// The reason why there is no command `landbridge`.
+#[derive(Clone, Debug, PartialEq, Error)]
+#[error("{0}")]
+pub struct NoCommand(pub String);
 
 /// Reasons why there is no coupling; the same on all ranks.
 #[derive(Clone, Debug, PartialEq, Error, Serialize, Deserialize)]
@@ -92,6 +97,18 @@ pub enum JoinError {
     /// The caller's own check has stopped the call.
     #[error("interrupted")]
     Interrupted,
+}
+
+/// The reason why one rank cannot take part. The ranks exchange it as text.
+#[derive(Clone, Debug, PartialEq, Error, Serialize, Deserialize)]
+#[serde(transparent)]
+#[error("{0}")]
+struct RankFailure(String);
+
+impl RankFailure {
+    fn new(reason: impl std::fmt::Display) -> RankFailure {
+        RankFailure(reason.to_string())
+    }
 }
 
 /// A rank's part in a coupling.
@@ -132,18 +149,17 @@ impl Side {
         let first = ranks.rank() == 0;
         let home: Home = passed_on(ranks, first.then(|| start(request, patience, helper)))?;
         let opened = open(&home);
-        let own = SecretReceiver::new().map_err(|_| NO_RANDOM.to_owned());
+        let own = SecretReceiver::new().map_err(|_| RankFailure::new(NO_RANDOM));
         let told = match (&opened, &own) {
             (Ok((_, process)), Ok(own)) => Ok((process.clone(), own.public().to_vec())),
-            (Err(error), _) => Err(error.to_string()),
+            (Err(error), _) => Err(RankFailure::new(error)),
             (_, Err(error)) => Err(error.clone()),
         };
         let (processes, mut coupled, sealed): (Vec<Process>, Coupled, Vec<Sealed>) = {
-            let told: Vec<Result<(Process, Vec<u8>), String>> = gathered(ranks, &told)?;
+            let told: Vec<Result<(Process, Vec<u8>), RankFailure>> = gathered(ranks, &told)?;
             let work = || {
-                let told = told.into_iter().collect::<Result<Vec<(Process, Vec<u8>)>, String>>();
-                let (processes, keys): (Vec<Process>, Vec<Vec<u8>>) =
-                    told.map_err(JoinError::Over)?.into_iter().unzip();
+                let told = told.into_iter().collect::<Result<Vec<(Process, Vec<u8>)>, RankFailure>>();
+                let (processes, keys): (Vec<Process>, Vec<Vec<u8>>) = told.map_err(over)?.into_iter().unzip();
                 let helper = helper.as_mut().ok_or_else(|| over("there is no helper"))?;
                 helper.tell(&Told::Processes(processes.clone()));
                 match helper.next(patience)? {
@@ -158,14 +174,15 @@ impl Side {
             };
             passed_on(ranks, first.then(work))?
         };
-        let part = opened.map_err(|e| e.to_string()).and_then(|(listener, process)| {
-            let sealed =
-                sealed.into_iter().nth(ranks.rank() as usize).ok_or("no secret of the job for this process")?;
-            let changed = |_| "the secret of the job has changed on its way through this side's MPI";
+        let part = opened.map_err(RankFailure::new).and_then(|(listener, process)| {
+            let sealed = sealed.into_iter().nth(ranks.rank() as usize);
+            let sealed = sealed.ok_or_else(|| RankFailure::new("no secret of the job for this process"))?;
+            let changed = |_| RankFailure::new("the secret of the job has changed on its way through this side's MPI");
             coupled.secret = own?.open(sealed).map_err(changed)?;
-            let here = home.sites.iter().find(|place| place.name == process.site).ok_or("its site is gone")?;
+            let here = home.sites.iter().find(|place| place.name == process.site);
+            let here = here.ok_or_else(|| RankFailure::new("its site is gone"))?;
             let place = placed(ranks.rank(), here, &processes, &coupled)?;
-            Coupling::open(listener, place).map_err(|e| e.to_string())
+            Coupling::open(listener, place).map_err(RankFailure::new)
         });
         let all: Vec<Option<String>> = gathered(ranks, &part.as_ref().err())?;
         if let Some((rank, text)) = all.iter().enumerate().find_map(|(rank, text)| Some((rank, text.as_ref()?))) {
@@ -173,7 +190,7 @@ impl Side {
             let ended = || helper.as_ref().and_then(Helper::reason).map_or(Ok(format!("rank {rank}: {text}")), Ok);
             return Err(JoinError::Over(passed_on(ranks, first.then(ended))?));
         }
-        let coupling = part.map_err(JoinError::Over)?;
+        let coupling = part.map_err(over)?;
         let helper = helper.take();
         if let Some(helper) = &helper {
             let fail = coupling.failing();
@@ -280,21 +297,27 @@ fn route_to(there: SocketAddr) -> io::Result<SocketAddr> {
 }
 
 /// A rank's place in the coupling's job.
-fn placed(rank: u32, here: &SitePlace, processes: &[Process], coupled: &Coupled) -> Result<CouplingMembership, String> {
-    let text = |what: &str, error: &dyn std::fmt::Display| format!("{what}: {error}");
-    let own = coupled.ranks[0].get(rank as usize).copied().ok_or("this process has no rank")?;
+fn placed(
+    rank: u32,
+    here: &SitePlace,
+    processes: &[Process],
+    coupled: &Coupled,
+) -> Result<CouplingMembership, RankFailure> {
+    let text = |what: &str, error: &dyn std::fmt::Display| RankFailure(format!("{what}: {error}"));
+    let own = coupled.ranks[0].get(rank as usize).copied();
+    let own = own.ok_or_else(|| RankFailure::new("this process has no rank"))?;
     let gateway = |(name, address): &(String, String)| {
-        let (address, _) = numeric(address).map_err(|e| e.to_string())?;
+        let (address, _) = numeric(address).map_err(RankFailure::new)?;
         Ok(Gateway { site: here.name.clone(), name: name.clone(), address })
     };
     let key = |key: &String| key.parse().map_err(|e| text("a key", &e));
-    let keys = here.keys.iter().map(key).collect::<Result<Vec<_>, String>>()?;
+    let keys = here.keys.iter().map(key).collect::<Result<Vec<_>, RankFailure>>()?;
     let job = JobConfig {
         id: coupled.job.parse().map_err(|e| text("the job", &e))?,
         secret: coupled.secret.parse().map_err(|e| text("the secret", &e))?,
         roster: coupled.roster.parse().map_err(|e| text("the roster", &e))?,
         rank: Rank(own),
-        gateways: here.gateways.iter().map(gateway).collect::<Result<Vec<_>, String>>()?,
+        gateways: here.gateways.iter().map(gateway).collect::<Result<Vec<_>, RankFailure>>()?,
         watched: true,
         window: coupled.window,
         memory: Vec::new(),
@@ -302,7 +325,7 @@ fn placed(rank: u32, here: &SitePlace, processes: &[Process], coupled: &Coupled)
     };
     let side = |ranks: &[u32], addresses: Vec<SocketAddr>| {
         if ranks.len() != addresses.len() {
-            return Err(format!("{} processes, but {} addresses", ranks.len(), addresses.len()));
+            return Err(RankFailure(format!("{} processes, but {} addresses", ranks.len(), addresses.len())));
         }
         Ok(ranks.iter().map(|rank| Rank(*rank)).zip(addresses).collect())
     };
@@ -361,7 +384,8 @@ mod tests {
 
     /// A helper that announces a job with this secret, and then reads its input.
     fn helper(secret: &str) -> PathBuf {
-        let place = SitePlace { name: "lyon".into(), gateways: vec![("g".into(), "127.0.0.1:9".into())], keys: vec![] };
+        let place =
+            SitePlace { name: "lyon".into(), gateways: vec![("g".into(), "127.0.0.1:9".into())], keys: vec![] };
         let home = Said::Home { site: "lyon".into(), sites: vec![place] };
         let coupled = Said::Coupled(Box::new(Coupled {
             job: "00".repeat(16),
@@ -420,10 +444,10 @@ mod tests {
         let mut stop = || false;
         let mut patience = Patience { limit: Some(Duration::from_secs(5)), stop: &mut stop };
         let request = |command| JoinRequest { name: "ocean@lyon".into(), site: None, command };
-        let nameless = JoinRequest { name: "ocean".into(), ..request(Err(String::new())) };
+        let nameless = JoinRequest { name: "ocean".into(), ..request(Err(NoCommand(String::new()))) };
         let error = Side::join(&mut Alone, &nameless, &mut patience).err().unwrap();
         assert!(error.to_string().starts_with("`ocean` is not NAME@SITE"), "{error}");
-        let missing = request(Err("there is no command".into()));
+        let missing = request(Err(NoCommand("there is no command".into())));
         let error = Side::join(&mut Alone, &missing, &mut patience).err();
         assert_eq!(error, Some(over("there is no command")));
         let error = Side::join(&mut Alone, &request(Ok("/nowhere/landbridge".into())), &mut patience).err().unwrap();

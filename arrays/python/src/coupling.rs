@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use couple::side::{JoinError, JoinRequest, Ranks, RanksError, Side};
+use couple::side::{JoinError, JoinRequest, NoCommand, Ranks, RanksError, Side};
 use couple::{Arrived, CallError, ExchangeError, FetchId, Patience};
 use pyo3::exceptions::{PyConnectionError, PyTimeoutError, PyValueError};
 use pyo3::prelude::*;
@@ -63,7 +63,7 @@ impl Coupled {
         limit: Option<f64>,
     ) -> PyResult<Coupled> {
         let limit = duration(limit)?;
-        let request = JoinRequest { name, site, command: command.0.ok_or(command.1) };
+        let request = JoinRequest { name, site, command: command.0.ok_or(NoCommand(command.1)) };
         let mut signal = None;
         let (joined, raised) = py.detach(|| {
             let mut of = RanksOf { ranks: &ranks, rank, raised: None };

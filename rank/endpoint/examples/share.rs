@@ -14,6 +14,7 @@
 #![allow(clippy::print_stdout, clippy::print_stderr, clippy::unwrap_used)]
 
 use std::collections::BTreeSet;
+use std::error::Error;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -44,7 +45,7 @@ struct Program {
 }
 
 impl Program {
-    fn open() -> Result<Program, String> {
+    fn open() -> Result<Program, Box<dyn Error>> {
         let lookup = |name: &str| match name {
             "LANDBRIDGE_SECRET" => {
                 let descriptor = std::env::var("LANDBRIDGE_SECRET_FD").ok()?;
@@ -52,9 +53,9 @@ impl Program {
             }
             _ => std::env::var(name).ok(),
         };
-        let config = Config::from_env(lookup).map_err(|error| error.to_string())?;
+        let config = Config::from_env(lookup)?;
         let job = config.job.clone().ok_or("not in a job: start it by `landbridge run`")?;
-        let endpoint = Endpoint::open(config, 0, Arc::new(Regions::default())).map_err(|error| error.to_string())?;
+        let endpoint = Endpoint::open(config, 0, Arc::new(Regions::default()))?;
         Ok(Program { endpoint, roster: job.roster, rank: job.rank.0 as usize, heard: Instant::now() })
     }
 
@@ -80,7 +81,7 @@ impl Program {
     }
 
     /// The next completion; `None`: there is none within a moment.
-    fn next(&mut self) -> Result<Option<Completion>, String> {
+    fn next(&mut self) -> Result<Option<Completion>, Box<dyn Error>> {
         let mut next = || self.endpoint.next_share_completion().or_else(|| self.endpoint.next_completion());
         let found = next();
         if found.is_none() && !self.endpoint.progress() {
@@ -88,36 +89,37 @@ impl Program {
         }
         let Some(done) = found else {
             let late = self.heard.elapsed() > PATIENCE;
-            return if late { Err(format!("rank {}: nothing completes", self.rank)) } else { Ok(None) };
+            return if late { Err(format!("rank {}: nothing completes", self.rank).into()) } else { Ok(None) };
         };
         self.heard = Instant::now();
         match &done.result {
             Ok(()) => Ok(Some(done)),
-            Err(failure) => Err(format!("rank {}: {:?}: {failure}", self.rank, done.kind)),
+            Err(failure) => Err(format!("rank {}: {:?}: {failure}", self.rank, done.kind).into()),
         }
     }
 
-    fn share(&mut self, key: u64, to: &[usize], bytes: Vec<u8>, trees: &[ShareTree]) -> Result<(), String> {
+    fn share(&mut self, key: u64, to: &[usize], bytes: Vec<u8>, trees: &[ShareTree]) -> Result<(), Box<dyn Error>> {
         let to = to.iter().map(|rank| self.peer(*rank)).collect();
         let user = UserData { context: key as usize, flags: 0 };
         let op = ShareOp { key, to, buffer: Buffer::owned(bytes), trees: trees.to_vec(), user };
-        self.endpoint.share(op).map_err(|error| error.to_string())
+        Ok(self.endpoint.share(op)?)
     }
 
-    fn receive(&mut self, root: usize, key: u64, length: usize) -> Result<(), String> {
+    fn receive(&mut self, root: usize, key: u64, length: usize) -> Result<(), Box<dyn Error>> {
         let (from, user) = (self.peer(root), UserData { context: key as usize, flags: 0 });
         let buffer = Buffer::owned(vec![0; length]);
-        self.endpoint.receive_share(from, key, buffer, user).map_err(|error| error.to_string())
+        Ok(self.endpoint.receive_share(from, key, buffer, user)?)
     }
 
     /// Checks that a completion has the bytes with this number.
-    fn check(&self, done: &Completion, pattern: &Pattern, number: u64, length: usize) -> Result<(), String> {
+    fn check(&self, done: &Completion, pattern: &Pattern, number: u64, length: usize) -> Result<(), Box<dyn Error>> {
         let whole = done.length as usize == length;
         let buffer = done.buffer.as_ref().filter(|_| whole);
         if buffer.is_some_and(|buffer| pattern.is(number, &buffer.to_vec(0..length))) {
             return Ok(());
         }
-        Err(format!("rank {}: number {number} arrives with other bytes, or {} of {length}", self.rank, done.length))
+        Err(format!("rank {}: number {number} arrives with other bytes, or {} of {length}", self.rank, done.length)
+            .into())
     }
 }
 
@@ -151,7 +153,7 @@ fn parse_tree(text: &str) -> Option<ShareTree> {
     Some(ShareTree { edges: edges.split(',').map(edge).collect::<Option<_>>()?, weight: weight.parse().ok()? })
 }
 
-fn stream(program: &mut Program, words: &[String]) -> Result<(), String> {
+fn stream(program: &mut Program, words: &[String]) -> Result<(), Box<dyn Error>> {
     let usage = "share stream TREES TO BYTES COUNT";
     let [trees, to, bytes, count] = words else { return Err(usage.into()) };
     let trees: Option<Vec<ShareTree>> = trees.split(';').map(parse_tree).collect();
@@ -274,7 +276,7 @@ fn steps(program: &Program, seed: u64, count: usize) -> Vec<Step> {
     steps
 }
 
-fn storm(program: &mut Program, words: &[String]) -> Result<(), String> {
+fn storm(program: &mut Program, words: &[String]) -> Result<(), Box<dyn Error>> {
     let usage = "share storm SEED COUNT";
     let [seed, count] = words else { return Err(usage.into()) };
     let (seed, count) = (seed.parse().map_err(|_| usage)?, count.parse().map_err(|_| usage)?);
@@ -317,7 +319,7 @@ fn storm(program: &mut Program, words: &[String]) -> Result<(), String> {
         let Some(done) = program.next()? else { continue };
         let number = done.user.context;
         let Some(waited) = open.iter().position(|waited| *waited == (number, done.kind)) else {
-            return Err(format!("rank {rank}: step {number}: {:?} was not awaited", done.kind));
+            return Err(format!("rank {rank}: step {number}: {:?} was not awaited", done.kind).into());
         };
         open.swap_remove(waited);
         match done.kind {
@@ -344,7 +346,7 @@ fn main() -> ExitCode {
         match mode.as_str() {
             "stream" => stream(&mut program, words),
             "storm" => storm(&mut program, words),
-            other => Err(format!("{other}: neither `stream` nor `storm`")),
+            other => Err(format!("{other}: neither `stream` nor `storm`").into()),
         }
         // The endpoint closes here: it waits until everything has arrived.
     };

@@ -13,8 +13,23 @@ use std::time::{Duration, Instant};
 
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// Setup of all cases; `Err` holds the reason why they cannot run here.
-static SETUP: LazyLock<Result<Setup, String>> = LazyLock::new(Setup::new);
+/// Setup of all cases.
+static SETUP: LazyLock<Result<Setup, Missing>> = LazyLock::new(Setup::new);
+
+/// The tool that is missing, so that the cases cannot run here.
+enum Missing {
+    Compiler,
+    Headers,
+}
+
+impl std::fmt::Display for Missing {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Missing::Compiler => "no C compiler (cc)",
+            Missing::Headers => "no headers of libfabric (package libfabric-dev)",
+        })
+    }
+}
 
 struct Setup {
     program: PathBuf,
@@ -40,13 +55,13 @@ fn works(command: &mut Command) -> bool {
 }
 
 impl Setup {
-    fn new() -> Result<Setup, String> {
+    fn new() -> Result<Setup, Missing> {
         let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/conformance");
         if !works(Command::new("cc").arg("--version")) {
-            return Err("no C compiler (cc)".into());
+            return Err(Missing::Compiler);
         }
         if !works(Command::new("cc").args(["-E", "-include", "rdma/fabric.h", "-x", "c", "/dev/null"])) {
-            return Err("no headers of libfabric (package libfabric-dev)".into());
+            return Err(Missing::Headers);
         }
         let folder = tempfile::tempdir().unwrap();
         let program = folder.path().join("conformance");

@@ -308,7 +308,7 @@ impl Mover<'_> {
             let unreadable = |error: serde_json::Error| MoverError::Order(error.to_string());
             if self.order.is_none() && self.held.is_none() {
                 let order: Order = serde_json::from_str(&line).map_err(unreadable)?;
-                check(&order, self.peers.size()).map_err(MoverError::Order)?;
+                check(&order, self.peers.size())?;
                 self.held = Some(order);
             } else {
                 let control: Control = serde_json::from_str(&line).map_err(unreadable)?;
@@ -391,7 +391,7 @@ impl Mover<'_> {
                 Some(Wanted::Order) => {
                     let order: Order =
                         postcard::from_bytes(&bytes).map_err(|error| MoverError::Order(error.to_string()))?;
-                    check(&order, self.peers.size()).map_err(MoverError::Order)?;
+                    check(&order, self.peers.size())?;
                     self.peers.send(0, &MoverMessage::Begun)?;
                     self.order = Some(order);
                     Ok(())
@@ -652,28 +652,28 @@ impl Mover<'_> {
 }
 
 /// Finds a fault in an order.
-pub(crate) fn check(order: &Order, ranks: u32) -> Result<(), String> {
+pub(crate) fn check(order: &Order, ranks: u32) -> Result<(), MoverError> {
     if order.tasks.is_empty() == order.looks.is_empty() {
-        return Err("it has nothing to move and nothing to look at, or both".to_owned());
+        return Err(MoverError::Order("it has nothing to move and nothing to look at, or both".to_owned()));
     }
     let moved = order.tasks.iter().flat_map(|task| std::iter::once(&task.from).chain(&task.to));
     for spot in moved.chain(order.looks.iter().map(|look| &look.at)) {
         if spot.rank >= ranks {
-            return Err(format!("{}: there is no rank {}", spot.typed, spot.rank));
+            return Err(MoverError::Order(format!("{}: there is no rank {}", spot.typed, spot.rank)));
         }
         if spot.path.is_empty() || spot.path.contains(&0) {
-            return Err(format!("{}: no path", spot.typed));
+            return Err(MoverError::Order(format!("{}: no path", spot.typed)));
         }
     }
     for task in &order.tasks {
         let mut ranks: Vec<u32> = task.to.iter().map(|spot| spot.rank).collect();
         ranks.sort_unstable();
         if ranks.is_empty() || ranks.windows(2).any(|pair| pair[0] == pair[1]) {
-            return Err(format!("{}: each target needs a node of its own", task.from.typed));
+            return Err(MoverError::Order(format!("{}: each target needs a node of its own", task.from.typed)));
         }
     }
     if order.options.rate == Some(0) {
-        return Err("a rate of 0".to_owned());
+        return Err(MoverError::Order("a rate of 0".to_owned()));
     }
     Ok(())
 }

@@ -116,7 +116,7 @@ fn carry(mut sockets: [TcpStream; 2], opens: bool, over: &AtomicBool) -> Vec<u8>
 }
 
 /// The fate of A's message to B through a relay, and everything that the relay has seen.
-fn by_way_of(mut pair: EndpointPair, opens: bool) -> (Result<Vec<u8>, String>, Vec<u8>) {
+fn by_way_of(mut pair: EndpointPair, opens: bool) -> (Result<Vec<u8>, Failure>, Vec<u8>) {
     let relay = Relay::to(pair.b.address().socket, opens);
     let socket = relay.address;
     let b = pair.a.peer(Address { socket, ..pair.b.address() });
@@ -125,8 +125,7 @@ fn by_way_of(mut pair: EndpointPair, opens: bool) -> (Result<Vec<u8>, String>, V
     pair.a.send(SendOp { complete: CompleteWhen::Delivered, ..send_op(b, 1, &message, 2) }).unwrap();
     let outcome = match pair.next(true).result {
         Ok(()) => Ok(pair.next(false).buffer.unwrap().to_vec(0..message.len())),
-        Err(Failure::PeerLost { reason, .. }) => Err(reason),
-        Err(other) => panic!("{other:?}"),
+        Err(failure) => Err(failure),
     };
     (outcome, relay.seen())
 }
@@ -148,7 +147,7 @@ fn whoever_is_on_the_way_reads_what_is_in_clear_and_nothing_that_is_not() {
 #[test]
 fn whoever_ends_tls_between_two_ranks_gets_no_proof_and_no_byte() {
     let (outcome, seen) = by_way_of(ranks(Arc::default(), Arc::default()), true);
-    let reason = outcome.unwrap_err();
+    let Err(Failure::PeerLost { reason, .. }) = outcome else { panic!("{outcome:?}") };
     assert!(reason.contains("it does not know our secret"), "{reason}");
     // The relay sees a hello and the acceptor's answer, which covers only the key that the relay has presented.
     assert!(contains(&seen, b"LBRIDGE") && !contains(&seen, b"Beside the point."));
