@@ -13,7 +13,7 @@ use wire::message::{Encoded, MAX_HEADER, Status, TransferId};
 use wire::{FrameHeader, Message, WireError};
 
 use crate::operation::{OperationKind, PeerId, UserData};
-use crate::protocol::FrameDestination;
+use crate::protocol::FramePlace;
 
 /// Location of an item's bytes.
 #[derive(Debug)]
@@ -213,7 +213,7 @@ pub(crate) enum Sent {
 /// Reports from a link to the protocol.
 pub(crate) trait Sink {
     /// A frame from a peer starts, with `following` bytes after its message header. Returns the place for these bytes.
-    fn begin(&mut self, from: PeerId, message: Message, following: u32) -> Result<FrameDestination, Misbehaved>;
+    fn begin(&mut self, from: PeerId, message: Message, following: u32) -> Result<FramePlace, Misbehaved>;
     /// Takes a frame whose `following` bytes are all available, if it is a whole message with a posted receive. `read`
     /// copies the bytes out. Otherwise returns false, and the frame must go through `begin`.
     fn take_whole(
@@ -224,17 +224,17 @@ pub(crate) trait Sink {
         read: &mut dyn FnMut(&mut [u8]),
     ) -> Result<bool, Misbehaved>;
     /// Stores bytes of the frame that were already read.
-    fn put(&mut self, place: &mut FrameDestination, bytes: &[u8]);
+    fn put(&mut self, place: &mut FramePlace, bytes: &[u8]);
     /// Has `read` read bytes of the frame straight into their memory, at most `limit`. Returns the number of bytes
     /// read.
     fn fill(
         &mut self,
-        place: &mut FrameDestination,
+        place: &mut FramePlace,
         limit: usize,
         read: &mut dyn FnMut(&mut [u8]) -> io::Result<usize>,
     ) -> io::Result<usize>;
     /// The frame is complete.
-    fn end(&mut self, place: FrameDestination);
+    fn end(&mut self, place: FramePlace);
     /// An item was sent.
     fn sent(&mut self, sent: Sent);
     /// An item will never be sent: its peer is lost.

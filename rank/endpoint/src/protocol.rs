@@ -20,6 +20,7 @@ use wire::Message;
 use wire::message::{Status, TransferId};
 
 mod arrival;
+mod receive;
 
 use crate::config::Limits;
 use crate::link::{Bytes, Outgoing, Sent};
@@ -40,7 +41,7 @@ const WHOLE: TransferId = 1 << 31;
 
 /// The place for a frame's bytes.
 #[derive(Debug)]
-pub(crate) struct FrameDestination {
+pub(crate) struct FramePlace {
     from: PeerId,
     target: FrameTarget,
     /// Offset of the next byte in the transfer.

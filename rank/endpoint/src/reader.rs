@@ -10,7 +10,7 @@ use wire::{FrameHeader, Message};
 
 use crate::link::{Misbehaved, Sink};
 use crate::operation::PeerId;
-use crate::protocol::FrameDestination;
+use crate::protocol::FramePlace;
 use crate::stream::Stream;
 
 const BUFFER: usize = 64 << 10;
@@ -93,7 +93,7 @@ pub(crate) struct FrameReader {
     buffer: Box<[u8]>,
     start: usize,
     end: usize,
-    payload: Option<(FrameDestination, u32)>,
+    payload: Option<(FramePlace, u32)>,
     /// Number of bytes read at once when a header is next.
     ahead: usize,
     /// Data frames also go to [`Frames::other`], frame by frame.

@@ -8,7 +8,7 @@ use wire::Message;
 use wire::message::{AtomicForm, Status, TransferId};
 
 use super::{
-    Active, ENVELOPE, FrameDestination, FrameTarget, Incoming, Into, MAX_ATOMIC, MessageStart, OwnTransfer, Protocol,
+    Active, ENVELOPE, FramePlace, FrameTarget, Incoming, Into, MAX_ATOMIC, MessageStart, OwnTransfer, Protocol,
     Receive, SCRATCH, UnexpectedMessage, blank, completion_of,
 };
 use crate::link::{Bytes, Misbehaved, Outgoing, Sent, Sink, status_of};
@@ -16,7 +16,7 @@ use crate::matching::{Envelope, UnexpectedKey};
 use crate::operation::{CompleteWhen, Completion, Failure, OperationKind, PeerId, UserData};
 
 impl Sink for Protocol {
-    fn begin(&mut self, from: PeerId, message: Message, following: u32) -> Result<FrameDestination, Misbehaved> {
+    fn begin(&mut self, from: PeerId, message: Message, following: u32) -> Result<FramePlace, Misbehaved> {
         let target = match message {
             Message::Start { id, tagged, tag, total, promised, data, wants_done } => {
                 let envelope = Envelope { from, tagged, tag: if tagged { tag } else { 0 } };
@@ -49,7 +49,7 @@ impl Sink for Protocol {
                 let left = self.credit_window.saturating_sub(peer.held + peer.freed);
                 let cost = self.sharing.piece(from, (key, offset, total), following, left)?;
                 self.hold(from, cost)?;
-                return Ok(FrameDestination { from, target: FrameTarget::Share(key), at: offset, start: offset });
+                return Ok(FramePlace { from, target: FrameTarget::Share(key), at: offset, start: offset });
             }
             _ if following > 0 => {
                 return Err(Misbehaved::Protocol("a message of a kind that carries no bytes, with bytes"));
@@ -87,7 +87,7 @@ impl Sink for Protocol {
             }
             _ => return Err(Misbehaved::Protocol("a message of a later version")),
         };
-        Ok(FrameDestination { from, target, at: 0, start: 0 })
+        Ok(FramePlace { from, target, at: 0, start: 0 })
     }
 
     fn take_whole(
@@ -128,7 +128,7 @@ impl Sink for Protocol {
         Ok(true)
     }
 
-    fn put(&mut self, place: &mut FrameDestination, mut bytes: &[u8]) {
+    fn put(&mut self, place: &mut FramePlace, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             let copy = &mut |into: &mut [u8]| {
                 into.copy_from_slice(&bytes[..into.len()]);
@@ -143,7 +143,7 @@ impl Sink for Protocol {
 
     fn fill(
         &mut self,
-        place: &mut FrameDestination,
+        place: &mut FramePlace,
         limit: usize,
         read: &mut dyn FnMut(&mut [u8]) -> io::Result<usize>,
     ) -> io::Result<usize> {
@@ -216,7 +216,7 @@ impl Sink for Protocol {
         Ok(count)
     }
 
-    fn end(&mut self, place: FrameDestination) {
+    fn end(&mut self, place: FramePlace) {
         let from = place.from;
         let count = place.at - place.start;
         match place.target {
@@ -475,7 +475,7 @@ impl Protocol {
         offset: u64,
         reply: bool,
         following: u32,
-    ) -> Result<FrameDestination, Misbehaved> {
+    ) -> Result<FramePlace, Misbehaved> {
         let end = offset.checked_add(following.into()).ok_or(Misbehaved::Protocol("an offset that overflows"))?;
         let (target, limit) = if reply {
             match self.transfer_with(from, id)? {
@@ -501,7 +501,7 @@ impl Protocol {
         if end > limit {
             return Err(Misbehaved::Protocol("bytes beyond the end of a transfer"));
         }
-        Ok(FrameDestination { from, target, at: offset, start: offset })
+        Ok(FramePlace { from, target, at: offset, start: offset })
     }
 
     /// Our transfer to which this peer's answer belongs.
@@ -669,47 +669,5 @@ impl Protocol {
             OwnTransfer::Send { .. } | OwnTransfer::Write { .. } => return,
         };
         self.completions.push_back(completion);
-    }
-
-    fn finish_receive(&mut self, key: usize) {
-        let active = self.active.remove(key);
-        if !self.incoming.is_empty() {
-            self.incoming.remove(&(active.from, active.id));
-        }
-        if active.wants_done {
-            self.outbox.push_back((active.from, Outgoing::header(Message::Done { id: active.id, status: Status::Ok })));
-        }
-        let room = match &active.into {
-            Into::Own(buffer) => buffer.len(),
-            Into::Multi { room, .. } => *room,
-        } as u64;
-        let truncated = active.total > room && !active.discard;
-        let failure = Failure::Truncated { total: active.total, kept: room };
-        self.complete_receive(active, if truncated { Err(failure) } else { Ok(()) });
-    }
-
-    fn fail_receive(&mut self, key: usize, failure: Failure) {
-        let active = self.active.remove(key);
-        self.complete_receive(active, Err(failure));
-    }
-
-    fn complete_receive(&mut self, active: Active, result: Result<(), Failure>) {
-        let Active { from, tagged, tag, data, total, user, into, .. } = active;
-        let (buffer, offset, released) = match into {
-            Into::Own(buffer) => (Some(buffer), 0, false),
-            Into::Multi { multi: key, offset, .. } => {
-                let multi = &mut self.multis[key];
-                multi.arriving -= 1;
-                let released = multi.retired && multi.arriving == 0;
-                if released {
-                    self.multis.remove(key);
-                }
-                (None, offset as u64, released)
-            }
-        };
-        let done = blank(OperationKind::Recv, user);
-        let done =
-            Completion { tagged, tag, length: total, offset, data, from: Some(from), released, buffer, result, ..done };
-        self.completions.push_back(done);
     }
 }
