@@ -39,7 +39,7 @@ pub use error::StageError;
 pub use eviction::evict;
 pub use manifest::{Attributes, Entry, EntryKind, Manifest, Stamp};
 pub use pace::Pace;
-pub use place::{Node, Place, PlaceError};
+pub use place::{NodeChoice, Place, PlaceError};
 pub use source::Source;
 pub use supervise::Overlap;
 pub use target::{Check, Options, Report, Target, means_into, resolve};

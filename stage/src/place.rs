@@ -12,13 +12,13 @@ use thiserror::Error;
 pub struct Place {
     /// `None`: this machine.
     pub site: Option<String>,
-    pub node: Node,
+    pub node: NodeChoice,
     pub path: PathBuf,
 }
 
 /// A machine of a site.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Node {
+pub enum NodeChoice {
     /// Any machine that can reach the path, such as the gateway's.
     Any,
     /// One node, or several separated by commas.
@@ -58,9 +58,9 @@ impl Place {
                 None if bytes[..colon].contains(&b'*') && !matches!(bytes[0], b'/' | b'.' | b'~') => {
                     return Err(PlaceError::Star(shown()));
                 }
-                None => ((None, Node::Any), bytes),
+                None => ((None, NodeChoice::Any), bytes),
             },
-            None => ((None, Node::Any), bytes),
+            None => ((None, NodeChoice::Any), bytes),
         };
         if path.is_empty() {
             return Err(PlaceError::NoPath(shown()));
@@ -78,14 +78,14 @@ impl Place {
     /// Returns true if the place may be on several nodes.
     pub fn is_several(&self) -> bool {
         match &self.node {
-            Node::Any => false,
-            Node::Named(names) => names.contains(','),
-            Node::All => true,
+            NodeChoice::Any => false,
+            NodeChoice::Named(names) => names.contains(','),
+            NodeChoice::All => true,
         }
     }
 
     /// Parses `SITE`, `SITE/NODE` or `SITE/NODE,NODE`.
-    fn machine(bytes: &[u8]) -> Option<(Option<String>, Node)> {
+    fn machine(bytes: &[u8]) -> Option<(Option<String>, NodeChoice)> {
         let text = std::str::from_utf8(bytes).ok()?;
         let is_name = |name: &str| {
             let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
@@ -93,9 +93,9 @@ impl Place {
         };
         let (site, node) = text.split_once('/').map_or((text, None), |(site, node)| (site, Some(node)));
         let node = match node {
-            None => Node::Any,
-            Some("*") => Node::All,
-            Some(name) if name.split(',').all(is_name) => Node::Named(name.to_owned()),
+            None => NodeChoice::Any,
+            Some("*") => NodeChoice::All,
+            Some(name) if name.split(',').all(is_name) => NodeChoice::Named(name.to_owned()),
             Some(_) => return None,
         };
         is_name(site).then(|| (Some(site.to_owned()), node))
@@ -106,9 +106,9 @@ impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (&self.site, &self.node) {
             (None, _) => {}
-            (Some(site), Node::Any) => write!(f, "{site}:")?,
-            (Some(site), Node::Named(node)) => write!(f, "{site}/{node}:")?,
-            (Some(site), Node::All) => write!(f, "{site}/*:")?,
+            (Some(site), NodeChoice::Any) => write!(f, "{site}:")?,
+            (Some(site), NodeChoice::Named(node)) => write!(f, "{site}/{node}:")?,
+            (Some(site), NodeChoice::All) => write!(f, "{site}/*:")?,
         }
         write!(f, "{}", self.path.display())
     }
@@ -118,7 +118,7 @@ impl fmt::Display for Place {
 mod tests {
     use super::*;
 
-    fn parsed(text: &str) -> (Option<String>, Node, String) {
+    fn parsed(text: &str) -> (Option<String>, NodeChoice, String) {
         let place = Place::parse(OsStr::new(text)).unwrap();
         (place.site, place.node, place.path.to_str().unwrap().to_owned())
     }
@@ -126,18 +126,18 @@ mod tests {
     #[test]
     fn a_place_has_a_site_and_a_node_or_neither() {
         let lyon = || Some("lyon".to_owned());
-        assert_eq!(parsed("data/in"), (None, Node::Any, "data/in".into()));
-        assert_eq!(parsed("lyon:data/in"), (lyon(), Node::Any, "data/in".into()));
-        assert_eq!(parsed("lyon/n3:/scratch"), (lyon(), Node::Named("n3".into()), "/scratch".into()));
-        assert_eq!(parsed("lyon/n3,n4:/scratch"), (lyon(), Node::Named("n3,n4".into()), "/scratch".into()));
-        assert_eq!(parsed("lyon/*:/scratch"), (lyon(), Node::All, "/scratch".into()));
-        assert_eq!(parsed("lyon:a:b"), (lyon(), Node::Any, "a:b".into()));
+        assert_eq!(parsed("data/in"), (None, NodeChoice::Any, "data/in".into()));
+        assert_eq!(parsed("lyon:data/in"), (lyon(), NodeChoice::Any, "data/in".into()));
+        assert_eq!(parsed("lyon/n3:/scratch"), (lyon(), NodeChoice::Named("n3".into()), "/scratch".into()));
+        assert_eq!(parsed("lyon/n3,n4:/scratch"), (lyon(), NodeChoice::Named("n3,n4".into()), "/scratch".into()));
+        assert_eq!(parsed("lyon/*:/scratch"), (lyon(), NodeChoice::All, "/scratch".into()));
+        assert_eq!(parsed("lyon:a:b"), (lyon(), NodeChoice::Any, "a:b".into()));
     }
 
     #[test]
     fn a_path_may_have_colons() {
         for path in ["./a:b", "/a:b", "a/b,:c", "../x:y", "a b:c", "a/b/c:d", "~/a:b", ":x"] {
-            assert_eq!(parsed(path), (None, Node::Any, path.into()));
+            assert_eq!(parsed(path), (None, NodeChoice::Any, path.into()));
         }
     }
 
@@ -152,7 +152,7 @@ mod tests {
             assert!(refused(typed).contains("all nodes of one site"), "{typed}");
         }
         for path in ["./*:x", "/a*:b", "~/*:x"] {
-            assert_eq!(parsed(path), (None, Node::Any, path.into()));
+            assert_eq!(parsed(path), (None, NodeChoice::Any, path.into()));
         }
     }
 

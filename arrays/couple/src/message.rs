@@ -19,7 +19,8 @@ pub(crate) enum ExchangeMessage {
     /// Layout and mapping by which the sender's side fetches a variable. Each process of the other side receives them
     /// from one process of the sender's side.
     Wish { name: String, wish: u32, layout: Description, mapping: Mapping },
-    /// The sender's side begins to fetch this version and has finished with older ones. Sent like [`ExchangeMessage::Wish`].
+    /// The sender's side begins to fetch this version and has finished with older ones.
+    /// Sent like [`ExchangeMessage::Wish`].
     Begin { name: String, wish: u32, version: u64 },
     /// The sender requests its part of a version, to be sent under `ticket`. `host`: the host whose processes can read
     /// its memory, see [`pool::HostId`]. `pieces`: the number of pieces requested now, under this ticket and the
@@ -28,8 +29,8 @@ pub(crate) enum ExchangeMessage {
     /// The answer to a request from the same host: the elements are in the sender's memory, followed by the number
     /// `mark`, and stay there until the receiver has taken them.
     Here { ticket: u32, pid: u32, address: u64, length: u64, mark: u64 },
-    /// The answer to [`ExchangeMessage::Here`]: the receiver no longer needs the elements in that memory. `sent`: it cannot
-    /// read them there, and asks for them to be sent.
+    /// The answer to [`ExchangeMessage::Here`]: the receiver no longer needs the elements in that memory. `sent`: it
+    /// cannot read them there, and asks for them to be sent.
     Taken { ticket: u32, sent: bool },
     /// The answer to a request that the sender cannot meet.
     Refused { ticket: u32, reason: String },

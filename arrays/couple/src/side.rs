@@ -12,12 +12,12 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use endpoint::JobConfig;
-use endpoint::config::Gateway;
+use endpoint::config::SiteGateway;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use types::Rank;
-use types::coupling::{Coupled, Place as SitePlace, Process, Said, Told, name_and_site};
+use types::coupling::{Coupled, CouplingSite, Process, Said, Told, name_and_site};
 use types::id::is_link_local;
 use types::sites::Keys;
 
@@ -123,7 +123,7 @@ pub struct Side {
 #[derive(Serialize, Deserialize)]
 struct Home {
     site: String,
-    sites: Vec<SitePlace>,
+    sites: Vec<CouplingSite>,
 }
 
 impl Side {
@@ -299,7 +299,7 @@ fn route_to(there: SocketAddr) -> io::Result<SocketAddr> {
 /// A rank's place in the coupling's job.
 fn placed(
     rank: u32,
-    here: &SitePlace,
+    here: &CouplingSite,
     processes: &[Process],
     coupled: &Coupled,
 ) -> Result<CouplingMembership, RankFailure> {
@@ -308,7 +308,7 @@ fn placed(
     let own = own.ok_or_else(|| RankFailure::new("this process has no rank"))?;
     let gateway = |(name, address): &(String, String)| {
         let (address, _) = numeric(address).map_err(RankFailure::new)?;
-        Ok(Gateway { site: here.name.clone(), name: name.clone(), address })
+        Ok(SiteGateway { site: here.name.clone(), name: name.clone(), address })
     };
     let key = |key: &String| key.parse().map_err(|e| text("a key", &e));
     let keys = here.keys.iter().map(key).collect::<Result<Vec<_>, RankFailure>>()?;
@@ -385,7 +385,7 @@ mod tests {
     /// A helper that announces a job with this secret, and then reads its input.
     fn helper(secret: &str) -> PathBuf {
         let place =
-            SitePlace { name: "lyon".into(), gateways: vec![("g".into(), "127.0.0.1:9".into())], keys: vec![] };
+            CouplingSite { name: "lyon".into(), gateways: vec![("g".into(), "127.0.0.1:9".into())], keys: vec![] };
         let home = Said::Home { site: "lyon".into(), sites: vec![place] };
         let coupled = Said::Coupled(Box::new(Coupled {
             job: "00".repeat(16),

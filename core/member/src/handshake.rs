@@ -3,7 +3,7 @@
 
 use thiserror::Error;
 use wire::handshake::{Handshake, Hello, Refusal, Welcome};
-use wire::{End, Secret};
+use wire::{ProvingEnd, Secret};
 
 /// Reasons for a handshake to end without a connection.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -73,11 +73,11 @@ impl Initiator {
         match message {
             Handshake::Challenge { nonce, proof } if !self.proved => {
                 let transcript = self.hello.transcript(&nonce, &self.key);
-                if !self.secret.verify(End::Acceptor, &transcript, &proof) {
+                if !self.secret.verify(ProvingEnd::Acceptor, &transcript, &proof) {
                     return Err(Fault::Impostor);
                 }
                 self.proved = true;
-                Ok(Answer::Send(Handshake::Proof(self.secret.prove(End::Initiator, &transcript))))
+                Ok(Answer::Send(Handshake::Proof(self.secret.prove(ProvingEnd::Initiator, &transcript))))
             }
             Handshake::Welcome(welcome) if self.proved => Ok(Answer::Open(welcome)),
             Handshake::Refuse(refusal) => Err(Fault::Refused(refusal)),
@@ -131,7 +131,7 @@ impl Acceptor {
             }
             (AcceptorState::Proof { hello, secret, transcript }, Handshake::Proof(proof)) => {
                 self.0 = AcceptorState::Proved;
-                match secret.verify(End::Initiator, &transcript, &proof) {
+                match secret.verify(ProvingEnd::Initiator, &transcript, &proof) {
                     true => Ok(Heard::Proved(*hello)),
                     false => Err(Fault::Proof),
                 }
@@ -148,7 +148,7 @@ impl Acceptor {
     /// `key`: the key that this end presented by TLS; empty without TLS.
     pub fn challenge(&mut self, hello: Hello, secret: Secret, nonce: [u8; 32], key: &[u8]) -> Handshake {
         let transcript = hello.transcript(&nonce, key);
-        let proof = secret.prove(End::Acceptor, &transcript);
+        let proof = secret.prove(ProvingEnd::Acceptor, &transcript);
         self.0 = AcceptorState::Proof { hello: Box::new(hello), secret, transcript };
         Handshake::Challenge { nonce, proof }
     }
@@ -208,12 +208,13 @@ mod tests {
     #[test]
     fn an_initiator_that_does_not_know_the_secret_is_not_let_in() {
         for wrong in [
-            secret(6).prove(End::Initiator, &hello().transcript(&[9; 32], b"")),
+            secret(6).prove(ProvingEnd::Initiator, &hello().transcript(&[9; 32], b"")),
             // A reflected proof, two for other hellos, one for other random bytes.
-            secret(5).prove(End::Acceptor, &hello().transcript(&[9; 32], b"")),
-            secret(5).prove(End::Initiator, &Hello { nonce: [4; 32], ..hello() }.transcript(&[9; 32], b"")),
-            secret(5).prove(End::Initiator, &Hello { gateway: "gw2".into(), ..hello() }.transcript(&[9; 32], b"")),
-            secret(5).prove(End::Initiator, &hello().transcript(&[8; 32], b"")),
+            secret(5).prove(ProvingEnd::Acceptor, &hello().transcript(&[9; 32], b"")),
+            secret(5).prove(ProvingEnd::Initiator, &Hello { nonce: [4; 32], ..hello() }.transcript(&[9; 32], b"")),
+            secret(5)
+                .prove(ProvingEnd::Initiator, &Hello { gateway: "gw2".into(), ..hello() }.transcript(&[9; 32], b"")),
+            secret(5).prove(ProvingEnd::Initiator, &hello().transcript(&[8; 32], b"")),
         ] {
             let mut acceptor = Acceptor::default();
             acceptor.step(Handshake::Hello(hello())).unwrap();
@@ -231,7 +232,7 @@ mod tests {
 
     #[test]
     fn messages_out_of_turn_end_it() {
-        let proof = Secret::NONE.prove(End::Acceptor, &hello().transcript(&[1; 32], b""));
+        let proof = Secret::NONE.prove(ProvingEnd::Acceptor, &hello().transcript(&[1; 32], b""));
         let messages = [
             Handshake::Hello(hello()),
             Handshake::Challenge { nonce: [1; 32], proof },

@@ -6,8 +6,8 @@
 //! to another are the product of index sets along each axis, and are stored as such (Prylli and Tourancheau, "Fast
 //! Runtime Block Cyclic Data Redistribution on Multiprocessors", 1997).
 //!
-//! Start at [`Layout`], then [`Transfer`], which gives the [`TransferMessage`]s of a process. If no layout states which process
-//! holds which elements, [`directory`] finds out.
+//! Start at [`Layout`], then [`Transfer`], which gives the [`TransferMessage`]s of a process. If no layout states
+//! which process holds which elements, [`directory`] finds out.
 
 mod axis;
 pub mod compact;

@@ -27,7 +27,7 @@ pub fn name_and_site(text: &str) -> Result<(&str, &str), NameError> {
 #[serde(rename_all = "lowercase")]
 pub enum Said {
     /// First: the sites at which processes may be.
-    Home { site: String, sites: Vec<Place> },
+    Home { site: String, sites: Vec<CouplingSite> },
     /// The reason why the coupling is still waiting, for the user.
     Waiting(String),
     /// The job that both sides form.
@@ -38,7 +38,7 @@ pub enum Said {
 
 /// A site at which processes of a side may be.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Place {
+pub struct CouplingSite {
     pub name: String,
     /// Names and addresses (`host:port`) of its gateways.
     pub gateways: Vec<(String, String)>,

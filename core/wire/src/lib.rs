@@ -31,7 +31,7 @@ pub use frame::{FrameHeader, FrameKind};
 pub use introduction::Introduction;
 pub use message::Message;
 pub use passage::Passage;
-pub use proof::{End, Secret};
+pub use proof::{ProvingEnd, Secret};
 pub use token::Token;
 pub use view::View;
 

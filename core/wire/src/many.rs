@@ -35,7 +35,7 @@ const BRANCH: usize = 4;
 
 /// A receiver at the site of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Receiver {
+pub struct BlockReceiver {
     pub slot: Slot,
     /// Number of the frame in its channel.
     pub sequence: u32,
@@ -77,11 +77,11 @@ impl<'a> Block<'a> {
     }
 
     /// The receivers at this site.
-    pub fn receivers(self) -> impl Iterator<Item = Receiver> + use<'a> {
+    pub fn receivers(self) -> impl Iterator<Item = BlockReceiver> + use<'a> {
         let count = usize::from(self.0[0]);
         self.0[HEAD..HEAD + count * RECEIVER].chunks_exact(RECEIVER).map(|bytes| {
             let number = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
-            Receiver { slot: Slot(number(0)), sequence: number(4) }
+            BlockReceiver { slot: Slot(number(0)), sequence: number(4) }
         })
     }
 
@@ -101,7 +101,7 @@ impl<'a> Block<'a> {
     ///
     /// # Errors
     /// The first error of `visit`.
-    pub fn each<E>(self, at: SiteId, visit: &mut dyn FnMut(SiteId, Receiver) -> Result<(), E>) -> Result<(), E> {
+    pub fn each<E>(self, at: SiteId, visit: &mut dyn FnMut(SiteId, BlockReceiver) -> Result<(), E>) -> Result<(), E> {
         self.receivers().try_for_each(|receiver| visit(at, receiver))?;
         self.branches().try_for_each(|(site, block)| block.each(site, visit))
     }
@@ -226,7 +226,7 @@ impl Template {
 impl FrameHeader {
     /// The header of the data frame that a gateway makes of this `Many` frame, for a receiver at site `at`. `length`:
     /// bytes of its payload.
-    pub fn data_of_many(&self, at: SiteId, receiver: Receiver, length: usize) -> FrameHeader {
+    pub fn data_of_many(&self, at: SiteId, receiver: BlockReceiver, length: usize) -> FrameHeader {
         FrameHeader {
             length: bounded(length),
             kind: FrameKind::Data,

@@ -14,18 +14,18 @@ pub const NONCE_LEN: usize = 32;
 
 /// The end that proves. One end's proof is not valid for the other, so it cannot be reflected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
+pub enum ProvingEnd {
     /// The end that dialled.
     Initiator,
     /// The end that was dialled.
     Acceptor,
 }
 
-impl End {
+impl ProvingEnd {
     fn label(self) -> &'static [u8] {
         match self {
-            End::Initiator => b"landbridge 4 initiator",
-            End::Acceptor => b"landbridge 4 acceptor",
+            ProvingEnd::Initiator => b"landbridge 4 initiator",
+            ProvingEnd::Acceptor => b"landbridge 4 acceptor",
         }
     }
 }
@@ -50,12 +50,12 @@ impl Secret {
     }
 
     /// The proof of one end. `transcript`: the bytes that both ends have sent, including fresh random bytes of each.
-    pub fn prove(&self, end: End, transcript: &[u8]) -> [u8; PROOF_LEN] {
+    pub fn prove(&self, end: ProvingEnd, transcript: &[u8]) -> [u8; PROOF_LEN] {
         mac(&self.0, &[end.label(), transcript])
     }
 
     /// Returns true if a proof is correct. Takes constant time.
-    pub fn verify(&self, end: End, transcript: &[u8], proof: &[u8; PROOF_LEN]) -> bool {
+    pub fn verify(&self, end: ProvingEnd, transcript: &[u8], proof: &[u8; PROOF_LEN]) -> bool {
         let mut hmac = keyed(&self.0);
         hmac.update(end.label());
         hmac.update(transcript);
@@ -132,11 +132,11 @@ mod tests {
     #[test]
     fn only_the_same_secret_end_and_transcript_verify() {
         let (one, two) = (Secret::new([1; 32]), Secret::new([2; 32]));
-        let proof = one.prove(End::Initiator, b"rank 3");
-        assert!(one.verify(End::Initiator, b"rank 3", &proof));
-        assert!(!one.verify(End::Initiator, b"rank 4", &proof));
-        assert!(!one.verify(End::Acceptor, b"rank 3", &proof));
-        assert!(!two.verify(End::Initiator, b"rank 3", &proof));
+        let proof = one.prove(ProvingEnd::Initiator, b"rank 3");
+        assert!(one.verify(ProvingEnd::Initiator, b"rank 3", &proof));
+        assert!(!one.verify(ProvingEnd::Initiator, b"rank 4", &proof));
+        assert!(!one.verify(ProvingEnd::Acceptor, b"rank 3", &proof));
+        assert!(!two.verify(ProvingEnd::Initiator, b"rank 3", &proof));
     }
 
     #[test]

@@ -7,8 +7,8 @@ use endpoint::Endpoint;
 /// Version of this interface. The layer and the provider of one release have the same.
 pub const INTERFACE: u32 = 4;
 
-/// Returned by a function of [`FunctionTable`] that does not handle the call: the layer then calls the MPI library's own
-/// function. No MPI library has this error code.
+/// Returned by a function of [`FunctionTable`] that does not handle the call: the layer then calls the MPI library's
+/// own function. No MPI library has this error code.
 pub const PASS: c_int = c_int::MIN;
 
 /// Lookup functions for the rank's MPI library.

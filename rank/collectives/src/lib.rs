@@ -1,8 +1,8 @@
 //! Collective operations for communicators that reach several sites: each trunk is crossed as seldom as possible.
 //!
 //! This crate runs inside a rank, in the provider's shared object. The preloaded layer passes covered MPI calls to it
-//! through a [`FunctionTable`], and makes the MPI library's own call when a function returns [`PASS`]. The crate calls the
-//! rank's own MPI library through function pointers (`mpi`) and knows each library's constants (`abi`). Data for
+//! through a [`FunctionTable`], and makes the MPI library's own call when a function returns [`PASS`]. The crate calls
+//! the rank's own MPI library through function pointers (`mpi`) and knows each library's constants (`abi`). Data for
 //! gateways to copy goes through the rank's endpoint (`shares`), along trees of sites planned from measured links
 //! (`trees`). The crate knows nothing of frames or libfabric.
 //!

@@ -24,7 +24,7 @@ pub struct Config {
     /// The site's own network; `None`: ranks of a site talk over TCP.
     pub native: Option<NativeConfig>,
     /// Limits; change them when memory is scarce or bandwidth-delay products are large.
-    pub limits: Limits,
+    pub limits: EndpointLimits,
 }
 
 /// The site's own network, reached through one of libfabric's providers.
@@ -47,7 +47,7 @@ pub struct JobConfig {
     pub rank: Rank,
     /// The gateways of this rank's site, for reaching other sites. If the job has one site they are dialled only for a
     /// rank that is `watched`.
-    pub gateways: Vec<Gateway>,
+    pub gateways: Vec<SiteGateway>,
     /// True if gateways look after this rank, as in a job without agents.
     pub watched: bool,
     /// Bytes that may initially be in flight to all peers behind gateways together. The limit grows once there is room
@@ -62,7 +62,7 @@ pub struct JobConfig {
 
 /// A gateway of a rank's site.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Gateway {
+pub struct SiteGateway {
     /// Name of the site.
     pub site: String,
     pub name: String,
@@ -72,7 +72,7 @@ pub struct Gateway {
 
 /// Limits of an endpoint.
 #[derive(Clone, Copy, Debug)]
-pub struct Limits {
+pub struct EndpointLimits {
     /// Maximum number of bytes of a message that are sent eagerly to a peer of the same site. Default 1 MiB
     /// (`LANDBRIDGE_EAGER`).
     pub eager: u64,
@@ -100,9 +100,9 @@ pub struct Limits {
     pub linger: Duration,
 }
 
-impl Default for Limits {
-    fn default() -> Limits {
-        Limits {
+impl Default for EndpointLimits {
+    fn default() -> EndpointLimits {
+        EndpointLimits {
             eager: 1 << 20,
             eager_remote: 1 << 20,
             eager_memory: 64 << 10,
@@ -131,7 +131,7 @@ pub struct ConfigError {
 impl Config {
     /// A configuration outside any job, with this address for the listener.
     pub fn standalone(listen: SocketAddr) -> Config {
-        Config { listen, ipv6: plain(listen).is_ipv6(), job: None, native: None, limits: Limits::default() }
+        Config { listen, ipv6: plain(listen).is_ipv6(), job: None, native: None, limits: EndpointLimits::default() }
     }
 
     /// Reads the environment: `LANDBRIDGE_JOB`, `_SECRET`, `_ROSTER`, `_RANK`, `_ADDRESS`, `_GATEWAYS`, `_WINDOW`,
@@ -165,7 +165,7 @@ impl Config {
             let problem = format!("the job has only {} ranks", job.roster.size());
             return Err(ConfigError { name: "LANDBRIDGE_RANK", value: job.rank.to_string(), problem });
         }
-        let mut limits = Limits::default();
+        let mut limits = EndpointLimits::default();
         limits.eager = env.bytes("LANDBRIDGE_EAGER")?.unwrap_or(limits.eager);
         limits.eager_remote = env.bytes("LANDBRIDGE_EAGER_REMOTE")?.unwrap_or(limits.eager_remote);
         limits.eager_memory = env.bytes("LANDBRIDGE_EAGER_MEMORY")?.unwrap_or(limits.eager_memory);
@@ -273,7 +273,7 @@ impl Env<'_> {
         Ok(ip)
     }
 
-    fn gateways(&self) -> Result<Vec<Gateway>, ConfigError> {
+    fn gateways(&self) -> Result<Vec<SiteGateway>, ConfigError> {
         let name = "LANDBRIDGE_GATEWAYS";
         let text = self.text(name).unwrap_or_default();
         let site = self.text("LANDBRIDGE_SITE_NAME").unwrap_or_default();
@@ -282,7 +282,7 @@ impl Env<'_> {
             let wrong = || ConfigError { name, value: word.to_owned(), problem: problem() };
             let (gateway, address) = word.split_once('=').ok_or_else(wrong)?;
             let address: SocketAddr = address.parse().map_err(|_| wrong())?;
-            Ok(Gateway { site: site.clone(), name: gateway.to_owned(), address: plain(address) })
+            Ok(SiteGateway { site: site.clone(), name: gateway.to_owned(), address: plain(address) })
         };
         text.split(',').filter(|word| !word.is_empty()).map(item).collect()
     }
@@ -336,7 +336,7 @@ mod tests {
         let job = config.job.unwrap();
         assert_eq!((job.id, job.rank), (JobId(0xBEEF), Rank(3)));
         let address = "10.2.0.101:7700".parse().unwrap();
-        assert_eq!(job.gateways, [Gateway { site: "b".into(), name: "gw1".into(), address }]);
+        assert_eq!(job.gateways, [SiteGateway { site: "b".into(), name: "gw1".into(), address }]);
         assert_eq!(config.native, None);
     }
 

@@ -12,7 +12,7 @@ use types::links::LinkTable;
 use types::{Address, Identity, Instance, JobId, Roster, SiteId, Slot};
 use wire::Secret;
 
-use crate::config::{Config, Limits};
+use crate::config::{Config, EndpointLimits};
 use crate::gateway_link::GatewayLink;
 use crate::handshake::Credentials;
 use crate::link::{Bytes, Link, Outgoing, Sink};
@@ -64,7 +64,7 @@ pub struct Traffic {
 pub struct Endpoint {
     me: Address,
     own_peer: PeerId,
-    limits: Limits,
+    limits: EndpointLimits,
     /// Site and node, for texts to the user.
     place: String,
     /// The site and node of each rank, if this endpoint is part of a job.

@@ -11,7 +11,7 @@ use wire::handshake::{Handshake, Hello, Purpose, Refusal, RefusalCode, Welcome};
 use wire::token::{Audience, TOKEN_LEN};
 use wire::{Secret, Token};
 
-use crate::config::Gateway;
+use crate::config::SiteGateway;
 use crate::link::Misbehaved;
 use crate::reader::Broken;
 
@@ -30,13 +30,13 @@ impl Credentials {
     }
 
     /// Starts a handshake with a gateway of this site.
-    pub(crate) fn dial_gateway(&self, gateway: &Gateway) -> io::Result<(Initiator, Handshake)> {
+    pub(crate) fn dial_gateway(&self, gateway: &SiteGateway) -> io::Result<(Initiator, Handshake)> {
         let names = (gateway.site.clone(), gateway.name.clone());
         Ok(self.begin(Purpose::Member, self.me, names, self.token(gateway)?))
     }
 
     /// A fresh [token](wire::token) for a gateway of this site.
-    pub(crate) fn token(&self, gateway: &Gateway) -> io::Result<[u8; TOKEN_LEN]> {
+    pub(crate) fn token(&self, gateway: &SiteGateway) -> io::Result<[u8; TOKEN_LEN]> {
         // A clock before 1970 makes an old token, which a gateway treats like a missing one.
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let to = Audience { site: &gateway.site, gateway: &gateway.name };
@@ -131,7 +131,7 @@ mod tests {
         let (a, b, c) = (credentials(1, 7), credentials(2, 7), credentials(3, 7));
         let hello = |from: &Credentials, to| from.dial(to).unwrap().0.hello().clone();
         assert_eq!(b.admits(&hello(&a, b.me)), Ok(()));
-        let gateway = Gateway { site: "a".into(), name: "gw1".into(), address: a.me.socket };
+        let gateway = SiteGateway { site: "a".into(), name: "gw1".into(), address: a.me.socket };
         let other = credentials(1, 8);
         for (hello, code) in [
             (a.dial_gateway(&gateway).unwrap().0.hello().clone(), RefusalCode::Purpose),

@@ -25,7 +25,7 @@ mod site_link;
 mod stream;
 mod writer;
 
-pub use config::{Config, ConfigError, JobConfig, Limits, NativeConfig, NativeError};
+pub use config::{Config, ConfigError, EndpointLimits, JobConfig, NativeConfig, NativeError};
 pub use endpoint::{Carried, Endpoint, OpenError, Traffic};
 pub use member::ShareTree;
 pub use operation::{Completion, Failure, NotBegun, PeerId, ShareOp, UserData};

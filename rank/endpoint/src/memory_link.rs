@@ -21,7 +21,7 @@ use rustc_hash::FxHashMap;
 use types::id::{NOWHERE, SlotKind};
 use types::{Address, Identity, Instance, Rank, Slot};
 
-use crate::config::Limits;
+use crate::config::EndpointLimits;
 use crate::handshake::Credentials;
 use crate::link::{Link, Outgoing, Sink};
 use crate::operation::PeerId;
@@ -40,7 +40,7 @@ pub(crate) struct MemoryLink {
     region: Region,
     me: Address,
     place: u32,
-    limits: Limits,
+    limits: EndpointLimits,
     host: HostId,
     doorbell: Doorbell,
     neighbours: Vec<Neighbour>,
@@ -65,7 +65,11 @@ pub(crate) struct MemoryLink {
 impl MemoryLink {
     /// Joins the job's region; `None`: the region has no seat for this endpoint, because the rank has more endpoints
     /// than regions provide for.
-    pub(crate) fn open(path: &Path, own: &Credentials, limits: Limits) -> Result<Option<MemoryLink>, PoolError> {
+    pub(crate) fn open(
+        path: &Path,
+        own: &Credentials,
+        limits: EndpointLimits,
+    ) -> Result<Option<MemoryLink>, PoolError> {
         let system = |what| {
             let path = path.to_owned();
             move |source| PoolError::System { path, what, source }

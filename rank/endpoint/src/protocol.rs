@@ -22,7 +22,7 @@ use wire::message::{Status, TransferId};
 mod arrival;
 mod receive;
 
-use crate::config::Limits;
+use crate::config::EndpointLimits;
 use crate::link::{Bytes, Outgoing, Sent};
 use crate::matching::{Envelope, Posted, Unexpected, UnexpectedKey};
 use crate::operation::{
@@ -167,7 +167,7 @@ enum OwnTransfer {
 
 /// The protocol's state: one per endpoint.
 pub(crate) struct Protocol {
-    limits: Limits,
+    limits: EndpointLimits,
     credit_window: u64,
     site: SiteId,
     regions: Arc<Regions>,
@@ -190,7 +190,7 @@ pub(crate) struct Protocol {
 impl Protocol {
     /// `credit_window`: the number of bytes that each peer may have stored here, the same on all endpoints of a job.
     /// `site`: peers of other sites are behind gateways.
-    pub(crate) fn new(limits: Limits, credit_window: u64, site: SiteId, regions: Arc<Regions>) -> Protocol {
+    pub(crate) fn new(limits: EndpointLimits, credit_window: u64, site: SiteId, regions: Arc<Regions>) -> Protocol {
         Protocol {
             limits,
             credit_window,

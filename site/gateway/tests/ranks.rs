@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use endpoint::operation::{CompleteWhen, Match, RecvOp, SendOp};
 use endpoint::{
-    Completion, Config, Endpoint, Failure, JobConfig, Limits, NotBegun, PeerId, ShareOp, ShareTree, UserData,
+    Completion, Config, Endpoint, EndpointLimits, Failure, JobConfig, NotBegun, PeerId, ShareOp, ShareTree, UserData,
 };
 use memory::{Buffer, Regions};
 use support::*;
@@ -82,7 +82,7 @@ impl World {
         let roster: Roster = ROSTER.parse().unwrap();
         let open = |rank| {
             let site = &sites[usize::from(roster.place(rank).unwrap().site.0)];
-            let gateway = endpoint::config::Gateway {
+            let gateway = endpoint::config::SiteGateway {
                 site: site.gateway.site.clone(),
                 name: "gw1".into(),
                 address: site.inside.parse().unwrap(),
@@ -98,7 +98,7 @@ impl World {
                 memory: Vec::new(),
                 encrypted: None,
             };
-            let limits = Limits { linger: Duration::ZERO, ..Limits::default() };
+            let limits = EndpointLimits { linger: Duration::ZERO, ..EndpointLimits::default() };
             let config = Config { job: Some(job), limits, ..Config::standalone("127.0.0.1:0".parse().unwrap()) };
             Some(Endpoint::open(config, 0, Arc::new(Regions::default())).unwrap())
         };

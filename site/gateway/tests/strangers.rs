@@ -14,7 +14,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use types::sites::Keys;
 use wire::handshake::Handshake;
-use wire::{End, FrameKind, Secret};
+use wire::{FrameKind, ProvingEnd, Secret};
 
 const ROSTER: &str = "a:n1*2;b:n1*1";
 
@@ -173,7 +173,7 @@ async fn who_passes_on_to_the_right_gateway_cannot_end_tls_in_between() {
 #[tokio::test]
 async fn a_rank_refuses_a_gateway_that_does_not_know_the_jobs_secret() {
     let secret = Secret::new([7; 32]);
-    let proof = Secret::new([8; 32]).prove(End::Acceptor, b"something");
+    let proof = Secret::new([8; 32]).prove(ProvingEnd::Acceptor, b"something");
     let (address, told) = impostor(Handshake::Challenge { nonce: [3; 32], proof }.encode()).await;
     let gateway = Gateway { site: "a".into(), name: "gw1".into(), address: address.clone(), keys: None };
     let role = Role::Member { job: types::JobId(1), secret: secret.clone(), identity: rank(0, 0) };

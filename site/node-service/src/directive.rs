@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::path::Path;
 
-use stage::{Node, Place, PlaceError, means_into};
+use stage::{NodeChoice, Place, PlaceError, means_into};
 use thiserror::Error;
 use types::UntrustedText;
 use types::quantity::{QuantityError, parse_byte_rate};
@@ -225,7 +225,7 @@ fn place(text: &str) -> Result<(), WordError> {
 /// Accepts a path on the job's own nodes.
 fn on_nodes(text: &str) -> Result<(), WordError> {
     let place = Place::parse(OsStr::new(text))?;
-    if place.site.is_some() || place.node != Node::Any {
+    if place.site.is_some() || place.node != NodeChoice::Any {
         return Err(unusable(text, "names a site: here it must be a path on the job's own nodes"));
     }
     match place.path.is_absolute() {

@@ -5,7 +5,7 @@ use types::{Roster, SiteId};
 use wire::control::JobMessage;
 use wire::frame::{HEADER_LEN, MAX_PAYLOAD};
 use wire::handshake::{Handshake, MAX_HANDSHAKE, PREFACE_LEN};
-use wire::many::{Astray, Block, MAX_BLOCK, MAX_RECEIVERS, Receiver};
+use wire::many::{Astray, Block, BlockReceiver, MAX_BLOCK, MAX_RECEIVERS};
 use wire::message::MAX_HEADER;
 use wire::{Control, FrameHeader, Message, Passage, WireError};
 
@@ -45,7 +45,7 @@ pub fn many(bytes: &[u8]) {
     assert!(block.bytes().len() <= MAX_BLOCK, "{} bytes", block.bytes().len());
     assert_eq!([block.bytes(), data].concat(), payload);
     let (mut sites, mut count) = (Vec::new(), 0);
-    let add = &mut |site: SiteId, _: Receiver| -> Result<(), ()> {
+    let add = &mut |site: SiteId, _: BlockReceiver| -> Result<(), ()> {
         count += 1;
         sites.push(site);
         Ok(())

@@ -17,7 +17,7 @@ use crate::state::LabDirectory;
 
 /// A gateway that was started.
 #[derive(Debug)]
-pub(crate) struct Gateway {
+pub(crate) struct RunningGateway {
     pub name: String,
     pub session: Session,
 }
@@ -42,7 +42,7 @@ pub(crate) fn start(
     state: &LabDirectory,
     environment: &[(OsString, OsString)],
     caller: &Channel,
-) -> Result<Vec<Gateway>, LabError> {
+) -> Result<Vec<RunningGateway>, LabError> {
     let mut started = Vec::new();
     let mut waiting = Vec::new();
     for host in layout.gateways() {
@@ -55,13 +55,13 @@ pub(crate) fn start(
         let command = command(template, host, state);
         let session = Session::start(state, &name, &command, environment, Path::new("/"), files)?;
         waiting.push((started.len(), layout.listen(host), connect(state, &name)?));
-        started.push(Gateway { name, session });
+        started.push(RunningGateway { name, session });
     }
     let mut wait = Wait::new(PATIENCE);
     while !waiting.is_empty() {
         let mut still = Vec::new();
         for (index, address, channel) in waiting {
-            let gateway: &Gateway = &started[index];
+            let gateway: &RunningGateway = &started[index];
             if let Some(outcome) = gateway.session.outcome_within(Duration::ZERO) {
                 let how = outcome.map_or_else(|e| e.to_string(), |status| status.to_string());
                 return Err(failed(gateway, state, format!("ended before it listened on {address}: {how}")));
@@ -89,7 +89,7 @@ pub(crate) fn start(
     Ok(started)
 }
 
-fn failed(gateway: &Gateway, state: &LabDirectory, problem: String) -> LabError {
+fn failed(gateway: &RunningGateway, state: &LabDirectory, problem: String) -> LabError {
     LabError::Gateway { gateway: gateway.name.clone(), problem, log_tail: log_tail(state, &gateway.name) }
 }
 
@@ -105,7 +105,7 @@ pub(crate) fn log_tail(state: &LabDirectory, name: &str) -> String {
 }
 
 /// Asks every gateway to end and waits for them, one second in all.
-pub(crate) fn stop(gateways: &[Gateway]) {
+pub(crate) fn stop(gateways: &[RunningGateway]) {
     for gateway in gateways {
         // One that is already gone is fine.
         let _ = gateway.session.signal(libc::SIGTERM);

@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use crate::cables::Cables;
 use crate::enter::Session;
 use crate::error::LabError;
-use crate::gateways::{self, Gateway};
+use crate::gateways::{self, RunningGateway};
 use crate::hosts::{self, HostProcess};
 use crate::layout::{LabLayout, site_name};
 use crate::message::{Channel, LabMessageKind};
@@ -200,7 +200,7 @@ struct Lab {
     hosts: Vec<HostProcess>,
     cables: Cables,
     wan: Option<(Child, Channel)>,
-    gateways: Vec<Gateway>,
+    gateways: Vec<RunningGateway>,
 }
 
 impl Lab {

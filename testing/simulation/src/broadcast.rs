@@ -19,8 +19,8 @@ pub enum RelayMode {
     /// A member stores the whole message, then sends it to one child after the other. The next child's turn comes when
     /// the last byte has left.
     Block,
-    /// Like [`RelayMode::Block`], but the next child's turn comes when the previous child has acknowledged the whole message
-    /// (stop-and-wait; Bhat's one-port model).
+    /// Like [`RelayMode::Block`], but the next child's turn comes when the previous child has acknowledged the whole
+    /// message (stop-and-wait; Bhat's one-port model).
     Acknowledged,
     /// A member forwards arriving bytes at once to all children (the paper's packet-level parallel transfer).
     Packet,

@@ -251,7 +251,7 @@ impl Exchange {
         Ok(())
     }
 
-    /// Handles [`ExchangeMessage::Taken`]: a process has read the elements in this process's memory, or wants them sent.
+    /// Handles [`ExchangeMessage::Taken`]: a process has read the elements in our memory, or wants them sent.
     pub(super) fn given_back(&mut self, from: u32, ticket: u32, sent: bool) -> Result<(), Misuse> {
         let given = self.lent.remove(&(from, ticket)).filter(|given| given.sent.is_none());
         let mut bytes = given.ok_or(Misuse::Unasked { process: from, length: 0 })?.bytes;

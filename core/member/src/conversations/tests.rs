@@ -483,7 +483,7 @@ impl SimulatedJob {
                 }
                 None => {
                     let why = if trunk.is_some() { Why::Refused } else { Why::Away };
-                    let add = &mut |site, receiver: wire::many::Receiver| -> Result<(), ()> {
+                    let add = &mut |site, receiver: wire::many::BlockReceiver| -> Result<(), ()> {
                         let to = Identity { site, slot: receiver.slot };
                         lost.push((to, receiver.sequence, Astray { at, towards: next, why }));
                         Ok(())

@@ -29,7 +29,7 @@ fn a_tree_is_taken_apart_site_by_site() {
     let (block, data) = Block::split(&payload, ROOT, ROOT).unwrap();
     assert_eq!((data, block.receivers().count()), (&b"data"[..], 0));
     let mut all = Vec::new();
-    let add = &mut |site: SiteId, receiver: Receiver| -> Result<(), ()> {
+    let add = &mut |site: SiteId, receiver: BlockReceiver| -> Result<(), ()> {
         all.push((site.0, receiver.slot.0, receiver.sequence));
         Ok(())
     };
@@ -132,7 +132,7 @@ proptest! {
         let (block, rest) = Block::split(&payload, ROOT, ROOT).unwrap();
         prop_assert_eq!((rest, block.bytes().len()), (&data[..], template.length()));
         let mut all = Vec::new();
-        let add = &mut |site: SiteId, receiver: Receiver| -> Result<(), ()> {
+        let add = &mut |site: SiteId, receiver: BlockReceiver| -> Result<(), ()> {
             all.push((Identity { site, slot: receiver.slot }, receiver.sequence));
             Ok(())
         };
@@ -148,7 +148,7 @@ proptest! {
         if let Ok((block, data)) = Block::split(&bytes, SiteId(at), ROOT) {
             prop_assert_eq!(block.bytes().len() + data.len(), bytes.len());
             let mut count = 0;
-            let add = &mut |_: SiteId, _: Receiver| -> Result<(), ()> {
+            let add = &mut |_: SiteId, _: BlockReceiver| -> Result<(), ()> {
                 count += 1;
                 Ok(())
             };

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use pool::PoolError;
 use thiserror::Error;
 
-use crate::config::{Limits, NativeError};
+use crate::config::{EndpointLimits, NativeError};
 use crate::handshake::Credentials;
 use crate::memory_link::MemoryLink;
 
@@ -69,7 +69,7 @@ impl OpenError {
 pub(super) fn open_memory(
     paths: &[PathBuf],
     own: &Credentials,
-    limits: Limits,
+    limits: EndpointLimits,
 ) -> Result<(Option<MemoryLink>, Option<String>), PoolError> {
     let mut failed = None;
     for path in paths {

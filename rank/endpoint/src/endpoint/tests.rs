@@ -42,7 +42,7 @@ fn pair() -> EndpointPair {
 fn pair_with(regions: [Arc<Regions>; 2]) -> EndpointPair {
     let [a, b] = regions;
     if NEIGHBOURS.get() {
-        return neighbours(a, b, Limits::default());
+        return neighbours(a, b, EndpointLimits::default());
     }
     if ENCRYPTED.get() {
         return encrypted::ranks(a, b);
@@ -52,7 +52,7 @@ fn pair_with(regions: [Arc<Regions>; 2]) -> EndpointPair {
 }
 
 /// Two ranks of a job on one node, with a region of their own.
-pub(crate) fn neighbours(a: Arc<Regions>, b: Arc<Regions>, limits: Limits) -> EndpointPair {
+pub(crate) fn neighbours(a: Arc<Regions>, b: Arc<Regions>, limits: EndpointLimits) -> EndpointPair {
     let region = region();
     let open = |rank, regions| Endpoint::open(rank_config(&region_path(&region), rank, limits), 0, regions).unwrap();
     EndpointPair { a: open(0, a), b: open(1, b) }
@@ -70,7 +70,7 @@ pub(crate) fn region_path(region: &pool::Region) -> String {
 }
 
 /// A rank of a job of two on one node.
-pub(crate) fn rank_config(memory: &str, rank: u32, limits: Limits) -> Config {
+pub(crate) fn rank_config(memory: &str, rank: u32, limits: EndpointLimits) -> Config {
     let job = JobConfig {
         id: JobId(77),
         secret: Secret::new([1; 32]),
@@ -197,7 +197,7 @@ fn messages_of_all_lengths_arrive_whole_and_in_order() {
 
 /// Two endpoints that give up an unreachable peer after 50 ms.
 fn impatient() -> EndpointPair {
-    let limits = Limits { connect: Duration::from_millis(50), ..Limits::default() };
+    let limits = EndpointLimits { connect: Duration::from_millis(50), ..EndpointLimits::default() };
     let open = || Endpoint::open(Config { limits, ..config() }, 0, Arc::default()).unwrap();
     EndpointPair { a: open(), b: open() }
 }

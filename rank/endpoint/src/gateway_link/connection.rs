@@ -15,7 +15,7 @@ use rustix::net::{SocketFlags, SocketType, connect, socket_with, sockopt};
 
 use types::sites::Keys;
 
-use crate::config::Gateway;
+use crate::config::SiteGateway;
 use crate::handshake::{self, Credentials};
 use crate::link::Sink;
 use crate::reader::{Broken, FrameReader, Frames};
@@ -29,7 +29,7 @@ const MAX_SLICES: usize = 16;
 const AGAIN: Duration = Duration::from_secs(1);
 
 pub(super) struct GatewayConnection {
-    pub gateway: Gateway,
+    pub gateway: SiteGateway,
     /// The keys of its site, one of which it must present; `None`: no TLS.
     keys: Option<Keys>,
     state: DialState,
@@ -52,7 +52,7 @@ enum DialState {
 
 impl GatewayConnection {
     /// A connection that is not open yet.
-    pub(super) fn new(gateway: Gateway, keys: Option<Keys>) -> GatewayConnection {
+    pub(super) fn new(gateway: SiteGateway, keys: Option<Keys>) -> GatewayConnection {
         GatewayConnection {
             gateway,
             keys,

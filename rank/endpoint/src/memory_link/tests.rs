@@ -7,7 +7,7 @@ use memory::Buffer;
 use pool::{HostId, RecordKind, Region, Seat, SeatState};
 use proptest::prelude::*;
 
-use crate::config::Limits;
+use crate::config::EndpointLimits;
 use crate::endpoint::tests::{EndpointPair, neighbours, pattern, rank_config, recv_op, region, region_path, send_op};
 use crate::operation::{CompleteWhen, Completion, Failure, Match, NotBegun, RecvOp, SendOp};
 use crate::{Endpoint, PeerId};
@@ -15,7 +15,7 @@ use crate::{Endpoint, PeerId};
 /// Frames of at least this length go by single copy in these tests, whose messages are short.
 const SINGLE_COPY: u64 = 3000;
 
-fn pair(limits: Limits) -> EndpointPair {
+fn pair(limits: EndpointLimits) -> EndpointPair {
     neighbours(Arc::default(), Arc::default(), limits)
 }
 
@@ -55,7 +55,8 @@ proptest! {
         eager in 0u64..80_000, single_copy in prop::sample::select(vec![SINGLE_COPY, u64::MAX]),
         actions in prop::collection::vec(action(), 1..80),
     ) {
-        let mut pair = pair(Limits { eager_memory: eager, single_copy: Some(single_copy), ..Limits::default() });
+        let default = EndpointLimits::default();
+        let mut pair = pair(EndpointLimits { eager_memory: eager, single_copy: Some(single_copy), ..default });
         let to = pair.a.peer(pair.b.address());
         let (mut sends, mut receives) = (Vec::new(), Vec::new());
         for action in actions {
@@ -144,7 +145,8 @@ fn with_stranger() -> (Region, Endpoint, u32) {
     let place = region.place(1, 0).unwrap();
     let doorbell = "127.0.0.1:9".parse().unwrap();
     region.join(place, &Seat { pid: std::process::id(), host: HostId::own(), doorbell, probe: (8, 8) }).unwrap();
-    let a = Endpoint::open(rank_config(&region_path(&region), 0, Limits::default()), 0, Arc::default()).unwrap();
+    let a =
+        Endpoint::open(rank_config(&region_path(&region), 0, EndpointLimits::default()), 0, Arc::default()).unwrap();
     (region, a, place)
 }
 
@@ -210,7 +212,7 @@ fn a_single_copy_from_memory_that_cannot_be_read_loses_its_peer() {
 
 #[test]
 fn a_sleeper_is_woken_by_what_arrives_and_by_room() {
-    let mut pair = pair(Limits { single_copy: Some(u64::MAX), ..Limits::default() });
+    let mut pair = pair(EndpointLimits { single_copy: Some(u64::MAX), ..EndpointLimits::default() });
     let to = pair.a.peer(pair.b.address());
     let EndpointPair { mut a, mut b } = pair;
     const COUNT: usize = 200;
@@ -238,7 +240,7 @@ fn a_sleeper_is_woken_by_what_arrives_and_by_room() {
 
 #[test]
 fn a_closed_endpoint_is_a_goodbye_even_to_who_never_heard_from_it() {
-    let mut pair = pair(Limits::default());
+    let mut pair = pair(EndpointLimits::default());
     let to = pair.a.peer(pair.b.address());
     pair.a.send(SendOp { complete: CompleteWhen::Delivered, ..send_op(to, 1, b"x", 3) }).unwrap();
     pair.b.close();
@@ -255,7 +257,8 @@ fn a_closed_endpoint_is_a_goodbye_even_to_who_never_heard_from_it() {
 /// The neighbour's last act was to copy our message, and we notice the copy and its end at once.
 #[test]
 fn a_message_that_a_neighbour_copied_before_it_closed_has_been_sent() {
-    let mut pair = pair(Limits { single_copy: Some(SINGLE_COPY), eager_memory: 1 << 20, ..Limits::default() });
+    let mut pair =
+        pair(EndpointLimits { single_copy: Some(SINGLE_COPY), eager_memory: 1 << 20, ..EndpointLimits::default() });
     let (a, b) = (pair.b.peer(pair.a.address()), pair.a.peer(pair.b.address()));
     // The first messages test that memory can be read, and open the ring for the goodbye.
     pair.b.send(send_op(a, 1, b"x", 5)).unwrap();
@@ -274,7 +277,7 @@ fn a_message_that_a_neighbour_copied_before_it_closed_has_been_sent() {
 
 #[test]
 fn what_was_sent_before_closing_arrives() {
-    let mut pair = pair(Limits::default());
+    let mut pair = pair(EndpointLimits::default());
     let to = pair.a.peer(pair.b.address());
     for n in 0..100 {
         let op = || SendOp { complete: CompleteWhen::Buffered, ..send_op(to, 1, &pattern(500, n), 0) };
@@ -293,7 +296,7 @@ fn what_was_sent_before_closing_arrives() {
 #[test]
 #[ignore = "started by other tests"]
 fn other_process() {
-    let config = rank_config(&std::env::var("MEMORY_TEST_REGION").unwrap(), 1, Limits::default());
+    let config = rank_config(&std::env::var("MEMORY_TEST_REGION").unwrap(), 1, EndpointLimits::default());
     let mut b = Endpoint::open(config, 0, Arc::default()).unwrap();
     let slot = types::Slot::rank(types::Rank(0), types::Instance(0)).unwrap();
     let me = b.address();
@@ -319,7 +322,8 @@ fn other_process() {
 /// Rank 0 here and rank 1 in a process of its own.
 fn with_other_process() -> (Region, Endpoint, Child) {
     let region = region();
-    let a = Endpoint::open(rank_config(&region_path(&region), 0, Limits::default()), 0, Arc::default()).unwrap();
+    let a =
+        Endpoint::open(rank_config(&region_path(&region), 0, EndpointLimits::default()), 0, Arc::default()).unwrap();
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--ignored", "--exact", "memory_link::tests::other_process", "--nocapture"]);
     command.env("MEMORY_TEST_REGION", region_path(&region)).stdout(Stdio::null()).stderr(Stdio::piped());
@@ -363,7 +367,7 @@ fn two_processes_and_then_a_killed_one() {
 fn a_region_that_cannot_be_joined_is_an_error_that_names_site_node_and_path() {
     let region = region();
     let path = region_path(&region);
-    let open = |path: &str, rank| Endpoint::open(rank_config(path, rank, Limits::default()), 0, Arc::default());
+    let open = |path: &str, rank| Endpoint::open(rank_config(path, rank, EndpointLimits::default()), 0, Arc::default());
     let gone = open("/dev/shm/no-such-region", 0).err().unwrap().to_string();
     assert!(gone.starts_with("site here: node n1: memory /dev/shm/no-such-region: is not there"), "{gone}");
     let first = open(&path, 0).unwrap();

@@ -29,7 +29,7 @@ fn address(port: u16) -> Address {
 impl ProtocolPair {
     fn new(seed: u64, eager: u64, credit: u64) -> ProtocolPair {
         let end = |own: u16, other: u16| {
-            let limits = Limits { eager, ..Limits::default() };
+            let limits = EndpointLimits { eager, ..EndpointLimits::default() };
             let mut protocol = Protocol::new(limits, credit, SiteId(0), Arc::new(Regions::default()));
             protocol.intern(address(own));
             let peer = protocol.intern(address(other));
@@ -103,7 +103,8 @@ fn action() -> impl Strategy<Value = ProtocolAction> {
     prop_oneof![
         3 => (0u64..3, length.clone(), complete)
             .prop_map(|(tag, length, complete)| ProtocolAction::Send { tag, length, complete }),
-        3 => (0u64..3, any::<bool>(), length).prop_map(|(tag, any, length)| ProtocolAction::Receive { tag, any, length }),
+        3 => (0u64..3, any::<bool>(), length)
+            .prop_map(|(tag, any, length)| ProtocolAction::Receive { tag, any, length }),
         4 => (1u8..20).prop_map(ProtocolAction::Move),
     ]
 }

@@ -6,7 +6,7 @@ use memory::Regions;
 use types::{Address, Slot};
 
 use super::*;
-use crate::config::Limits;
+use crate::config::EndpointLimits;
 use crate::link::Sink;
 use crate::protocol::Protocol;
 
@@ -17,7 +17,7 @@ fn address(site: u16, rank: u32) -> Address {
 
 /// An end that gives each peer this credit and has the same at each peer.
 fn with_credit(credit: u64, site: u16) -> Protocol {
-    Protocol::new(Limits::default(), credit, SiteId(site), Arc::new(Regions::default()))
+    Protocol::new(EndpointLimits::default(), credit, SiteId(site), Arc::new(Regions::default()))
 }
 
 /// An end that accepts no share before it awaits it.

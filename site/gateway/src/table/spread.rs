@@ -6,7 +6,7 @@
 
 use types::{Identity, SiteId, Slot};
 use wire::frame::HEADER_LEN;
-use wire::many::{Astray, Block, Receiver, Why};
+use wire::many::{Astray, Block, BlockReceiver, Why};
 use wire::{FrameHeader, Passage};
 
 use crate::table::error::Violation;
@@ -16,7 +16,7 @@ use crate::table::{Effect, Origin, Route, Table, TrunkId};
 /// The next hop of a part of a frame.
 pub(crate) enum Hop<'a, 'b, M> {
     /// It becomes a data frame for a member of this site, whose number is given.
-    Member(&'a M, SiteId, Receiver),
+    Member(&'a M, SiteId, BlockReceiver),
     /// It goes on over a trunk to a site.
     Trunk(TrunkId, SiteId, Block<'b>),
 }
@@ -79,7 +79,7 @@ impl<M: Clone + PartialEq> Table<M> {
                 Ok(()) => job.traffic.sent += bytes(&below),
                 Err(why) => {
                     let astray = Astray { at, towards: site, why };
-                    let add = &mut |site, receiver: Receiver| -> Result<(), Violation> {
+                    let add = &mut |site, receiver: BlockReceiver| -> Result<(), Violation> {
                         let receiver_id = Identity { site, slot: receiver.slot };
                         lost.push(Lost { receiver: receiver_id, sequence: receiver.sequence, astray });
                         Ok(())

@@ -12,7 +12,7 @@ use job::program;
 use launcher::Sites;
 use launcher::hosts::Host;
 use stage::mover::Spot;
-use stage::{Node, Place};
+use stage::{NodeChoice, Place};
 use starters::held;
 use starters::leash::LEASH;
 use types::roster::FORWARDER;
@@ -82,17 +82,17 @@ impl Map {
             });
         }
         match &place.node {
-            Node::Any => Ok(vec![at(FORWARDER)]),
+            NodeChoice::Any => Ok(vec![at(FORWARDER)]),
             // Only the batch system knows the site's nodes.
-            Node::Named(wanted) if !self.is_held(name) && site.starter.node_service().is_some() => {
+            NodeChoice::Named(wanted) if !self.is_held(name) && site.starter.node_service().is_some() => {
                 Ok(wanted.split(',').map(at).collect())
             }
             _ if site.nodes.is_empty() => refuse!(
                 "{place}: the nodes of site {name} are those of its batch system's jobs: {name}:PATH is the machine of its \
                  gateway; type this in a job's script to reach the job's nodes"
             ),
-            Node::All => Ok(site.nodes.iter().map(|node| at(&node.name)).collect()),
-            Node::Named(wanted) => {
+            NodeChoice::All => Ok(site.nodes.iter().map(|node| at(&node.name)).collect()),
+            NodeChoice::Named(wanted) => {
                 let find = |wanted: &str| match site.nodes.iter().any(|node| node.name == *wanted) {
                     true => Ok(at(wanted)),
                     false => Err(refusal!("{place}: site {name} has no node `{wanted}`: it has {}", names(site))),
@@ -207,7 +207,7 @@ pub fn on_nodes(path: &OsStr) -> Result<Vec<u8>> {
     if path.as_bytes().starts_with(b"~/") {
         return Ok(path.as_bytes().to_vec());
     }
-    let place = Place { site: None, node: Node::Any, path: PathBuf::from(OsString::from(path)) };
+    let place = Place { site: None, node: NodeChoice::Any, path: PathBuf::from(OsString::from(path)) };
     Ok(portable(&absolute(&place)?, &homes()))
 }
 

@@ -16,7 +16,7 @@ use client::{Client, ClientError};
 use thiserror::Error;
 use tokio::io::{AsyncBufRead, AsyncBufReadExt, Lines};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
-use types::coupling::{Coupled, Place, Said, Told};
+use types::coupling::{Coupled, CouplingSite, Said, Told};
 use types::id::SlotKind;
 use types::sites::Inside;
 use types::untrusted::{UntrustedText, printable};
@@ -121,7 +121,7 @@ pub async fn run<R: AsyncBufRead + Unpin>(
 }
 
 fn home(request: &Request) -> Said {
-    let place = |site: &types::sites::Site| Place {
+    let place = |site: &types::sites::Site| CouplingSite {
         name: site.name.clone(),
         gateways: site.gateways.iter().map(|gateway| (gateway.name.clone(), gateway.inside.clone())).collect(),
         keys: match site.inside {

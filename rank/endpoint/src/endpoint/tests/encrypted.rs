@@ -14,7 +14,7 @@ pub(super) fn ranks(a: Arc<Regions>, b: Arc<Regions>) -> EndpointPair {
 }
 
 fn rank(rank: u32, encrypted: bool, regions: Arc<Regions>) -> Endpoint {
-    let mut config = rank_config("", rank, Limits::default());
+    let mut config = rank_config("", rank, EndpointLimits::default());
     if let Some(job) = &mut config.job {
         let keys = Keys { current: Fingerprint([1; 32]), next: None };
         (job.memory, job.encrypted) = (Vec::new(), encrypted.then_some(keys));

@@ -4,12 +4,12 @@ use memory::Buffer;
 use types::{Address, SiteId};
 
 use super::*;
-use crate::config::Limits;
+use crate::config::EndpointLimits;
 use crate::operation::{Match, RecvOp, UserData};
 use crate::protocol::Protocol;
 
 fn protocol() -> Protocol {
-    Protocol::new(Limits::default(), 1 << 20, SiteId(0), Arc::new(Regions::default()))
+    Protocol::new(EndpointLimits::default(), 1 << 20, SiteId(0), Arc::new(Regions::default()))
 }
 
 fn start(tag: u64) -> Outgoing {
