@@ -155,6 +155,16 @@ UNBOUNDED_FILES = {"user/setup/src/release.rs"}
 EAGER = r"\.(?:then_some|unwrap_or|or|map_or|ok_or)\(\s*(?:Some\(|Ok\()?\s*(\w+)\s*(?:\(|\{|::)"
 DROPS = r"\bimpl(?:<[^>]*>)?\s+Drop\s+for\s+(\w+)"
 MOST_LINES = 700
+# A type name means one thing in the workspace. Names with this many definitions are overused; the rate of overused
+# names among all type names has a limit. Names in `libfabric` are those of C headers, and `fuzz` has targets only.
+OVERUSED = 4
+MOST_OVERUSED = 0.011
+TYPE = re.compile(
+    r"^(?:(?: {4})*(?:pub(?:\([a-z ]+\))? )?(?:unsafe )?(?:struct|enum|trait|union)"
+    r"|(?:pub(?:\([a-z ]+\))? )?type) (\w+)",
+    re.MULTILINE,
+)
+NOT_COUNTED = {"libfabric", "fuzz", "tests", "benches", "examples"}
 
 
 def without_comments_and_strings(text):
@@ -259,9 +269,25 @@ def eager_drops():
                 yield f"{path.relative_to(ROOT)}:{line}: {found[1]} is made, and dropped, in any case: use a closure"
 
 
+def overused_names():
+    """Type names that stand for too many types, if their rate exceeds the limit."""
+    files = {}
+    for path in tracked("*.rs"):
+        if crate_of(path) and not NOT_COUNTED & set(path.relative_to(ROOT).parts):
+            for name in TYPE.findall(production(path)):
+                files.setdefault(name, []).append(path.relative_to(ROOT).as_posix())
+    overused = {name: places for name, places in files.items() if len(places) >= OVERUSED}
+    if len(overused) > MOST_OVERUSED * len(files):
+        share = f"{len(overused)} of {len(files)} type names"
+        yield f"{share} have {OVERUSED} definitions or more: at most {MOST_OVERUSED:.1%}"
+        for name, places in sorted(overused.items()):
+            yield f"type {name} is defined {len(places)} times: {', '.join(places)}"
+
+
 def breaches():
     yield from dependency_direction()
     yield from eager_drops()
+    yield from overused_names()
     for crate in IN_RANK:
         for name in sorted(tree_names(crate) & NOT_IN_RANK):
             yield f"{crate} brings {name} into a user's rank"
