@@ -112,7 +112,7 @@ class Inside:
             )
             self.start(host, "/usr/sbin/sshd", "-D", "-e", "-f", config, log=f"sshd-{host}")
             with known.open("a") as file:
-                file.write(f"{host.split('-')[1]} {Path(f'{host_key}.pub').read_text()}")
+                file.write(f"{host},{host.split('-')[1]} {Path(f'{host_key}.pub').read_text()}")
         # Names are the same at every site, so host keys are told apart by who asks.
         known.rename(self.folder / f"known_hosts.{site}")
         for host in self.hosts(site, "n"):

@@ -1,11 +1,13 @@
 """Grid Engine in a lab, of Debian's own packages: a sge_qmaster for a site, an sge_execd on each of its nodes."""
 
 import os
+import shlex
 
 import pytest
 
 import gridengine
-from services import start
+from harness import LANDBRIDGE
+from services import run_words, ssh_site, start
 
 
 @pytest.fixture
@@ -38,3 +40,77 @@ def test_the_cell_itself(workshop, cell):
     assert lines[2] == "JOB 1 SLOTS 4", lines
     hosts = [line.split()[0] for line in lines[:2]]
     assert lines[3:] == ["TASK", hosts[0], "TASK", hosts[1]], lines
+
+
+def grid_engine_site(site):
+    """A site whose nodes are those of a Grid Engine job, reached by ssh."""
+    plan = ssh_site(site, nodes=False)
+    return {
+        **plan,
+        "starter": plan["starter"].replace('kind = "ssh"', 'kind = "gridengine"'),
+        "services": ["sshd", "gridengine"],
+    }
+
+
+def submit(workshop, slots, words, out):
+    """The words that run these words in a job with slots on both nodes, and end as they do."""
+    script = workshop.folder / "job.sh"
+    script.write_text(f"exec {shlex.join(map(str, words))}\n")
+    return [
+        "qsub",
+        "-V",
+        "-terse",
+        "-sync",
+        "y",
+        "-j",
+        "y",
+        "-o",
+        out,
+        "-pe",
+        gridengine.PARALLEL_ENVIRONMENT,
+        slots,
+        script,
+    ]
+
+
+@pytest.mark.one_mpi
+def test_run_in_a_job_uses_all_its_slots(workshop, mpi, cell):
+    program = [mpi.python, "-m", "mpi4py.bench", "helloworld"]
+    out = workshop.folder / "job.out"
+    words = [LANDBRIDGE, "run", "--mpi", mpi.name, "--", *program]
+    batch = submit(workshop, 4, words, out)
+    done = start(workshop, {"a": grid_engine_site("a")}, batch, host="a-gw1", environment=mpi.environment).finish()
+    text = out.read_text()
+    assert done.code == 0, f"{done}\n{text}"
+    hosts = sorted(line.split(" on ")[1].rstrip(".") for line in text.splitlines() if "Hello" in line)
+    assert hosts == ["a-n1", "a-n1", "a-n2", "a-n2"], text
+
+
+@pytest.mark.one_mpi
+def test_a_job_and_another_site_run_one_program(workshop, mpi, cell):
+    program = [mpi.python, "-m", "mpi4py.bench", "helloworld"]
+    out = workshop.folder / "job.out"
+    words = [LANDBRIDGE, "run", "--site", "a=2", "--site", "b=2", "--mpi", mpi.name, "--", *program]
+    sites = {"a": grid_engine_site("a"), "b": ssh_site("b")}
+    done = start(workshop, sites, submit(workshop, 2, words, out), host="a-gw1", environment=mpi.environment).finish()
+    text = out.read_text()
+    assert done.code == 0, f"{done}\n{text}"
+    hosts = sorted(line.split(" on ")[1].rstrip(".") for line in text.splitlines() if "Hello" in line)
+    assert hosts == ["a-n1", "a-n2", "b-n1", "b-n2"], text
+
+
+def test_outside_a_job_the_site_has_no_nodes(workshop, mpich_only, cell):
+    words = run_words(workshop, mpich_only, ["true"])
+    done = start(workshop, {"a": grid_engine_site("a")}, words, host="a-gw1").finish()
+    done.fails_naming("site a", "Grid Engine job", "qsub")
+
+
+def test_a_job_without_a_parallel_environment_has_one_node(workshop, mpich_only, cell):
+    script = workshop.folder / "job.sh"
+    script.write_text(f"exec {LANDBRIDGE} run --prefix -- sh -c 'echo rank $LANDBRIDGE_RANK'\n")
+    out = workshop.folder / "job.out"
+    batch = ["qsub", "-V", "-terse", "-sync", "y", "-j", "y", "-o", out, "-q", f"{gridengine.QUEUE}@a-n2", script]
+    done = start(workshop, {"a": grid_engine_site("a")}, batch, host="a-gw1").finish()
+    text = out.read_text()
+    assert done.code == 0, f"{done}\n{text}"
+    assert text == "[a/a-n2/0] rank 0\n", text

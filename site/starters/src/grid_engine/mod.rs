@@ -4,6 +4,7 @@
 
 use std::path::Path;
 
+use rustix::system::uname;
 use thiserror::Error;
 use wire::control::AllocatedNode;
 
@@ -19,9 +20,6 @@ const TASK: &str = "SGE_TASK_ID";
 /// Problems of a Grid Engine job's environment.
 #[derive(Debug, PartialEq, Eq, Error)]
 pub(crate) enum GridEngineJobError {
-    /// A job without a parallel environment has one host, whose name is missing.
-    #[error("neither {HOST_FILE} nor HOST is set: run landbridge in the job's script, not under ssh")]
-    Unset,
     /// The file of hosts cannot be read.
     #[error("{HOST_FILE} {path}: {problem}")]
     Unread {
@@ -50,11 +48,11 @@ impl BatchSystem for GridEngineJobs {
 
     fn nodes<'a>(&'a self, variables: Variables<'a>) -> JobNodes<'a> {
         Box::pin(async move {
-            let Some(file) = variables(HOST_FILE) else {
-                let host = variables("HOST").ok_or(GridEngineJobError::Unset)?;
-                return Ok(vec![AllocatedNode::new(host, 1)]);
-            };
-            Ok(host_file(Path::new(&file))?)
+            match variables(HOST_FILE) {
+                Some(file) => Ok(host_file(Path::new(&file))?),
+                // A job without a parallel environment has one slot, on this machine.
+                None => Ok(vec![AllocatedNode::new(uname().nodename().to_string_lossy(), 1)]),
+            }
         })
     }
 }
@@ -119,9 +117,7 @@ mod tests {
         assert_eq!(GridEngineJobs.job(&with(&[("JOB_ID", "7")])), None, "some other program's");
         assert_eq!(GridEngineJobs.job(&with(&[("JOB_ID", "7"), ("SGE_TASK_ID", "undefined")])), Some("7".into()));
         assert_eq!(GridEngineJobs.job(&with(&[("JOB_ID", "7"), ("SGE_TASK_ID", "3")])), Some("7.3".into()));
-        let nodes = GridEngineJobs.nodes(&with(&[("HOST", "n4")])).await.unwrap();
-        assert_eq!(nodes, [AllocatedNode::new("n4", 1)]);
-        let error = GridEngineJobs.nodes(&with(&[])).await.unwrap_err().to_string();
-        assert!(error.starts_with("neither PE_HOSTFILE nor HOST"), "{error}");
+        let nodes = GridEngineJobs.nodes(&with(&[])).await.unwrap();
+        assert_eq!(nodes, [AllocatedNode::new(uname().nodename().to_string_lossy(), 1)]);
     }
 }
