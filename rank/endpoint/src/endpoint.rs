@@ -98,7 +98,7 @@ const SOCKETS_ALWAYS: u64 = 64;
 
 impl Endpoint {
     /// Opens endpoint number `instance` of this rank: binds the listener and, in a job of several sites or one that
-    /// gateways look after, connects to the site's gateways (waiting at most [`Limits::connect`] for each).
+    /// gateways look after, connects to the site's gateways (waiting at most [`EndpointLimits::connect`] for each).
     ///
     /// # Errors
     /// [`OpenError`], naming the address.
@@ -498,8 +498,8 @@ impl Endpoint {
             && self.looped.is_empty()
     }
 
-    /// Waits (at most [`Limits::linger`]) until all queued bytes have been sent, sends goodbyes, and closes. Later
-    /// operations are refused.
+    /// Waits (at most [`EndpointLimits::linger`]) until all queued bytes have been sent, sends goodbyes, and closes.
+    /// Later operations are refused.
     pub fn close(&mut self) {
         if std::mem::replace(&mut self.closed, true) {
             return;
@@ -519,8 +519,8 @@ impl Endpoint {
         }
     }
 
-    /// Makes progress until `done`, for at most [`Limits::linger`]. The limit starts anew while gateways still have
-    /// patience with a site that is cut off.
+    /// Makes progress until `done`, for at most [`EndpointLimits::linger`]. The limit starts anew while gateways still
+    /// have patience with a site that is cut off.
     fn progress_until(&mut self, done: impl Fn(&Endpoint) -> bool) {
         let mut deadline = Instant::now() + self.limits.linger;
         while !done(self) && Instant::now() < deadline {

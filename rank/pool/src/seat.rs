@@ -89,7 +89,7 @@ impl SeatAt<'_> {
         self.word(Word::State).store(OPEN + 1, Ordering::Release);
     }
 
-    /// The endpoint that its owner published; meaningless while the state is [`State::Empty`].
+    /// The endpoint that its owner published; meaningless while the state is [`SeatState::Empty`].
     pub(crate) fn read(&self) -> Seat {
         let get = |word| self.word(word).load(Ordering::Relaxed);
         let ip = u128::from(get(Word::DoorbellHigh)) << 64 | u128::from(get(Word::DoorbellLow));

@@ -74,7 +74,7 @@ pub fn own_site(sites: &Sites, from: Option<&str>) -> Result<String> {
     Err(refusal!("at which site is this? No site's key can be used here: {problems}. Say it with --from or {OWN_SITE}"))
 }
 
-/// The site named by [`OWN_SITE`].
+/// The site named by `OWN_SITE`.
 pub fn named_site() -> Option<String> {
     std::env::var(OWN_SITE).ok().filter(|name| !name.is_empty())
 }

@@ -1,10 +1,9 @@
 //! Links through ssh, for firewalls that let nothing else pass.
 //!
-//! The gateway makes a pair of connected sockets, keeps one, and passes the other to a
-//! [`Tunneller`](gateway_hooks::Tunneller), which has ssh carry its bytes to the other gateway. To the rest of the
-//! gateway such a link is like any other: it has its own TLS, with the other site's key pinned, so nothing depends on
-//! ssh's promises. Only the kernel's figures about the socket do not describe the path, so pings measure the round
-//! trip.
+//! The gateway makes a pair of connected sockets, keeps one, and passes the other to a [`Tunneller`], which has ssh
+//! carry its bytes to the other gateway. To the rest of the gateway such a link is like any other: it has its own TLS,
+//! with the other site's key pinned, so nothing depends on ssh's promises. Only the kernel's figures about the socket
+//! do not describe the path, so pings measure the round trip.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::rc::Rc;
