@@ -7,8 +7,8 @@ use endpoint::Endpoint;
 /// Version of this interface. The layer and the provider of one release have the same.
 pub const INTERFACE: u32 = 4;
 
-/// Returned by a function of [`FunctionTable`] that does not handle the call: the layer then calls the MPI library's
-/// own function. No MPI library has this error code.
+/// Returned by a function of [`crate::FunctionTable`] that does not handle the call: the layer then calls the MPI
+/// library's own function. No MPI library has this error code.
 pub const PASS: c_int = c_int::MIN;
 
 /// Lookup functions for the rank's MPI library.
@@ -51,56 +51,4 @@ pub struct Sides {
     /// True if the lists have 64-bit numbers.
     pub large: bool,
     pub datatype: usize,
-}
-
-/// Covered functions, with 64-bit counts. A handle is passed as the register that holds it: a pointer, or an `int`
-/// whose upper half is undefined.
-#[repr(C)]
-pub struct FunctionTable {
-    /// `MPI_Bcast`.
-    pub bcast:
-        unsafe extern "C" fn(buffer: *mut c_void, count: i64, datatype: usize, root: c_int, comm: usize) -> c_int,
-    /// `MPI_Barrier`.
-    pub barrier: unsafe extern "C" fn(comm: usize) -> c_int,
-    /// `MPI_Reduce`.
-    pub reduce: unsafe extern "C" fn(
-        from: *mut c_void,
-        to: *mut c_void,
-        count: i64,
-        datatype: usize,
-        operation: usize,
-        root: c_int,
-        comm: usize,
-    ) -> c_int,
-    /// `MPI_Allreduce`.
-    pub allreduce: unsafe extern "C" fn(
-        from: *mut c_void,
-        to: *mut c_void,
-        count: i64,
-        datatype: usize,
-        operation: usize,
-        comm: usize,
-    ) -> c_int,
-    /// `MPI_Allgather`.
-    pub allgather: unsafe extern "C" fn(from: BufferArguments, to: BufferArguments, comm: usize) -> c_int,
-    /// `MPI_Allgatherv`.
-    pub allgatherv: unsafe extern "C" fn(from: BufferArguments, to: Sides, comm: usize) -> c_int,
-    /// `MPI_Gather`.
-    pub gather: unsafe extern "C" fn(from: BufferArguments, to: BufferArguments, root: c_int, comm: usize) -> c_int,
-    /// `MPI_Gatherv`.
-    pub gatherv: unsafe extern "C" fn(from: BufferArguments, to: Sides, root: c_int, comm: usize) -> c_int,
-    /// `MPI_Scatter`.
-    pub scatter: unsafe extern "C" fn(from: BufferArguments, to: BufferArguments, root: c_int, comm: usize) -> c_int,
-    /// `MPI_Scatterv`.
-    pub scatterv: unsafe extern "C" fn(from: Sides, to: BufferArguments, root: c_int, comm: usize) -> c_int,
-    /// `MPI_Alltoall`.
-    pub alltoall: unsafe extern "C" fn(from: BufferArguments, to: BufferArguments, comm: usize) -> c_int,
-    /// `MPI_Alltoallv`.
-    pub alltoallv: unsafe extern "C" fn(from: Sides, to: Sides, comm: usize) -> c_int,
-    /// `MPI_Comm_free` of the communicator whose handle is at this place.
-    pub comm_free: unsafe extern "C" fn(comm: *mut c_void) -> c_int,
-    /// `MPI_Comm_disconnect`, likewise.
-    pub comm_disconnect: unsafe extern "C" fn(comm: *mut c_void) -> c_int,
-    /// Called before `MPI_Finalize`.
-    pub finalize: unsafe extern "C" fn(),
 }

@@ -39,9 +39,102 @@ mod scatter;
 mod shares;
 mod span;
 mod state;
-mod table;
 mod trees;
 mod world;
 
-pub use door::{BufferArguments, FunctionTable, INTERFACE, LibraryLookup, PASS, Sides, Transport};
-pub use table::table;
+pub use door::{BufferArguments, INTERFACE, LibraryLookup, PASS, Sides, Transport};
+
+use std::ffi::{c_int, c_void};
+
+use state::{prepare, running};
+
+/// Covered functions, with 64-bit counts. A handle is passed as the register that holds it: a pointer, or an `int`
+/// whose upper half is undefined.
+#[repr(C)]
+pub struct FunctionTable {
+    /// `MPI_Bcast`.
+    pub bcast:
+        unsafe extern "C" fn(buffer: *mut c_void, count: i64, datatype: usize, root: c_int, comm: usize) -> c_int,
+    /// `MPI_Barrier`.
+    pub barrier: unsafe extern "C" fn(comm: usize) -> c_int,
+    /// `MPI_Reduce`.
+    pub reduce: unsafe extern "C" fn(
+        from: *mut c_void,
+        to: *mut c_void,
+        count: i64,
+        datatype: usize,
+        operation: usize,
+        root: c_int,
+        comm: usize,
+    ) -> c_int,
+    /// `MPI_Allreduce`.
+    pub allreduce: unsafe extern "C" fn(
+        from: *mut c_void,
+        to: *mut c_void,
+        count: i64,
+        datatype: usize,
+        operation: usize,
+        comm: usize,
+    ) -> c_int,
+    /// `MPI_Allgather`.
+    pub allgather: unsafe extern "C" fn(from: BufferArguments, to: BufferArguments, comm: usize) -> c_int,
+    /// `MPI_Allgatherv`.
+    pub allgatherv: unsafe extern "C" fn(from: BufferArguments, to: Sides, comm: usize) -> c_int,
+    /// `MPI_Gather`.
+    pub gather: unsafe extern "C" fn(from: BufferArguments, to: BufferArguments, root: c_int, comm: usize) -> c_int,
+    /// `MPI_Gatherv`.
+    pub gatherv: unsafe extern "C" fn(from: BufferArguments, to: Sides, root: c_int, comm: usize) -> c_int,
+    /// `MPI_Scatter`.
+    pub scatter: unsafe extern "C" fn(from: BufferArguments, to: BufferArguments, root: c_int, comm: usize) -> c_int,
+    /// `MPI_Scatterv`.
+    pub scatterv: unsafe extern "C" fn(from: Sides, to: BufferArguments, root: c_int, comm: usize) -> c_int,
+    /// `MPI_Alltoall`.
+    pub alltoall: unsafe extern "C" fn(from: BufferArguments, to: BufferArguments, comm: usize) -> c_int,
+    /// `MPI_Alltoallv`.
+    pub alltoallv: unsafe extern "C" fn(from: Sides, to: Sides, comm: usize) -> c_int,
+    /// `MPI_Comm_free` of the communicator whose handle is at this place.
+    pub comm_free: unsafe extern "C" fn(comm: *mut c_void) -> c_int,
+    /// `MPI_Comm_disconnect`, likewise.
+    pub comm_disconnect: unsafe extern "C" fn(comm: *mut c_void) -> c_int,
+    /// Called before `MPI_Finalize`.
+    pub finalize: unsafe extern "C" fn(),
+}
+
+static TABLE: FunctionTable = FunctionTable {
+    bcast: bcast::bcast,
+    barrier: barrier::barrier,
+    reduce: reduce::reduce,
+    allreduce: reduce::allreduce,
+    allgather: allgather::allgather,
+    allgatherv: allgather::allgatherv,
+    gather: gather::gather,
+    gatherv: gather::gatherv,
+    scatter: scatter::scatter,
+    scatterv: scatter::scatterv,
+    alltoall: alltoall::alltoall,
+    alltoallv: alltoall::alltoallv,
+    comm_free: communicator::comm_free,
+    comm_disconnect: communicator::comm_disconnect,
+    finalize,
+};
+
+/// Returns the table of covered functions for the MPI library behind `source`. They use `transport`. `None` if no
+/// function is covered in this process. The first call decides.
+///
+/// # Safety
+/// `source` finds functions and objects of one MPI library, which stays loaded.
+pub unsafe fn table(
+    interface: u32,
+    source: &LibraryLookup,
+    transport: &'static dyn Transport,
+) -> Option<&'static FunctionTable> {
+    // SAFETY: the caller's promise.
+    (interface == INTERFACE && unsafe { prepare(source, transport) }).then_some(&TABLE)
+}
+
+/// Frees everything this crate made, before `MPI_Finalize`.
+unsafe extern "C" fn finalize() {
+    if let Some(state) = running() {
+        state.end();
+    }
+}

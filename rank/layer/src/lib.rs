@@ -11,11 +11,17 @@
 #![deny(unsafe_op_in_unsafe_fn)]
 
 mod found;
+mod functions;
 pub mod real;
 
 pub use collectives::{BufferArguments, Sides};
 
 use std::ffi::{CStr, c_char, c_int, c_void};
+
+/// A C `int`.
+pub type Int = c_int;
+/// The address of a buffer, or an MPI constant in its place.
+pub type Buffer = *mut c_void;
 
 /// Version of the interface to the provider. The provider looks for this symbol to check that the layer is loaded.
 #[unsafe(no_mangle)]
@@ -68,103 +74,13 @@ macro_rules! cover {
     )*};
 }
 
+functions_with_counts!(cover_plain, c_int);
+
 cover! {
-    MPI_Bcast PMPI_Bcast (buffer: *mut c_void, count: c_int, datatype: usize, root: c_int, comm: usize)
-        |table, buffer, count, datatype, root, comm| {
-            // SAFETY: the program's arguments, passed on.
-            unsafe { (table.bcast)(buffer, count.into(), datatype, root, comm) }
-        };
     MPI_Barrier PMPI_Barrier (comm: usize)
         |table, comm| {
             // SAFETY: the program's argument, passed on.
             unsafe { (table.barrier)(comm) }
-        };
-    MPI_Reduce PMPI_Reduce (
-        from: *mut c_void, to: *mut c_void, count: c_int, datatype: usize,
-        operation: usize, root: c_int, comm: usize
-    )
-        |table, from, to, count, datatype, operation, root, comm| {
-            // SAFETY: the program's arguments, passed on.
-            unsafe { (table.reduce)(from, to, count.into(), datatype, operation, root, comm) }
-        };
-    MPI_Allreduce PMPI_Allreduce (
-        from: *mut c_void, to: *mut c_void, count: c_int,
-        datatype: usize, operation: usize, comm: usize
-    )
-        |table, from, to, count, datatype, operation, comm| {
-            // SAFETY: the program's arguments, passed on.
-            unsafe { (table.allreduce)(from, to, count.into(), datatype, operation, comm) }
-        };
-    MPI_Allgather PMPI_Allgather (
-        from: *mut c_void, sent: c_int, sends: usize, to: *mut c_void,
-        received: c_int, receives: usize, comm: usize
-    )
-        |table, from, sent, sends, to, received, receives, comm| {
-            let (from, to) = (side(from, sent.into(), sends), side(to, received.into(), receives));
-            // SAFETY: the program's arguments, passed on.
-            unsafe { (table.allgather)(from, to, comm) }
-        };
-    MPI_Allgatherv PMPI_Allgatherv (
-        from: *mut c_void, sent: c_int, sends: usize, to: *mut c_void,
-        counts: *const c_int, starts: *const c_int, receives: usize, comm: usize
-    )
-        |table, from, sent, sends, to, counts, starts, receives, comm| {
-            let (from, to) = (side(from, sent.into(), sends), sides(to, (counts, starts), receives));
-            // SAFETY: the program's arguments, passed on.
-            unsafe { (table.allgatherv)(from, to, comm) }
-        };
-    MPI_Gather PMPI_Gather (
-        from: *mut c_void, sent: c_int, sends: usize, to: *mut c_void,
-        received: c_int, receives: usize, root: c_int, comm: usize
-    )
-        |table, from, sent, sends, to, received, receives, root, comm| {
-            let (from, to) = (side(from, sent.into(), sends), side(to, received.into(), receives));
-            // SAFETY: the program's arguments, passed on.
-            unsafe { (table.gather)(from, to, root, comm) }
-        };
-    MPI_Gatherv PMPI_Gatherv (
-        from: *mut c_void, sent: c_int, sends: usize, to: *mut c_void,
-        counts: *const c_int, starts: *const c_int, receives: usize, root: c_int, comm: usize
-    )
-        |table, from, sent, sends, to, counts, starts, receives, root, comm| {
-            let (from, to) = (side(from, sent.into(), sends), sides(to, (counts, starts), receives));
-            // SAFETY: the program's arguments, passed on.
-            unsafe { (table.gatherv)(from, to, root, comm) }
-        };
-    MPI_Scatter PMPI_Scatter (
-        from: *mut c_void, sent: c_int, sends: usize, to: *mut c_void,
-        received: c_int, receives: usize, root: c_int, comm: usize
-    )
-        |table, from, sent, sends, to, received, receives, root, comm| {
-            let (from, to) = (side(from, sent.into(), sends), side(to, received.into(), receives));
-            // SAFETY: the program's arguments, passed on.
-            unsafe { (table.scatter)(from, to, root, comm) }
-        };
-    MPI_Scatterv PMPI_Scatterv (
-        from: *mut c_void, counts: *const c_int, starts: *const c_int, sends: usize,
-        to: *mut c_void, received: c_int, receives: usize, root: c_int, comm: usize
-    )
-        |table, from, counts, starts, sends, to, received, receives, root, comm| {
-            let (from, to) = (sides(from, (counts, starts), sends), side(to, received.into(), receives));
-            // SAFETY: the program's arguments, passed on.
-            unsafe { (table.scatterv)(from, to, root, comm) }
-        };
-    MPI_Alltoall PMPI_Alltoall (
-        from: *mut c_void, sent: c_int, sends: usize, to: *mut c_void, received: c_int, receives: usize, comm: usize
-    )
-        |table, from, sent, sends, to, received, receives, comm| {
-            let (from, to) = (side(from, sent.into(), sends), side(to, received.into(), receives));
-            // SAFETY: the program's arguments, passed on.
-            unsafe { (table.alltoall)(from, to, comm) }
-        };
-    MPI_Alltoallv PMPI_Alltoallv (
-        from: *mut c_void, out: *const c_int, outs: *const c_int, sends: usize,
-        to: *mut c_void, into: *const c_int, ins: *const c_int, receives: usize, comm: usize
-    )
-        |table, from, out, outs, sends, to, into, ins, receives, comm| {
-            let (from, to) = (sides(from, (out, outs), sends), sides(to, (into, ins), receives));
-            // SAFETY: the program's arguments, passed on.
-            unsafe { (table.alltoallv)(from, to, comm) }
         };
     MPI_Comm_free PMPI_Comm_free (comm: *mut c_void)
         |table, comm| {
@@ -185,8 +101,8 @@ cover! {
 }
 
 /// Describes the data that a call sends, or the buffer that it receives into.
-pub fn side(buffer: *mut c_void, count: i64, datatype: usize) -> BufferArguments {
-    BufferArguments { buffer, count, datatype }
+pub fn side(buffer: Buffer, count: impl Into<i64>, datatype: usize) -> BufferArguments {
+    BufferArguments { buffer, count: count.into(), datatype }
 }
 
 /// An element of a list of counts or offsets.

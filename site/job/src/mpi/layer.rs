@@ -3,6 +3,7 @@
 //! If only some ranks of a communicator used it, the ranks would wait for each other forever. So each node reports the
 //! coverage that its MPI library allows, and the launcher sends all nodes the coverage that every node allows.
 
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
 use goblin::elf::Elf;
@@ -23,38 +24,10 @@ pub const LARGE_LAYER_FILE: &str = "liblandbridge-layer-large.so";
 const LOADED: &str = "LANDBRIDGE_LAYER";
 const PRELOAD: &str = "LD_PRELOAD";
 
-/// The symbols that the layer defines. A library that lacks one of these cannot be covered.
-const COVERED: &[&str] = &[
-    "PMPI_Bcast",
-    "PMPI_Barrier",
-    "PMPI_Reduce",
-    "PMPI_Allreduce",
-    "PMPI_Allgather",
-    "PMPI_Allgatherv",
-    "PMPI_Gather",
-    "PMPI_Gatherv",
-    "PMPI_Scatter",
-    "PMPI_Scatterv",
-    "PMPI_Alltoall",
-    "PMPI_Alltoallv",
-    "PMPI_Comm_free",
-    "PMPI_Comm_disconnect",
-    "PMPI_Finalize",
-];
-/// The symbols that the layer for large counts defines in addition.
-const COVERED_LARGE: &[&str] = &[
-    "PMPI_Bcast_c",
-    "PMPI_Reduce_c",
-    "PMPI_Allreduce_c",
-    "PMPI_Allgather_c",
-    "PMPI_Allgatherv_c",
-    "PMPI_Gather_c",
-    "PMPI_Gatherv_c",
-    "PMPI_Scatter_c",
-    "PMPI_Scatterv_c",
-    "PMPI_Alltoall_c",
-    "PMPI_Alltoallv_c",
-];
+/// A function that every MPI library defines.
+const OF_ANY_LIBRARY: &str = "PMPI_Init";
+/// The names that a layer defines, and that the MPI library must define too, begin with this.
+const PROFILING: &str = "PMPI_";
 
 /// The collective operations of the layer, from fewest to most.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -97,33 +70,34 @@ pub fn coverage(
         plan::Algorithm::by_name(&name.to_string_lossy())?;
     }
     let Some(file) = library.file.as_deref().filter(|_| crosses) else { return Ok(Coverage::Native) };
-    let coverage = of_library(file);
-    if let Some(name) = coverage.file() {
-        let layer = beside(provider, name);
-        if !layer.is_file() {
+    let defined = functions(file);
+    if !defined.contains(OF_ANY_LIBRARY) {
+        return Ok(Coverage::Native);
+    }
+    for coverage in [Coverage::Large, Coverage::Plain] {
+        let layer = coverage.file().map(|name| beside(provider, name)).unwrap_or_default();
+        let covered = functions(&layer);
+        if covered.is_empty() {
             return Err(MpiError::NoLayer(layer));
         }
         // The dynamic linker splits the list at both characters.
         if layer.to_string_lossy().contains([' ', ':']) {
             return Err(MpiError::LayerPath(layer));
         }
+        if covered.is_subset(&defined) {
+            return Ok(coverage);
+        }
     }
-    Ok(coverage)
+    Ok(Coverage::Native)
 }
 
-/// The coverage that the symbols of a library file allow.
-fn of_library(file: &Path) -> Coverage {
-    let Ok(bytes) = std::fs::read(file) else { return Coverage::Native };
-    let Ok(elf) = Elf::parse(&bytes) else { return Coverage::Native };
+/// The MPI functions that a library file defines, by their profiling names; none if it is not a library.
+fn functions(file: &Path) -> HashSet<String> {
+    let Ok(bytes) = std::fs::read(file) else { return HashSet::new() };
+    let Ok(elf) = Elf::parse(&bytes) else { return HashSet::new() };
     let defined = elf.dynsyms.iter().filter(|symbol| !symbol.is_import());
-    let names: std::collections::HashSet<&str> =
-        defined.filter_map(|symbol| elf.dynstrtab.get_at(symbol.st_name)).collect();
-    let has = |wanted: &[&str]| wanted.iter().all(|name| names.contains(name));
-    match (has(COVERED), has(COVERED_LARGE)) {
-        (false, _) => Coverage::Native,
-        (true, false) => Coverage::Plain,
-        (true, true) => Coverage::Large,
-    }
+    let names = defined.filter_map(|symbol| elf.dynstrtab.get_at(symbol.st_name));
+    names.filter(|name| name.starts_with(PROFILING)).map(str::to_owned).collect()
 }
 
 /// Makes ranks preload the layer. The user's own preloads come first: the program then calls a profiling tool's
