@@ -25,7 +25,7 @@ use crate::top::args::TopArgs;
 /// Run one unmodified MPI program across private clusters that cannot reach each other.
 ///
 /// Each cluster is a "site" with a gateway; a sites file describes them. Gateways join the sites by encrypted trunks,
-/// and a libfabric provider beside this command lets MPICH and Intel MPI use them without change.
+/// and a libfabric provider beside this command lets MPICH, Intel MPI and Open MPI use them without change.
 #[derive(Debug, Parser)]
 #[command(
     name = "landbridge",

@@ -6,6 +6,9 @@ use commands::CommandError;
 
 use crate::output;
 
+/// The exit code if standard output is closed: a program without a SIGPIPE handler ends with it too.
+pub(crate) const CLOSED: u8 = 141;
+
 /// The user pressed Ctrl-C before anything was changed.
 #[derive(Debug, thiserror::Error)]
 #[error("interrupted: the sites file is as it was")]
@@ -24,8 +27,7 @@ pub(crate) fn wrong(problem: impl std::fmt::Display) -> anyhow::Error {
 /// Prints the error, and returns its exit code.
 pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
     if output::is_closed(error) {
-        // A program without a SIGPIPE handler ends with this code too.
-        return ExitCode::from(141);
+        return ExitCode::from(CLOSED);
     }
     output::note(&whole(error));
     if matches!(error.downcast_ref(), Some(CommandError::Option(_))) {

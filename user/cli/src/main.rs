@@ -45,20 +45,38 @@ use clap::{CommandFactory, Parser};
 
 use crate::args::{Cli, Command};
 
+/// Parses the command line. Prints help and versions, and problems in the style of this command's other errors; returns
+/// the exit code then.
+fn typed(words: &[OsString]) -> Result<Command, ExitCode> {
+    Cli::try_parse_from(words).map(|cli| cli.command).map_err(|error| {
+        if error.use_stderr() {
+            let text = error.render().to_string();
+            output::note(text.strip_prefix("error: ").unwrap_or(&text).trim_end());
+        } else if error.print().is_err() {
+            return ExitCode::from(error::CLOSED);
+        }
+        error::exit(error.exit_code())
+    })
+}
+
 fn main() -> ExitCode {
     #[cfg(feature = "lab")] // A lab starts this program again for its own processes.
     if let Some(code) = ::lab::hidden_main(std::env::args_os().skip(1)) {
         return error::exit(code);
     }
     let words = words::plain(std::env::args_os(), &Cli::command());
-    let result = match Cli::parse_from(&words).command {
+    let command = match typed(&words) {
+        Ok(command) => command,
+        Err(code) => return code,
+    };
+    let result = match command {
         Command::Run(args) => run::run(args, words),
         Command::Jobs(args) => jobs::jobs(&args),
         Command::Logs(args) => jobs::logs(&args),
         Command::Cancel(args) => jobs::cancel(&args),
         Command::Detached { folder, typed } => {
             let words: Vec<OsString> = std::iter::once("landbridge".into()).chain(typed).collect();
-            jobs::become_detached(&folder, || match Cli::parse_from(&words).command {
+            jobs::become_detached(&folder, || match Cli::try_parse_from(&words)?.command {
                 Command::Run(args) => run::run(args, words),
                 _ => anyhow::bail!("only `run` can be detached"),
             })
