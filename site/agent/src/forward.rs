@@ -1,10 +1,12 @@
 //! The far end: an agent that connects streams to the targets that its site allows.
 
 use std::collections::HashMap;
+use std::io;
 use std::time::Duration;
 
 use channel::Route;
 use client::Frame;
+use thiserror::Error;
 use tokio::net::TcpStream;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
@@ -23,7 +25,19 @@ use job::order::Order;
 const DIAL: Duration = Duration::from_secs(10);
 
 /// A stream's number, and the outcome of dialling its target.
-type Dialled = (u32, Result<TcpStream, String>);
+type Dialled = (u32, Result<TcpStream, NotConnected>);
+
+/// Reasons why a stream has no connection to its target.
+#[derive(Debug, Error)]
+enum NotConnected {
+    #[error("{target}, dialled from {machine}: {error}")]
+    Refused { target: Target, machine: String, error: io::Error },
+    #[error("{target}, dialled from {machine}: no answer within {} s", DIAL.as_secs())]
+    Silent { target: Target, machine: String },
+    /// The stream cannot use the connection.
+    #[error(transparent)]
+    Socket(io::Error),
+}
 
 /// Connects streams to their targets until the job is over.
 ///
@@ -149,8 +163,8 @@ impl Far {
             let connecting = timeout(DIAL, client::dial::dial(&place));
             let outcome = match connecting.await {
                 Ok(Ok(tcp)) => Ok(tcp),
-                Ok(Err(error)) => Err(format!("{target}, dialled from {}: {error}", here())),
-                Err(_) => Err(format!("{target}, dialled from {}: no answer within {} s", here(), DIAL.as_secs())),
+                Ok(Err(error)) => Err(NotConnected::Refused { target, machine: here(), error }),
+                Err(_) => Err(NotConnected::Silent { target, machine: here() }),
             };
             let _ = sink.send((stream, outcome)).await;
         });
@@ -158,15 +172,15 @@ impl Far {
         Ok(())
     }
 
-    fn connected(&mut self, stream: u32, outcome: Result<TcpStream, String>) -> Result<(), AgentError> {
+    fn connected(&mut self, stream: u32, outcome: Result<TcpStream, NotConnected>) -> Result<(), AgentError> {
         // The stream was reset meanwhile, so its connection is dropped.
         if self.dialling.remove(&stream).is_none() {
             return Ok(());
         }
-        let added = outcome.and_then(|tcp| self.streams.add_tcp(stream, tcp, true).map_err(|error| error.to_string()));
+        let added = outcome.and_then(|tcp| self.streams.add_tcp(stream, tcp, true).map_err(NotConnected::Socket));
         self.send(match added {
             Ok(()) => Piece::Opened { stream },
-            Err(reason) => Piece::Reset { stream, reason },
+            Err(error) => Piece::Reset { stream, reason: error.to_string() },
         })
     }
 }

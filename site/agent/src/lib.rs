@@ -302,7 +302,7 @@ impl Agent {
             Down::Prepare { program, roster } => {
                 let program = match self.runs.admit(&program) {
                     Ok(program) => program,
-                    Err(reason) => return self.report(&Up::Refused { reason }),
+                    Err(error) => return self.report(&Up::Refused { reason: error.to_string() }),
                 };
                 if program.modules.is_empty() {
                     return self.prepare(&program, &roster, &[]);

@@ -3,6 +3,7 @@
 //! The user must not compute on the node, nor load any other program or library there. The launcher's messages come
 //! from the user, so everything in them that could choose code is refused or left out.
 
+use thiserror::Error;
 use types::MOST_HARM;
 
 use job::message::{MpiChoice, Otherwise, Part, Program};
@@ -11,6 +12,22 @@ use job::program::MOVER;
 
 /// Without [`MOST_HARM`]: only idle resources.
 const NONE: &str = "0";
+/// The end of each reason for refusing a program.
+const ONLY_STAGE: &str = "without a job on this node, only `landbridge stage` may use it";
+
+/// Reasons why an agent that runs only movers refuses a program.
+#[derive(Debug, Error)]
+pub(super) enum NotForMovers {
+    /// A mover's job has exactly one program.
+    #[error("several programs: {}", ONLY_STAGE)]
+    SeveralPrograms,
+    #[error("`{command}`: {}", ONLY_STAGE)]
+    Command { command: String },
+    #[error("an MPI library: {}", ONLY_STAGE)]
+    Mpi,
+    #[error("environment modules: {}", ONLY_STAGE)]
+    Modules,
+}
 
 /// The programs that an agent may run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,26 +59,24 @@ impl Runs {
     ///
     /// # Errors
     /// The program is no mover; the error is the reason for the user.
-    pub(super) fn admit(self, program: &Program) -> Result<Program, String> {
+    pub(super) fn admit(self, program: &Program) -> Result<Program, NotForMovers> {
         self.admit_with(program, std::env::var(MOST_HARM).unwrap_or_else(|_| NONE.to_owned()))
     }
 
-    fn admit_with(self, program: &Program, most_harm: String) -> Result<Program, String> {
+    fn admit_with(self, program: &Program, most_harm: String) -> Result<Program, NotForMovers> {
         if self == Runs::Anything {
             return Ok(program.clone());
         }
-        let refused =
-            |what: &str| Err(format!("{what}: without a job on this node, only `landbridge stage` may use it"));
-        let [part] = &program.parts[..] else { return refused("several programs") };
+        let [part] = &program.parts[..] else { return Err(NotForMovers::SeveralPrograms) };
         if part.command != MOVER.map(str::as_bytes) {
             let command: Vec<_> = part.command.iter().map(|word| String::from_utf8_lossy(word)).collect();
-            return refused(&format!("`{}`", command.join(" ").escape_debug()));
+            return Err(NotForMovers::Command { command: command.join(" ").escape_debug().to_string() });
         }
         if program.mpi != MpiChoice::Libfabric {
-            return refused("an MPI library");
+            return Err(NotForMovers::Mpi);
         }
         if !program.modules.is_empty() && self == Runs::OnlyMovers {
-            return refused("environment modules");
+            return Err(NotForMovers::Modules);
         }
         let (command, directory) = (part.command.clone(), b"/".to_vec());
         let limit = (self == Runs::OnlyMovers).then(|| (MOST_HARM.into(), most_harm.into_bytes()));
@@ -111,7 +126,7 @@ mod tests {
         for words in
             [&["./solver"][..], &["/bin/landbridge", "mover"], &["landbridge", "mover", "--here"], &["landbridge"], &[]]
         {
-            let refused = Runs::OnlyMovers.admit(&program(words)).unwrap_err();
+            let refused = Runs::OnlyMovers.admit(&program(words)).unwrap_err().to_string();
             assert!(refused.contains("only `landbridge stage` may use it"), "{refused}");
         }
         let mover = || program(&["landbridge", "mover"]);
