@@ -163,37 +163,12 @@ pub fn prepare(
     loaded: &[(OsString, OsString)],
 ) -> Result<Prepared, PrepareError> {
     let roster: Roster = roster.parse()?;
-    let (index, (_, _, first, node)) = roster
-        .nodes()
-        .enumerate()
-        .find(|(_, (site, node, _, _))| (*site, *node) == (order.site_id, order.node_id))
-        .ok_or_else(|| PrepareError::NotInRoster(format!("{}/{}", order.site, order.node)))?;
-    let count = node.ranks;
+    let (index, first, count) = this_node(order, &roster)?;
     let mut environment = Environment::new(&program.environment, std::env::vars_os());
     loaded.iter().for_each(|(name, value)| environment.set_raw(name.clone(), value.clone()));
-    let crosses = roster.sites().iter().filter(|site| site.size() > 0).count() > 1;
     let programs = program.ranks(roster.size());
-    let (mut parts, mut notes): (Vec<PreparedPart>, Vec<String>) = (Vec::new(), Vec::new());
-    for (part, ranks) in program.parts.iter().zip(&programs) {
-        let on_node = |rank: u32| rank.clamp(first.0, first.0 + count) - first.0;
-        let local = on_node(ranks.start)..on_node(ranks.end);
-        // A node without ranks checks all programs, because any of them could run there.
-        if local.is_empty() && count > 0 {
-            continue;
-        }
-        let prepared = prepare_part(part, program.mpi, local, environment.clone(), crosses, &mut notes)?;
-        if let Some(before) = parts.first() {
-            same_mpi(before, &prepared)?;
-        }
-        parts.push(prepared);
-    }
-    // `sites check` opens jobs without ranks, to check everything that a job could need.
-    if count == 0 {
-        let provider = mpi::find_provider(parts.first().map_or(&environment, |part| &part.environment));
-        if !provider.is_file() {
-            return Err(MpiError::NoProvider(provider).into());
-        }
-    }
+    let mut notes = Vec::new();
+    let mut parts = prepare_parts(program, &programs, &roster, first.0..first.0 + count, &environment, &mut notes)?;
     let mpi = parts.first().and_then(|part| part.mpi);
     let uses_libfabric = parts.first().is_some_and(|part| part.uses_libfabric);
     let pmix = parts.iter_mut().find_map(|part| part.pmix.take());
@@ -208,22 +183,13 @@ pub fn prepare(
             environment.set("LANDBRIDGE_MEMORY", shared.path());
         }
         if crowd > 1 {
-            environment.set("LANDBRIDGE_CROWDED", crowd.to_string());
-            if let Some(family) = mpi {
-                mpi::share_cores(family, environment);
-            }
-            // A rank without a core has not posted its receives yet. An eager message would then be copied twice, so a
-            // rendezvous costs less.
-            environment.set_default("LANDBRIDGE_EAGER_MEMORY", "8KiB");
+            share_cores(environment, mpi, crowd);
         }
         if let Some(what) = mpi.filter(|_| count > 1).and_then(|family| mpi::own_memory(family, environment)) {
             environment.set("LANDBRIDGE_MPI_SHM", what);
         }
     }
-    let cores = match parts.first() {
-        Some(part) => cores::shares(count, &part.environment)?,
-        None => None,
-    };
+    let cores = parts.first().map(|part| cores::shares(count, &part.environment)).transpose()?.flatten();
     let slack = mpi.and_then(|family| mpi::timer_slack(family, crowd));
     let timer_slack = slack.and_then(|slack| NonZeroU64::new(slack.as_nanos() as u64));
     let place = format!("site {}: node {}: ", order.site, order.node);
@@ -247,6 +213,60 @@ pub fn prepare(
         roster,
         secret: order.secret.clone(),
     })
+}
+
+/// The agent's own node: its index among the job's nodes, its first rank, and the number of its ranks.
+fn this_node(order: &Order, roster: &Roster) -> Result<(usize, Rank, u32), PrepareError> {
+    let mut nodes = roster.nodes().enumerate();
+    nodes
+        .find(|(_, (site, node, _, _))| (*site, *node) == (order.site_id, order.node_id))
+        .map(|(index, (_, _, first, node))| (index, first, node.ranks))
+        .ok_or_else(|| PrepareError::NotInRoster(format!("{}/{}", order.site, order.node)))
+}
+
+/// Checks the programs of the node's ranks, `here`; `programs`: the ranks of each program of the job.
+fn prepare_parts(
+    program: &Program,
+    programs: &[Range<u32>],
+    roster: &Roster,
+    here: Range<u32>,
+    environment: &Environment,
+    notes: &mut Vec<String>,
+) -> Result<Vec<PreparedPart>, PrepareError> {
+    let crosses = roster.sites().iter().filter(|site| site.size() > 0).count() > 1;
+    let mut parts: Vec<PreparedPart> = Vec::new();
+    for (part, ranks) in program.parts.iter().zip(programs) {
+        let on_node = |rank: u32| rank.clamp(here.start, here.end) - here.start;
+        let local = on_node(ranks.start)..on_node(ranks.end);
+        // A node without ranks checks all programs, because any of them could run there.
+        if local.is_empty() && !here.is_empty() {
+            continue;
+        }
+        let prepared = prepare_part(part, program.mpi, local, environment.clone(), crosses, notes)?;
+        if let Some(before) = parts.first() {
+            same_mpi(before, &prepared)?;
+        }
+        parts.push(prepared);
+    }
+    // `sites check` opens jobs without ranks, to check everything that a job could need.
+    if here.is_empty() {
+        let provider = mpi::find_provider(parts.first().map_or(environment, |part| &part.environment));
+        if !provider.is_file() {
+            return Err(MpiError::NoProvider(provider).into());
+        }
+    }
+    Ok(parts)
+}
+
+/// Sets the variables with which `crowd` ranks share a core.
+fn share_cores(environment: &mut Environment, mpi: Option<Family>, crowd: u32) {
+    environment.set("LANDBRIDGE_CROWDED", crowd.to_string());
+    if let Some(family) = mpi {
+        mpi::share_cores(family, environment);
+    }
+    // A rank without a core has not posted its receives yet. An eager message would then be copied twice, so a
+    // rendezvous costs less.
+    environment.set_default("LANDBRIDGE_EAGER_MEMORY", "8KiB");
 }
 
 /// Checks one of the programs. `environment`: the environment of the user and of the modules.
