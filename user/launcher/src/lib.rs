@@ -194,10 +194,6 @@ async fn drive(
     interrupts: &mut Signals,
     home: &str,
 ) -> Option<(Failure, Option<i32>)> {
-    let lost = |error: SessionError| {
-        let reason = format!("{}. {LOOK}", without_site(home, &error));
-        Some((Failure::at_site(home, reason), None))
-    };
     // Only now: without a job, these signals keep their usual effect on a program.
     let mut others = match Others::catch() {
         Ok(others) => others,
@@ -209,40 +205,12 @@ async fn drive(
     let mut stopping = None;
     loop {
         for action in job.actions() {
-            let done = match action {
-                Action::Send(to, message) => session.send(to, &message),
-                Action::Output { agent, rank, stream, bytes } => {
-                    session.hold(agent, bytes.len() as u64);
-                    teller.output(agent, rank, stream, bytes);
-                    Ok(())
-                }
-                Action::Progress(doing) => {
-                    teller.progress(doing);
-                    Ok(())
-                }
-                Action::Note(text) => {
-                    teller.note(text);
-                    Ok(())
-                }
-                Action::OpenRelays { roster, window } => {
-                    session.open_relays(&roster, window);
-                    Ok(())
-                }
-                Action::Stop => {
-                    session.flush();
-                    session.stop(true);
-                    stopping = Some(Instant::now() + KNOWN);
-                    Ok(())
-                }
-                Action::Close => {
-                    session.notes().into_iter().for_each(|text| teller.note(text));
-                    session.flush();
-                    job.closing_at(&session.close());
-                    Ok(())
-                }
-            };
-            if let Err(error) = done {
-                return lost(error);
+            let stops = matches!(action, Action::Stop);
+            if let Err(error) = carry_out(action, &mut session, job, teller) {
+                return Some(connection_lost(home, &error));
+            }
+            if stops {
+                stopping = Some(Instant::now() + KNOWN);
             }
         }
         job.heard(teller.pending == 0);
@@ -270,19 +238,57 @@ async fn drive(
             () = until(stopping) => {}
             incoming = session.next() => match incoming {
                 Ok(messages) => messages.into_iter().for_each(|message| job.incoming(message, Instant::now())),
-                Err(error) => return lost(error),
+                Err(error) => return Some(connection_lost(home, &error)),
             },
-            Some(told) = teller.told.recv() => match told {
-                Told::Gone { agent, bytes } => {
-                    session.release(agent, bytes);
-                    teller.pending = teller.pending.saturating_sub(bytes);
-                }
-                Told::Failed(error) => job.output_failed(&error, Instant::now()),
-            },
+            Some(told) = teller.told.recv() => observed(told, &mut session, job, teller),
             () = until(deadline) => job.deadline_over(Instant::now(), slowness_since(before)),
             bytes = source.next(), if job.takes_input() => job.input(bytes),
         }
     }
+}
+
+/// Carries out one order of the state machine.
+///
+/// # Errors
+/// The launcher's own connection is lost.
+fn carry_out(action: Action, session: &mut Session, job: &mut Job, teller: &mut Teller) -> Result<(), SessionError> {
+    match action {
+        Action::Send(to, message) => session.send(to, &message)?,
+        Action::Output { agent, rank, stream, bytes } => {
+            session.hold(agent, bytes.len() as u64);
+            teller.output(agent, rank, stream, bytes);
+        }
+        Action::Progress(doing) => teller.progress(doing),
+        Action::Note(text) => teller.note(text),
+        Action::OpenRelays { roster, window } => session.open_relays(&roster, window),
+        Action::Stop => {
+            session.flush();
+            session.stop(true);
+        }
+        Action::Close => {
+            session.notes().into_iter().for_each(|text| teller.note(text));
+            session.flush();
+            job.closing_at(&session.close());
+        }
+    }
+    Ok(())
+}
+
+/// The observer has passed on output, or cannot.
+fn observed(told: Told, session: &mut Session, job: &mut Job, teller: &mut Teller) {
+    match told {
+        Told::Gone { agent, bytes } => {
+            session.release(agent, bytes);
+            teller.pending = teller.pending.saturating_sub(bytes);
+        }
+        Told::Failed(error) => job.output_failed(&error, Instant::now()),
+    }
+}
+
+/// The failure if the launcher's own connection is lost.
+fn connection_lost(home: &str, error: &SessionError) -> (Failure, Option<i32>) {
+    let reason = format!("{}. {LOOK}", without_site(home, error));
+    (Failure::at_site(home, reason), None)
 }
 
 /// The error's text without the site, because the failure names it.

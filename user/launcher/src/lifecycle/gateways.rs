@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use tokio::time::Instant;
 use types::Slowness;
-use wire::control::JobMessage;
+use wire::control::{JobMessage, Traffic};
 
 use super::{Action, Job, LEADERLESS, Leaderless, Node, NodeState, Phase};
 use crate::LOOK;
@@ -84,13 +84,7 @@ impl Job {
             JobMessage::Refused { site, reason, .. } if gateway > 0 => {
                 self.actions.push_back(Action::Note(format!("site {site}: a gateway is not used: {reason}")));
             }
-            JobMessage::Opened { site, window, .. } => {
-                if let Some(at) = self.site_index(&site) {
-                    self.sites[at].window = Some(window);
-                }
-                self.progress(now);
-                self.check_opened(now);
-            }
+            JobMessage::Opened { site, window, .. } => self.site_opened(&site, window, now),
             JobMessage::Refused { site, reason, .. } => {
                 if let Some(at) = self.site_index(&site) {
                     self.sites[at].closed = Some(None);
@@ -104,36 +98,13 @@ impl Job {
                 // A rank's end is reported by its agent, with more detail.
                 self.agent_lost(|known| known.agent == member, &reason, now);
             }
-            JobMessage::LeadLost { site, reason, .. } => {
-                if let Some(at) = self.site_index(&site) {
-                    // The lead will never report.
-                    self.sites[at].closed = Some(None);
-                    if self.sites[at].window.is_none() {
-                        let reason = format!("its leading gateway was lost before it had opened the job: {reason}");
-                        return self.gateway_is_lost(Failure::at_site(&site, reason), now);
-                    }
-                    let (look, reason) = (now + LEADERLESS, reason.clone());
-                    self.sites[at].leaderless = Some(Leaderless { since: now, reason, look });
-                }
-                let text =
-                    format!("site {site}: its leading gateway was lost: {reason}; the job continues through others");
-                self.actions.push_back(Action::Note(text));
-            }
+            JobMessage::LeadLost { site, reason, .. } => self.lead_lost(&site, reason, now),
             JobMessage::SiteLost { site, seen_from, reason, .. } => {
                 self.gateways.lost(gateway, &seen_from, &site);
                 self.check_reached(&reason, now);
             }
             JobMessage::SiteFound { site, .. } => self.gateways.found(gateway, &site),
-            JobMessage::Closed { site, traffic, .. } => {
-                if let Some(at) = self.site_index(&site) {
-                    self.sites[at].closed = Some(Some(traffic));
-                }
-                if matches!(self.phase, Phase::Opening | Phase::Preparing | Phase::Running) {
-                    let reason = "its gateway closed the job".to_owned();
-                    self.lost(Failure::at_site(&site, reason), now);
-                }
-                self.check_closed();
-            }
+            JobMessage::Closed { site, traffic, .. } => self.site_closed(&site, traffic, now),
             JobMessage::Open { .. }
             | JobMessage::Here { .. }
             | JobMessage::Wanted { .. }
@@ -142,6 +113,41 @@ impl Job {
                 tracing::warn!(gateway, "a gateway sent the launcher a message that is for gateways");
             }
         }
+    }
+
+    fn site_opened(&mut self, site: &str, window: u32, now: Instant) {
+        if let Some(at) = self.site_index(site) {
+            self.sites[at].window = Some(window);
+        }
+        self.progress(now);
+        self.check_opened(now);
+    }
+
+    /// Handles the loss of the leading gateway of another site. The job continues without it if it had opened the job.
+    fn lead_lost(&mut self, site: &str, reason: String, now: Instant) {
+        let text = format!("site {site}: its leading gateway was lost: {reason}; the job continues through others");
+        if let Some(at) = self.site_index(site) {
+            // The lead will never report.
+            self.sites[at].closed = Some(None);
+            if self.sites[at].window.is_none() {
+                let reason = format!("its leading gateway was lost before it had opened the job: {reason}");
+                return self.gateway_is_lost(Failure::at_site(site, reason), now);
+            }
+            self.sites[at].leaderless = Some(Leaderless { since: now, reason, look: now + LEADERLESS });
+        }
+        self.actions.push_back(Action::Note(text));
+    }
+
+    /// The leading gateway of a site has closed the job, with these counts of bytes.
+    fn site_closed(&mut self, site: &str, traffic: Traffic, now: Instant) {
+        if let Some(at) = self.site_index(site) {
+            self.sites[at].closed = Some(Some(traffic));
+        }
+        if matches!(self.phase, Phase::Opening | Phase::Preparing | Phase::Running) {
+            let reason = "its gateway closed the job".to_owned();
+            self.lost(Failure::at_site(site, reason), now);
+        }
+        self.check_closed();
     }
 
     fn agent_lost(&mut self, which: impl Fn(&Node) -> bool, reason: &str, now: Instant) {

@@ -1,5 +1,7 @@
 use super::*;
+use job::fence::Fence;
 use job::group::Group;
+use job::message::Up;
 use types::{JobId, NodeId};
 use wire::control::JobMessage;
 
