@@ -59,8 +59,36 @@ pub fn request(
     environment: impl Iterator<Item = (OsString, OsString)>,
     input: bool,
 ) -> Result<Carry, SetupError> {
-    let is_run = command == ["run"];
     let environment: Vec<(OsString, OsString)> = environment.collect();
+    let words = carried_words(site, command == ["run"], words, &environment)?;
+    let homes: Vec<Vec<u8>> = home.iter().map(|home| home.as_os_str().as_bytes().to_vec()).collect();
+    let directory = portable(directory.as_os_str().as_bytes(), &homes);
+    Ok(Carry {
+        site: site.to_owned(),
+        command: command.iter().map(|&word| word.to_owned()).collect(),
+        words: words.into_iter().map(OsStringExt::into_vec).collect(),
+        environment: environment
+            .into_iter()
+            .filter(|(name, _)| travels(name))
+            .map(|(name, value)| (name.into_vec(), value.into_vec()))
+            .chain(homes.into_iter().map(|home| (TYPED_HOME.into(), home)))
+            .chain([(TYPED_DIRECTORY.into(), directory.clone())])
+            .collect(),
+        directory,
+        input,
+    })
+}
+
+/// The words that the site needs, without those that are about this machine.
+///
+/// # Errors
+/// As [`request`].
+fn carried_words(
+    site: &str,
+    is_run: bool,
+    mut words: impl Iterator<Item = OsString>,
+    environment: &[(OsString, OsString)],
+) -> Result<Vec<OsString>, SetupError> {
     let here = |name: &OsStr| environment.iter().find(|(other, _)| other == name).map(|(_, value)| value.clone());
     // Uses the value that the variable has here.
     let with_value = |word: &OsStr| {
@@ -68,7 +96,6 @@ pub fn request(
         Ok::<_, SetupError>(OsString::from_vec([name, b"=".to_vec(), value].concat()))
     };
     let mut kept = Vec::new();
-    let mut words = words;
     while let Some(word) = words.next() {
         match word.as_bytes() {
             b"--" => {
@@ -97,26 +124,13 @@ pub fn request(
             _ => kept.push(word),
         }
     }
-    let homes: Vec<Vec<u8>> = home.iter().map(|home| home.as_os_str().as_bytes().to_vec()).collect();
-    let directory = portable(directory.as_os_str().as_bytes(), &homes);
-    let travels = |name: &OsStr| {
-        let name = name.to_string_lossy();
-        SETTINGS.iter().any(|start| name.starts_with(start)) && !PLACES.contains(&name.as_ref())
-    };
-    Ok(Carry {
-        site: site.to_owned(),
-        command: command.iter().map(|&word| word.to_owned()).collect(),
-        words: kept.into_iter().map(OsStringExt::into_vec).collect(),
-        environment: environment
-            .into_iter()
-            .filter(|(name, _)| travels(name))
-            .map(|(name, value)| (name.into_vec(), value.into_vec()))
-            .chain(homes.into_iter().map(|home| (TYPED_HOME.into(), home)))
-            .chain([(TYPED_DIRECTORY.into(), directory.clone())])
-            .collect(),
-        directory,
-        input,
-    })
+    Ok(kept)
+}
+
+/// True if a variable of this machine affects the job at the site.
+fn travels(name: &OsStr) -> bool {
+    let name = name.to_string_lossy();
+    SETTINGS.iter().any(|start| name.starts_with(start)) && !PLACES.contains(&name.as_ref())
 }
 
 /// Runs the command at the site; returns its exit code. `file`: the sites file here. Ended gateways are started again

@@ -6,7 +6,7 @@ use std::time::Duration;
 use job::capture::{CaptureError, capture};
 use thiserror::Error;
 use tokio::process::Command;
-use types::sites::{Login, Site, any_address};
+use types::sites::{Gateway, Login, Site, any_address};
 
 use super::Wish;
 use crate::SetupError;
@@ -123,7 +123,38 @@ pub(super) async fn entry(
     let old = known.and_then(|site| site.gateways.first());
     let recorded = |address: &str| address.rsplit_once(':').and_then(|(_, port)| port.parse::<u16>().ok());
     let port = wish.port.or_else(|| recorded(&old?.listen)).unwrap_or(survey.port);
-    let advertise = match (&wish.advertise, old) {
+    let advertise = advertise(wish, place, old, port, notes).await?;
+    let inside = match (&wish.inside, old) {
+        (Some(text), _) => with_port("--inside", text, port)?,
+        (None, Some(old)) if wish.port.is_none() => old.inside.clone(),
+        (None, _) => match survey.inside {
+            Some(address) => SocketAddr::new(address, port).to_string(),
+            None => format!("127.0.0.1:{port}"),
+        },
+    };
+    let (nodes, starter) = nodes_and_starter(wish, survey, nodes, known)?;
+    let starter = if nodes == [survey.host.clone()] { Start::Local } else { starter };
+    if starter != Start::Local && !survey.shared_home && known.is_none() {
+        notes.push(format!(
+            "the home directory of {} is on {}: nodes that do not see it cannot start; --folder DIR puts the programs on a \
+             file system that they see",
+            wish.name, survey.home
+        ));
+    }
+    // If the user gives an address, other sites dial it instead of using ssh.
+    let ssh = old.and_then(|old| old.ssh.clone()).filter(|_| wish.advertise.is_none());
+    Ok(SiteEntry { advertise, ssh, inside, listen: any_address(port), nodes, starter })
+}
+
+/// The address at which other sites dial the gateway; `None` if it dials out.
+async fn advertise(
+    wish: &Wish,
+    place: &MachinePlace,
+    old: Option<&Gateway>,
+    port: u16,
+    notes: &mut Vec<String>,
+) -> Result<Option<String>, SetupError> {
+    Ok(match (&wish.advertise, old) {
         _ if wish.dial_out => None,
         (Some(text), _) => Some(with_port("--advertise", text, port)?),
         (None, Some(old)) => match (&old.advertise, wish.port) {
@@ -140,16 +171,17 @@ pub(super) async fn entry(
                 None
             }
         },
-    };
-    let inside = match (&wish.inside, old) {
-        (Some(text), _) => with_port("--inside", text, port)?,
-        (None, Some(old)) if wish.port.is_none() => old.inside.clone(),
-        (None, _) => match survey.inside {
-            Some(address) => SocketAddr::new(address, port).to_string(),
-            None => format!("127.0.0.1:{port}"),
-        },
-    };
-    let (nodes, starter) = match (nodes, known, &survey.slurm) {
+    })
+}
+
+/// The site's nodes, and the way in which agents are started on them.
+fn nodes_and_starter(
+    wish: &Wish,
+    survey: &Survey,
+    nodes: Option<Vec<String>>,
+    known: Option<&Site>,
+) -> Result<(Vec<String>, Start), SetupError> {
+    Ok(match (nodes, known, &survey.slurm) {
         (Some(nodes), _, _) => (nodes, Start::Ssh),
         (None, _, None) if !wish.slurm.is_empty() => {
             return Err(SetupError::site(
@@ -166,18 +198,7 @@ pub(super) async fn entry(
         (None, Some(site), _) => (site.nodes.iter().map(|node| node.name.clone()).collect(), Start::Ssh),
         (None, None, Some(_)) => (Vec::new(), Start::Slurm),
         (None, None, None) => (vec![survey.host.clone()], Start::Local),
-    };
-    let starter = if nodes == [survey.host.clone()] { Start::Local } else { starter };
-    if starter != Start::Local && !survey.shared_home && known.is_none() {
-        notes.push(format!(
-            "the home directory of {} is on {}: nodes that do not see it cannot start; --folder DIR puts the programs on a \
-             file system that they see",
-            wish.name, survey.home
-        ));
-    }
-    // If the user gives an address, other sites dial it instead of using ssh.
-    let ssh = old.and_then(|old| old.ssh.clone()).filter(|_| wish.advertise.is_none());
-    Ok(SiteEntry { advertise, ssh, inside, listen: any_address(port), nodes, starter })
+    })
 }
 
 /// `host[:port]`, with `port` added if the text has none.

@@ -10,7 +10,7 @@ use std::time::Duration;
 use job::home::expand;
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::process::{ChildStdin, Command};
+use tokio::process::{Child, ChildStdin, Command};
 use tokio::sync::{Mutex, mpsc, watch};
 use tokio::time::{Instant, sleep, sleep_until};
 
@@ -45,32 +45,7 @@ pub(crate) async fn carry_out(
         let errors = pass(stderr, CarryFrame::Errors, is_over.clone(), &output);
         tokio::join!(pass(stdout, CarryFrame::Output, is_over.clone(), &output), errors);
     };
-    let ended = async {
-        let (mut frames, mut data, mut last) = (Frames::new(input), Some(data), None);
-        loop {
-            tokio::select! {
-                status = child.wait() => return Ok::<_, HereError>(code(status.map_err(HereError::AwaitJob)?)),
-                frame = frames.next(), if last.is_none() => match frame {
-                    Ok(Some(CarryFrame::Signal(number))) => signal(child.id(), number),
-                    Ok(Some(CarryFrame::Input(bytes))) if bytes.is_empty() => data = None,
-                    Ok(Some(CarryFrame::Input(bytes))) if waiting.get() + bytes.len() <= WINDOW as usize => {
-                        waiting.set(waiting.get() + bytes.len());
-                        // A command that closed its input takes no more.
-                        let _ = data.as_ref().map(|data| data.send(bytes));
-                    }
-                    _ => {
-                        data = None;
-                        signal(child.id(), 1);
-                        last = Some(Instant::now() + FAREWELL);
-                    }
-                },
-                () = until(last) => {
-                    let _ = child.start_kill();
-                    last = Some(Instant::now() + FAREWELL);
-                }
-            }
-        }
-    };
+    let ended = attend(&mut child, input, data, &waiting);
     tokio::pin!(fed, passed, ended);
     let (mut feeding, mut passing) = (true, true);
     let code = loop {
@@ -100,6 +75,40 @@ pub(crate) async fn carry_out(
         () = rest => {}
     }
     Ok(code)
+}
+
+/// Passes the user's input and signals on until the command ends; returns its exit code. If the connection breaks, the
+/// command is ended.
+async fn attend(
+    child: &mut Child,
+    input: impl AsyncRead + Unpin,
+    data: mpsc::UnboundedSender<Vec<u8>>,
+    waiting: &Cell<usize>,
+) -> Result<i32, HereError> {
+    let (mut frames, mut data, mut last) = (Frames::new(input), Some(data), None);
+    loop {
+        tokio::select! {
+            status = child.wait() => return Ok(code(status.map_err(HereError::AwaitJob)?)),
+            frame = frames.next(), if last.is_none() => match frame {
+                Ok(Some(CarryFrame::Signal(number))) => signal(child.id(), number),
+                Ok(Some(CarryFrame::Input(bytes))) if bytes.is_empty() => data = None,
+                Ok(Some(CarryFrame::Input(bytes))) if waiting.get() + bytes.len() <= WINDOW as usize => {
+                    waiting.set(waiting.get() + bytes.len());
+                    // A command that closed its input takes no more.
+                    let _ = data.as_ref().map(|data| data.send(bytes));
+                }
+                _ => {
+                    data = None;
+                    signal(child.id(), 1);
+                    last = Some(Instant::now() + FAREWELL);
+                }
+            },
+            () = until(last) => {
+                let _ = child.start_kill();
+                last = Some(Instant::now() + FAREWELL);
+            }
+        }
+    }
 }
 
 fn command(carry: &Carry) -> Result<Command, HereError> {

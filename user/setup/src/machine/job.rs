@@ -12,6 +12,7 @@ use super::{Machine, PATIENCE, STEP};
 use crate::SetupError;
 use crate::frames::{CarryFrame, Frames, PIECE, send};
 use crate::message::SiteRequest;
+use crate::place::MachinePlace;
 
 /// The exit code if the connection is lost while the command runs: "lost something it needs".
 const LOST: i32 = 75;
@@ -38,53 +39,61 @@ impl Machine {
     ///
     /// # Errors
     /// The connection breaks before the request is sent, or this process's own output cannot be written.
-    pub async fn become_job<O, E>(mut self, request: &SiteRequest, streams: Streams<O, E>) -> Result<i32, SetupError>
+    pub async fn become_job<O, E>(
+        mut self,
+        request: &SiteRequest,
+        mut streams: Streams<O, E>,
+    ) -> Result<i32, SetupError>
     where
         O: AsyncWrite + Unpin,
         E: AsyncWrite + Unpin,
     {
-        let Streams { mut output, mut errors, mut input, mut signals } = streams;
         let (sender, mut heard) = mpsc::channel(16);
         if let Some(hear) = self.heard.take() {
             let _ = hear.send(sender);
         }
         self.begin(request).await?;
-        let mut frames = Frames::new(self.output);
-        let (mut source, mut credit, mut sent, mut heard_open) = (None::<mpsc::Receiver<Vec<u8>>>, 0, 0, true);
-        let code = loop {
+        let mut input = CarriedInput::new(streams.input.take());
+        let code = self.pass_streams(&mut heard, &mut input, &mut streams).await?;
+        drop(self.input);
+        // If ssh leaves a master connection, it belongs to the user; ssh itself ends now, or when it is dropped.
+        let _ = timeout(STEP, self.child.wait()).await;
+        Ok(code)
+    }
+
+    /// Passes the streams on until the command ends; returns its exit code. `heard`: standard error of ssh itself.
+    async fn pass_streams(
+        &mut self,
+        heard: &mut mpsc::Receiver<Vec<u8>>,
+        input: &mut CarriedInput,
+        Streams { output, errors, signals, .. }: &mut Streams<impl AsyncWrite + Unpin, impl AsyncWrite + Unpin>,
+    ) -> Result<i32, SetupError> {
+        let mut frames = Frames::new(&mut self.output);
+        let (mut sent, mut heard_open) = (0, true);
+        loop {
             let written = tokio::select! {
                 frame = frames.next() => match frame {
-                    Ok(Some(CarryFrame::Output(bytes))) => pass(&mut output, &bytes).await,
-                    Ok(Some(CarryFrame::Errors(bytes))) => pass(&mut errors, &bytes).await,
+                    Ok(Some(CarryFrame::Output(bytes))) => pass(output, &bytes).await,
+                    Ok(Some(CarryFrame::Errors(bytes))) => pass(errors, &bytes).await,
                     Ok(Some(CarryFrame::Taken(bytes))) => {
-                        credit += bytes as usize;
-                        source = source.or_else(|| input.take().map(|begin| begin(PIECE)));
+                        input.taken(bytes);
                         Ok(())
                     }
-                    Ok(Some(CarryFrame::Ended(code))) => break code,
+                    Ok(Some(CarryFrame::Ended(code))) => return Ok(code),
                     _ => {
-                        let line = format!(
-                            "landbridge: site {}: {}: the connection is lost; what runs there without --detach ends\n",
-                            self.site, self.place
-                        );
-                        let _ = pass(&mut errors, line.as_bytes()).await;
-                        break LOST;
+                        let _ = pass(errors, lost(&self.site, &self.place).as_bytes()).await;
+                        return Ok(LOST);
                     }
                 },
                 // Standard error of ssh itself: the command's arrives in frames.
                 words = heard.recv(), if heard_open => match words {
-                    Some(words) => pass(&mut errors, shown(&words).as_bytes()).await,
+                    Some(words) => pass(errors, shown(&words).as_bytes()).await,
                     None => {
                         heard_open = false;
                         Ok(())
                     }
                 },
-                piece = next(&mut source), if credit >= PIECE => {
-                    let piece = piece.unwrap_or_default();
-                    if piece.is_empty() {
-                        source = None;
-                    }
-                    credit = credit.saturating_sub(piece.len());
+                piece = input.next(), if input.has_credit() => {
                     // If the connection is lost, reading the next frame fails.
                     let _ = send(&mut self.input, &CarryFrame::Input(piece)).await;
                     Ok(())
@@ -92,7 +101,7 @@ impl Machine {
                 Some(signal) = signals.recv() => {
                     sent += u32::from(ENDING.contains(&signal));
                     if sent >= PATIENCE {
-                        break 128 + signal;
+                        return Ok(128 + signal);
                     }
                     // The command may have ended already; its exit code comes next.
                     let _ = send(&mut self.input, &CarryFrame::Signal(signal)).await;
@@ -102,25 +111,57 @@ impl Machine {
             match written {
                 Ok(()) => {}
                 // The other end then reads the end of its input and ends the command.
-                Err(error) if error.kind() == ErrorKind::BrokenPipe => break UNREAD,
+                Err(error) if error.kind() == ErrorKind::BrokenPipe => return Ok(UNREAD),
                 Err(error) => {
                     return Err(SetupError::Request(format!("output: {error}; the job at site {} ends", self.site)));
                 }
             }
-        };
-        drop(self.input);
-        // If ssh leaves a master connection, it belongs to the user; ssh itself ends now, or when it is dropped.
-        let _ = timeout(STEP, self.child.wait()).await;
-        Ok(code)
+        }
     }
 }
 
-/// The next piece of input; waits forever if there is no input.
-async fn next(source: &mut Option<mpsc::Receiver<Vec<u8>>>) -> Option<Vec<u8>> {
-    match source {
-        Some(source) => source.recv().await,
-        None => std::future::pending().await,
+/// The user's input, which is read only as fast as the command takes it.
+struct CarriedInput {
+    /// Begins to read, once the command takes input.
+    begin: Option<Input>,
+    source: Option<mpsc::Receiver<Vec<u8>>>,
+    /// Number of bytes that may be sent.
+    credit: usize,
+}
+
+impl CarriedInput {
+    fn new(begin: Option<Input>) -> CarriedInput {
+        CarriedInput { begin, source: None, credit: 0 }
     }
+
+    /// The command has taken this many bytes, or takes its first ones.
+    fn taken(&mut self, bytes: u32) {
+        self.credit += bytes as usize;
+        if self.source.is_none() {
+            self.source = self.begin.take().map(|begin| begin(PIECE));
+        }
+    }
+
+    /// True if a whole piece may be sent.
+    fn has_credit(&self) -> bool {
+        self.credit >= PIECE
+    }
+
+    /// The next piece, empty at the end of the input; waits forever if there is no input. Cancel-safe.
+    async fn next(&mut self) -> Vec<u8> {
+        let Some(source) = &mut self.source else { return std::future::pending().await };
+        let piece = source.recv().await.unwrap_or_default();
+        if piece.is_empty() {
+            self.source = None;
+        }
+        self.credit = self.credit.saturating_sub(piece.len());
+        piece
+    }
+}
+
+/// The line for the user if the connection breaks while the command runs.
+fn lost(site: &str, place: &MachinePlace) -> String {
+    format!("landbridge: site {site}: {place}: the connection is lost; what runs there without --detach ends\n")
 }
 
 async fn pass(to: &mut (impl AsyncWrite + Unpin), bytes: &[u8]) -> std::io::Result<()> {
