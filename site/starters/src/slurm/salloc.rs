@@ -136,26 +136,34 @@ impl Salloc {
                     self.ended = Some(self.why(status.ok().and_then(|status| status.code())));
                 }
                 () = sleep_until(self.look), if waits => {
-                    self.look = Instant::now() + LOOK;
-                    let queued = self.queued().await;
-                    let state = queued.describe(self.id.as_deref().unwrap_or_default());
-                    if let Some(why) = queued.never_starts() {
-                        // Just after a start of Slurm or a change of its configuration, its verdict may be wrong, so a
-                        // single one does not count.
-                        if self.doomed {
-                            self.ended = Some(format!("{state}, and never starts as it is: {why}; the job was cancelled"));
-                            continue;
-                        }
-                        self.look = Instant::now() + LOOK / 5;
-                    }
-                    self.doomed = queued.never_starts().is_some();
-                    if state != self.state {
-                        self.state.clone_from(&state);
-                        return AllocationNews::Waiting(state);
+                    if let Some(news) = self.look_at_queue().await {
+                        return news;
                     }
                 }
             }
         }
+    }
+
+    /// Asks Slurm for the reason why the job waits. Returns it if it has changed; ends the job if it can never start.
+    async fn look_at_queue(&mut self) -> Option<AllocationNews> {
+        self.look = Instant::now() + LOOK;
+        let queued = self.queued().await;
+        let state = queued.describe(self.id.as_deref().unwrap_or_default());
+        if let Some(why) = queued.never_starts() {
+            // Just after a start of Slurm or a change of its configuration, its verdict may be wrong, so a single one
+            // does not count.
+            if self.doomed {
+                self.ended = Some(format!("{state}, and never starts as it is: {why}; the job was cancelled"));
+                return None;
+            }
+            self.look = Instant::now() + LOOK / 5;
+        }
+        self.doomed = queued.never_starts().is_some();
+        if state == self.state {
+            return None;
+        }
+        self.state.clone_from(&state);
+        Some(AllocationNews::Waiting(state))
     }
 
     /// Collects salloc's messages. The first one with a job number gives the number of the job.
