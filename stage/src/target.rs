@@ -125,15 +125,7 @@ impl Target {
         source: Option<(u64, u64)>,
         options: Options,
     ) -> Result<Target, StageError> {
-        if !SIZES.contains(&options.block) {
-            return Err(StageError::BlockSize(options.block.into()));
-        }
-        if options.block > MOST_BESIDE && std::env::var_os(types::MOST_HARM).is_some() {
-            return Err(StageError::BlockBeside(options.block.into()));
-        }
-        if let Some(fault) = manifest.fault() {
-            return Err(StageError::Manifest(fault));
-        }
+        check_request(&manifest, options)?;
         area::name_of_target(path)?;
         let shown = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let named = Folder::of(path).at("open the folder", shown)?;
@@ -144,18 +136,7 @@ impl Target {
         room::for_data(&parent, path, &manifest, options.kept)?;
         let blocks = Blocks::cut(&manifest, options.block)?;
         let area = Area::open(&parent, shown, origin, &name)?;
-        // Another transfer of the same files may have put them in place before this one locked the area.
-        let again = match before {
-            Before::Folder(_) => Ok(before),
-            Before::Nothing | Before::File => before::look(&parent, &name, path, &manifest, owners),
-        };
-        let prepared = again.and_then(|before| {
-            let prepared = match is_copy(&before, &manifest) {
-                true => found_in_place(&area, &manifest, &blocks),
-                false => prepare(&area, (&parent, &name, &before), path, &manifest, &blocks),
-            };
-            prepared.map(|prepared| (before, prepared))
-        });
+        let prepared = look_again(&area, (&parent, &name, before), path, (&manifest, &blocks), owners);
         let (before, (left, tree, journal)) = match prepared {
             Ok(prepared) => prepared,
             Err(error) => {
@@ -188,29 +169,47 @@ impl Target {
             unchecked: Vec::new(),
             dresser: Dresser::new(options.no_xattrs),
         };
-        for block in 0..target.blocks.count() {
-            for piece in target.blocks.pieces(block) {
-                target.missing[piece.entry as usize] += 1;
+        target.count_missing();
+        target.resume(left.blocks);
+        match target.placing {
+            true => target.journal.place().map(|()| target),
+            false => target.with_room(options.kept),
+        }
+    }
+
+    /// Reserves the space of the missing blocks.
+    fn with_room(mut self, kept: Option<u64>) -> Result<Target, StageError> {
+        match self.reserve(kept) {
+            Ok(()) => Ok(self),
+            Err(error) => {
+                // Free the reserved space, unless an earlier transfer left blocks to continue.
+                if self.resumed == 0 {
+                    self.area.remove()?;
+                }
+                Err(error)
             }
         }
-        for block in left.blocks {
-            if target.done.insert(block.number) {
-                target.resumed += target.blocks.bytes(block.number);
-                for piece in target.blocks.pieces(block.number) {
-                    target.missing[piece.entry as usize] -= 1;
+    }
+
+    /// Counts the pieces of each entry; all of them are missing.
+    fn count_missing(&mut self) {
+        for block in 0..self.blocks.count() {
+            for piece in self.blocks.pieces(block) {
+                self.missing[piece.entry as usize] += 1;
+            }
+        }
+    }
+
+    /// Counts the blocks that an earlier transfer had brought as done.
+    fn resume(&mut self, left: Vec<Block>) {
+        for block in left {
+            if self.done.insert(block.number) {
+                self.resumed += self.blocks.bytes(block.number);
+                for piece in self.blocks.pieces(block.number) {
+                    self.missing[piece.entry as usize] -= 1;
                 }
             }
         }
-        if target.placing {
-            target.journal.place()?;
-        } else if let Err(error) = target.reserve(options.kept) {
-            // Free the reserved space, unless an earlier transfer left blocks to continue.
-            if target.resumed == 0 {
-                target.area.remove()?;
-            }
-            return Err(error);
-        }
-        Ok(target)
     }
 
     pub fn blocks(&self) -> &Blocks {
@@ -397,6 +396,37 @@ impl Target {
         let Some((_, file)) = &self.open else { return Ok(()) };
         self.dresser.dress(file, &self.manifest.entries[number as usize], &path)
     }
+}
+
+/// Refuses a block size or a manifest that no transfer can use.
+fn check_request(manifest: &Manifest, options: Options) -> Result<(), StageError> {
+    if !SIZES.contains(&options.block) {
+        return Err(StageError::BlockSize(options.block.into()));
+    }
+    if options.block > MOST_BESIDE && std::env::var_os(types::MOST_HARM).is_some() {
+        return Err(StageError::BlockBeside(options.block.into()));
+    }
+    manifest.fault().map_or(Ok(()), |fault| Err(StageError::Manifest(fault)))
+}
+
+/// With the area locked: looks again for an existing target, and opens the tree and the journal.
+fn look_again(
+    area: &Area,
+    (parent, name, before): (&Folder, &[u8], Before),
+    path: &Path,
+    (manifest, blocks): (&Manifest, &Blocks),
+    owners: Owners,
+) -> Result<(Before, (resume::Left, Tree, Journal)), StageError> {
+    // Another transfer of the same files may have put them in place before this one locked the area.
+    let before = match before {
+        Before::Folder(_) => before,
+        Before::Nothing | Before::File => before::look(parent, name, path, manifest, owners)?,
+    };
+    let prepared = match is_copy(&before, manifest) {
+        true => found_in_place(area, manifest, blocks),
+        false => prepare(area, (parent, name, &before), path, manifest, blocks),
+    };
+    prepared.map(|prepared| (before, prepared))
 }
 
 /// Opens the leftovers of an earlier transfer, the tree of new contents and the journal.

@@ -24,6 +24,7 @@ mod message;
 mod muster;
 mod peers;
 mod pmi;
+mod pulling;
 mod pushing;
 mod receiving;
 mod sending;
@@ -170,31 +171,7 @@ pub fn run(
     let mut before = Before::look(whose);
     let peers = Peers::open(lookup)?;
     let console = (peers.me() == 0).then(|| Console::new(input, output));
-    let mut mover = Mover {
-        muster: Muster::new(peers.size()),
-        held: None,
-        peers,
-        began: Instant::now(),
-        order: None,
-        fresh: false,
-        order_lent: None,
-        console,
-        lead: Lead::default(),
-        feeding: HashMap::new(),
-        receiving: HashMap::new(),
-        wanted: HashMap::new(),
-        next_context: 0,
-        early: Vec::new(),
-        placed: HashSet::new(),
-        paused: false,
-        cancelled: false,
-        failed: None,
-        before: 0,
-        limit: None,
-        begun: 0,
-        ending: false,
-        ended: false,
-    };
+    let mut mover = Mover::new(peers, console);
     let (mut shared, mut told) = (WorkState::new(None), false);
     // Measure nothing until there is something to move.
     while !mover.ended && mover.order.is_none() {
@@ -261,6 +238,36 @@ impl Work for Mover<'_> {
             self.peers.sleep(wake, also, gathers)?;
         }
         Ok(true)
+    }
+}
+
+impl<'a> Mover<'a> {
+    fn new(peers: Peers, console: Option<Console<'a>>) -> Mover<'a> {
+        Mover {
+            muster: Muster::new(peers.size()),
+            held: None,
+            peers,
+            began: Instant::now(),
+            order: None,
+            fresh: false,
+            order_lent: None,
+            console,
+            lead: Lead::default(),
+            feeding: HashMap::new(),
+            receiving: HashMap::new(),
+            wanted: HashMap::new(),
+            next_context: 0,
+            early: Vec::new(),
+            placed: HashSet::new(),
+            paused: false,
+            cancelled: false,
+            failed: None,
+            before: 0,
+            limit: None,
+            begun: 0,
+            ending: false,
+            ended: false,
+        }
     }
 }
 
@@ -446,20 +453,10 @@ impl Mover<'_> {
             }
             MoverMessage::Fetch { task, block } => self.fetch(from, task, block),
             MoverMessage::Ready { task, block, hash, key, length } => {
-                let Some(receiving) = self.receiving.get_mut(&task) else { return Ok(()) };
-                let offer = flow::Offer { block, hash, key, length };
-                match receiving.offered(from, offer) {
-                    true => Ok(()),
-                    false => Err(MoverError::Message(format!("{}: block {block} unasked", self.peers.place(from)))),
-                }
+                self.offered(from, task, flow::Offer { block, hash, key, length })
             }
             MoverMessage::Release { task, block } => {
-                if let Some(feeding) = self.feeding.get_mut(&task) {
-                    feeding.released(from, block, &mut self.peers);
-                }
-                if let Some(receiving) = self.receiving.get_mut(&task) {
-                    receiving.released(from, block, &mut self.peers);
-                }
+                self.released(from, task, block);
                 Ok(())
             }
             MoverMessage::Full { task } => self.full(from, task),
@@ -480,23 +477,6 @@ impl Mover<'_> {
         self.next_context += 1;
         self.wanted.insert(self.next_context, what);
         self.next_context
-    }
-
-    /// Serves a rank's request for a block.
-    fn fetch(&mut self, from: u32, task: u32, block: u32) -> Result<(), MoverError> {
-        let ready = match (self.feeding.get_mut(&task), self.receiving.get_mut(&task)) {
-            // If both the source and a target are on this node, the source feeds.
-            (Some(feeding), _) => Some(feeding.read(from, block, &mut self.peers)?),
-            (None, Some(receiving)) => receiving.read(from, block, &mut self.peers)?,
-            (None, None) => {
-                self.early.push((from, MoverMessage::Fetch { task, block }));
-                None
-            }
-        };
-        match ready {
-            Some(ready) => self.peers.send(from, &ready),
-            None => Ok(()),
-        }
     }
 
     fn begin_target(
@@ -560,16 +540,6 @@ impl Mover<'_> {
             }
         }
         self.push(now, wake)
-    }
-
-    fn arrived(&mut self, task: u32, block: u32, bytes: Pages, at_once: bool) -> Result<(), MoverError> {
-        let Some(receiving) = self.receiving.get_mut(&task) else { return Ok(()) };
-        let feeder = receiving.feeder();
-        self.peers.send(feeder, &MoverMessage::Release { task, block })?;
-        for (to, ready) in receiving.arrived(block, bytes, at_once, &mut self.peers)? {
-            self.peers.send(to, &ready)?;
-        }
-        self.if_full(task)
     }
 
     fn if_full(&mut self, task: u32) -> Result<(), MoverError> {
