@@ -2,7 +2,8 @@
 
 use types::Identity;
 
-use super::{Agent, AgentError};
+use super::Agent;
+use super::error::AgentError;
 use job::fence::{Fence, FenceError, MAX_DATA};
 use job::group::{Group, first_agent};
 use job::message::{Down, Entry, Up};

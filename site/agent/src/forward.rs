@@ -14,7 +14,7 @@ use tokio::time::timeout;
 use types::Identity;
 use types::sites::{Forward, Target};
 
-use crate::AgentError;
+use crate::error::AgentError;
 use crate::membership::{Lifeline, Membership};
 use job::forward::streams::Streams;
 use job::forward::{MOST, Piece};

@@ -16,8 +16,8 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use rustix::process::{Signal, getpid, getppid, set_parent_process_death_signal};
 
-use crate::Runs;
 use crate::folder::Folder;
+use crate::movers::Runs;
 use job::processes::{adopt_orphans, end_descendants};
 
 /// The subcommand with which the keeper starts the agent proper.

@@ -8,6 +8,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod cores;
+mod error;
 mod fence;
 pub mod folder;
 pub mod forward;
@@ -24,6 +25,7 @@ pub mod prepare;
 mod rank;
 mod spawn;
 
+pub use self::error::AgentError;
 pub use self::membership::Lifeline;
 pub use self::movers::Runs;
 
@@ -31,9 +33,8 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 use channel::Route;
-use client::{ClientError, Frame};
+use client::Frame;
 use rustix::process::Rlimit;
-use thiserror::Error;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep_until};
 use types::{Identity, UntrustedText};
@@ -55,11 +56,10 @@ use job::group::{Group, first_agent};
 use job::message::{Down, Entry, Family, MpiState, Program, Up};
 use job::mpi;
 use job::mpi::layer::Coverage;
-use job::order::{Order, OrderError};
+use job::order::Order;
 use job::processes::{adopt_orphans, end_descendants, signal_group};
 use job::program;
 use job::signals;
-use member::PostError;
 
 /// Time between the first signal to the ranks and SIGKILL.
 const GRACE: Duration = Duration::from_secs(1);
@@ -67,52 +67,6 @@ const GRACE: Duration = Duration::from_secs(1);
 const DUMP_AFTER: Duration = Duration::from_millis(1500);
 /// Time limit for ending all processes below the agent.
 const LIMIT: Duration = Duration::from_secs(3);
-
-/// Reasons why an agent ended before its job did.
-#[derive(Debug, Error)]
-#[non_exhaustive]
-pub enum AgentError {
-    #[error(transparent)]
-    Order(#[from] OrderError),
-    #[error(transparent)]
-    Gateway(#[from] ClientError),
-    /// The gateway's name does not resolve.
-    #[error("gateway {address}: {source}")]
-    Resolve {
-        /// The address as written in the sites file.
-        address: String,
-        /// The system's error.
-        source: std::io::Error,
-    },
-    /// The order is not allowed for a user without a job on this node.
-    #[error("{0}")]
-    NotHere(&'static str),
-    /// A correspondent violated the protocol.
-    #[error(transparent)]
-    Post(#[from] PostError),
-    /// The provider is missing.
-    #[error(transparent)]
-    Provider(#[from] mpi::MpiError),
-    /// A message that is not allowed now.
-    #[error("{from}: {problem}")]
-    Message {
-        /// The sender.
-        from: Identity,
-        /// The violation.
-        problem: &'static str,
-    },
-    /// The process that started the agent is gone.
-    #[error("{0} ended")]
-    Orphaned(&'static str),
-    /// A system call failed.
-    #[error("{what}: {source}")]
-    System {
-        /// The purpose of the call.
-        what: &'static str,
-        /// The system's error.
-        source: std::io::Error,
-    },
-}
 
 /// Runs an agent until its job is over. `lifeline` fires (or is dropped) when the process that started the agent is
 /// gone. `folder` is for files of the node's ranks; it is made when needed and removed at the end. `runs` limits the

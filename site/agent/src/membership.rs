@@ -16,7 +16,7 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 use types::{Identity, JobId};
 
-use super::AgentError;
+use super::error::AgentError;
 use super::prepare::Reach;
 use job::order::Order;
 

@@ -11,8 +11,9 @@ use pmix::{Answer, GroupAnswer, JobDescription, NodeRanks, Options, PmixError, R
 use tokio::sync::mpsc::UnboundedSender;
 use types::{Identity, JobId, NodeRoster, Roster, SiteId};
 
+use super::Agent;
+use super::error::AgentError;
 use super::prepare::Prepared;
-use super::{Agent, AgentError};
 use job::fence::Fence;
 use job::group::Group;
 use job::message::{MpiState, Up};
