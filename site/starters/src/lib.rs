@@ -7,6 +7,7 @@
 #![deny(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+mod agent_command;
 mod batch;
 mod grid_engine;
 pub mod held;
@@ -19,8 +20,7 @@ pub mod tunnel;
 
 use std::path::Path;
 
-use gateway_hooks::{AgentHandle, AgentOrder, AgentStarter, StartError};
-use job::order::Order;
+use gateway_hooks::AgentStarter;
 use types::sites::Starter;
 
 pub use self::slurm::give_back;
@@ -54,23 +54,4 @@ fn batch_system(site: &Starter) -> Option<&'static dyn BatchSystem> {
 /// The starter of the agents that run beside a gateway and forward ports.
 pub fn beside() -> Box<dyn AgentStarter> {
     Box::new(local::LocalStarter)
-}
-
-type Started = Result<Box<dyn AgentHandle>, StartError>;
-
-/// The line that carries an agent's order.
-fn order_line(order: AgentOrder) -> Result<Vec<u8>, StartError> {
-    Order(order).line().map_err(|e| StartError(e.to_string()))
-}
-
-/// The command that starts an agent on a node: `landbridge` from the sites file, else this very program.
-fn agent_words(landbridge: Option<&str>) -> Result<Vec<String>, StartError> {
-    let own = || {
-        let path = std::env::current_exe()
-            .map_err(|e| StartError(format!("cannot find the landbridge command itself: {e}")))?;
-        let text = path.into_os_string().into_string();
-        text.map_err(|path| StartError(format!("the path of landbridge, {path:?}, is not UTF-8: set `landbridge`")))
-    };
-    let program = landbridge.map_or_else(own, |path| Ok(path.to_owned()))?;
-    Ok(vec![program, "agent".to_owned()])
 }

@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 use types::sites::Ssh;
 use wire::control::HeldAllocation;
 
-use crate::Started;
+use crate::agent_command::Started;
 use crate::remote::ssh::SshStarter;
 
 /// Agents over ssh, on the nodes of the user's own batch job.

@@ -4,7 +4,7 @@ use gateway_hooks::{AgentOrder, AgentStarter};
 use tokio::process::Command;
 
 use super::process::{AgentProcess, Manner};
-use crate::{Started, agent_words, order_line};
+use crate::agent_command::{Started, agent_words, order_line};
 
 #[derive(Debug)]
 pub(crate) struct LocalStarter;

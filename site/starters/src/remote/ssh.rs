@@ -11,7 +11,7 @@ use types::shell;
 use types::sites::Ssh;
 
 use super::process::{AgentProcess, Manner};
-use crate::{Started, agent_words, order_line};
+use crate::agent_command::{Started, agent_words, order_line};
 
 /// ssh's exit code when ssh itself failed, not the command that it ran.
 const OWN_FAILURE: i32 = 255;

@@ -7,7 +7,7 @@ use types::shell;
 use types::sites::Template;
 
 use super::process::{AgentProcess, Manner};
-use crate::{Started, agent_words, order_line};
+use crate::agent_command::{Started, agent_words, order_line};
 
 #[derive(Debug)]
 pub(crate) struct TemplateStarter {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::io::AsyncReadExt;
 use tokio::time::timeout;
 
-use super::slurm_command;
+use super::command::slurm_command;
 
 /// Time limit for one command.
 const ANSWER: Duration = Duration::from_secs(2);

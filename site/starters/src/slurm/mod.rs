@@ -1,6 +1,7 @@
 //! `slurm`: agents as steps of a Slurm job, one per node. The job belongs to the user, or `salloc` made it.
 
 mod choices;
+mod command;
 mod job;
 mod queue;
 mod salloc;
@@ -10,18 +11,18 @@ pub(crate) use self::job::SlurmJobs;
 use std::process::Stdio;
 
 use gateway_hooks::{AgentOrder, AgentStarter, AllocationHandle, AllocationOrder, StartError};
-use tokio::process::Command;
 use types::sites::Slurm;
 use wire::control::{HeldAllocation, NodeAsk};
 
 pub use self::salloc::give_back;
 
+use self::command::{ALLOCATION, slurm_command};
 use self::salloc::Salloc;
 use self::trial::Trial;
+use crate::agent_command::{Started, agent_words, order_line};
 use crate::leash::HOLD;
 use crate::own::Held;
 use crate::remote::process::{AgentProcess, Manner};
-use crate::{Started, agent_words, order_line};
 
 /// The script that salloc runs beside the gateway: it prints the job, its tasks and its nodes, then keeps the job until
 /// the gateway sends `end`. If the gateway dies without sending it, the job is kept as long as agents run in it,
@@ -36,8 +37,6 @@ while :; do
     squeue --noheader --format=%T --jobs "$SLURM_JOB_ID" | grep -qx RUNNING || exit
     sleep 0.5
 done"#;
-/// The variable with the name of the job around a keeper, if the job was made for its agent.
-const ALLOCATION: &str = "LANDBRIDGE_ALLOCATION";
 
 /// The subcommand that asks a node's service to start an agent. Its arguments are the node and the port.
 const NODE_CALL: [&str; 2] = ["slurm", "call"];
@@ -140,17 +139,6 @@ fn start_salloc(words: &[String]) -> Result<Salloc, StartError> {
     command.process_group(0);
     let child = command.spawn().map_err(|e| unavailable(StartError(format!("cannot start salloc: {e}"))))?;
     Ok(Salloc::new(child, words.join(" ")))
-}
-
-/// A Slurm command, without the variables of a job in which the gateway itself may run.
-pub(super) fn slurm_command(program: impl AsRef<std::ffi::OsStr>) -> Command {
-    let mut command = Command::new(program);
-    for (name, _) in std::env::vars_os() {
-        if name.to_str().is_some_and(|name| name.starts_with("SLURM_") && name != "SLURM_CONF") {
-            command.env_remove(name);
-        }
-    }
-    command
 }
 
 fn unavailable(StartError(problem): StartError) -> StartError {

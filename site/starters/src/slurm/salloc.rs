@@ -19,9 +19,9 @@ use types::untrusted::printable;
 use wire::control::AllocatedNode;
 
 use super::choices::choices;
+use super::command::{ALLOCATION, slurm_command};
 use super::job::{SlurmJobError, with_slots};
 use super::queue::Queued;
-use super::{ALLOCATION, slurm_command};
 use job::capture::{MOST_OUTPUT, capture};
 
 /// Interval between questions to Slurm about the reason for waiting.
