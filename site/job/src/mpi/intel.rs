@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::provider::is_ours;
-use super::{do_not_confirm_sends, insist};
+use super::shared_settings::{do_not_confirm_sends, insist};
 use crate::environment::Environment;
 
 /// The installation that a library file belongs to, and the folders of its libraries.

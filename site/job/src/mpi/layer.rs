@@ -9,7 +9,8 @@ use std::path::{Path, PathBuf};
 use goblin::elf::Elf;
 use serde::{Deserialize, Serialize};
 
-use super::{Library, MpiError};
+use super::error::MpiError;
+use super::library::Library;
 use crate::environment::Environment;
 
 /// Chooses the collective operations of the layer: `native` (none), `exact` (reductions stay with the MPI library) or

@@ -2,85 +2,29 @@
 //! use libfabric without an MPI.
 
 mod elf;
+mod error;
 mod installed;
 pub mod intel;
 pub mod layer;
+mod library;
 pub mod mpich;
 pub mod openmpi;
 mod provider;
 mod recognise;
+mod shared_settings;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
-use thiserror::Error;
-
+pub use error::MpiError;
 pub use installed::{Installed, Libfabric, installed};
+pub use library::Library;
 pub use openmpi::find_pmix;
 pub use provider::{PROVIDER_FILE, find_provider, use_fabric};
 pub use recognise::recognise;
 
 use crate::environment::Environment;
 use crate::message::{Family, MpiChoice};
-
-/// Reasons why a program's MPI cannot be set up. The messages include advice.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[non_exhaustive]
-pub enum MpiError {
-    /// The program's MPI could not be determined.
-    #[error(
-        "cannot tell which MPI {program} uses: {problem}. Name it: --mpi mpich, --mpi intel or --mpi openmpi; or --mpi none if it uses libfabric without an MPI"
-    )]
-    Unsure {
-        /// The program.
-        program: String,
-        /// The examined files and the finding.
-        problem: String,
-    },
-    /// The program loads another MPI than the user named.
-    #[error("--mpi {wish}, but {program} loads {}, which is {found}'s: put the library that you mean into LD_LIBRARY_PATH, or leave --mpi out", .file.display())]
-    Other {
-        /// The user's choice.
-        wish: Family,
-        /// The program.
-        program: String,
-        /// The MPI that the program loads.
-        found: Family,
-        /// The file of that MPI.
-        file: PathBuf,
-    },
-    /// An Open MPI that cannot be started.
-    #[error("{} is Open MPI before 4.1, which cannot start under Landbridge: use 4.1 or 5", .0.display())]
-    TooOld(PathBuf),
-    /// `LANDBRIDGE_COLLECTIVES` has an unknown value.
-    #[error("LANDBRIDGE_COLLECTIVES={0}: give `auto`, `exact` or `native`")]
-    Collectives(String),
-    /// `LANDBRIDGE_TREES` names no algorithm.
-    #[error("LANDBRIDGE_TREES: {0}")]
-    Trees(#[from] plan::UnknownAlgorithm),
-    /// The layer to preload is missing.
-    #[error("{} is not there: install it beside {PROVIDER_FILE}, with which it comes, or run with --collectives native", .0.display())]
-    NoLayer(PathBuf),
-    /// The dynamic linker cannot preload the layer.
-    #[error("{} cannot be preloaded, because its path has a space or a colon: install Landbridge elsewhere, or run with --collectives native", .0.display())]
-    LayerPath(PathBuf),
-    /// The provider is missing.
-    #[error("{PROVIDER_FILE} is not at {}: install it beside the landbridge command or in ../lib/landbridge from there, or say where it is with LANDBRIDGE_PROVIDER", .0.display())]
-    NoProvider(PathBuf),
-}
-
-/// A program's MPI library.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Library {
-    /// Which MPI it is.
-    pub family: Family,
-    /// The library's file, if it was found.
-    pub file: Option<PathBuf>,
-    /// True if its folder must be added to LD_LIBRARY_PATH for the dynamic linker to find it.
-    pub beside: bool,
-    /// True if the program itself is linked to it, so no other MPI can replace it.
-    pub linked: bool,
-}
 
 /// The MPI of a program: the one that the user named, or else the one recognised in the program. `None`: no MPI was
 /// recognised.
@@ -174,20 +118,6 @@ pub fn own_memory(family: Family, environment: &Environment) -> Option<&'static 
         // It passes all messages to the provider.
         Family::OpenMpi => Some("windows"),
     }
-}
-
-/// Sets a variable to the only value that works. Adds a note if this replaces another value of the user.
-fn insist(environment: &mut Environment, name: &str, value: &str, notes: &mut Vec<String>) {
-    if let Some(old) = environment.get(name).filter(|old| *old != value) {
-        notes.push(format!("{name}={} cannot work across sites; using {name}={value}", old.display()));
-    }
-    environment.set(name, value);
-}
-
-/// Switches off the confirmation of sends. MPICH and its derivatives open their endpoints for confirmed delivery,
-/// because their one-sided operations need it; every send would then cost a confirmation that it does not need.
-fn do_not_confirm_sends(environment: &mut Environment) {
-    environment.set_default("LANDBRIDGE_CONFIRM_SENDS", "no");
 }
 
 #[cfg(test)]

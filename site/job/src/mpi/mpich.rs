@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{do_not_confirm_sends, insist};
+use super::shared_settings::{do_not_confirm_sends, insist};
 use crate::environment::Environment;
 
 pub(super) fn settings(environment: &mut Environment) -> Vec<String> {

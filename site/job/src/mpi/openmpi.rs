@@ -5,8 +5,11 @@ use std::path::{Path, PathBuf};
 use pmix::PmixError;
 use pmix::library::SONAME;
 
+use super::elf;
+use super::error::MpiError;
+use super::library::Library;
 use super::provider::is_ours;
-use super::{Library, MpiError, elf, insist};
+use super::shared_settings::insist;
 use crate::environment::Environment;
 
 pub(super) fn settings(environment: &mut Environment, library: Option<&Path>, crosses: bool) -> Vec<String> {

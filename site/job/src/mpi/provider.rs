@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use types::sites::Fabric;
 
-use super::insist;
+use super::shared_settings::insist;
 use crate::environment::Environment;
 
 /// File name of the provider. libfabric loads files whose names end in `-fi.so`.

@@ -3,8 +3,9 @@
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use super::elf::Needed;
-use super::{Library, MpiError, elf};
+use super::elf::{self, Needed};
+use super::error::MpiError;
+use super::library::Library;
 use crate::environment::Environment;
 use crate::message::Family;
 use crate::program;

@@ -1,6 +1,7 @@
 use super::*;
 use std::ffi::OsStr;
 use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
 
 /// A Python installation with a library file of this content, in the layout of PyPI's MPI packages.
 fn python_with(name: &str, content: &str) -> (tempfile::TempDir, PathBuf) {
