@@ -172,7 +172,6 @@ fn every_command_in_the_pages_is_understood() {
 /// Completes a part of a sites file.
 fn completed(part: &str) -> String {
     let fingerprint = format!("fingerprint = \"sha256:{}\"\n", "0".repeat(64));
-    let batch = ["\"slurm\"", "\"pbs\""].iter().any(|kind| part.contains(&format!("kind = {kind}")));
     let part: String = part.lines().filter(|line| line.trim() != "…").map(|line| format!("{line}\n")).collect();
     let begin = if part.contains("[[site]]") { "" } else { "[[site]]\nname = \"lyon\"\n" };
     let mut text = format!("{begin}{part}");
@@ -187,7 +186,8 @@ fn completed(part: &str) -> String {
     if !part.contains("advertise") && !part.contains("inside") && part.contains("[[site.gateway]]") {
         text = text.replace("[[site.gateway]]\n", "[[site.gateway]]\ninside = \"10.0.0.1:7700\"\n");
     }
-    if !batch && !part.contains("[[site.node]]") {
+    // A site with a batch system must not list its nodes; any other must.
+    if !part.contains("[[site.node]]") && SitesFile::parse(&text, "x").is_err() {
         text += "[[site.node]]\nname = \"n1\"\n";
     }
     text
