@@ -18,6 +18,7 @@ use crate::error::AgentError;
 use crate::membership::{Lifeline, Membership};
 use job::forward::streams::Streams;
 use job::forward::{MOST, Piece};
+use job::host_name;
 use job::message::{Down, Up};
 use job::order::Order;
 
@@ -77,11 +78,6 @@ pub(crate) async fn work(
     }
     far.membership.leave().await;
     Ok(())
-}
-
-/// The machine's name, for messages: a site with several gateways dials targets from several machines.
-fn here() -> String {
-    rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
 struct Far {
@@ -163,8 +159,9 @@ impl Far {
             let connecting = timeout(DIAL, client::dial::dial(&place));
             let outcome = match connecting.await {
                 Ok(Ok(tcp)) => Ok(tcp),
-                Ok(Err(error)) => Err(NotConnected::Refused { target, machine: here(), error }),
-                Err(_) => Err(NotConnected::Silent { target, machine: here() }),
+                // A site with several gateways dials targets from several machines.
+                Ok(Err(error)) => Err(NotConnected::Refused { target, machine: host_name(), error }),
+                Err(_) => Err(NotConnected::Silent { target, machine: host_name() }),
             };
             let _ = sink.send((stream, outcome)).await;
         });

@@ -21,6 +21,11 @@ pub mod processes;
 pub mod program;
 pub mod signals;
 
+/// This machine's name.
+pub fn host_name() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
 /// Waits until `at_ns` nanoseconds after `since`; forever if it is `None`.
 pub async fn until(since: tokio::time::Instant, at_ns: Option<u64>) {
     match at_ns {

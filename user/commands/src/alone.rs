@@ -16,7 +16,7 @@ use tokio::sync::oneshot;
 use types::SitesFile;
 
 use crate::error::{Context, Result, refusal};
-use crate::machine::host;
+use job::host_name;
 
 /// The name of the site.
 pub const SITE: &str = "here";
@@ -47,7 +47,7 @@ impl Alone {
              [[site.node]]\nname = \"{}\"\n",
             key.fingerprint(),
             port.local_addr().context("a port on the loopback interface")?,
-            node(&host())
+            node(&host_name())
         );
         let file = SitesFile::parse(&text, "the site of this machine")?;
         let sites = Sites { file, folder: PathBuf::from("/"), secret: Some(key.client_secret()) };

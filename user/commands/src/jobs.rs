@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::carried;
 use crate::error::{CommandError, Context, Result, refuse};
-use crate::machine::host;
+use job::host_name;
 
 /// Number of words inserted after a carried command: `--from SITE --sites FILE`.
 const CARRIED_WORDS: usize = 4;
@@ -81,7 +81,7 @@ pub fn detach(words: &[OsString]) -> Result<u32> {
     let typed = TypedCommand {
         command: shown.map(|word| word.to_string_lossy().into_owned()).collect(),
         directory: directory.display().to_string(),
-        host: host(),
+        host: host_name(),
         began: seconds(SystemTime::now()),
     };
     let write = |name: &str, text: String| {
@@ -307,7 +307,7 @@ fn job(all: &Path, id: u32) -> Option<(DetachedJob, Folder)> {
     }
     let file = |name: &str| through(&held, name.as_bytes());
     let typed: TypedCommand = serde_json::from_str(&read(&file("job.json"))).ok()?;
-    let here = typed.host == host();
+    let here = typed.host == host_name();
     let locked = here && is_locked(&file("lock"));
     // Read after the lock check: a job writes its exit code before it releases the lock.
     let exit_code = read(&file("exit")).trim().parse().ok();

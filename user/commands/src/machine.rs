@@ -1,15 +1,10 @@
-//! This machine: its name, and the user's working directory on it.
+//! The user's working directory on this machine.
 
 use std::path::PathBuf;
 
 use job::home::TYPED_DIRECTORY;
 
 use crate::error::{Context, Result};
-
-/// The machine's name.
-pub fn host() -> String {
-    rustix::system::uname().nodename().to_string_lossy().into_owned()
-}
 
 /// The working directory of the user. Prefers the shell's name for it, since links may differ at other sites.
 ///

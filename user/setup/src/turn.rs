@@ -9,9 +9,9 @@ use rustix::fs::Mode;
 use tokio::time::{Instant, sleep};
 use types::UntrustedText;
 
-use crate::here::background::host_name;
 use crate::here::{HereError, folders};
 use crate::{Progress, SetupError};
+use job::host_name;
 
 /// Time limit for another command to finish: it may copy programs over a slow line, and ask for passwords.
 const LIMIT: Duration = Duration::from_secs(600);

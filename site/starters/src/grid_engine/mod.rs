@@ -4,7 +4,7 @@
 
 use std::path::Path;
 
-use rustix::system::uname;
+use job::host_name;
 use thiserror::Error;
 use wire::control::AllocatedNode;
 
@@ -51,7 +51,7 @@ impl BatchSystem for GridEngineJobs {
             match variables(HOST_FILE) {
                 Some(file) => Ok(host_file(Path::new(&file))?),
                 // A job without a parallel environment has one slot, on this machine.
-                None => Ok(vec![AllocatedNode::new(uname().nodename().to_string_lossy(), 1)]),
+                None => Ok(vec![AllocatedNode::new(host_name(), 1)]),
             }
         })
     }
@@ -118,6 +118,6 @@ mod tests {
         assert_eq!(GridEngineJobs.job(&with(&[("JOB_ID", "7"), ("SGE_TASK_ID", "undefined")])), Some("7".into()));
         assert_eq!(GridEngineJobs.job(&with(&[("JOB_ID", "7"), ("SGE_TASK_ID", "3")])), Some("7.3".into()));
         let nodes = GridEngineJobs.nodes(&with(&[])).await.unwrap();
-        assert_eq!(nodes, [AllocatedNode::new(uname().nodename().to_string_lossy(), 1)]);
+        assert_eq!(nodes, [AllocatedNode::new(host_name(), 1)]);
     }
 }

@@ -121,7 +121,7 @@ fn bind(listen: &str, log: &impl Fn(&str)) -> Result<TcpListener> {
 }
 
 fn own_name() -> Result<String> {
-    let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let name = job::host_name();
     let short = name.split('.').next().unwrap_or_default().to_owned();
     if short.is_empty() {
         refuse!("this machine has no name: give Slurm's name for it as --node NAME");

@@ -13,9 +13,9 @@ use super::job::{PreparedTransfer, here_only};
 use super::places::{At, Map, Movers, on_nodes, there};
 use super::request::{PlannedTransfer, TransferRequest};
 use crate::error::{CommandError, Context, Result, refusal, refuse};
-use crate::machine::host;
 use crate::site_id::far;
 use crate::{alone, sites_file};
+use job::host_name;
 
 /// Direction of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,7 +117,7 @@ fn on_this_machine(
     typed: Vec<String>,
     title: String,
 ) -> Result<PreparedTransfer> {
-    let here = At { site: alone::SITE.to_owned(), node: host() };
+    let here = At { site: alone::SITE.to_owned(), node: host_name() };
     let place = |text: &OsStr| Ok::<_, CommandError>(Place::parse(&expand(text, &here)?)?);
     let places = specs.iter().map(|spec| Ok((place(&spec.from)?, place(&spec.to)?))).collect::<Result<Vec<_>>>()?;
     if let Some(place) = places.iter().flat_map(|(from, to)| [from, to]).find(|place| place.site.is_some()) {

@@ -16,8 +16,8 @@ use stage::mover::Control;
 use types::sites::Site;
 
 use crate::error::{Context, Result, refusal, refuse};
-use crate::machine::host;
 use crate::site_id::{SiteId, far};
+use job::host_name;
 
 /// Time limit for the other end of a socket.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -141,7 +141,7 @@ fn answer(stream: UnixStream, shared: &Mutex<SocketContents>) -> Result<()> {
 
 /// A folder per machine: homes are often shared by machines that use the same process ids.
 fn folder() -> Result<PathBuf> {
-    Ok(Folders::of_user()?.state.join("stage").join(host()))
+    Ok(Folders::of_user()?.state.join("stage").join(host_name()))
 }
 
 /// A short path of the same file: a socket's address has only 108 bytes.

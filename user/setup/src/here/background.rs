@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use client::Client;
 use client::patience::Wait;
+use job::host_name;
 use launcher::Sites;
 use rustix::fs::{FlockOperation, flock};
 use rustix::process::{Pid, Signal, kill_process};
@@ -381,11 +382,6 @@ pub(crate) fn releases_in_use(folders: &Folders) -> Vec<PathBuf> {
 fn release_folder() -> String {
     let program: PathBuf = std::env::current_exe().unwrap_or_default();
     program.parent().map_or(String::new(), |folder| folder.display().to_string())
-}
-
-/// This machine's name.
-pub(crate) fn host_name() -> String {
-    rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
 #[cfg(test)]

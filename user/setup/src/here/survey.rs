@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use job::capture::capture_blocking;
 
-use crate::here::background::host_name;
 use crate::here::error::HereError;
 use crate::here::folders::Folders;
 use crate::message::Survey;
 use crate::nodes;
+use job::host_name;
 use types::id::is_link_local;
 
 /// The first port to try for a gateway, unless the user names one.
