@@ -24,10 +24,25 @@ pub(crate) fn wrong(problem: impl std::fmt::Display) -> anyhow::Error {
     CommandError::option(problem).into()
 }
 
+/// Prints help, a version, or a mistake in the command line in the style of this command's other errors. Returns the
+/// exit code.
+pub(crate) fn report_parsed(error: &clap::Error) -> ExitCode {
+    if error.use_stderr() {
+        let text = error.render().to_string();
+        output::note(text.strip_prefix("error: ").unwrap_or(&text).trim_end());
+    } else if error.print().is_err() {
+        return ExitCode::from(CLOSED);
+    }
+    exit(error.exit_code())
+}
+
 /// Prints the error, and returns its exit code.
 pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
     if output::is_closed(error) {
         return ExitCode::from(CLOSED);
+    }
+    if let Some(error) = error.downcast_ref() {
+        return report_parsed(error);
     }
     output::note(&whole(error));
     if matches!(error.downcast_ref(), Some(CommandError::Option(_))) {

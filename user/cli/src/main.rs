@@ -45,29 +45,15 @@ use clap::{CommandFactory, Parser};
 
 use crate::args::{Cli, Command};
 
-/// Parses the command line. Prints help and versions, and problems in the style of this command's other errors; returns
-/// the exit code then.
-fn typed(words: &[OsString]) -> Result<Command, ExitCode> {
-    Cli::try_parse_from(words).map(|cli| cli.command).map_err(|error| {
-        if error.use_stderr() {
-            let text = error.render().to_string();
-            output::note(text.strip_prefix("error: ").unwrap_or(&text).trim_end());
-        } else if error.print().is_err() {
-            return ExitCode::from(error::CLOSED);
-        }
-        error::exit(error.exit_code())
-    })
-}
-
 fn main() -> ExitCode {
     #[cfg(feature = "lab")] // A lab starts this program again for its own processes.
     if let Some(code) = ::lab::hidden_main(std::env::args_os().skip(1)) {
         return error::exit(code);
     }
     let words = words::plain(std::env::args_os(), &Cli::command());
-    let command = match typed(&words) {
-        Ok(command) => command,
-        Err(code) => return code,
+    let command = match Cli::try_parse_from(&words) {
+        Ok(cli) => cli.command,
+        Err(error) => return error::report_parsed(&error),
     };
     let result = match command {
         Command::Run(args) => run::run(args, words),

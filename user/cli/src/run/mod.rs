@@ -31,7 +31,7 @@ use crate::{carried, jobs, json};
 
 /// Runs the job and returns the exit code. `words`: the whole command line.
 pub(crate) fn run(args: RunArgs, words: Vec<OsString>) -> Result<i32> {
-    let programs = parts::parts(&args).unwrap_or_else(|error| error.exit());
+    let programs = parts::parts(&args)?;
     if args.detach && starts_here(args.sites.named(), args.from.as_deref())? {
         return detach(&words, args.from.as_deref());
     }
