@@ -3,7 +3,11 @@
 use std::error::Error;
 use std::pin::Pin;
 
+use thiserror::Error;
 use wire::control::AllocatedNode;
+
+/// The longest part of a file's line in an error, in characters.
+const LONGEST_SHOWN: usize = 200;
 
 /// Reads a variable of the environment; `None` if it is not set or empty.
 pub(crate) type Variables<'a> = &'a (dyn Fn(&str) -> Option<String> + Sync);
@@ -21,14 +25,88 @@ pub(crate) trait BatchSystem {
     fn nodes<'a>(&'a self, variables: Variables<'a>) -> JobNodes<'a>;
 }
 
-/// Nodes in the order of their first mention, each with the sum of its slots.
-pub(crate) fn sum_of_slots<'a>(mentions: impl Iterator<Item = (&'a str, u32)>) -> Vec<AllocatedNode> {
-    let mut nodes: Vec<AllocatedNode> = Vec::new();
-    for (name, slots) in mentions {
-        match nodes.iter_mut().find(|node| node.name == name) {
-            Some(node) => node.slots = node.slots.saturating_add(slots),
-            None => nodes.push(AllocatedNode::new(name, slots)),
+/// Problems of the file in which a batch system lists the nodes of a job.
+#[derive(Debug, Error)]
+pub(crate) enum NodeFileError {
+    /// The file cannot be read.
+    #[error("{variable} {path}: {problem}")]
+    Unread { variable: &'static str, path: String, problem: std::io::Error },
+    /// A line has another form.
+    #[error("{variable} {path}, line {line}: `{text}` is not {form}")]
+    Malformed { variable: &'static str, path: String, line: usize, text: String, form: &'static str },
+    /// The file has no line.
+    #[error("{variable} {path} names no node")]
+    Empty { variable: &'static str, path: String },
+}
+
+/// A file in which a batch system lists the nodes of a job.
+pub(crate) struct NodeFile {
+    /// The variable that holds the file's path.
+    pub(crate) variable: &'static str,
+    /// The form of a line, for errors.
+    pub(crate) form: &'static str,
+    /// Takes a node's name and slots from a line, or `None` if it has another form.
+    pub(crate) line: fn(&str) -> Option<(&str, u32)>,
+}
+
+impl NodeFile {
+    /// Reads the file. Nodes keep the order of their first lines; a node's slots are the sum over its lines.
+    pub(crate) fn read(&self, path: &str) -> Result<Vec<AllocatedNode>, NodeFileError> {
+        let variable = self.variable;
+        let path_name = || path.escape_debug().to_string();
+        let unread = |problem| NodeFileError::Unread { variable, path: path_name(), problem };
+        let text = std::fs::read_to_string(path).map_err(unread)?;
+        let mut nodes: Vec<AllocatedNode> = Vec::new();
+        for (line, text) in (1..).zip(text.lines()).filter(|(_, text)| !text.trim().is_empty()) {
+            let malformed = || {
+                let text = text.escape_debug().take(LONGEST_SHOWN).collect();
+                NodeFileError::Malformed { variable, path: path_name(), line, text, form: self.form }
+            };
+            let (name, slots) = (self.line)(text).ok_or_else(malformed)?;
+            match nodes.iter_mut().find(|node| node.name == name) {
+                Some(node) => node.slots = node.slots.saturating_add(slots),
+                None => nodes.push(AllocatedNode::new(name, slots)),
+            }
         }
+        if nodes.is_empty() {
+            return Err(NodeFileError::Empty { variable, path: path_name() });
+        }
+        Ok(nodes)
     }
-    nodes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Result<Vec<AllocatedNode>, NodeFileError> {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), text).unwrap();
+        let nodes = NodeFile {
+            variable: "NODES",
+            form: "a node and its slots",
+            line: |line| line.split_once(' ').and_then(|(name, slots)| Some((name, slots.parse().ok()?))),
+        };
+        nodes.read(file.path().to_str().unwrap())
+    }
+
+    #[test]
+    fn slots_of_a_nodes_lines_are_added() {
+        let nodes = read("n1 2\n\nn2 1\n \nn1 4294967295\n").unwrap();
+        assert_eq!(nodes, [("n1", u32::MAX), ("n2", 1)].map(|(name, slots)| AllocatedNode::new(name, slots)));
+    }
+
+    #[test]
+    fn other_files_are_refused_with_the_line() {
+        for (text, problem) in [
+            ("", "names no node"),
+            ("\n \n", "names no node"),
+            ("n1 2\nn2\n", "line 2: `n2` is not a node and its slots"),
+            ("\u{1b}[2J\n", "line 1: `\\u{1b}[2J`"),
+        ] {
+            let error = read(text).unwrap_err().to_string();
+            assert!(error.starts_with("NODES /") && error.contains(problem), "{error}");
+        }
+        assert!(read(&"x".repeat(100_000)).unwrap_err().to_string().len() < 400);
+    }
 }
