@@ -83,7 +83,7 @@ fn one(run: u64) -> (usize, usize, usize) {
     let parts = [0, 1].map(|side| Part::new(segments(side), ELEMENTS).unwrap());
     let share = parts.iter().map(|part| part.count() as usize * ELEMENT).sum();
     for part in &parts {
-        drop(part.told(PROCESSES));
+        drop(part.spans_of_keepers(PROCESSES));
     }
     // The keeper's answers to the processes of each side: elements, and the peer of each.
     let mut answers = vec![[Spans::default(), Spans::default()]; PROCESSES as usize];

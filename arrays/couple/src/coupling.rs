@@ -639,7 +639,7 @@ impl CouplingState {
                 self.await_message();
                 let Some(party) = party else { return };
                 match self.arriving.entry(party).or_default().part(&bytes) {
-                    Ok(Some(message)) => self.exchange.told(party, message),
+                    Ok(Some(message)) => self.exchange.handle_message(party, message),
                     Ok(None) => {}
                     Err(error) => self.exchange.fail(format!("{}: {error}", named(Some(party))), None),
                 }

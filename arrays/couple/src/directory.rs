@@ -61,7 +61,7 @@ impl Directory {
         let mut told: Vec<Told> = vec![[None, None]; size as usize];
         for (at, part) in parts.iter().enumerate() {
             let Some((process, part)) = part else { continue };
-            for (told, spans) in told.iter_mut().zip(part.told(size)) {
+            for (told, spans) in told.iter_mut().zip(part.spans_of_keepers(size)) {
                 told[at] = Some((*process, spans.bytes().to_vec()));
             }
         }

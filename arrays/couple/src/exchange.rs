@@ -283,7 +283,7 @@ impl Exchange {
     }
 
     /// Handles a message from another process.
-    pub(crate) fn told(&mut self, from: Party, message: ExchangeMessage) {
+    pub(crate) fn handle_message(&mut self, from: Party, message: ExchangeMessage) {
         match message {
             ExchangeMessage::Over { reason } => return self.fail(reason, Some(from)),
             ExchangeMessage::Left { reason } if from.own => return self.leave(reason, Some(from)),

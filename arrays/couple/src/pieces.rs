@@ -294,7 +294,7 @@ impl Pieces {
                         None => flow.flow.packing.pack_next(&mut flow.cursor, array, room, bytes),
                     }
                 }
-                let mut told = Vec::from(lent.told());
+                let mut told = Vec::from(lent.to_bytes());
                 let place = told.as_mut_ptr();
                 Moving { flow: number, buffer: Some(told), at: place, bytes: Lent::BYTES, arrived: None }
             }

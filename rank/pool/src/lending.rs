@@ -152,17 +152,17 @@ impl std::fmt::Debug for Borrower {
 }
 
 impl Lent {
-    /// Length of [`Lent::told`] in bytes.
+    /// Length of [`Lent::to_bytes`] in bytes.
     pub const BYTES: usize = 16;
 
     /// Encodes the slot for the borrower.
-    pub fn told(self) -> [u8; Lent::BYTES] {
+    pub fn to_bytes(self) -> [u8; Lent::BYTES] {
         ((u128::from(self.number) << 64) | u128::from(self.slot)).to_le_bytes()
     }
 
-    /// Decodes [`Lent::told`].
-    pub fn read(told: [u8; Lent::BYTES]) -> Lent {
-        let both = u128::from_le_bytes(told);
+    /// Decodes [`Lent::to_bytes`].
+    pub fn read(bytes: [u8; Lent::BYTES]) -> Lent {
+        let both = u128::from_le_bytes(bytes);
         Lent { slot: both as u64, number: (both >> 64) as u64 }
     }
 }
@@ -214,7 +214,7 @@ mod tests {
             assert_eq!(lent.len(), 3);
             for (at, each) in (0..).zip(&lent) {
                 write(&lender, *each, 10 * round + at);
-                let each = Lent::read(each.told());
+                let each = Lent::read(each.to_bytes());
                 // SAFETY: nobody writes it before it is given back.
                 let read = unsafe { std::slice::from_raw_parts(borrower.place(each), 8192) };
                 assert!(read.iter().all(|byte| *byte == 10 * round + at));

@@ -274,7 +274,7 @@ impl Agent {
             Down::ModexAsk { asker, ticket, rank } => self.modex_asked(asker, ticket, rank),
             Down::ModexTell { ticket, data } => {
                 if let Some(pmix) = self.pmix.as_mut() {
-                    pmix.told(ticket, data);
+                    pmix.handle_answer(ticket, data);
                 }
                 Ok(())
             }

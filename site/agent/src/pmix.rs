@@ -125,7 +125,7 @@ impl Pmix {
     }
 
     /// Handles the answer to a question of this node.
-    pub(super) fn told(&mut self, ticket: u32, data: Option<Vec<u8>>) {
+    pub(super) fn handle_answer(&mut self, ticket: u32, data: Option<Vec<u8>>) {
         if let Some(answer) = self.asks.remove(&ticket) {
             answer.give(data);
         }

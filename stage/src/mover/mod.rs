@@ -386,14 +386,14 @@ impl Mover<'_> {
     /// Processes messages that arrived too early.
     fn hear_early(&mut self, shared: &WorkState) -> Result<(), MoverError> {
         for (from, message) in std::mem::take(&mut self.early) {
-            self.told(from, message, shared)?;
+            self.handle_message(from, message, shared)?;
         }
         Ok(())
     }
 
     fn happened(&mut self, happened: Happened, shared: &WorkState) -> Result<(), MoverError> {
         match happened {
-            Happened::Told(from, message) => self.told(from, message, shared),
+            Happened::Told(from, message) => self.handle_message(from, message, shared),
             Happened::Read(context, bytes) => match self.wanted.remove(&context) {
                 Some(Wanted::Order) => {
                     let order: Order =
@@ -412,7 +412,7 @@ impl Mover<'_> {
         }
     }
 
-    fn told(&mut self, from: u32, message: MoverMessage, shared: &WorkState) -> Result<(), MoverError> {
+    fn handle_message(&mut self, from: u32, message: MoverMessage, shared: &WorkState) -> Result<(), MoverError> {
         match message {
             MoverMessage::Order { key, length } => self.want(from, key, length, Wanted::Order),
             MoverMessage::End => {

@@ -117,7 +117,7 @@ pub(super) async fn allocate(
     let mut early = Early::new();
     let deadline = Instant::now() + Duration::from_secs(longest.into()) + GRACE;
     while let Some((first, _)) = waiting.first() {
-        teller.progress(Some(format!("waiting for nodes: {}", told(&waiting))));
+        teller.progress(Some(format!("waiting for nodes: {}", states(&waiting))));
         let control = tokio::select! {
             control = connection.next() => control.map_err(|e| failure(home, &e))?,
             () = sleep_until(early.next().unwrap_or(deadline)), if early.next().is_some() => {
@@ -159,7 +159,7 @@ fn names(waiting: &[(String, String)]) -> Vec<&str> {
     waiting.iter().map(|(site, _)| site.as_str()).collect()
 }
 
-fn told(waiting: &[(String, String)]) -> String {
+fn states(waiting: &[(String, String)]) -> String {
     waiting.iter().map(|(site, state)| format!("site {site}: {state}")).collect::<Vec<_>>().join("; ")
 }
 

@@ -196,7 +196,7 @@ impl Exchange {
         self.drop_versions(name);
         for (from, message) in self.early.remove(name).unwrap_or_default() {
             self.early_count -= 1;
-            self.told(Party::other(from), message);
+            self.handle_message(Party::other(from), message);
         }
         Ok(())
     }

@@ -125,7 +125,7 @@ impl SimulatedCoupling {
             let parts = message.parts().unwrap();
             let mut arriving = crate::message::PartialMessage::default();
             let message = parts.iter().find_map(|part| arriving.part(part).unwrap()).unwrap();
-            self.process(to).told(Party { own: from.0 == to.0, process: from.1 }, message);
+            self.process(to).handle_message(Party { own: from.0 == to.0, process: from.1 }, message);
             self.act(to);
         } else {
             let (from, to, ticket, bytes) = self.elements.swap_remove(at - waiting.len());
@@ -441,7 +441,7 @@ fn what_was_taken_before_the_end_is_taken_although_the_end_is_heard_first() {
 fn what_is_exported_after_the_end_is_never_fetched() {
     let mut exchange = Exchange::new(0, at_home(1, 1), ALONE);
     exchange.export("v", 1, exported(&whole(10)), Content::Part(vec![0; 80])).unwrap();
-    exchange.told(Party::other(0), ExchangeMessage::Over { reason: "gone".into() });
+    exchange.handle_message(Party::other(0), ExchangeMessage::Over { reason: "gone".into() });
     exchange.export("w", 3, exported(&whole(10)), Content::Part(vec![0; 80])).unwrap();
     assert_eq!(exchange.unfetched(), [("v".to_owned(), 1), ("w".to_owned(), 3)]);
 }
@@ -473,8 +473,11 @@ fn what_is_not_fetched_now_may_be_fetched_of_the_next_version() {
     let wishes = [(whole(5), half(0), false), (whole(5), half(1), false), (blocks(10, 1), all(10), true)];
     for (wish, (layout, mapping, packs)) in (0..).zip(wishes) {
         let layout = Description::of(&layout);
-        exchange.told(Party::other(0), ExchangeMessage::Wish { name: "w".into(), wish, layout, mapping });
-        exchange.told(Party::other(0), ExchangeMessage::Begin { name: "w".into(), wish, version: u64::from(wish) + 1 });
+        exchange.handle_message(Party::other(0), ExchangeMessage::Wish { name: "w".into(), wish, layout, mapping });
+        exchange.handle_message(
+            Party::other(0),
+            ExchangeMessage::Begin { name: "w".into(), wish, version: u64::from(wish) + 1 },
+        );
         assert_eq!(exchange.check(), Ok(()));
         assert_eq!(exchange.packings("w", &[8]).is_some(), packs, "wish {wish}");
     }
@@ -505,7 +508,7 @@ fn what_a_strange_peer_says_ends_the_coupling() {
     ] {
         let mut exchange = Exchange::new(0, at_home(2, 3), ALONE);
         exchange.export("w", 1, exported(&whole(10)), Content::Part(vec![0; 80])).unwrap();
-        messages.into_iter().for_each(|message| exchange.told(Party::other(2), message));
+        messages.into_iter().for_each(|message| exchange.handle_message(Party::other(2), message));
         let error = exchange.check().unwrap_err().to_string();
         assert!(error.starts_with("the other side: ") && error.contains(text), "{error}");
     }
@@ -605,10 +608,13 @@ fn who_asks_for_more_than_there_is_ends_the_coupling() {
         let exchange = world.process((0, 0));
         exchange.export("w", 1, exported(&whole(4)), Content::Part(vec![0; 32])).unwrap();
         let (layout, name) = (Description::of(&whole(4)), "w".to_owned());
-        exchange.told(Party::other(0), ExchangeMessage::Wish { name: name.clone(), wish: 0, layout, mapping: all(4) });
+        exchange.handle_message(
+            Party::other(0),
+            ExchangeMessage::Wish { name: name.clone(), wish: 0, layout, mapping: all(4) },
+        );
         let request = ExchangeMessage::Request { name, wish: 0, version: 1, ticket: 3, host: 0, pieces: first };
-        exchange.told(Party::other(0), request);
-        exchange.told(Party::other(0), ExchangeMessage::More { ticket: 3, pieces: then });
+        exchange.handle_message(Party::other(0), request);
+        exchange.handle_message(Party::other(0), ExchangeMessage::More { ticket: 3, pieces: then });
         let error = exchange.check().unwrap_err().to_string();
         assert!(error.contains("process 0 asks for more pieces than its message has"), "{error}");
     }
@@ -618,7 +624,7 @@ fn who_asks_for_more_than_there_is_ends_the_coupling() {
 fn what_a_process_of_this_side_may_not_ask_for_ends_the_coupling() {
     let (mut world, ..) = copied(true);
     let forward = ExchangeMessage::Forward { fetch: 0, source: 0, ticket: 5 };
-    world.process((1, 0)).told(Party { own: true, process: 5 }, forward);
+    world.process((1, 0)).handle_message(Party { own: true, process: 5 }, forward);
     let error = world.process((1, 0)).check().unwrap_err().to_string();
     assert!(error.contains("this side: process 5 sent 0 bytes that nobody awaits"), "{error}");
 }

@@ -131,7 +131,7 @@ impl Part {
     }
 
     /// The spans to send to each keeper; `keepers` is their number.
-    pub fn told(&self, keepers: u32) -> Vec<Spans> {
+    pub fn spans_of_keepers(&self, keepers: u32) -> Vec<Spans> {
         let mut told = vec![Spans::default(); keepers as usize];
         let each = self.elements.div_ceil(keepers.max(1).into()).max(1);
         let mut tell = |span: Span| {
@@ -324,7 +324,7 @@ mod tests {
     /// the number in the array of the element that arrives there.
     fn moved(sources: &[Part], targets: &[Part], keepers: u32) -> Result<Vec<Vec<(u64, u64)>>, DirectoryError> {
         let told = |parts: &[Part], keeper: usize| -> Vec<(u32, Spans)> {
-            (0..).zip(parts).map(|(process, part)| (process, part.told(keepers)[keeper].clone())).collect()
+            (0..).zip(parts).map(|(process, part)| (process, part.spans_of_keepers(keepers)[keeper].clone())).collect()
         };
         let mut matches = Vec::new();
         for keeper in 0..keepers as usize {
@@ -458,11 +458,12 @@ mod tests {
             let each = |at: u64| Segment { start: at * processes + process, length: 1, local: at };
             Part::new((0..elements / processes).map(each).collect(), elements).unwrap()
         };
-        let told = part(17).told(processes as u32);
+        let told = part(17).spans_of_keepers(processes as u32);
         assert_eq!(told.len() as u64, processes);
         assert!(told.iter().all(|spans| spans.iter().count() == 1));
-        let of_keeper: Vec<(u32, Spans)> =
-            (0..processes).map(|process| (process as u32, part(process).told(processes as u32)[3].clone())).collect();
+        let of_keeper: Vec<(u32, Spans)> = (0..processes)
+            .map(|process| (process as u32, part(process).spans_of_keepers(processes as u32)[3].clone()))
+            .collect();
         let mut found = 0;
         matched(&of_keeper, &of_keeper, &mut |_, _, _| found += 1).unwrap();
         assert_eq!(found, elements / processes);
