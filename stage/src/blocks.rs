@@ -5,6 +5,9 @@ use std::ops::RangeInclusive;
 use crate::error::StageError;
 use crate::manifest::{EntryKind, Manifest};
 
+/// BLAKE3 of a block's bytes.
+pub type Hash = [u8; 32];
+
 /// Bytes of one file in a block. An empty file has one piece without bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FilePiece {

@@ -12,8 +12,8 @@ use rustix::fs::{FallocateFlags, Mode, OFlags};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-use crate::Hash;
 use crate::area::{Area, JOURNAL};
+use crate::blocks::Hash;
 use crate::error::{At, StageError};
 use crate::manifest::Manifest;
 

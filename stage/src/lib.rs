@@ -34,7 +34,7 @@ pub mod transfer;
 mod writer;
 mod writers;
 
-pub use blocks::{Bitmap, Blocks, FilePiece, SIZES};
+pub use blocks::{Bitmap, Blocks, FilePiece, Hash, SIZES};
 pub use error::StageError;
 pub use eviction::evict;
 pub use manifest::{Attributes, Entry, EntryKind, Manifest, Stamp};
@@ -43,6 +43,3 @@ pub use place::{NodeChoice, Place, PlaceError};
 pub use source::Source;
 pub use supervise::Overlap;
 pub use target::{Check, Options, Report, Target, means_into, resolve};
-
-/// BLAKE3 of a block's bytes.
-pub type Hash = [u8; 32];

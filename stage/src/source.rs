@@ -11,10 +11,10 @@ use memory::Pages;
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, SeekFrom, Stat};
 use rustix::io::Errno;
 
-use crate::Hash;
 use crate::acl::{self, Acl, People};
 use crate::area;
 use crate::blocks::FilePiece;
+use crate::blocks::Hash;
 use crate::error::{At, StageError};
 use crate::journal::UNKNOWN;
 use crate::manifest::{Attributes, Entry, EntryKind, Manifest, Stamp, below};

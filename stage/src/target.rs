@@ -17,8 +17,8 @@ use rustix::io::Errno;
 
 pub use before::{means_into, resolve};
 
-use crate::Hash;
 use crate::area::{self, Area, TREE};
+use crate::blocks::Hash;
 use crate::blocks::{Bitmap, Blocks, MOST_BESIDE, SIZES};
 use crate::error::{At, StageError};
 use crate::journal::{Block, Journal, UNKNOWN};

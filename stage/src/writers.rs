@@ -11,7 +11,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use rustix::io::Result;
 
 use crate::blocks::FilePiece;
-use crate::{Hash, sys};
+use crate::blocks::Hash;
+use crate::sys;
 
 /// File systems in memory, by their `statfs` type: tmpfs, ramfs, hugetlbfs.
 const IN_MEMORY: [u32; 3] = [0x0102_1994, 0x8584_58f6, 0x9584_58f6];

@@ -5,7 +5,7 @@ use std::os::fd::BorrowedFd;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::MoverError;
+use super::error::MoverError;
 use super::message::Event;
 
 /// Maximum line length in bytes: enough for an order of some hundred thousand paths.

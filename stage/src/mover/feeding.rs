@@ -9,12 +9,13 @@ use folder::Folder;
 use memory::Pages;
 use pool::HostId;
 
+use super::error::MoverError;
 use super::lent::Lent;
+use super::message::at_home;
 use super::message::{Mode, MoverMessage, Settings, Task};
 use super::peers::Peers;
 use super::pushing::{Act, Pushing};
 use super::sending::{Parcels, Supply};
-use super::{MoverError, at_home};
 use crate::blocks::Blocks;
 use crate::source::Source;
 

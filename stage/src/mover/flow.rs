@@ -3,7 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
-use crate::Hash;
+use crate::blocks::Hash;
 
 /// Limits on blocks in flight: with two, one transfer hides the latency of the other, and more would only queue. Short
 /// blocks may be more, up to [`BYTES`] in flight.

@@ -3,8 +3,10 @@
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
+use super::Mover;
+use super::error::MoverError;
+use super::message::TELL;
 use super::message::{Event, Look, MoverMessage, Order, Placed};
-use super::{Mover, MoverError, TELL};
 use crate::look::Found;
 
 /// Numbers of task and target.

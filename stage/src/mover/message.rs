@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::Hash;
+use crate::blocks::Hash;
 use crate::control::Aim;
 use crate::error::{At, StageError};
 use crate::look::{Found, Role};
@@ -19,6 +19,9 @@ use crate::target::{Options, Report, resolve};
 /// Maximum message length in bytes. Manifests and orders may be longer, so they are read from their owner's memory
 /// instead.
 pub(super) const LONGEST: usize = 16 << 10;
+
+/// Interval between progress reports.
+pub(crate) const TELL: Duration = Duration::from_millis(200);
 
 /// A transfer request by the user. A line of JSON on the first rank's standard input.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -347,5 +350,21 @@ impl Placed {
             notes.push(note.to_owned());
         }
         Placed { path: path.display().to_string(), files, bytes, resumed, harm: overlap.harm, notes }
+    }
+}
+/// A source's description of itself, besides its manifest.
+pub(super) struct Origin {
+    pub(super) host: u64,
+    pub(super) identity: (u64, u64),
+    pub(super) name: Vec<u8>,
+}
+
+/// Resolves a path on its own machine: `~/` and relative paths start at the user's home.
+pub(super) fn at_home(path: &[u8]) -> PathBuf {
+    let path = path.strip_prefix(b"~/").unwrap_or(if path == b"~" { b"." } else { path });
+    let path = PathBuf::from(OsStr::from_bytes(path));
+    match std::env::home_dir() {
+        Some(home) if path.is_relative() => home.join(path),
+        _ => path,
     }
 }

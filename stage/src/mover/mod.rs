@@ -15,6 +15,7 @@
 //! blocks are kept in flight meanwhile.
 
 mod console;
+mod error;
 mod feeding;
 mod flow;
 mod lead;
@@ -31,16 +32,14 @@ mod sending;
 
 use std::collections::{HashMap, HashSet};
 use std::os::fd::BorrowedFd;
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use memory::Pages;
-use thiserror::Error;
 
+pub use error::MoverError;
 pub use message::{Control, Event, Look, Mode, Order, Placed, Settings, Spot, Task};
 pub use pmi::PmiError;
 
-use crate::error::StageError;
 use crate::look::look;
 use crate::pressure::Whose;
 use crate::supervise::{Before, Work, WorkState, supervise};
@@ -48,13 +47,12 @@ pub(crate) use console::Console;
 use feeding::Feeding;
 use lead::Lead;
 use lent::Lent;
-use message::MoverMessage;
+pub(crate) use message::TELL;
+use message::{MoverMessage, Origin, at_home};
 use muster::Muster;
 use peers::{Happened, Peers};
 use receiving::Receiving;
 
-/// Interval between progress reports.
-pub(crate) const TELL: Duration = Duration::from_millis(200);
 /// Longest sleep before the order is known.
 const SOON: Duration = Duration::from_millis(20);
 /// Minimum size of a long block, in bytes.
@@ -65,38 +63,6 @@ const LEAVE: Duration = Duration::from_secs(5);
 /// Maximum number of tasks with posted receives. Earlier tasks of the order come first, so all targets of a broadcast
 /// choose the same tasks.
 const MOST_OPEN: usize = 16;
-
-/// Reasons why a mover could not work.
-#[derive(Debug, Error)]
-#[non_exhaustive]
-pub enum MoverError {
-    #[error("not part of a job: this program is started by `landbridge stage`")]
-    NoJob,
-    #[error(transparent)]
-    Environment(#[from] endpoint::ConfigError),
-    #[error(transparent)]
-    Open(#[from] endpoint::OpenError),
-    #[error(transparent)]
-    Pmi(#[from] PmiError),
-    #[error("rank {rank} has `{text}` for an address")]
-    Address { rank: u32, text: String },
-    #[error("{place} is lost: {failure}")]
-    Lost { place: String, failure: endpoint::Failure },
-    #[error("{place} has ended its part before all was read, for a reason of its own")]
-    Ended { place: String },
-    #[error("cannot begin to send or read: {0}")]
-    Begin(endpoint::NotBegun),
-    #[error("message of a mover: {0}")]
-    Message(String),
-    #[error(transparent)]
-    Region(#[from] memory::RegionError),
-    #[error(transparent)]
-    Stage(#[from] StageError),
-    #[error("{0}")]
-    System(#[from] std::io::Error),
-    #[error("the order on standard input: {0}")]
-    Order(String),
-}
 
 /// A transfer that this mover awaits from another one.
 enum Wanted {
@@ -114,13 +80,6 @@ enum Wanted {
         task: u32,
         block: u32,
     },
-}
-
-/// A source's description of itself, besides its manifest.
-struct Origin {
-    host: u64,
-    identity: (u64, u64),
-    name: Vec<u8>,
 }
 
 struct Mover<'a> {
@@ -646,15 +605,4 @@ pub(crate) fn check(order: &Order, ranks: u32) -> Result<(), MoverError> {
         return Err(MoverError::Order("a rate of 0".to_owned()));
     }
     Ok(())
-}
-
-/// Resolves a path on its own machine: `~/` and relative paths start at the user's home.
-fn at_home(path: &[u8]) -> PathBuf {
-    use std::os::unix::ffi::OsStrExt;
-    let path = path.strip_prefix(b"~/").unwrap_or(if path == b"~" { b"." } else { path });
-    let path = PathBuf::from(std::ffi::OsStr::from_bytes(path));
-    match std::env::home_dir() {
-        Some(home) if path.is_relative() => home.join(path),
-        _ => path,
-    }
 }

@@ -12,7 +12,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use types::roster::FORWARDER;
 use types::{Address, Rank, Roster};
 
-use super::MoverError;
+use super::error::MoverError;
 use super::lent::Lent;
 use super::message::{LONGEST, MoverMessage};
 use super::pmi::Pmi;

@@ -2,9 +2,10 @@
 
 use memory::Pages;
 
+use super::Mover;
+use super::error::MoverError;
 use super::flow::Offer;
 use super::message::MoverMessage;
-use super::{Mover, MoverError};
 
 impl Mover<'_> {
     /// Serves a rank's request for a block.

@@ -8,14 +8,15 @@ use std::time::Duration;
 use memory::Pages;
 use pool::HostId;
 
+use super::error::MoverError;
 use super::feeding::{Lending, feeder};
 use super::flow::{Act, BlockFlow, Offer};
 use super::message::{Mode, MoverMessage, Placed, Settings, Take, Task};
+use super::message::{Origin, TELL, at_home};
 use super::peers::Peers;
 use super::pushing::{self, Pushing};
 use super::sending::{HASH, Parcels, Supply, split};
-use super::{MoverError, Origin, TELL, at_home};
-use crate::Hash;
+use crate::blocks::Hash;
 use crate::error::StageError;
 use crate::manifest::Manifest;
 use crate::pace::Pace;

@@ -7,12 +7,13 @@ use std::time::Duration;
 
 use memory::Pages;
 
+use super::error::MoverError;
 use super::message::{Mode, MoverMessage, Take};
 use super::peers::BlockId;
 use super::pushing::{Act, Pushing};
 use super::receiving::Receiving;
-use super::{Mover, MoverError, Wanted};
-use crate::Hash;
+use super::{Mover, Wanted};
+use crate::blocks::Hash;
 use crate::error::StageError;
 
 /// Length of the hash after a block, in bytes.

@@ -9,8 +9,8 @@ use folder::Folders;
 use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::Hash;
 use crate::area::{Area, TREE};
+use crate::blocks::Hash;
 use crate::blocks::{Blocks, FilePiece};
 use crate::error::{At, StageError};
 use crate::journal::{Block, Journal};

@@ -3,8 +3,8 @@
 
 use types::sites::SitesFile;
 
-use crate::SetupError;
 use crate::company::Company;
+use crate::error::SetupError;
 use crate::message::{Reply, SiteRequest};
 
 /// Permission for one site's gateways to log in at another site.

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use thiserror::Error;
 use types::sites::{LoginError, SitesError};
 
-use crate::here::HereError;
+use crate::here::error::HereError;
 use crate::nodes::NodesError;
 
 /// Reasons for a failed setup of a site. Each names the site or the file, and the next step.

@@ -3,7 +3,7 @@
 mod access;
 pub mod background;
 mod carried;
-mod error;
+pub(crate) mod error;
 pub mod folders;
 mod keep;
 mod link;

@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Component, Path, PathBuf};
 
-use crate::SetupError;
+use crate::error::SetupError;
 use crate::message::{Item, ItemKind};
 
 /// The mode bits that are kept.

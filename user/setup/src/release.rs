@@ -10,8 +10,8 @@ use job::mpi::layer::{LARGE_LAYER_FILE, LAYER_FILE};
 use job::mpi::{PROVIDER_FILE, find_provider};
 use sha2::{Digest, Sha256};
 
-use crate::SetupError;
-use crate::sums::Sums;
+use crate::error::SetupError;
+use crate::sums::{Sums, hex};
 
 pub const COMMAND_FILE: &str = "landbridge";
 
@@ -110,10 +110,6 @@ impl Release {
         let id = format!("{}-{}", env!("CARGO_PKG_VERSION"), &hex(&digest.finalize())[..12]);
         Ok(Release { id, architecture: architecture.to_owned(), files })
     }
-}
-
-pub(crate) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// The architecture that a program is for, as `uname -m` prints it. ELF's `e_machine` is little-endian on all of these.

@@ -9,7 +9,6 @@ use std::time::{Duration, SystemTime};
 use sha2::{Digest, Sha256};
 
 use crate::here::folders::{self, Folders};
-use crate::release::hex;
 
 /// Smaller files are hashed each time: that costs no more than looking up their sums.
 const WORTH: u64 = 1 << 20;
@@ -112,6 +111,11 @@ fn sum_of(path: &Path) -> io::Result<String> {
             count => digest.update(&piece[..count]),
         }
     }
+}
+
+/// The bytes in hexadecimal digits.
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[cfg(test)]

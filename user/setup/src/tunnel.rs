@@ -11,8 +11,8 @@ use tokio::process::{Child, Command};
 use tokio::time::{Instant, sleep};
 use types::sites::Site;
 
-use crate::SetupError;
 use crate::company::whereabouts;
+use crate::error::SetupError;
 use crate::place::MachinePlace;
 
 /// Time limit for ssh to open the port: long enough for the user to type a password.

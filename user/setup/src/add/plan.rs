@@ -9,9 +9,9 @@ use tokio::process::Command;
 use types::sites::{Gateway, Login, Site, any_address};
 
 use super::Wish;
-use crate::SetupError;
 use crate::book::{SiteEntry, Start};
 use crate::company::whereabouts;
+use crate::error::SetupError;
 use crate::message::Survey;
 use crate::place::MachinePlace;
 use crate::release::Release;

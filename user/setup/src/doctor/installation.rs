@@ -3,7 +3,7 @@
 use job::mpi::find_provider;
 
 use super::command::output;
-use super::{Question, Report, Verdict};
+use super::report::{Question, Report, Verdict};
 use crate::release::Release;
 
 pub(super) async fn examine(question: &Question, report: &mut Report) {

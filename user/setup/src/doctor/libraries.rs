@@ -2,7 +2,7 @@
 
 use job::mpi::{Libfabric, installed};
 
-use super::{Question, Report, Verdict};
+use super::report::{Question, Report, Verdict};
 
 pub(super) fn examine(question: &Question, report: &mut Report) {
     let found = installed(&question.environment());

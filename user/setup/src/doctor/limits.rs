@@ -2,7 +2,7 @@
 
 use std::fs::read_to_string;
 
-use super::{Report, Verdict};
+use super::report::{Report, Verdict};
 
 /// A gateway and a rank open one connection for each peer.
 const FEWEST_FILES: u64 = 1024;

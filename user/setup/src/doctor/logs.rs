@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::OFlags;
 use types::untrusted::visible;
 
-use super::{Question, Report};
+use super::report::{Question, Report};
 use crate::here::folders::Folders;
 
 /// Number of bytes kept of one log.

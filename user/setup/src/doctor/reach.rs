@@ -8,7 +8,7 @@ use types::sites::Login;
 use watching::check::check;
 
 use super::command::output;
-use super::{Question, Report, Verdict};
+use super::report::{Question, Report, Verdict};
 use crate::Silent;
 use crate::book::Book;
 use crate::company::whereabouts;

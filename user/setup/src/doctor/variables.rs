@@ -6,8 +6,8 @@ use std::path::Path;
 use job::message::Family;
 use job::mpi::{Library, settings};
 
+use super::report::{Question, Report, Verdict};
 use super::secrets::is_secret;
-use super::{Question, Report, Verdict};
 
 /// Prefixes of the variables that matter to Landbridge, libfabric or an MPI library.
 const OURS: &[&str] =

@@ -9,7 +9,7 @@ use tokio::time::timeout;
 use types::untrusted::printable;
 
 use super::{Machine, PATIENCE, STEP};
-use crate::SetupError;
+use crate::error::SetupError;
 use crate::frames::{CarryFrame, Frames, PIECE, send};
 use crate::message::SiteRequest;
 use crate::place::MachinePlace;

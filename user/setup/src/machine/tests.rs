@@ -13,7 +13,7 @@ fn release(command: &str) -> (Release, tempfile::TempDir) {
     let folder = tempfile::tempdir().unwrap();
     let file = |name, bytes: &[u8]| {
         std::fs::write(folder.path().join(name), bytes).unwrap();
-        File::new(name, &folder.path().join(name), crate::release::hex(&Sha256::digest(bytes)))
+        File::new(name, &folder.path().join(name), crate::sums::hex(&Sha256::digest(bytes)))
     };
     let files = vec![file("liblandbridge-fi.so", b"provider"), file("landbridge", command.as_bytes())];
     (Release { id: "1.2.3-abc".into(), architecture: std::env::consts::ARCH.into(), files }, folder)
