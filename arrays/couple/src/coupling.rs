@@ -22,11 +22,11 @@ use thiserror::Error;
 use types::id::plain;
 use types::{Address, Identity, Instance, Rank, SiteId, Slot};
 
-use crate::Packing;
 use crate::exchange::{
     Arrived, Content, ElementSource, Exchange, ExchangeAction, ExchangeError, FetchId, Memory, Party, Variable, fresh,
 };
 use crate::message::{PART, PartialMessage};
+use crate::pack::Packing;
 use crate::sealed;
 
 /// Tag of messages. The tag of elements is their ticket with the bit [`ELEMENTS`].

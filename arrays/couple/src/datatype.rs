@@ -174,7 +174,7 @@ mod tests {
     use plan::redistribution::testing::{Case, Chance};
 
     use super::*;
-    use crate::Packing;
+    use crate::pack::Packing;
 
     /// The offset of each byte of a datatype, in its order, as the MPI standard defines it.
     fn bytes_of(place: &StridedElements) -> Vec<i64> {

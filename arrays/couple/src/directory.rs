@@ -9,7 +9,7 @@ use plan::redistribution::compact::{Spans, read, write};
 use plan::redistribution::directory::{DirectoryError, Part, matched};
 use thiserror::Error;
 
-use crate::Packing;
+use crate::pack::Packing;
 
 /// One rank's state of such a redistribution.
 #[derive(Debug)]

@@ -16,9 +16,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use pool::lending::{Borrower, Lender, Lent};
 
-use crate::Packing;
 use crate::beside::{Beside, LEAST};
 use crate::pack::Cursor;
+use crate::pack::Packing;
 
 /// Bytes of a piece, before rounding to whole elements: few enough to stay in a core's own cache. All processes of a
 /// run must cut messages alike.

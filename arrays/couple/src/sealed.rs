@@ -8,8 +8,8 @@ use std::io;
 
 use twox_hash::XxHash3_64;
 
-use crate::Packing;
 use crate::pack::Cursor;
+use crate::pack::Packing;
 use crate::pieces::PIECE;
 
 /// Bytes of the checksum.

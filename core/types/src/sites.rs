@@ -9,6 +9,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use wrong::Wrong;
+
 use crate::id::SiteId;
 use crate::quantity::{parse_bytes, parse_duration};
 use crate::roster::is_name;
@@ -24,6 +26,7 @@ mod login;
 mod memory;
 mod run;
 mod starter;
+mod wrong;
 
 pub use approach::{Approach, Dialling};
 pub use fabric::Fabric;
@@ -258,20 +261,6 @@ fn syntax_problem(text: &str, error: &toml::de::Error) -> String {
     let line =
         error.span().map_or(0, |span| text.as_bytes()[..span.start.min(text.len())].split(|b| *b == b'\n').count());
     format!("line {line}: {}", printable(error.message()))
-}
-
-struct Wrong {
-    place: String,
-    message: String,
-}
-
-impl Wrong {
-    fn new(place: impl Into<String>, message: impl Into<String>) -> Wrong {
-        Wrong { place: place.into(), message: message.into() }
-    }
-    fn within(self, outer: &str) -> Wrong {
-        Wrong { place: format!("{outer}: {}", self.place), message: self.message }
-    }
 }
 
 fn name(place: &str, value: String) -> Result<String, Wrong> {

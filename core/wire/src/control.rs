@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use types::JobId;
 
-use crate::WireError;
+use crate::error::WireError;
 
 pub mod allocation;
 pub mod coupling;
@@ -137,7 +137,7 @@ impl From<CouplingMessage> for Control {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Secret;
+    use crate::proof::Secret;
 
     #[test]
     fn messages_survive() {

@@ -16,7 +16,7 @@
 
 use types::{Identity, JobId};
 
-use crate::WireError;
+use crate::error::WireError;
 use crate::reader::FieldReader;
 
 /// Length of a frame header in bytes.

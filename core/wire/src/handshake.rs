@@ -19,9 +19,10 @@
 
 use types::{Address, JobId};
 
+use crate::VERSION;
+use crate::error::WireError;
 use crate::proof::{NONCE_LEN, PROOF_LEN};
 use crate::reader::{FieldReader, put_text};
-use crate::{VERSION, WireError};
 
 /// First bytes of a connection, before the version.
 pub const PREFACE: &[u8; 7] = b"LBRIDGE";

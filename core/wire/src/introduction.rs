@@ -1,6 +1,6 @@
 //! The first exchange of two ranks of a site, over TCP, before they use the site's own network.
 
-use crate::WireError;
+use crate::error::WireError;
 use crate::reader::{FieldReader, put_text};
 
 /// Longest address of a port, in bytes.

@@ -13,7 +13,7 @@
 use types::SiteId;
 use types::links::{LinkFigures, LinkTable, MAX_SITES};
 
-use crate::WireError;
+use crate::error::WireError;
 use crate::reader::FieldReader;
 
 const WHAT: &str = "link table";

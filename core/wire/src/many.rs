@@ -16,9 +16,10 @@
 
 use types::{Identity, SiteId, Slot};
 
+use crate::error::WireError;
 use crate::frame::MAX_PAYLOAD;
+use crate::frame::{FrameHeader, FrameKind};
 use crate::reader::FieldReader;
-use crate::{FrameHeader, FrameKind, WireError};
 
 /// Most receivers of a frame.
 pub const MAX_RECEIVERS: usize = 64;

@@ -6,7 +6,7 @@
 //! interrupted. A long unexpected message costs the receiver only its envelope and the promised bytes, which count
 //! against `Credit`. RMA and atomics need no matching and no `Go`.
 
-use crate::WireError;
+use crate::error::WireError;
 use crate::reader::FieldReader;
 
 /// The longest message header in bytes.

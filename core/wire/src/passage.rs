@@ -1,6 +1,6 @@
 //! A gateway's reports to its members about its route to another site.
 
-use crate::WireError;
+use crate::error::WireError;
 use crate::reader::FieldReader;
 use crate::text::within;
 

@@ -3,7 +3,7 @@
 use types::id::ADDRESS_LEN;
 use types::{Address, Identity, SiteId, Slot};
 
-use crate::WireError;
+use crate::error::WireError;
 use crate::text::within;
 
 pub(crate) struct FieldReader<'a> {

@@ -1,6 +1,6 @@
 //! A receiver's report of the bytes that have arrived by each route. Senders stripe accordingly.
 
-use crate::WireError;
+use crate::error::WireError;
 use crate::reader::FieldReader;
 
 /// Most routes in a report.

@@ -15,7 +15,7 @@
 //! A token is no lasting authentication. The handshake still proves the secret in both directions, and a recorded token
 //! is useless once the gateway has seen it.
 
-use crate::Secret;
+use crate::proof::Secret;
 
 /// Length of a token in bytes.
 pub const TOKEN_LEN: usize = 32;

@@ -7,9 +7,9 @@ use plan::redistribution::{Description, Layout, Mapping, Steps, Transfer};
 use super::pace::Paced;
 use super::relay::Relay;
 use super::{Exchange, ExchangeAction, ExchangeError, MOST, Misuse, Party, Variable, informed};
-use crate::Packing;
 use crate::message::{Described, ExchangeMessage};
 use crate::pack::Cursor;
+use crate::pack::Packing;
 use crate::sealed;
 
 /// Elements that have arrived for a fetch: a message or a piece of it.

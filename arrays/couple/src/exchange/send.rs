@@ -7,8 +7,8 @@ use plan::redistribution::{Description, Layout, Mapping, Transfer};
 
 use super::pace::Given;
 use super::{Exchange, ExchangeAction, ExchangeError, MOST, Misuse, Party, Variable, informed};
-use crate::Packing;
 use crate::message::{Described, ExchangeMessage};
+use crate::pack::Packing;
 use crate::sealed;
 
 /// The elements of a version that a process holds.

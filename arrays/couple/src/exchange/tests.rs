@@ -8,7 +8,8 @@ use types::links::LinkFigures;
 
 use super::*;
 use crate::message::Described;
-use crate::{Packing, sealed};
+use crate::pack::Packing;
+use crate::sealed;
 
 type Name = (usize, u32);
 

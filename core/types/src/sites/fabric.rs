@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::Wrong;
+use super::wrong::Wrong;
 
 /// A site's own network, by its libfabric names.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

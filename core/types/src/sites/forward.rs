@@ -6,7 +6,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use super::Wrong;
+use super::wrong::Wrong;
 
 /// Most entries of `allow`.
 const MOST: usize = 64;

@@ -2,7 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Fabric, Wrong};
+use super::fabric::Fabric;
+use super::wrong::Wrong;
 
 /// Encryption of connections from ranks to the ranks and gateways of their own site.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-use super::Wrong;
+use super::wrong::Wrong;
 
 /// Settings of programs at one site.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

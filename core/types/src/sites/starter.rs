@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-use super::Wrong;
+use super::wrong::Wrong;
 
 /// The way of starting agents.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -6,7 +6,7 @@
 use serde::{Deserialize, Serialize};
 use types::{Identity, JobId, Roster};
 
-use crate::Secret;
+use crate::proof::Secret;
 
 /// Between a launcher and gateways, and between gateways, about one job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use types::JobId;
 
-use crate::Secret;
+use crate::proof::Secret;
 
 /// Between a gateway and the user who makes a ticket, and between the gateway and the newcomer that presents it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use types::JobId;
 
-use crate::Secret;
+use crate::proof::Secret;
 
 /// Between two gateways and the host, the gateway where they meet.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
