@@ -82,7 +82,7 @@ pub enum RosterError {
         limit: u64,
     },
     /// A name is empty, longer than 64 bytes, or has a character other than letters, digits, `.`, `_` and `-`.
-    #[error("`{0}` cannot name a site or node: names are letters, digits, `.`, `_` and `-`")]
+    #[error("`{0}` cannot name a site or node: names are 1 to 64 letters, digits, `.`, `_` and `-`")]
     Name(String),
     /// The text form could not be read.
     #[error("roster `{0}`: expected `site:node*ranks,…;site:…`")]

@@ -1,11 +1,19 @@
 //! The interface to batch systems. Each is a folder beside this file; [`crate::batch_system`] knows them all.
 
 use std::error::Error;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
 use std::pin::Pin;
 
+use rustix::fs::OFlags;
 use thiserror::Error;
+use types::roster::is_name;
 use wire::control::AllocatedNode;
 
+/// Largest size of a file of nodes, in bytes.
+const MOST_BYTES: u64 = 16 << 20;
 /// The longest part of a file's line in an error, in characters.
 const LONGEST_SHOWN: usize = 200;
 
@@ -30,9 +38,11 @@ pub(crate) trait BatchSystem {
 pub(crate) enum NodeFileError {
     /// The file cannot be read.
     #[error("{variable} {path}: {problem}")]
-    Unread { variable: &'static str, path: String, problem: std::io::Error },
+    Unread { variable: &'static str, path: String, problem: io::Error },
     /// A line has another form.
-    #[error("{variable} {path}, line {line}: `{text}` is not {form}")]
+    #[error(
+        "{variable} {path}, line {line}: `{text}` is not {form} (names are 1 to 64 letters, digits, `.`, `_` and `-`)"
+    )]
     Malformed { variable: &'static str, path: String, line: usize, text: String, form: &'static str },
     /// The file has no line.
     #[error("{variable} {path} names no node")]
@@ -55,14 +65,14 @@ impl NodeFile {
         let variable = self.variable;
         let path_name = || path.escape_debug().to_string();
         let unread = |problem| NodeFileError::Unread { variable, path: path_name(), problem };
-        let text = std::fs::read_to_string(path).map_err(unread)?;
+        let text = text_of(Path::new(path)).map_err(unread)?;
         let mut nodes: Vec<AllocatedNode> = Vec::new();
         for (line, text) in (1..).zip(text.lines()).filter(|(_, text)| !text.trim().is_empty()) {
             let malformed = || {
                 let text = text.escape_debug().take(LONGEST_SHOWN).collect();
                 NodeFileError::Malformed { variable, path: path_name(), line, text, form: self.form }
             };
-            let (name, slots) = (self.line)(text).ok_or_else(malformed)?;
+            let (name, slots) = (self.line)(text).filter(|(name, _)| is_name(name)).ok_or_else(malformed)?;
             match nodes.iter_mut().find(|node| node.name == name) {
                 Some(node) => node.slots = node.slots.saturating_add(slots),
                 None => nodes.push(AllocatedNode::new(name, slots)),
@@ -73,6 +83,20 @@ impl NodeFile {
         }
         Ok(nodes)
     }
+}
+
+/// Reads a file whose path comes from the environment. Bytes that are no text become characters that no name has.
+fn text_of(path: &Path) -> io::Result<String> {
+    // A pipe without a writer would block the call otherwise.
+    let file = File::options().read(true).custom_flags(OFlags::NONBLOCK.bits() as i32).open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::other("not a regular file"));
+    }
+    let mut bytes = Vec::new();
+    if file.take(MOST_BYTES + 1).read_to_end(&mut bytes)? as u64 > MOST_BYTES {
+        return Err(io::Error::other(format!("more than {} MiB", MOST_BYTES >> 20)));
+    }
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 #[cfg(test)]
@@ -107,6 +131,19 @@ mod tests {
             let error = read(text).unwrap_err().to_string();
             assert!(error.starts_with("NODES /") && error.contains(problem), "{error}");
         }
-        assert!(read(&"x".repeat(100_000)).unwrap_err().to_string().len() < 400);
+        assert!(read(&"x".repeat(100_000)).unwrap_err().to_string().len() < 500);
+        assert!(read(&format!("{} 1\n", "x".repeat(65))).unwrap_err().to_string().contains("1 to 64 letters"));
+        let text = "n1 2\n".repeat(MOST_BYTES as usize / 5 + 1);
+        assert!(read(&text).unwrap_err().to_string().ends_with("more than 16 MiB"));
+    }
+
+    #[test]
+    fn only_a_regular_file_is_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let pipe = folder.path().join("pipe");
+        rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, rustix::fs::Mode::RUSR).unwrap();
+        for path in [&pipe, folder.path(), Path::new("/dev/zero")] {
+            assert!(text_of(path).unwrap_err().to_string().contains("not a regular file"), "{}", path.display());
+        }
     }
 }

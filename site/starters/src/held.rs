@@ -32,6 +32,13 @@ pub async fn find(site: &Site) -> Result<Option<HeldAllocation>, HeldError> {
     }
 }
 
+/// The number of the batch job around this process whose nodes Landbridge reaches over ssh: the end of such a job ends
+/// no process that has left its session.
+pub fn found_over_ssh(site: &Site) -> Option<String> {
+    let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+    batch_system(&site.starter).filter(|_| !site.starter.makes_jobs())?.job(&variable)
+}
+
 /// Makes the nodes of the user's batch job the nodes of its site.
 pub fn fill(file: &mut SitesFile, site: &str, held: &HeldAllocation) {
     for entry in file.sites.iter_mut().filter(|entry| entry.name == site) {

@@ -164,13 +164,24 @@ impl Origin {
     }
 }
 
-/// Returns true if jobs are started on this machine, not carried to a site.
+/// Returns true if a detached job is started on this machine, not carried to a site.
 ///
 /// # Errors
-/// The sites file cannot be read.
-pub fn starts_here(sites: Option<&Path>, from: Option<&str>) -> Result<bool> {
+/// The sites file cannot be read, or the job would outlive the batch job around this process.
+pub fn detaches_here(sites: Option<&Path>, from: Option<&str>) -> Result<bool> {
     let Some(file) = sites_file::find(sites)? else { return Ok(true) };
-    Ok(carried::destination(&sites_file::read(&file)?, from).is_none())
+    let sites = sites_file::read(&file)?;
+    if carried::destination(&sites, from).is_some() {
+        return Ok(false);
+    }
+    let home = sites_file::own_site(&sites, from)?;
+    match held::found_over_ssh(sites.site(&home)?) {
+        None => Ok(true),
+        Some(id) => Err(CommandError::Option(format!(
+            "--detach: the ranks would go on after the end of batch job {id}, on nodes that are others' then: leave it out, \
+             or use `&` and `wait` in the job's script"
+        ))),
+    }
 }
 
 /// A job whose options make sense. Nothing has been started.

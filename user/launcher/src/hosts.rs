@@ -26,7 +26,7 @@ pub enum HostError {
     Malformed(String),
     #[error("host {host}: unknown site `{site}`: the sites file has {known}")]
     UnknownSite { host: String, site: String, known: String },
-    #[error("host {host}: site {site} has no node `{node}`: the sites file has {known}")]
+    #[error("host {host}: site {site} has no node `{node}`; it has {known}")]
     UnknownNode { host: String, site: String, node: String, known: String },
     #[error("host {host}: the batch system of site {site} chooses its nodes: give --site {site}=N instead")]
     Batch { host: String, site: String },
@@ -207,7 +207,7 @@ mod tests {
     fn errors_name_what_cannot_be_chosen() {
         for (hosts, ranks, expected) in [
             ("x/n1", None, "unknown site `x`: the sites file has a, b, c, d"),
-            ("a/n9", None, "host a/n9: site a has no node `n9`: the sites file has n1, n2"),
+            ("a/n9", None, "host a/n9: site a has no node `n9`; it has n1, n2"),
             ("c/n1", None, "give --site c=N"),
             ("d/n1", None, "give --site d=N"),
             ("a/n1,a/n1", None, "host a/n1 is given twice"),

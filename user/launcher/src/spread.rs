@@ -59,7 +59,14 @@ pub enum SpreadError {
     Roster(#[from] types::roster::RosterError),
 }
 
-const ADVICE: &str = "ask for fewer, raise --ranks-per-node or `slots`, or add nodes to the sites file";
+/// The remedy if a site is too small.
+fn advice<'a>(mut sites: impl Iterator<Item = &'a Site>) -> &'static str {
+    if sites.all(|site| site.starter.allocates()) {
+        "ask for fewer, or for a batch job with more slots"
+    } else {
+        "ask for fewer, raise --ranks-per-node or `slots`, or add nodes to the sites file"
+    }
+}
 
 /// The roster for a wish. `home` is the launcher's site. It is in every roster; if it gets no ranks, it has no nodes.
 ///
@@ -149,7 +156,7 @@ fn site_counts(file: &SitesFile, wish: &Wish) -> Result<Vec<u32>, SpreadError> {
         room: rooms.iter().sum(),
         detail: file.sites.iter().zip(&rooms).map(|(s, r)| format!("{} {r}", s.name)).collect::<Vec<_>>().join(", "),
         ranks,
-        advice: ADVICE,
+        advice: advice(file.sites.iter().filter(|site| takes_part(wish, site))),
     })
 }
 
@@ -164,7 +171,7 @@ pub(crate) fn node_counts(site: &Site, ranks: u32, wish: &Wish) -> Result<Vec<No
         nodes: site.nodes.len(),
         limit: per_node.map_or_else(String::new, |k| format!(" (--ranks-per-node {k})")),
         ranks,
-        advice: ADVICE,
+        advice: advice(std::iter::once(site)),
     })?;
     let nodes = site.nodes.iter().zip(counts).filter(|(_, ranks)| *ranks > 0);
     Ok(nodes.map(|(node, ranks)| NodeRoster { name: node.name.clone(), ranks }).collect())

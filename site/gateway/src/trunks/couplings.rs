@@ -37,7 +37,7 @@ pub(crate) enum Poster {
 /// Reasons for refusing a post. The text is for the user who posted.
 #[derive(Debug, Error)]
 enum PostError {
-    #[error("`{0}` cannot name a coupling: names are letters, digits, `.`, `_` and `-`")]
+    #[error("`{0}` cannot name a coupling: names are 1 to 64 letters, digits, `.`, `_` and `-`")]
     Name(String),
     #[error("{coupling} already has two sides, from {one} and {other}: take another name")]
     TwoSides { coupling: Coupling, one: String, other: String },

@@ -2,7 +2,10 @@
 //!
 //! `qrsh -inherit` is not used: it starts programs only from inside the job, where the gateway does not run.
 
+use std::path::Path;
+
 use job::host_name;
+use thiserror::Error;
 use wire::control::AllocatedNode;
 
 use crate::batch::{BatchSystem, JobNodes, NodeFile, Variables};
@@ -14,6 +17,11 @@ const HOSTS: NodeFile = NodeFile { variable: "PE_HOSTFILE", form: "a host and it
 const JOB: &str = "JOB_ID";
 /// The variable that Grid Engine alone sets in each job: the number of an array's task, or `undefined`.
 const TASK: &str = "SGE_TASK_ID";
+
+/// The variable of the file of hosts is missing in a parallel job.
+#[derive(Debug, PartialEq, Eq, Error)]
+#[error("{} is not set, although NSLOTS is above 1: run landbridge in the job's script, not under ssh", HOSTS.variable)]
+pub(crate) struct UnsetHosts;
 
 /// Grid Engine's jobs, as their scripts see them.
 pub(crate) struct GridEngineJobs;
@@ -27,9 +35,16 @@ impl BatchSystem for GridEngineJobs {
 
     fn nodes<'a>(&'a self, variables: Variables<'a>) -> JobNodes<'a> {
         Box::pin(async move {
-            match variables(HOSTS.variable) {
+            let slots: Option<u32> = variables("NSLOTS").and_then(|slots| slots.parse().ok());
+            // A job without a parallel environment has one slot, on this machine. If it was submitted with `qsub -V`
+            // from within a parallel job, it has that job's variable.
+            let another_jobs = |file: &str| {
+                slots == Some(1)
+                    && variables("SGE_JOB_SPOOL_DIR").is_some_and(|own| Path::new(file).parent() != Some(own.as_ref()))
+            };
+            match variables(HOSTS.variable).filter(|file| !another_jobs(file)) {
                 Some(file) => Ok(HOSTS.read(&file)?),
-                // A job without a parallel environment has one slot, on this machine.
+                None if slots.is_some_and(|slots| slots > 1) => Err(UnsetHosts.into()),
                 None => Ok(vec![AllocatedNode::new(host_name(), 1)]),
             }
         })
@@ -69,7 +84,36 @@ mod tests {
         assert_eq!(GridEngineJobs.job(&with(&[("JOB_ID", "7")])), None, "some other program's");
         assert_eq!(GridEngineJobs.job(&with(&[("JOB_ID", "7"), ("SGE_TASK_ID", "undefined")])), Some("7".into()));
         assert_eq!(GridEngineJobs.job(&with(&[("JOB_ID", "7"), ("SGE_TASK_ID", "3")])), Some("7.3".into()));
-        let nodes = GridEngineJobs.nodes(&with(&[])).await.unwrap();
-        assert_eq!(nodes, [AllocatedNode::new(host_name(), 1)]);
+    }
+
+    #[tokio::test]
+    async fn only_the_jobs_own_hosts_are_used() {
+        let (own, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let folder = own.path().to_str().unwrap();
+        let file = |folder: &Path| {
+            std::fs::write(folder.join("pe_hostfile"), "n1 2 q U\nn2 1 q U\n").unwrap();
+            folder.join("pe_hostfile").to_str().unwrap().to_owned()
+        };
+        let (of_own, of_other) = (file(own.path()), file(other.path()));
+        let here = vec![AllocatedNode::new(host_name(), 1)];
+        let both = [("n1", 2), ("n2", 1)].map(|(name, slots)| AllocatedNode::new(name, slots)).to_vec();
+        for (file, slots, expected) in [
+            (None, None, Some(&here)),
+            (None, Some("1"), Some(&here)),
+            (None, Some("3"), None),
+            (Some(&of_own), Some("3"), Some(&both)),
+            (Some(&of_own), Some("1"), Some(&both)),
+            (Some(&of_other), Some("1"), Some(&here)),
+            (Some(&of_other), Some("3"), Some(&both)),
+        ] {
+            let variables = |name: &str| match name {
+                "PE_HOSTFILE" => file.cloned(),
+                "NSLOTS" => slots.map(str::to_owned),
+                "SGE_JOB_SPOOL_DIR" => Some(folder.to_owned()),
+                _ => None,
+            };
+            let nodes = GridEngineJobs.nodes(&variables).await;
+            assert_eq!(nodes.ok().as_ref(), expected, "{file:?} {slots:?}");
+        }
     }
 }

@@ -10,7 +10,7 @@ use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use commands::run::{RunPlan, starts_here};
+use commands::run::{RunPlan, detaches_here};
 use commands::transfers::beside::Overlap;
 use job::message::InputTo;
 use launcher::Summary;
@@ -32,7 +32,7 @@ use crate::{carried, jobs, json};
 /// Runs the job and returns the exit code. `words`: the whole command line.
 pub(crate) fn run(args: RunArgs, words: Vec<OsString>) -> Result<i32> {
     let programs = parts::parts(&args)?;
-    if args.detach && starts_here(args.sites.named(), args.from.as_deref())? {
+    if args.detach && detaches_here(args.sites.named(), args.from.as_deref())? {
         return detach(&words, args.from.as_deref());
     }
     let plan = RunPlan::new(args.request(programs))?;
