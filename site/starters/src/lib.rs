@@ -36,8 +36,8 @@ pub fn starter(site: &Starter, folder: &Path) -> Box<dyn AgentStarter> {
         Starter::Ssh(ssh) => Box::new(ssh::SshStarter::new(ssh, folder)),
         Starter::Template(template) => Box::new(template::TemplateStarter::new(template)),
         Starter::Slurm(slurm) => Box::new(slurm::SlurmStarter::new(slurm)),
-        Starter::Pbs(ssh) => Box::new(OwnJobStarter::new("PBS", ssh, folder)),
-        Starter::GridEngine(ssh) => Box::new(OwnJobStarter::new("Grid Engine", ssh, folder)),
+        Starter::Pbs(ssh) => Box::new(OwnJobStarter::new("PBS", ssh, folder, Some(pbs::in_job))),
+        Starter::GridEngine(ssh) => Box::new(OwnJobStarter::new("Grid Engine", ssh, folder, None)),
     }
 }
 

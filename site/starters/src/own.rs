@@ -14,23 +14,29 @@ use wire::control::HeldAllocation;
 use crate::agent_command::Started;
 use crate::remote::ssh::SshStarter;
 
+/// Makes, of the number of a batch job and the words of a command, the words that run the command as a part of the job.
+pub(crate) type InJob = fn(&str, Vec<String>) -> Vec<String>;
+
 /// Agents over ssh, on the nodes of the user's own batch job.
 #[derive(Debug)]
 pub(crate) struct OwnJobStarter {
     ssh: SshStarter,
     /// Name of the batch system.
     system: &'static str,
+    /// `None`: the batch system takes no process of another program into a job.
+    in_job: Option<InJob>,
 }
 
 impl OwnJobStarter {
-    pub(crate) fn new(system: &'static str, ssh: &Ssh, folder: &Path) -> OwnJobStarter {
-        OwnJobStarter { ssh: SshStarter::new(ssh, folder), system }
+    pub(crate) fn new(system: &'static str, ssh: &Ssh, folder: &Path, in_job: Option<InJob>) -> OwnJobStarter {
+        OwnJobStarter { ssh: SshStarter::new(ssh, folder), system, in_job }
     }
 }
 
 impl AgentStarter for OwnJobStarter {
     fn start(&self, order: AgentOrder) -> Started {
-        self.ssh.start(order)
+        let Some((in_job, job)) = self.in_job.zip(order.allocation.clone()) else { return self.ssh.start(order) };
+        self.ssh.start_within(order, |agent| in_job(&job, agent))
     }
 
     fn allocate(&self, order: AllocationOrder) -> Result<Box<dyn AllocationHandle>, StartError> {

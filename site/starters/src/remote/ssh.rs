@@ -72,20 +72,25 @@ impl SshStarter {
             _ => None,
         }
     }
-}
 
-impl AgentStarter for SshStarter {
-    fn start(&self, order: AgentOrder) -> Started {
+    /// Starts an agent by the words that `within` makes of the agent's own.
+    pub(crate) fn start_within(&self, order: AgentOrder, within: impl FnOnce(Vec<String>) -> Vec<String>) -> Started {
         let agent = agent_words(self.landbridge.as_deref())?;
-        let words = self.command(&order.node, &format!("exec {}", shell::line(&agent)));
+        let (node, landbridge) = (order.node.clone(), agent[0].clone());
+        let words = self.command(&node, &format!("exec {}", shell::line(&within(agent))));
         let mut command = Command::new(&words[0]);
         command.args(&words[1..]);
         let starter = SshStarter { words: self.words.clone(), landbridge: self.landbridge.clone() };
-        let (node, landbridge) = (order.node.clone(), agent[0].clone());
         let explain = move |code, words: &str| starter.explain(&node, &landbridge, code, words);
         let process = AgentProcess::start(command, order_line(order)?, Manner::Remote)
             .map_err(|StartError(e)| StartError(format!("{e}: install an ssh client where the gateway runs")))?;
         Ok(Box::new(process.explained(explain)))
+    }
+}
+
+impl AgentStarter for SshStarter {
+    fn start(&self, order: AgentOrder) -> Started {
+        self.start_within(order, |agent| agent)
     }
 }
 
