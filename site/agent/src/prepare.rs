@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::num::NonZeroU64;
 use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use gateway_hooks::GatewayAddress;
 use thiserror::Error;
@@ -165,6 +165,7 @@ pub fn prepare(
     let roster: Roster = roster.parse()?;
     let (index, first, count) = this_node(order, &roster)?;
     let mut environment = Environment::new(&program.environment, std::env::vars_os());
+    environment.leave_out_missing_folders(Path::is_dir);
     loaded.iter().for_each(|(name, value)| environment.set_raw(name.clone(), value.clone()));
     let programs = program.ranks(roster.size());
     let mut notes = Vec::new();

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::Path;
 
 use thiserror::Error;
 
@@ -93,8 +94,13 @@ const FOREIGN: &[&str] = &[
 /// Prefixes of settings that match [`FOREIGN`] but are passed on.
 const SETTINGS: &[&str] = &["PMIX_MCA_", "PRTE_MCA_", "ORTE_MCA_"];
 
-/// Variables that apply to all nodes of the site where `run` was typed, and to no other site. A module sets them there.
-const SITE_SPECIFIC: &[&str] = &["LANDBRIDGE_PROVIDER"];
+/// Variables that apply to all nodes of the site where `run` was typed, and to no other site: a path that a module sets
+/// there, and the secret with which a process starts others in a PBS job.
+const SITE_SPECIFIC: &[&str] = &["LANDBRIDGE_PROVIDER", "PBS_JOBCOOKIE"];
+
+/// Variables that name a folder, and are of no use where it does not exist. PBS and other batch systems make a folder
+/// for temporary files when a job starts, often on the first of its nodes alone.
+const FOLDERS: &[&str] = &["TMPDIR"];
 
 /// Variables that Landbridge sets for each rank. A value from an outer job would be wrong.
 const OURS: &[&str] = &[
@@ -201,6 +207,11 @@ impl Environment {
         Environment(variables)
     }
 
+    /// Removes the variables that name a folder which is not on this node.
+    pub fn leave_out_missing_folders(&mut self, exists: impl Fn(&Path) -> bool) {
+        self.0.retain(|name, value| !FOLDERS.iter().any(|known| name == known) || exists(Path::new(value)));
+    }
+
     pub fn get(&self, name: &str) -> Option<&OsStr> {
         self.0.get(OsStr::new(name)).map(OsString::as_os_str)
     }
@@ -288,6 +299,27 @@ mod tests {
         assert_eq!(environment.get("HOME"), Some(OsStr::new("/users/u")));
         assert_eq!(environment.get("PATH"), None);
         assert_eq!(environment.get("PMI_FD"), None);
+    }
+
+    #[test]
+    fn a_folder_of_a_batch_job_is_named_only_where_it_exists() {
+        let typed = travelling(variables(&[("TMPDIR", "/tmp/pbs.7"), ("X", "/nowhere")]).into_iter());
+        let on_node = |folder: &str| {
+            let mut environment = Environment::new(&typed, std::iter::empty());
+            environment.leave_out_missing_folders(|path| path == Path::new(folder));
+            assert_eq!(environment.get("X"), Some(OsStr::new("/nowhere")));
+            environment.get("TMPDIR").map(OsStr::to_owned)
+        };
+        assert_eq!(on_node("/tmp/pbs.7"), Some("/tmp/pbs.7".into()));
+        assert_eq!(on_node("/tmp"), None);
+    }
+
+    #[test]
+    fn the_secret_of_a_batch_job_stays_at_its_site() {
+        let mut raw = travelling(variables(&[("PBS_JOBCOOKIE", "15A9"), ("PBS_JOBID", "7.s")]).into_iter());
+        assert_eq!(raw.len(), 2, "ranks of the job's own site may start tasks in it");
+        leave_site(&mut raw);
+        assert_eq!(raw, [(b"PBS_JOBID".to_vec(), b"7.s".to_vec())]);
     }
 
     #[test]
