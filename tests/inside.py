@@ -4,12 +4,12 @@ starters that use it, and then the command of a test, whose exit code is its own
 inside.py PLAN.json, where the plan has
   folder    where keys, configuration and logs go
   landbridge
-  sites     for each site: `starter` (the lines of its table), `services` (of "sshd", "slurm", "gridengine"), `nodes`
-            (false: the sites file names none), `lines` (more lines for the site in the sites file), `head` (lines of
-            the site's own table), `restart` (true: its gateways are started again after a kill); without `starter` the
-            lab's own is kept
+  sites     for each site: `starter` (the lines of its table), `services` (of "sshd", "slurm", "gridengine", "openpbs"),
+            `nodes` (false: the sites file names none), `lines` (more lines for the site in the sites file), `head`
+            (lines of the site's own table), `restart` (true: its gateways are started again after a kill); without
+            `starter` the lab's own is kept
   command   words; run on `host` (default a-n1) with LANDBRIDGE_SITES
-  user      whose gateways those of sites with a Slurm are, if not root's; with `home`, the home directory
+  user      whose gateways those of sites with a Slurm or OpenPBS are, if not root's; with `home`, the home directory
 """
 
 import json
@@ -25,6 +25,7 @@ import time
 from pathlib import Path
 
 import gridengine
+import openpbs
 
 READY_S = 60
 
@@ -96,6 +97,8 @@ class Inside:
         known = self.folder / "known_hosts"
         if not user_key.exists():
             keygen(user_key)
+            if self.user:
+                shutil.chown(user_key, self.user)
         Path("/run/sshd").mkdir(exist_ok=True)
         for host in self.hosts(site, "n"):
             host_key = self.folder / f"{host}.hostkey"
@@ -223,6 +226,15 @@ class Inside:
         self.environments[site] = cell.environment
         cell.start()
 
+    def openpbs(self, site, **options):
+        """A pbs_server on the site's first gateway and a pbs_mom per node, of this site alone."""
+        pbs = openpbs.Complex(self, site, self.hosts(site, "gw")[0], self.hosts(site, "n"), **options)
+        self.environments[site] = pbs.environment
+        pbs.start()
+
+    def openpbs_vnodes(self, site):
+        self.openpbs(site, vnodes=True)
+
     def slurm_staging(self, site):
         """Slurm with our burst buffer, and its node services."""
         self.slurm(site, burst_buffer=True)
@@ -289,7 +301,7 @@ class Inside:
     def is_own(self, site):
         """Whether a site's gateway is the plan's user's."""
         services = self.plans.get(site, {}).get("services", [])
-        return bool(self.user) and bool({"node_service", "slurm_staging"} & set(services))
+        return bool(self.user) and bool({"node_service", "slurm_staging", "openpbs"} & set(services))
 
     def own_copy(self, key):
         """A site's key for the plan's user alone."""
