@@ -72,14 +72,16 @@ pub struct Connections {
     connections: Vec<GatewayConnection>,
     tasks: tokio::task::JoinSet<()>,
     standing_by: Arc<AtomicBool>,
+    impatient: Arc<AtomicBool>,
 }
 
 impl Connections {
     /// Starts with the connection over which this member joined.
     pub fn new(me: Identity, first: Client, entry: Entry) -> Connections {
         let (sink, news) = unbounded_channel();
-        let (connections, tasks, standing_by) = (Vec::new(), tokio::task::JoinSet::new(), Arc::default());
-        let mut all = Connections { me, news, sink, connections, tasks, standing_by };
+        let (connections, tasks) = (Vec::new(), tokio::task::JoinSet::new());
+        let (standing_by, impatient) = (Arc::default(), Arc::default());
+        let mut all = Connections { me, news, sink, connections, tasks, standing_by, impatient };
         all.begin(Some(first), entry);
         all.connections[0].open = true;
         all
@@ -93,8 +95,8 @@ impl Connections {
     fn begin(&mut self, client: Option<Client>, entry: Entry) -> usize {
         let number = self.connections.len();
         let (errands, list) = unbounded_channel();
-        let (news, standing_by) = (self.sink.clone(), self.standing_by.clone());
-        let task = Task { number, entry, me: self.me, errands: list, news, told: false, standing_by };
+        let (news, standing_by, impatient) = (self.sink.clone(), self.standing_by.clone(), self.impatient.clone());
+        let task = Task { number, entry, me: self.me, errands: list, news, told: false, standing_by, impatient };
         self.tasks.spawn(task.run(client));
         self.connections.push(GatewayConnection { errands, open: false });
         number
@@ -138,6 +140,12 @@ impl Connections {
         self.standing_by.store(stopped, Ordering::Relaxed);
     }
 
+    /// Gives a silent gateway no more time on a busy machine than on an idle one: for a member that dials again at once
+    /// and loses nothing by it.
+    pub fn be_impatient(&self) {
+        self.impatient.store(true, Ordering::Relaxed);
+    }
+
     fn give(&self, number: usize, errand: Errand) {
         // A task ends only on a goodbye, or when this struct is dropped.
         let _ = self.connections[number].errands.send(errand);
@@ -162,6 +170,7 @@ struct Task {
     news: UnboundedSender<(usize, News)>,
     told: bool,
     standing_by: Arc<AtomicBool>,
+    impatient: Arc<AtomicBool>,
 }
 
 /// Heartbeats in both directions.
@@ -207,8 +216,8 @@ impl Vigil {
     }
 
     /// Checks for silence. A gateway whose machine answers gets a longer limit if this machine is busy, because both
-    /// may be the same machine. `stopped`: a gateway on this machine may be stopped.
-    fn beat(&mut self, receiver: &Receiver, stopped: bool) -> Beat {
+    /// may be the same machine, unless `impatient`. `stopped`: a gateway on this machine may be stopped.
+    fn beat(&mut self, receiver: &Receiver, stopped: bool, impatient: bool) -> Beat {
         let now_ns = self.now_ns();
         if stopped && receiver.is_on_this_machine() {
             self.pulse.heard(now_ns);
@@ -218,7 +227,8 @@ impl Vigil {
             self.before = core_time();
         }
         let before = self.before;
-        let stretch = |limit, silent| if answers { slowness_in(silent, before).stretch(limit) } else { limit };
+        let stretch =
+            |limit, silent| if answers && !impatient { slowness_in(silent, before).stretch(limit) } else { limit };
         self.pulse.look_patiently(now_ns, stretch)
     }
 
@@ -288,7 +298,7 @@ impl Task {
             let mut word = None;
             tokio::select! {
                 frame = receiver.receive() => self.heard(frame, &mut vigil)?,
-                () = vigil.due() => match vigil.beat(receiver, self.may_be_stopped()) {
+                () = vigil.due() => match self.beat(&mut vigil, receiver) {
                     Beat::Quiet => {}
                     Beat::Ping => word = Some(FrameKind::Ping),
                     Beat::Lost(seconds) => return Err(self.silent(seconds)),
@@ -330,7 +340,7 @@ impl Task {
             tokio::select! {
                 done = &mut sending => return done,
                 frame = receiver.receive() => self.heard(frame, vigil)?,
-                () = vigil.due() => if let Beat::Lost(seconds) = vigil.beat(receiver, self.may_be_stopped()) {
+                () = vigil.due() => if let Beat::Lost(seconds) = self.beat(vigil, receiver) {
                     return Err(self.silent(seconds));
                 },
             }
@@ -351,8 +361,8 @@ impl Task {
         Ok(())
     }
 
-    fn may_be_stopped(&self) -> bool {
-        self.standing_by.load(Ordering::Relaxed)
+    fn beat(&self, vigil: &mut Vigil, receiver: &Receiver) -> Beat {
+        vigil.beat(receiver, self.standing_by.load(Ordering::Relaxed), self.impatient.load(Ordering::Relaxed))
     }
 
     fn silent(&self, seconds: u64) -> ClientError {

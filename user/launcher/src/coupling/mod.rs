@@ -12,12 +12,14 @@ use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::time::Duration;
 
-use client::{Client, ClientError};
+use client::patience::{core_time, slowness_in};
+use client::{ClientError, Connections, Entry, News, Role};
 use thiserror::Error;
 use tokio::io::{AsyncBufRead, AsyncBufReadExt, Lines};
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until, timeout};
 use types::coupling::{Coupled, CouplingSite, Said, Told};
 use types::id::SlotKind;
+use types::patience::CoreTime;
 use types::sites::Inside;
 use types::untrusted::{UntrustedText, printable};
 use types::{Identity, JobId, Roster, SiteId, Slot};
@@ -25,12 +27,13 @@ use wire::control::coupling::{Coupling, CouplingMessage, Posted, RENEW_S, SILENC
 use wire::control::{JobMessage, Part};
 use wire::{Control, FrameKind};
 
-use self::side::{About, Offer, SideError, matched};
+use self::side::{About, Offer, Refusal, SideError, matched};
 use crate::own_gateways::OwnGateways;
-use crate::session::{Connection, Incoming, Session};
+use crate::session::{Connection, Incoming, Session, dialled};
 use crate::{SessionError, Sites};
 
-/// Time for which the other side may be missing from a board that knew it, for example while its gateway is restarted.
+/// Time for which the other side may be missing from a board that knew it, while its gateway is restarted. A side whose
+/// gateway is silent is posted at another one before boards forget it: see [`Connections::be_impatient`].
 const ABSENT: Duration = Duration::from_secs(4);
 /// Time for which it may be missing from a board that has just been restarted: long enough for several of its messages.
 const UNKNOWN: Duration = Duration::from_secs(12);
@@ -61,6 +64,8 @@ pub enum CouplingError {
     Session(#[from] SessionError),
     #[error("{0}")]
     Refused(String),
+    #[error("{coupling} already has two sides, from {one} and {other}: take another name")]
+    TwoSides { coupling: Coupling, one: String, other: UntrustedText },
     #[error("the other side, {home}: {source}")]
     Other { home: String, source: SideError },
     /// A trusted site has posted a side in the name of another site.
@@ -94,8 +99,7 @@ pub async fn run<R: AsyncBufRead + Unpin>(
 ) -> Result<(), CouplingError> {
     let mut input = input.lines();
     let said = |result: io::Result<()>| result.map_err(|e| CouplingError::Input(e.to_string()));
-    let site = request.sites.site(&request.home)?;
-    let (client, _) = request.sites.connect(site).await?;
+    let (client, gateway) = connect(&request, None).await?;
     said(say(home(&request)))?;
     let processes = match next(&mut input).await? {
         Some(Told::Processes(processes)) => processes,
@@ -104,7 +108,7 @@ pub async fn run<R: AsyncBufRead + Unpin>(
     let side = getrandom::u64().map_err(|e| CouplingError::Random(e.to_string()))?;
     let about = About::new(&request.home, &processes);
     matched(&about, &about)?;
-    let mut board = Board { request: &request, client: Some(client), side, about };
+    let mut board = Board { request: &request, client: Some(client), gateway, side, about };
     let mut pair = Pair::default();
     let result = board.couple(&mut pair, &mut input, &mut |line| said(say(line))).await;
     let reason = match &result {
@@ -118,6 +122,20 @@ pub async fn run<R: AsyncBufRead + Unpin>(
         open.session.end(CLOSE).await;
     }
     result.map(drop)
+}
+
+/// Connects to a gateway of the own site, and returns its name too. `lost`: the gateway to dial last.
+async fn connect(request: &Request, lost: Option<&str>) -> Result<(Connections, String), SessionError> {
+    let mut site = request.sites.site(&request.home)?.clone();
+    site.gateways.sort_by_key(|gateway| lost == Some(&gateway.name));
+    let (client, name) = request.sites.connect(&site).await?;
+    let named = site.gateways.iter().find(|gateway| gateway.name == name);
+    let gateway = dialled(&site, named.unwrap_or(&site.gateways[0]));
+    let role = Role::Client { secret: request.sites.client_secret(&site)? };
+    let client = Connections::new(NOBODY, client, Entry { gateway, role, opening: None });
+    // The other side does not know how busy this machine is, and takes a side that is posted nowhere for gone.
+    client.be_impatient();
+    Ok((client, name))
 }
 
 fn home(request: &Request) -> Said {
@@ -148,8 +166,10 @@ async fn next<R: AsyncBufRead + Unpin>(input: &mut Lines<R>) -> Result<Option<To
 /// This side at the board of the coupling's site.
 struct Board<'a> {
     request: &'a Request,
-    /// `None`: the connection is lost and is being dialled again.
-    client: Option<Client>,
+    /// `None`: the connection is lost and is being dialled again. There is one; it notices a silent gateway.
+    client: Option<Connections>,
+    /// Name of the gateway that it is or was connected to.
+    gateway: String,
     side: u64,
     about: About,
 }
@@ -162,7 +182,7 @@ struct Pair {
     coupled: Option<u64>,
     opened: Option<Opened>,
     /// Time since which the other side of a job has not been posted.
-    absent: Option<Instant>,
+    absent: Option<(Instant, CoreTime)>,
     /// True if this side had to post itself again and no board has named the other side since.
     unknown: bool,
     /// For each gateway at which this side is posted: the other side there, and the time of that report.
@@ -176,16 +196,20 @@ impl Pair {
         self.boards.insert(board, (other, now));
         // A lost gateway sends no more reports, so its last one expires.
         self.boards.retain(|_, (_, heard)| now - *heard < Duration::from_secs(SILENCE_S));
-        let there = |coupled| self.boards.values().any(|(other, _)| *other == Some(coupled));
         match self.coupled {
-            Some(coupled) if !there(coupled) => drop(self.absent.get_or_insert(now)),
+            Some(coupled) if !self.is_posted(coupled) => drop(self.absent.get_or_insert_with(|| (now, core_time()))),
             _ => (self.absent, self.unknown) = (None, false),
         }
     }
 
-    /// Time at which the other side counts as gone, unless a board names it before.
-    fn gone(&self) -> Option<Instant> {
-        Some(self.absent? + if self.unknown { UNKNOWN } else { ABSENT })
+    /// Returns true if a board names this side.
+    fn is_posted(&self, side: u64) -> bool {
+        self.boards.values().any(|(other, _)| *other == Some(side))
+    }
+
+    /// Time for which the other side may be missing.
+    fn patience(&self) -> Duration {
+        if self.unknown { UNKNOWN } else { ABSENT }
     }
 }
 
@@ -208,9 +232,9 @@ impl Board<'_> {
     ) -> Result<String, CouplingError> {
         let mut renew = interval(Duration::from_secs(RENEW_S));
         renew.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        self.post().await?;
+        self.post();
         loop {
-            let gone = pair.gone();
+            let gone = absence(pair.absent, pair.patience());
             let message = tokio::select! {
                 biased;
                 told = next(input) => match told? {
@@ -227,10 +251,10 @@ impl Board<'_> {
                 }
                 _ = renew.tick() => {
                     let (coupling, side) = (self.request.coupling.clone(), self.side);
-                    self.send(CouplingMessage::Renew { coupling, side }).await?;
+                    self.send(CouplingMessage::Renew { coupling, side });
                     continue;
                 }
-                () = until(gone) => {
+                () = gone => {
                     let other = pair.other.as_ref().map(|(_, about)| about.summary()).unwrap_or_default();
                     return Err(CouplingError::Left { other, reason: "there is no sign of life of it".into() });
                 }
@@ -269,7 +293,8 @@ impl Board<'_> {
             }
             CouplingMessage::Unposted { .. } => {
                 pair.unknown = true;
-                self.post().await
+                self.post();
+                Ok(())
             }
             CouplingMessage::Unreached { reason, .. } => {
                 say(Said::Waiting(format!("no trunk to site {} is up: {reason}", self.request.coupling.site)))
@@ -286,12 +311,14 @@ impl Board<'_> {
         pair: &mut Pair,
         say: &mut impl FnMut(Said) -> Result<(), CouplingError>,
     ) -> Result<(), CouplingError> {
-        // A third side has replaced the other one.
-        if pair.coupled.is_some_and(|before| before != side) {
-            let other = pair.other.as_ref().map(|(_, about)| about.summary()).unwrap_or_default();
-            return Err(CouplingError::Left { other, reason: "another has taken its place".into() });
+        if let Some(before) = pair.coupled.filter(|before| *before != side) {
+            return self.meets_third(side, before, pair).await;
         }
         let about = read_other(home, &about, &self.request.coupling)?;
+        if let Some(refusal) = about.refused.as_ref().filter(|refusal| refusal.side == self.side) {
+            let (coupling, other) = (self.request.coupling.clone(), refusal.partner.clone().into());
+            return Err(CouplingError::TwoSides { coupling, one: about.home, other });
+        }
         if let Some(reason) = &about.ended {
             // Without a job, the other side's end does not concern this one.
             if pair.coupled.is_some() || pair.opened.is_some() {
@@ -310,7 +337,7 @@ impl Board<'_> {
             let (opened, offer) = open(self.request, &roster, side).await?;
             pair.opened = Some(opened);
             self.about.offer = Some(offer);
-            self.post().await?;
+            self.post();
         }
         let offer = if first { &self.about.offer } else { &about.offer };
         let mine = if first { side } else { self.side };
@@ -332,39 +359,58 @@ impl Board<'_> {
         Ok(())
     }
 
-    async fn post(&mut self) -> Result<(), CouplingError> {
+    /// A third side is posted at a board, although this side has a job with another. A site with several gateways has a
+    /// board at each; a side of that site is posted only at one, so a board may not know both sides of a pair.
+    async fn meets_third(&mut self, side: u64, before: u64, pair: &Pair) -> Result<(), CouplingError> {
+        if !pair.is_posted(before) {
+            let other = pair.other.as_ref().map(|(_, about)| about.summary()).unwrap_or_default();
+            return Err(CouplingError::Left { other, reason: "another has taken its place".into() });
+        }
+        let partner = pair.other.as_ref().map(|(_, about)| about.home.clone()).unwrap_or_default();
+        let refused = Some(Refusal { side, partner });
+        // The answer to a post reports the third side again.
+        if self.about.refused != refused {
+            self.about.refused = refused;
+            self.post();
+        }
+        Ok(())
+    }
+
+    fn post(&mut self) {
         let (coupling, side, about) = (self.request.coupling.clone(), self.side, self.about.text());
-        self.send(CouplingMessage::Post { coupling, side, about }).await
+        self.send(CouplingMessage::Post { coupling, side, about });
     }
 
     /// Sends a message to the gateway. If the connection is lost, this side is posted again on the next one.
-    async fn send(&mut self, message: CouplingMessage) -> Result<(), CouplingError> {
-        let Some(client) = &mut self.client else { return Ok(()) };
-        match client.send_control(NOBODY, message).await {
-            Ok(()) => Ok(()),
-            Err(ClientError::Wire { source, .. }) => Err(CouplingError::Refused(source.to_string())),
-            // The connection's receiving half reports the loss too.
-            Err(_) => Ok(()),
+    fn send(&mut self, message: CouplingMessage) {
+        if let Some(client) = &mut self.client {
+            client.control(0, message);
         }
     }
 
     /// Dials a gateway again and posts this side there.
     async fn return_to(&mut self, error: ClientError) -> Result<(), CouplingError> {
-        let Request { sites, home, .. } = self.request;
+        if let ClientError::Wire { source, .. } = error {
+            return Err(CouplingError::Refused(source.to_string()));
+        }
         self.client = None;
-        let site = sites.site(home)?;
-        let deadline = Instant::now() + RETURN;
-        loop {
-            match sites.connect(site).await {
-                Ok((client, _)) => {
-                    self.client = Some(client);
-                    return self.post().await;
+        let again = async {
+            loop {
+                match connect(self.request, Some(&self.gateway)).await {
+                    Ok(connected) => return connected,
+                    Err(_) => sleep(AGAIN).await,
                 }
-                Err(_) if Instant::now() < deadline => sleep(AGAIN).await,
-                Err(_) => {
-                    let reason = format!("the gateway is lost: {error}");
-                    return Err(CouplingError::Site { site: home.clone(), reason });
-                }
+            }
+        };
+        match timeout(RETURN, again).await {
+            Ok((client, gateway)) => {
+                (self.client, self.gateway) = (Some(client), gateway);
+                self.post();
+                Ok(())
+            }
+            Err(_) => {
+                let reason = format!("the gateway is lost: {error}");
+                Err(CouplingError::Site { site: self.request.home.clone(), reason })
             }
         }
     }
@@ -372,34 +418,30 @@ impl Board<'_> {
     /// Posts the reason for leaving, and leaves.
     async fn leave(&mut self) {
         let (coupling, side) = (self.request.coupling.clone(), self.side);
-        let all = async {
-            self.post().await?;
-            self.send(CouplingMessage::Leave { coupling, side }).await?;
-            if let Some(client) = self.client.take() {
-                let (_, mut sender) = client.split();
-                let _ = sender.goodbye(JobId::default(), NOBODY).await;
-            }
-            Ok::<(), CouplingError>(())
-        };
-        // If it takes longer, the gateway notices the end of the connection.
-        let _ = timeout(CLOSE, all).await;
+        self.post();
+        self.send(CouplingMessage::Leave { coupling, side });
+        if let Some(client) = self.client.take() {
+            client.goodbye(JobId::default(), CLOSE).await;
+        }
     }
 }
 
 /// The next message about couplings. Cancel-safe.
-async fn receive(client: Option<&mut Client>) -> Result<CouplingMessage, ClientError> {
+///
+/// # Errors
+/// The connection is lost, or its gateway is silent.
+async fn receive(client: Option<&mut Connections>) -> Result<CouplingMessage, ClientError> {
     let Some(client) = client else { return std::future::pending().await };
     loop {
-        let Some(frame) = client.receive().await? else {
-            return Err(ClientError::Left { address: client.address().to_owned() });
-        };
-        match frame.header.kind {
-            FrameKind::Control => {
-                if let Control::Coupling(message) = client.control(&frame)? {
+        match client.next().await {
+            (_, News::Frame(frame)) if frame.header.kind == FrameKind::Control => {
+                let wire = |source| ClientError::Wire { address: "the gateway".to_owned(), source };
+                if let Control::Coupling(message) = Control::decode(&frame.payload).map_err(wire)? {
                     return Ok(message);
                 }
             }
-            _ => continue,
+            (_, News::Lost(error) | News::Failed(error)) => return Err(error),
+            (_, News::Open | News::Frame(_) | News::Back(_)) => {}
         }
     }
 }
@@ -414,10 +456,18 @@ async fn opened_next(opened: Option<&mut Opened>) -> Result<Vec<Incoming>, Coupl
     }
 }
 
-async fn until(deadline: Option<Instant>) {
-    match deadline {
-        Some(deadline) => tokio::time::sleep_until(deadline).await,
-        None => std::future::pending().await,
+/// Ends when a side that has been absent since then counts as gone; on a machine that is slow meanwhile, later.
+/// Cancel-safe.
+async fn absence(since: Option<(Instant, CoreTime)>, calm: Duration) {
+    let Some((since, before)) = since else { return std::future::pending().await };
+    let mut limit = calm;
+    loop {
+        sleep_until(since + limit).await;
+        let later = slowness_in(since.elapsed(), before).stretch(calm);
+        if later <= since.elapsed() {
+            return;
+        }
+        limit = later;
     }
 }
 
@@ -530,7 +580,7 @@ mod tests {
     #[test]
     fn a_board_that_forgot_both_sides_is_no_evidence_for_a_while() {
         let mut pair = Pair { coupled: Some(8), ..Pair::default() };
-        let patience = |pair: &Pair| pair.gone().map(|gone| gone - pair.absent.unwrap());
+        let patience = |pair: &Pair| pair.absent.map(|_| pair.patience());
         pair.seen("gw1".into(), Some(8));
         assert_eq!(patience(&pair), None);
         pair.seen("gw1".into(), None);

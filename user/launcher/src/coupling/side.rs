@@ -28,6 +28,18 @@ pub(crate) struct About {
     pub offer: Option<Offer>,
     /// The reason why this side has ended the coupling.
     pub ended: Option<String>,
+    /// A third side that came although this one has a partner.
+    #[serde(default)]
+    pub refused: Option<Refusal>,
+}
+
+/// The refusal of a third side.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Refusal {
+    /// The refused side.
+    pub side: u64,
+    /// The partner's site.
+    pub partner: String,
 }
 
 /// A job for both sides.
@@ -77,6 +89,7 @@ impl About {
             processes: placed,
             offer: None,
             ended: None,
+            refused: None,
         }
     }
 

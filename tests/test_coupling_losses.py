@@ -1,0 +1,95 @@
+"""Couplings whose gateways freeze, whose nodes lose their network, or that a third program wants to join."""
+
+import os
+import signal
+
+import pytest
+
+from conftest import mpich
+from coupled import PACKAGE, PATH, Coupled
+from harness import LANDBRIDGE, wait_until
+
+# They take longer than a side may be missing from all boards.
+VERSIONS = 30
+PROGRAM = f"""
+import sys, time
+import numpy as np, landbridge as lb
+task, delay = sys.argv[1], float(sys.argv[2])
+layout = lb.Layout((600,), [lb.Whole()])
+try:
+    with lb.join("pair@a", timeout=40) as coupling:
+        print("joined", flush=True)
+        time.sleep(delay)
+        for version in range({VERSIONS}):
+            if task == "export":
+                coupling.export("v", np.full(600, float(version)), layout, version=version)
+                time.sleep(0.6)
+            else:
+                assert (coupling.fetch("v", layout, version=version) == version).all()
+                print("fetched", version, flush=True)
+    print("ended well", flush=True)
+except lb.CouplingError as error:
+    print("heard:", error, flush=True)
+"""
+
+
+def start_pair(coupled, delay=0):
+    text = f"import sys; sys.argv = ['-', {{task!r}}, {delay!r}]\n{PROGRAM}"
+    pair = [coupled.python(mpich(), site, text.format(task=task)) for site, task in (("a", "export"), ("b", "fetch"))]
+    for run in pair:
+        wait_until(lambda run=run: "joined" in run.out(), 30, "the coupling")
+    return pair
+
+
+def assert_all_came(pair):
+    done = [run.finish(within=60) for run in pair]
+    assert all("ended well" in each.out for each in done), "\n".join(map(str, done))
+    assert f"fetched {VERSIONS - 1}" in done[1].out, str(done[1])
+
+
+@pytest.mark.parametrize("site", "ab")
+def test_a_third_side_leaves_a_pair_at_two_gateways_alone(workshop, site):
+    """The exporter is on the board of one of its site's gateways, the fetcher on both boards."""
+    coupled = Coupled(workshop, gateways=2)
+    pair = start_pair(coupled)
+    third = coupled.python(mpich(), site, "import landbridge as lb; lb.join('pair@a', timeout=20)").finish(within=40)
+    third.fails_naming("pair@a already has two sides", "take another name")
+    assert_all_came(pair)
+
+
+@pytest.mark.parametrize("site", "ab")
+def test_a_frozen_gateway_with_a_spare_ends_no_coupling(workshop, site):
+    coupled = Coupled(workshop, gateways=2)
+    pair = start_pair(coupled)
+    wait_until(lambda: "fetched 1" in pair[1].out(), 20, "the first versions")
+    # Programs dial the first gateway first.
+    gateway = coupled.gateways[site, 1].child
+    os.kill(gateway.pid, signal.SIGSTOP)
+    try:
+        assert_all_came(pair)
+    finally:
+        os.kill(gateway.pid, signal.SIGCONT)
+
+
+@pytest.mark.parametrize("gateways", [1, 2])
+def test_an_unplugged_fetcher_that_waits_for_a_first_version_hears_of_it(workshop, gateways, isolated):
+    (workshop.folder / "program.py").write_text(PROGRAM)
+    mpi = mpich()
+
+    def program(node, task, delay):
+        enter = f"{LANDBRIDGE} lab enter {node} -- env LANDBRIDGE_SITE_NAME={node[0]}"
+        return f"{enter} timeout 100 {mpi.python} program.py {task} {delay} > {node[0]}.out 2>&1"
+
+    script = (
+        f"{program('a-n1', 'export', 60)} & {program('b-n1', 'fetch', 0)} & fetcher=$!;"
+        " while ! grep -q joined b.out; do sleep 0.1; done; sleep 1;"
+        f" {LANDBRIDGE} lab unplug b-n1; date +%s > began; wait $fetcher; date +%s > ended; wait; cat a.out b.out"
+    )
+    options = ["--isolation", "namespaces", "--gateways", gateways]
+    environment = {**mpi.environment, "PYTHONPATH": str(PACKAGE), "PATH": PATH}
+    done = workshop.lab(["bash", "-c", script], sites=2, options=options, environment=environment, limit=150).finish()
+    took = [int((workshop.folder / name).read_text()) for name in ("began", "ended")]
+    assert "heard:" in (workshop.folder / "b.out").read_text(), str(done)
+    assert "heard:" in (workshop.folder / "a.out").read_text(), str(done)
+    # The exporter sleeps for 60 s: only a hang takes longer than that.
+    assert took[1] - took[0] < 55, took
