@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags, flock};
 use rustix::io::Errno;
 
-use crate::{Folder, Identity, identity_of};
+use crate::Folder;
 
 /// Number of attempts to make a file whose name others keep taking.
 const TRIES: u32 = 8;
@@ -18,7 +18,6 @@ pub struct Fresh {
     folder: Folder,
     name: Vec<u8>,
     pub file: File,
-    identity: Identity,
     placed: bool,
 }
 
@@ -47,12 +46,17 @@ impl Fresh {
     /// Locks a new file. `None`: before that, another process has taken it for an abandoned one and removed it.
     fn lock(folder: &Folder, name: &[u8], file: OwnedFd) -> io::Result<Option<Fresh>> {
         flock(&file, FlockOperation::NonBlockingLockExclusive)?;
-        let identity = identity_of(&rustix::fs::fstat(&file)?);
-        if !folder.has(name, identity) {
+        if !folder.has_file(name, &file) {
             return Ok(None);
         }
         let (folder, name) = (folder.try_clone()?, name.to_vec());
-        Ok(Some(Fresh { folder, name, file: file.into(), identity, placed: false }))
+        Ok(Some(Fresh { folder, name, file: file.into(), placed: false }))
+    }
+
+    /// Returns true if the file still has its first name. False: somebody has removed or replaced it, so its lock keeps
+    /// no other process out.
+    pub fn is_held(&self) -> bool {
+        self.folder.has_file(&self.name, &self.file)
     }
 
     /// Renames the file within its folder, replacing any file of that name.
@@ -60,9 +64,10 @@ impl Fresh {
     /// # Errors
     /// The system's; `WouldBlock`: another process has taken the file's first name meanwhile.
     pub fn place(mut self, name: &[u8]) -> io::Result<()> {
-        if !self.folder.has(&self.name, self.identity) {
+        if !self.is_held() {
             self.placed = true;
-            return Err(Errno::WOULDBLOCK.into());
+            let problem = "somebody has removed or replaced the new file before it was complete: try again";
+            return Err(io::Error::new(io::ErrorKind::WouldBlock, problem));
         }
         rustix::fs::renameat(&self.folder, &self.name[..], &self.folder, name)?;
         self.placed = true;
@@ -72,7 +77,7 @@ impl Fresh {
 
 impl Drop for Fresh {
     fn drop(&mut self) {
-        if !self.placed && self.folder.has(&self.name, self.identity) {
+        if !self.placed && self.is_held() {
             let _ = rustix::fs::unlinkat(&self.folder, &self.name[..], AtFlags::empty());
         }
     }
@@ -91,8 +96,7 @@ fn remove_left(folder: &Folder, name: &[u8]) -> io::Result<()> {
         // An unreadable file was not made here, and no process here writes it.
         if let Ok(file) = rustix::fs::openat(folder, name, flags, Mode::empty()) {
             flock(&file, FlockOperation::NonBlockingLockExclusive)?;
-            let opened = identity_of(&rustix::fs::fstat(&file)?);
-            if !folder.has(name, opened) {
+            if !folder.has_file(name, &file) {
                 // Another process removed it first, and the name may be a new file's.
                 return Ok(());
             }
@@ -162,5 +166,21 @@ mod tests {
         }
         drop(Fresh::make(&held, b"part").unwrap());
         assert!(!at("part").exists(), "what is dropped goes");
+    }
+
+    #[test]
+    fn a_file_that_was_replaced_is_held_no_longer() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        let held = Folder::open(folder.path()).unwrap();
+        let first = Fresh::make(&held, b"lock").unwrap();
+        assert!(first.is_held());
+        std::fs::remove_file(at("lock")).unwrap();
+        assert!(!first.is_held(), "removed");
+        let second = Fresh::make(&held, b"lock").unwrap();
+        assert!(!first.is_held() && second.is_held(), "replaced");
+        let error = first.place(b"whole").unwrap_err();
+        assert!(error.kind() == io::ErrorKind::WouldBlock && error.to_string().contains("replaced"), "{error}");
+        assert!(second.is_held() && !at("whole").exists());
     }
 }

@@ -114,6 +114,13 @@ impl Folder {
         self.stat(name).is_ok_and(|found| identity_of(&found) == identity)
     }
 
+    /// Returns true if the entry of this name is this open file. A process that locks a file and then works under the
+    /// lock compares before each change that another holder must not lose: a lock file that somebody has removed or
+    /// replaced keeps no other process out. While the file is open, the system gives its identity to no other file.
+    pub fn has_file(&self, name: &[u8], file: impl AsFd) -> bool {
+        rustix::fs::fstat(file).is_ok_and(|own| self.has(name, identity_of(&own)))
+    }
+
     /// Makes a folder. Returns false if an entry of this name exists already.
     ///
     /// # Errors

@@ -175,7 +175,7 @@ impl Prepared {
         let name = self.wish.name.clone();
         let (mut tried, mut refuted) = (Vec::new(), Vec::new());
         let mut attempt = self.attempt(progress).await;
-        while self.new && verdict(&name, &attempt.findings) == Verdict::Fails {
+        while self.new && verdict(&name, &attempt.findings) == Verdict::Fails && self.after.check().is_ok() {
             let findings = attempt.findings.as_slice();
             let apart: Vec<String> = cut_off(&name, findings).into_iter().map(str::to_owned).collect();
             let there = apart.iter().all(|apart| self.logins.iter().any(|(site, _)| site == apart));
@@ -244,7 +244,13 @@ impl Prepared {
             if self.new {
                 progress.step(&name, "the sites file cannot be written: undoing");
                 self.undo(attempt).await;
-                self.notes.push(format!("the sites file is as it was; left there: {}", self.left));
+                let file = match &error {
+                    SetupError::TakenOver { .. } => format!(
+                        "site {name} is not in the sites file, and `landbridge sites apply` hands that out as it is now"
+                    ),
+                    _ => "the sites file is as it was".to_owned(),
+                };
+                self.notes.push(format!("{file}; left there: {}", self.left));
             }
             let cause = std::error::Error::source(&error).map_or(String::new(), |cause| format!(": {cause}"));
             let text = std::iter::once(format!("{error}{cause}")).chain(std::mem::take(&mut self.notes));
@@ -344,6 +350,9 @@ impl Prepared {
         access::grant(&mut self.company, &self.after.sites()?, &mut attempt.granted).await?;
         let text = self.after.text();
         for site in self.company.names() {
+            self.after.check()?;
+            self.check_at(&site, &text).await?;
+            self.after.expect(&text);
             attempt.touched.push(site.clone());
             self.company.ask(&site, &SiteRequest::WriteSites { text: Some(text.clone()) }).await?;
             match self.company.ask(&site, &SiteRequest::Gateway { site: site.clone() }).await? {
@@ -357,6 +366,19 @@ impl Prepared {
             }
         }
         Ok(())
+    }
+
+    /// Checks that nobody has changed a site's file since this command read it: a site may have joined there, or been
+    /// added from another machine. `text`: the new file, which sites on one machine share.
+    async fn check_at(&mut self, site: &str, text: &str) -> Result<(), SetupError> {
+        let there = self.company.read_sites(site).await?;
+        let old = self.old.iter().find(|(name, _)| name == site).and_then(|(_, text)| text.as_deref());
+        match there.as_deref() == old || there.as_deref() == Some(text) {
+            true => Ok(()),
+            false => {
+                Err(SetupError::site(site, "somebody has changed its sites file meanwhile: type this command again"))
+            }
+        }
     }
 
     /// Tries everything from the site, and the trunk to it from every other site.
@@ -404,18 +426,47 @@ impl Prepared {
             }
         }
         for site in attempt.touched.iter().rev() {
-            let text = self.old.iter().find(|(name, _)| name == site).and_then(|(_, text)| text.clone());
+            let restored = self.restore(site).await;
             let follow = match attempt.started.contains(site) {
                 true => SiteRequest::StopGateway { site: site.clone(), force: true },
                 false => SiteRequest::Gateway { site: site.clone() },
             };
-            for request in [SiteRequest::WriteSites { text }, follow] {
-                if let Err(error) = self.company.ask(site, &request).await {
+            for done in [restored, self.company.ask(site, &follow).await.map(drop)] {
+                if let Err(error) = done {
                     self.notes.push(format!("not undone: {error}"));
                 }
             }
         }
     }
+
+    /// Gives a site its old file back.
+    async fn restore(&mut self, site: &str) -> Result<(), SetupError> {
+        let there = self.company.read_sites(site).await?;
+        let old = self.old.iter().find(|(name, _)| name == site).and_then(|(_, text)| text.as_deref());
+        match restored(there.as_deref(), &self.after.text(), old, &self.wish.name)? {
+            Some(request) => self.company.ask(site, &request).await.map(drop),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The request that undoes a site's change from the text `old` to `written`. If another command has changed the file
+/// meanwhile, its text stays, without the new site. `None`: there is nothing to undo.
+fn restored(
+    there: Option<&str>,
+    written: &str,
+    old: Option<&str>,
+    name: &str,
+) -> Result<Option<SiteRequest>, SetupError> {
+    if there == old {
+        return Ok(None);
+    }
+    if there == Some(written) {
+        return Ok(Some(SiteRequest::WriteSites { text: old.map(str::to_owned) }));
+    }
+    let mut book = Book::of("sites file".as_ref(), there.unwrap_or_default())?;
+    let removed = book.remove(name)?;
+    Ok(removed.then(|| SiteRequest::WriteSites { text: Some(book.text()).filter(|text| !text.trim().is_empty()) }))
 }
 
 #[cfg(test)]

@@ -70,6 +70,7 @@ pub async fn apply(
     for applied in all.iter_mut().filter(|applied| applied.problem.is_none()) {
         let site = applied.site.clone();
         let done = async {
+            book.check()?;
             company.ask(&site, &SiteRequest::WriteSites { text: Some(text.clone()) }).await?;
             match company.ask(&site, &SiteRequest::Reload { site: site.clone() }).await? {
                 Reply::Gateway { note, .. } => Ok(note),

@@ -7,7 +7,7 @@ use toml_edit::{ArrayOfTables, DocumentMut, Item, Table, TableLike, Value, value
 use types::SitesFile;
 use types::sites::{Fingerprint, Login};
 
-use crate::here::folders;
+use crate::here::folders::{self, Written};
 use crate::slurm::{self, SlurmSetting};
 use crate::turn::ChangeTurn;
 use crate::{Progress, SetupError};
@@ -18,7 +18,9 @@ pub struct Book {
     path: PathBuf,
     document: DocumentMut,
     /// Lock against other commands that change the file, held while this and its clones exist.
-    _turn: Option<Arc<ChangeTurn>>,
+    turn: Option<Arc<ChangeTurn>>,
+    /// The texts that the file has unless somebody else has changed it. Empty: it is not compared.
+    expected: Vec<String>,
 }
 
 /// The entry of a new site.
@@ -55,7 +57,7 @@ impl Book {
     /// It cannot be read, or makes no sense.
     pub fn open(path: &Path) -> Result<Book, SetupError> {
         let text = folders::read_sites(path).map_err(|e| SetupError::SitesFile(Box::new(e)))?.unwrap_or_default();
-        Book::of(path, &text)
+        Ok(Book { expected: vec![text.clone()], ..Book::of(path, &text)? })
     }
 
     /// [`Book::open`] for a command that will write the file. First waits for other such commands.
@@ -64,7 +66,7 @@ impl Book {
     /// As [`Book::open`]; the file cannot be replaced; another command takes too long.
     pub async fn change(path: &Path, progress: &mut dyn Progress) -> Result<Book, SetupError> {
         let turn = Some(Arc::new(ChangeTurn::take(path, progress).await?));
-        Ok(Book { _turn: turn, ..Book::open(path)? })
+        Ok(Book { turn, ..Book::open(path)? })
     }
 
     /// Parses the text of a sites file; `path` is its name in messages and the path for saving it.
@@ -74,7 +76,7 @@ impl Book {
     pub fn of(path: &Path, text: &str) -> Result<Book, SetupError> {
         SitesFile::parse_begun(text, &path.display().to_string())?;
         let wrong = |e: toml_edit::TomlError| SetupError::Request(format!("{}: {e}", path.display()));
-        Ok(Book { path: path.to_owned(), document: text.parse().map_err(wrong)?, _turn: None })
+        Ok(Book { path: path.to_owned(), document: text.parse().map_err(wrong)?, turn: None, expected: Vec::new() })
     }
 
     pub fn path(&self) -> &Path {
@@ -93,20 +95,52 @@ impl Book {
         Ok(SitesFile::parse_begun(&self.text(), &self.path.display().to_string())?)
     }
 
+    /// Records a text that this command writes at a site. A site on this machine may share the file.
+    pub(crate) fn expect(&mut self, text: &str) {
+        self.expected.push(text.to_owned());
+    }
+
+    /// Checks that nobody else has changed the file since it was read, and that the lock still keeps others out.
+    ///
+    /// # Errors
+    /// [`SetupError::TakenOver`]; the file cannot be read.
+    pub(crate) fn check(&self) -> Result<(), SetupError> {
+        let taken = |problem| Err(SetupError::TakenOver { path: self.path.clone(), problem });
+        if self.turn.as_ref().is_some_and(|turn| !turn.is_held()) {
+            return taken("its lock file was removed or replaced, so another command may have changed it meanwhile");
+        }
+        let there = folders::read_sites(&self.path).map_err(|e| SetupError::SitesFile(Box::new(e)))?;
+        let there = there.unwrap_or_default();
+        match self.expected.is_empty() || self.expected.contains(&there) {
+            true => Ok(()),
+            false => taken("another command or an editor has changed it meanwhile"),
+        }
+    }
+
     /// Writes the file, or removes it if it is empty.
     ///
     /// # Errors
-    /// The file cannot be written.
-    pub fn save(&self) -> Result<(), SetupError> {
-        if self.text().trim().is_empty() {
-            return match std::fs::remove_file(&self.path) {
+    /// The file cannot be written; [`SetupError::TakenOver`].
+    pub fn save(&mut self) -> Result<(), SetupError> {
+        let text = self.text();
+        if text.trim().is_empty() {
+            self.check()?;
+            match std::fs::remove_file(&self.path) {
                 Err(source) if source.kind() != std::io::ErrorKind::NotFound => {
-                    Err(SetupError::File { path: self.path.clone(), source })
+                    return Err(SetupError::File { path: self.path.clone(), source });
                 }
-                _ => Ok(()),
-            };
+                _ => {}
+            }
+            self.expected = vec![String::new()];
+            return Ok(());
         }
-        folders::write(&self.path, &self.text()).map_err(|e| SetupError::SitesFile(Box::new(e)))
+        let wrong = |e| SetupError::SitesFile(Box::new(e));
+        // Compares after the new text is on the disk, which may take long.
+        let written = Written::new(&self.path, &text).map_err(wrong)?;
+        self.check()?;
+        written.place().map_err(wrong)?;
+        self.expected = vec![text];
+        Ok(())
     }
 
     /// Appends a site.

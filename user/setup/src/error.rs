@@ -45,6 +45,13 @@ pub enum SetupError {
     /// The sites file cannot be read or written.
     #[error("sites file {0}")]
     SitesFile(#[source] Box<HereError>),
+    /// Another process has changed the sites file, or may do so, since this command read it.
+    #[error("{path}: {problem}. Nothing was written there: type this command again", path = path.display())]
+    TakenOver {
+        path: PathBuf,
+        /// The way in which this command noticed it.
+        problem: &'static str,
+    },
     /// The user's own account on this machine has a problem.
     #[error(transparent)]
     Here(Box<HereError>),

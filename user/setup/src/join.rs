@@ -78,6 +78,7 @@ pub async fn join(wish: Wish, ticket: &Ticket, progress: &mut dyn Progress) -> R
     let mut notes = Vec::new();
     let joined = merge(&own, &text, &wish, ticket, progress, &mut notes)?;
     let mut outcome = Outcome { site: name.clone(), ok: true, findings, notes };
+    own.check()?;
     for request in [
         SiteRequest::WriteSites { text: Some(joined.text()) },
         SiteRequest::Gateway { site: name.clone() },

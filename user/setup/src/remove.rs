@@ -61,8 +61,13 @@ pub async fn remove(
             "site {name} joined by itself: what it has stays there until `landbridge sites remove {name}` is typed there"
         )),
     }
+    // A site on this machine has the same file, and the last one there takes it away.
+    let text = book.text();
+    book.expect("");
     for other in sites.sites.iter().filter(|site| site.name != name) {
-        match spread_to(&mut company, &sites, name, other, book.text(), progress).await {
+        book.check()?;
+        book.expect(&text);
+        match spread_to(&mut company, &sites, name, other, text.clone(), progress).await {
             Ok(Reply::Gateway { note, .. }) => {
                 progress.step(&other.name, &format!("gateway {note}"));
                 removal.done.push(format!("site {} has forgotten it", other.name));

@@ -22,7 +22,7 @@ const LOOK: Duration = Duration::from_millis(100);
 /// file, which the system unlocks when this process ends in any way.
 #[derive(Debug)]
 pub(crate) struct ChangeTurn {
-    _lock: Fresh,
+    lock: Fresh,
 }
 
 impl ChangeTurn {
@@ -47,7 +47,7 @@ impl ChangeTurn {
                     let process = std::process::id();
                     // On a full disk, the name of the holder is not written.
                     let _ = writeln!(lock.file, "process {process} on {}", host_name());
-                    return Ok(ChangeTurn { _lock: lock });
+                    return Ok(ChangeTurn { lock });
                 }
                 Err(error) if error.kind() != ErrorKind::WouldBlock => return Err(wrong(error)),
                 Err(_) => {}
@@ -72,12 +72,72 @@ impl ChangeTurn {
             sleep(LOOK).await;
         }
     }
+
+    /// Returns false if the lock file was removed or replaced, so that another process may hold the right too.
+    pub(crate) fn is_held(&self) -> bool {
+        self.lock.is_held()
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::Silent;
+    use crate::book::Book;
+
+    fn site(name: &str) -> Book {
+        let text = format!(
+            "[[site]]\nname = \"{name}\"\nfingerprint = \"sha256:{}\"\n[[site.gateway]]\nname = \"gw1\"\n\
+             advertise = \"{name}:1\"\n[[site.node]]\nname = \"n1\"\n",
+            "0".repeat(64)
+        );
+        Book::of(Path::new("x"), &text).unwrap()
+    }
+
+    /// A sites file that another command changes while the first one has it open for a change.
+    #[tokio::test]
+    async fn a_command_whose_lock_is_removed_loses_nothing_of_the_next_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, lock) = (folder.path().join("sites.toml"), folder.path().join(".sites.toml.lock"));
+        let mut first = Book::change(&path, &mut Silent).await.unwrap();
+        first.append(&site("lyon"), "lyon").unwrap();
+        std::fs::remove_file(&lock).unwrap();
+        let error = first.check().unwrap_err().to_string();
+        assert!(error.contains("its lock file was removed or replaced"), "{error}");
+        let mut second = Book::change(&path, &mut Silent).await.unwrap();
+        second.append(&site("kyoto"), "kyoto").unwrap();
+        second.save().unwrap();
+        let error = first.save().unwrap_err().to_string();
+        assert!(error.contains("its lock file was removed or replaced") && error.contains("sites.toml"), "{error}");
+        drop(first);
+        assert!(lock.exists(), "it belongs to the second");
+        drop(second);
+        assert_eq!(Book::open(&path).unwrap().sites().unwrap().names(), "kyoto");
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "nothing else is left");
+    }
+
+    #[tokio::test]
+    async fn an_edit_by_hand_survives_a_command_that_began_before_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("sites.toml");
+        let mut book = Book::change(&path, &mut Silent).await.unwrap();
+        book.append(&site("lyon"), "lyon").unwrap();
+        // This command's own copy, which a site on this machine has put there.
+        std::fs::write(&path, book.text()).unwrap();
+        assert!(book.check().is_err());
+        book.expect(&book.text());
+        book.save().unwrap();
+        std::fs::write(&path, site("kyoto").text()).unwrap();
+        book.append(&site("nancy"), "nancy").unwrap();
+        let error = book.save().unwrap_err().to_string();
+        assert!(error.contains("another command or an editor has changed it"), "{error}");
+        // An empty file is removed, and so is what this would remove.
+        for name in ["lyon", "nancy"] {
+            book.remove(name).unwrap();
+        }
+        book.save().unwrap_err();
+        assert_eq!(Book::open(&path).unwrap().sites().unwrap().names(), "kyoto");
+    }
 
     #[tokio::test(start_paused = true)]
     async fn a_second_command_waits_and_names_the_first() {

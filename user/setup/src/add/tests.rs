@@ -78,3 +78,39 @@ fn everything_wrong_is_said_at_once_before_any_ssh() {
         assert!(lines.iter().any(|line| line.contains(place)), "{place}: {error}");
     }
 }
+
+/// Another command may change a site's file between an attempt and its undoing.
+#[test]
+fn undoing_keeps_the_site_of_another_command() {
+    let mut old = Book::of("x".as_ref(), "# mine\n").unwrap();
+    let entry = |port: u16| SiteEntry {
+        advertise: Some(format!("h:{port}")),
+        ssh: None,
+        inside: format!("h:{port}"),
+        listen: types::sites::any_address(port),
+        nodes: vec!["n1".into()],
+        starter: crate::book::Start::Ssh,
+    };
+    let add = |book: &mut Book, name: &str, port| {
+        book.add(name, &entry(port)).unwrap();
+        book.identify(name, &Fingerprint([7; 32]), None, None).unwrap();
+    };
+    add(&mut old, "lyon", 1);
+    let mut written = old.clone();
+    add(&mut written, "kyoto", 2);
+    let mut there = written.clone();
+    add(&mut there, "nancy", 3);
+    let (old, written) = (old.text(), written.text());
+    let undo = |there: Option<&str>, old: Option<&str>| match restored(there, &written, old, "kyoto").unwrap() {
+        Some(SiteRequest::WriteSites { text }) => Some(text),
+        other => other.map(|request| panic!("{request:?}")),
+    };
+    assert_eq!(undo(Some(&written), Some(&old)), Some(Some(old.clone())));
+    assert_eq!(undo(Some(&written), None), Some(None));
+    assert_eq!(undo(Some(&old), Some(&old)), None, "two sites may share a file");
+    let left = undo(Some(&there.text()), Some(&old)).flatten().unwrap();
+    assert_eq!(SitesFile::parse(&left, "x").unwrap().names(), "lyon, nancy");
+    assert!(left.starts_with("# mine\n"));
+    there.remove("kyoto").unwrap();
+    assert_eq!(undo(Some(&there.text()), Some(&old)), None);
+}

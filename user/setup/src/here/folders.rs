@@ -155,16 +155,34 @@ fn if_there(text: std::io::Result<String>) -> std::io::Result<Option<String>> {
 
 /// Replaces a file atomically: a reader sees the old text or the new, even after a crash.
 pub(crate) fn write(path: &Path, text: &str) -> Result<(), HereError> {
-    let written = || -> std::io::Result<()> {
-        // A symbolic link is kept: users keep such files in repositories of their own.
-        let named = Named::resolve_or_make(path, Mode::from_raw_mode(0o700))?;
-        let process = std::process::id().to_string();
-        let mut fresh = Fresh::make(&named.folder, &[b".", &named.name[..], b".", process.as_bytes()].concat())?;
-        fresh.file.write_all(text.as_bytes())?;
-        fresh.file.sync_all()?;
-        fresh.place(&named.name)
-    };
-    written().map_err(HereError::file(path))
+    Written::new(path, text)?.place()
+}
+
+/// The new text of a file, on the disk beside it. Dropping it before it is placed removes it.
+pub(crate) struct Written<'a> {
+    path: &'a Path,
+    name: Vec<u8>,
+    fresh: Fresh,
+}
+
+impl<'a> Written<'a> {
+    pub(crate) fn new(path: &'a Path, text: &str) -> Result<Written<'a>, HereError> {
+        let write = || -> std::io::Result<Written<'a>> {
+            // A symbolic link is kept: users keep such files in repositories of their own.
+            let named = Named::resolve_or_make(path, Mode::from_raw_mode(0o700))?;
+            let process = std::process::id().to_string();
+            let mut fresh = Fresh::make(&named.folder, &[b".", &named.name[..], b".", process.as_bytes()].concat())?;
+            fresh.file.write_all(text.as_bytes())?;
+            fresh.file.sync_all()?;
+            Ok(Written { path, name: named.name, fresh })
+        };
+        write().map_err(HereError::file(path))
+    }
+
+    /// Replaces the file.
+    pub(crate) fn place(self) -> Result<(), HereError> {
+        self.fresh.place(&self.name).map_err(HereError::file(self.path))
+    }
 }
 
 /// Makes a folder that only this user can access, unless it exists.
