@@ -10,7 +10,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use folder::{Folder, identity_of};
+use folder::Folder;
 use rustix::fs::{FileType, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
@@ -84,7 +84,7 @@ impl Area {
             Err(Errno::NOENT | Errno::LOOP | Errno::ISDIR) => return Err(foreign(path)),
             lock => held(&folder, lock.at("open", path.join(LOCK))?, path)?,
         };
-        if !is_locked_by(&folder, &lock) || !folder.is_at(parent, name) {
+        if !folder.has_file(LOCK.as_bytes(), &lock) || !folder.is_at(parent, name) {
             return Ok(None);
         }
         if !is_of(&folder, target).at("list", path)? {
@@ -149,12 +149,30 @@ impl Area {
         self.fresh
     }
 
+    /// Checks that the lock still keeps other transfers out.
+    ///
+    /// # Errors
+    /// [`StageError::TakenOver`]: somebody has removed or replaced it.
+    pub(crate) fn check(&self) -> Result<(), StageError> {
+        match self.folder.has_file(LOCK.as_bytes(), &self.lock) {
+            true => Ok(()),
+            false => Err(StageError::TakenOver { path: self.path.clone() }),
+        }
+    }
+
+    /// The reason for an error in the area. If another transfer has taken it over, that transfer has moved or removed
+    /// the files.
+    pub(crate) fn reason(&self, error: StageError) -> StageError {
+        self.check().err().unwrap_or(error)
+    }
+
     /// Removes the area with its contents. Returns true if it is gone, false if somebody has renamed it; its contents
     /// are removed in both cases.
     ///
     /// # Errors
-    /// System errors.
+    /// [`StageError::TakenOver`], and the contents stay; system errors.
     pub(crate) fn remove(self) -> Result<bool, StageError> {
+        self.check()?;
         remove(&self.folder, &self.parent, &self.name).at("remove", &self.path)
     }
 
@@ -249,11 +267,6 @@ fn foreign(path: &Path) -> StageError {
 
 fn is_removed(folder: &Folder) -> rustix::io::Result<bool> {
     folder.examine().map(|found| found.st_nlink == 0)
-}
-
-/// Returns true if this is the folder's current lock: an earlier holder may have removed it.
-fn is_locked_by(folder: &Folder, lock: &OwnedFd) -> bool {
-    rustix::fs::fstat(lock).is_ok_and(|own| folder.has(LOCK.as_bytes(), identity_of(&own)))
 }
 
 /// Takes the lock for this process.

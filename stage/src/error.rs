@@ -31,6 +31,13 @@ pub enum StageError {
     /// `process` is empty if the other process has not recorded its name yet.
     #[error("{} is being written by another transfer{}", shown(path), by(process))]
     Busy { path: PathBuf, process: String },
+    /// The lock file of the transfer's hidden folder was removed or replaced, so another transfer may write there.
+    #[error(
+        "another transfer took over {}, whose lock file was removed or replaced meanwhile. Wait for its end, and type \
+         the same command again",
+        shown(path)
+    )]
+    TakenOver { path: PathBuf },
     #[error("block {block} ({}) is not what its sender read: it was damaged on its way", shown(path))]
     Damaged { block: u32, path: PathBuf },
     #[error("the list of files is faulty: {0}")]

@@ -232,7 +232,6 @@ impl Target {
     /// [`StageError::Damaged`] if the bytes do not match; the block may be requested again. After any other error the
     /// target is unusable.
     pub fn write(&mut self, block: u32, bytes: &[u8], check: Check) -> Result<(), StageError> {
-        let pieces = self.blocks.pieces(block).to_vec();
         let damaged = match check {
             Check::Now(hash) => *blake3::hash(bytes).as_bytes() != hash,
             Check::Later(_) | Check::Needless => false,
@@ -243,6 +242,22 @@ impl Target {
         if self.done.contains(block) {
             return Ok(());
         }
+        self.area.check()?;
+        self.write_pieces(block, bytes).map_err(|error| self.area.reason(error))?;
+        self.done.insert(block);
+        let (hash, checked) = match check {
+            Check::Now(hash) => (hash, true),
+            Check::Later(hash) => (hash, false),
+            Check::Needless => (UNKNOWN, true),
+        };
+        if !checked {
+            self.unchecked.push((block, hash));
+        }
+        self.journal.add(Block { number: block, hash, checked })
+    }
+
+    fn write_pieces(&mut self, block: u32, bytes: &[u8]) -> Result<(), StageError> {
+        let pieces = self.blocks.pieces(block).to_vec();
         let mut rest = bytes;
         for piece in pieces {
             let (part, after) = rest.split_at(piece.length as usize);
@@ -262,16 +277,7 @@ impl Target {
                 self.finish(piece.entry)?;
             }
         }
-        self.done.insert(block);
-        let (hash, checked) = match check {
-            Check::Now(hash) => (hash, true),
-            Check::Later(hash) => (hash, false),
-            Check::Needless => (UNKNOWN, true),
-        };
-        if !checked {
-            self.unchecked.push((block, hash));
-        }
-        self.journal.add(Block { number: block, hash, checked })
+        Ok(())
     }
 
     /// Number of blocks not yet compared with their hashes.
@@ -322,6 +328,10 @@ impl Target {
     }
 
     fn fill(&mut self, block: u32, bytes: &mut Pages) -> Result<(), StageError> {
+        self.read_pieces(block, bytes).map_err(|error| self.area.reason(error))
+    }
+
+    fn read_pieces(&mut self, block: u32, bytes: &mut Pages) -> Result<(), StageError> {
         self.open = None;
         bytes.resize(self.blocks.bytes(block) as usize);
         let mut rest = &mut bytes[..];

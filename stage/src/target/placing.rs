@@ -30,22 +30,8 @@ impl Target {
             return Err(StageError::Manifest(format!("block {block} has not been compared")));
         }
         self.open = None;
-        if !self.placing {
-            self.make_links_and_dress()?;
-            self.write_back()?;
-            self.journal.place()?;
-        }
-        match (&self.tree, &self.before) {
-            (Tree::Placed, _) => {}
-            (_, Before::Folder(_)) => self.place_into()?,
-            _ => self.place_whole()?,
-        }
-        self.dress_root()?;
-        match self.parent.readable().and_then(rustix::fs::fsync) {
-            // Some file systems do not support it, and need it not; an unreadable folder cannot be synced either.
-            Ok(()) | Err(Errno::INVAL | Errno::NOTSUP | Errno::ACCESS) => {}
-            Err(error) => return Err(error).at("write back the folder of", &self.path),
-        }
+        self.area.check()?;
+        self.put_in_place().map_err(|error| self.area.reason(error))?;
         let (files, bytes) = (self.manifest.files() as u64, self.manifest.bytes());
         let (notes, path) = (self.dresser.notes(), self.writer.path());
         let mut report = Report { files, bytes, resumed: self.resumed, notes, path };
@@ -58,6 +44,27 @@ impl Target {
                 .push(format!("somebody has renamed {hidden}, which is empty now: remove it where you find it"));
         }
         Ok(report)
+    }
+
+    fn put_in_place(&mut self) -> Result<(), StageError> {
+        if !self.placing {
+            self.make_links_and_dress()?;
+            self.write_back()?;
+            self.journal.place()?;
+        }
+        // Setting metadata and writing to the disk may take long.
+        self.area.check()?;
+        match (&self.tree, &self.before) {
+            (Tree::Placed, _) => {}
+            (_, Before::Folder(_)) => self.place_into()?,
+            _ => self.place_whole()?,
+        }
+        self.dress_root()?;
+        match self.parent.readable().and_then(rustix::fs::fsync) {
+            // Some file systems do not support it, and need it not; an unreadable folder cannot be synced either.
+            Ok(()) | Err(Errno::INVAL | Errno::NOTSUP | Errno::ACCESS) => Ok(()),
+            Err(error) => Err(error).at("write back the folder of", &self.path),
+        }
     }
 
     /// Other users may rename the folder during the transfer.
@@ -200,6 +207,7 @@ impl Target {
                 continue;
             }
             let (before, _) = from.parent(&entry.path).at("open the folder of", &shown)?;
+            self.area.check()?;
             match rustix::fs::renameat(before, name, folder, name) {
                 Ok(()) => {}
                 Err(Errno::NOENT) if self.placing => {

@@ -609,3 +609,59 @@ fn a_manifest_that_leaves_its_root_is_refused() {
     assert!(names(folder.path()).is_empty());
     let _ = OsString::from_vec(Vec::new());
 }
+
+/// Somebody removes the lock of the hidden folder, and the same command is typed again while the first one goes on.
+#[test]
+fn a_transfer_whose_lock_is_removed_leaves_the_rest_to_the_next_one() {
+    for (is_folder, second_is_over, all_arrived) in
+        [false, true].iter().flat_map(|a| [false, true].iter().flat_map(move |b| [(*a, *b, false), (*a, *b, true)]))
+    {
+        let folder = tempfile::tempdir().unwrap();
+        let (from, to) = (folder.path().join("from"), folder.path().join("to"));
+        match is_folder {
+            true => {
+                std::fs::create_dir_all(from.join("sub")).unwrap();
+                std::fs::write(from.join("one"), noise(5000, 1)).unwrap();
+                std::fs::write(from.join("sub/two"), noise(9000, 2)).unwrap();
+            }
+            false => std::fs::write(&from, noise(14_000, 3)).unwrap(),
+        }
+        let (mut source, mut first) = open(&from, &to, 4096).unwrap();
+        let mut bytes = Pages::default();
+        let last = first.blocks().count() - u32::from(!all_arrived);
+        for block in 0..last {
+            let hash = source.read(first.blocks().pieces(block), &mut bytes).unwrap();
+            first.write(block, &bytes, Check::Now(hash)).unwrap();
+        }
+        let area = first.area.path().to_owned();
+        std::fs::remove_file(area.join("lock")).unwrap();
+        let (_, second) = open(&from, &to, 4096).unwrap();
+        let mut finish = |mut second: Target| {
+            for block in second.done().missing().collect::<Vec<_>>() {
+                let hash = source.read(second.blocks().pieces(block), &mut bytes).unwrap();
+                second.write(block, &bytes, Check::Now(hash)).unwrap();
+            }
+            second.place().unwrap()
+        };
+        let mut going_on = None;
+        match second_is_over {
+            true => drop(finish(second)),
+            false => going_on = Some(second),
+        }
+        let error = match all_arrived {
+            true => first.place().unwrap_err(),
+            false => {
+                let block = vec![0; first.blocks().bytes(last) as usize];
+                let error = first.write(last, &block, Check::Needless).unwrap_err();
+                // A cancelled transfer does this.
+                first.evict().unwrap_err();
+                error
+            }
+        };
+        let text = error.to_string();
+        assert!(text.contains("another transfer took over") && text.contains(&area.display().to_string()), "{text}");
+        going_on.map(finish);
+        assert_eq!(contents(&from), contents(&to));
+        assert_eq!(names(folder.path()), ["from", "to"], "{is_folder} {second_is_over} {all_arrived}");
+    }
+}
