@@ -4,7 +4,7 @@ use std::io::Write;
 
 use anyhow::{Context, Result};
 use commands::site_id::{SiteId, far};
-use commands::transfers::socket::{self, Steering, TransferState, found};
+use commands::transfers::socket::{self, FoundTransfer, Steering, TransferState, found};
 use serde::Deserialize;
 use stage::mover::Control;
 use types::untrusted::one_line;
@@ -28,7 +28,7 @@ pub(crate) fn status(args: &StatusArgs) -> Result<i32> {
     let number = number.iter().map(|number| number.to_string().into());
     let mut out = crate::output::stdout();
     if args.json {
-        let mut transfers = own.iter().map(serde_json::to_value).collect::<Result<Vec<_>, _>>()?;
+        let mut transfers = own.iter().map(described).collect::<Result<Vec<_>, _>>()?;
         if let Some((sites, site)) = &far {
             let words = number.chain(["--json".into()]).collect();
             let (code, printed) = carried::answer(sites, site, &["stage", "status"], words)?;
@@ -45,11 +45,19 @@ pub(crate) fn status(args: &StatusArgs) -> Result<i32> {
     if own.is_empty() && far.is_none() {
         crate::output::note("no transfer is running here");
     }
-    for TransferState { id, title, arrived, total, seconds, paused, rate, .. } in own {
+    for FoundTransfer { id, state, .. } in own {
+        let id = SiteId::shown(id, args.far.from.as_deref());
+        let TransferState { title, arrived, total, seconds, paused, rate, .. } = match state {
+            Ok(state) => state,
+            Err(silence) => {
+                writeln!(out, "{id}  {silence}")?;
+                continue;
+            }
+        };
         let share = (arrived * 100).checked_div(total).map_or(String::new(), |percent| format!(" ({percent} %)"));
         let limit = rate.map_or(String::new(), |rate| format!(", at most {}/s", decimal(rate)));
         let paused = if paused { ", paused" } else { "" };
-        let (id, title) = (SiteId::shown(id, args.far.from.as_deref()), one_line(&title));
+        let title = one_line(&title);
         writeln!(
             out,
             "{id}  {title}: {} of {}{share} after {seconds:.0} s{limit}{paused}",
@@ -61,6 +69,25 @@ pub(crate) fn status(args: &StatusArgs) -> Result<i32> {
         Some((sites, site)) => carried::command(&sites, &site, &["stage", "status"], number.collect()),
         None => Ok(0),
     }
+}
+
+/// A transfer for `--json`. Only its process knows its state.
+fn described(transfer: &FoundTransfer) -> serde_json::Result<serde_json::Value> {
+    let (mut object, problem) = match &transfer.state {
+        Ok(state) => (serde_json::to_value(state)?, None),
+        Err(silence) => {
+            let mut unknown = serde_json::to_value(TransferState::default())?;
+            let fields = unknown.as_object_mut().into_iter().flat_map(serde_json::Map::values_mut);
+            fields.for_each(|value| *value = serde_json::Value::Null);
+            unknown["id"] = transfer.id.into();
+            if let Some(site) = &transfer.site {
+                unknown["site"] = site.as_str().into();
+            }
+            (unknown, Some(silence))
+        }
+    };
+    object["problem"] = serde_json::to_value(problem)?;
+    Ok(object)
 }
 
 /// Sends a control to a transfer, or to the only one if no id is given. `word` and `value`: the command as typed.

@@ -9,4 +9,5 @@ pub mod look;
 pub mod moving;
 pub mod places;
 pub mod request;
+pub mod silence;
 pub mod socket;

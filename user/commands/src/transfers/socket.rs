@@ -1,6 +1,6 @@
 //! Running transfers: each has a socket in the user's state folder, on which other commands query and control it.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -10,17 +10,22 @@ use std::time::{Duration, Instant};
 
 use folder::Folder;
 use launcher::Sites;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use serde::{Deserialize, Serialize};
 use setup::here::folders::Folders;
 use stage::mover::Control;
 use types::sites::Site;
 
-use crate::error::{Context, Result, refusal, refuse};
+use super::silence::Silence;
+use crate::error::{Context, Result, refuse};
 use crate::site_id::{SiteId, far};
 use job::host_name;
 
 /// Time limit for the other end of a socket.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// Time limit for a process that is stopped: it may be continued at this moment.
+const STOPPED: Duration = Duration::from_millis(200);
 /// Maximum length of a request or an answer, in bytes.
 const LONGEST: u64 = 1 << 20;
 
@@ -52,6 +57,16 @@ pub struct TransferState {
     pub rate: Option<u64>,
 }
 
+/// A transfer as other commands find it.
+#[derive(Clone, Debug)]
+pub struct FoundTransfer {
+    pub id: u32,
+    /// The transfer's site, if its user is elsewhere.
+    pub site: Option<String>,
+    /// The error: its process exists and does not answer.
+    pub state: Result<TransferState, Silence>,
+}
+
 /// The socket of this process's transfer. Dropping it removes its file.
 pub struct TransferSocket {
     shared: Arc<Mutex<SocketContents>>,
@@ -75,7 +90,7 @@ impl TransferSocket {
         let file = folder.join(id.to_string());
         // A killed process with the same id may have left its socket.
         let _ = std::fs::remove_file(&file);
-        forget_killed(&folder, &opened);
+        forget_killed(&folder);
         let listener = UnixListener::bind(short(&opened, &file)).with_context(|| file.display().to_string())?;
         let state = TransferState { id, places, title, rate, ..TransferState::default() };
         let shared = Arc::new(Mutex::new(SocketContents { state, began: Instant::now(), input: None }));
@@ -150,13 +165,10 @@ fn short(folder: &std::fs::File, file: &Path) -> PathBuf {
 }
 
 /// Removes the sockets of processes that were killed.
-fn forget_killed(folder: &Path, opened: &std::fs::File) {
+fn forget_killed(folder: &Path) {
     for file in std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()) {
         let process = Path::new("/proc").join(file.file_name().unwrap_or_default());
-        let refused = || {
-            let connected = UnixStream::connect(short(opened, &file));
-            connected.is_err_and(|error| error.kind() == std::io::ErrorKind::ConnectionRefused)
-        };
+        let refused = || connect(&file).is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused);
         // A process that has just started may refuse connections for a moment.
         if !process.exists() && refused() {
             let _ = std::fs::remove_file(&file);
@@ -164,47 +176,102 @@ fn forget_killed(folder: &Path, opened: &std::fs::File) {
     }
 }
 
-fn ask(file: &Path, question: &Question) -> Result<TransferState> {
+/// Reasons for a missing answer.
+enum AskError {
+    /// The process has ended, or has just started.
+    Absent(std::io::Error),
+    /// The process exists and does not answer.
+    Silent(Silence),
+    /// The transfer cannot do it yet.
+    TooEarly,
+}
+
+/// Connects to the socket of a transfer. The kernel completes a connection without the process, until the queue of a
+/// process that accepts none is full.
+fn connect(file: &Path) -> std::io::Result<UnixStream> {
     let folder = std::fs::File::open(file.parent().unwrap_or(Path::new("/")))?;
-    let stream = UnixStream::connect(short(&folder, file))?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
-    (&stream).write_all(format!("{}\n", serde_json::to_string(question)?).as_bytes())?;
-    let mut line = String::new();
-    BufReader::new((&stream).take(LONGEST)).read_line(&mut line)?;
-    serde_json::from_str(&line).map_err(|_| refusal!("nothing is moved yet: try again"))
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    set_socket_timeout(&socket, Timeout::Send, Some(PATIENCE))?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new(short(&folder, file))?)?;
+    Ok(socket.into())
+}
+
+/// Sends a request to the transfer of this process.
+fn ask(file: &Path, process: u32, question: &Question) -> Result<TransferState, AskError> {
+    let exchange = || -> std::io::Result<String> {
+        let stream = connect(file)?;
+        // A stopped process would be waited for in vain.
+        let patience = match Silence::of(process) {
+            Silence::Stopped => STOPPED,
+            Silence::Unknown => PATIENCE,
+        };
+        stream.set_read_timeout(Some(patience))?;
+        let mut request = serde_json::to_vec(question)?;
+        request.push(b'\n');
+        (&stream).write_all(&request)?;
+        let mut line = String::new();
+        BufReader::new((&stream).take(LONGEST)).read_line(&mut line)?;
+        Ok(line)
+    };
+    match exchange() {
+        Ok(line) => serde_json::from_str(&line).map_err(|_| AskError::TooEarly),
+        Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
+            Err(AskError::Silent(Silence::of(process)))
+        }
+        Err(error) => Err(AskError::Absent(error)),
+    }
 }
 
 /// The transfers of this user on this machine.
-fn all() -> Result<Vec<TransferState>> {
+fn all() -> Result<Vec<FoundTransfer>> {
     let folder = folder()?;
-    let opened = match std::fs::File::open(&folder) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
-        opened => opened.with_context(|| folder.display().to_string())?,
+    let entries = match std::fs::read_dir(&folder) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries.with_context(|| folder.display().to_string())?,
     };
-    forget_killed(&folder, &opened);
-    let mut found = Vec::new();
-    for entry in std::fs::read_dir(&folder).with_context(|| folder.display().to_string())? {
-        // A transfer that does not answer has ended, or has just started.
-        found.extend(ask(&entry?.path(), &Question::Status).ok());
+    forget_killed(&folder);
+    let mut files = Vec::new();
+    for entry in entries {
+        let entry = entry?;
+        files.extend(entry.file_name().to_str().and_then(|name| Some((name.parse::<u32>().ok()?, entry.path()))));
     }
-    found.sort_by_key(|state| state.id);
-    Ok(found)
+    files.sort();
+    // All at once: each may need its full time limit.
+    let answers = std::thread::scope(|scope| {
+        let asked = files.iter().map(|(id, file)| scope.spawn(|| ask(file, *id, &Question::Status)));
+        let asked: Vec<_> = asked.collect();
+        asked.into_iter().map(|asked| asked.join().ok()).collect::<Vec<_>>()
+    });
+    let found = files.into_iter().zip(answers).filter_map(|((id, _), answer)| {
+        let state = match answer? {
+            Ok(state) => Ok(state),
+            Err(AskError::Silent(silence)) => Err(silence),
+            // It has ended, or has just started.
+            Err(AskError::Absent(_) | AskError::TooEarly) => return None,
+        };
+        Some(FoundTransfer { id, site: None, state })
+    });
+    Ok(found.collect())
 }
 
 /// The transfers of this machine, or the one with this number, for a user who has given `--from`.
 ///
 /// # Errors
 /// There is no such transfer.
-pub fn found(number: Option<u32>, from: Option<&str>) -> Result<Vec<TransferState>> {
+pub fn found(number: Option<u32>, from: Option<&str>) -> Result<Vec<FoundTransfer>> {
     let mut found = all()?;
     if let Some(number) = number {
-        found.retain(|state| state.id == number);
+        found.retain(|transfer| transfer.id == number);
         if found.is_empty() {
             refuse!("no transfer {number} is running here: `landbridge stage status` lists them");
         }
     }
-    found.iter_mut().for_each(|state| state.site = SiteId::shown(state.id, from).site);
+    for transfer in &mut found {
+        transfer.site = SiteId::shown(transfer.id, from).site;
+        if let Ok(state) = &mut transfer.state {
+            state.site.clone_from(&transfer.site);
+        }
+    }
     Ok(found)
 }
 
@@ -235,15 +302,24 @@ pub fn steer(steering: Steering<'_>) -> Result<Option<(Sites, Site)>> {
         return Ok(Some(elsewhere));
     }
     let id = match (number, &running[..]) {
-        (Some(id), running) if running.iter().any(|state| state.id == id) => id,
+        (Some(id), running) if running.iter().any(|transfer| transfer.id == id) => id,
         (Some(id), _) => refuse!("no transfer {id} is running here: `landbridge stage status` lists them"),
         (None, [one]) => one.id,
         (None, []) => refuse!("no transfer is running here"),
         (None, several) => {
-            let ids: Vec<String> = several.iter().map(|state| state.id.to_string()).collect();
+            let ids: Vec<String> = several.iter().map(|transfer| transfer.id.to_string()).collect();
             refuse!("which transfer? {} are running: `landbridge stage status` shows them", ids.join(", "))
         }
     };
-    ask(&folder()?.join(id.to_string()), &Question::Control(control)).with_context(|| format!("transfer {id}"))?;
-    Ok(None)
+    let silent = running.iter().find(|transfer| transfer.id == id).and_then(|transfer| transfer.state.as_ref().err());
+    let asked = match silent {
+        Some(silence) => Err(AskError::Silent(*silence)),
+        None => ask(&folder()?.join(id.to_string()), id, &Question::Control(control)),
+    };
+    match asked {
+        Ok(_) => Ok(None),
+        Err(AskError::Silent(silence)) => refuse!("transfer {id} {silence}: {}", silence.remedy(id, &host_name())),
+        Err(AskError::TooEarly) => refuse!("transfer {id}: nothing is moved yet: try again"),
+        Err(AskError::Absent(error)) => Err(error).with_context(|| format!("transfer {id}")),
+    }
 }
