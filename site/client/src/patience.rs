@@ -29,13 +29,8 @@ fn crowd_of(text: &str, cores: u32) -> Slowness {
     Slowness::new(second, (second * others / cores.max(1)).saturating_sub(second))
 }
 
-/// The slowness of this machine since `before`, for this process and for those that it waits for.
-pub fn slowness_since(before: CoreTime) -> Slowness {
-    let (own, crowd) = (core_time().since(before), crowd());
-    if own > crowd { own } else { crowd }
-}
-
-/// As [`slowness_since`], for a process that has mostly slept in the `time` since `before`.
+/// The slowness of this machine since `before`, which was `time` ago, for this process and for those that it waits for.
+/// A process that waits has mostly slept.
 pub fn slowness_in(time: Duration, before: CoreTime) -> Slowness {
     let (own, crowd) = (core_time().since_for_sleepers(before, time), crowd());
     if own > crowd { own } else { crowd }
@@ -58,8 +53,8 @@ impl Wait {
 
     /// Time left; `None`: the wait is over. The machine's load is read only when a limit is reached.
     pub fn left(&mut self) -> Option<Duration> {
-        let before = self.before;
-        self.left_on(self.begun.elapsed(), || slowness_since(before))
+        let (before, elapsed) = (self.before, self.begun.elapsed());
+        self.left_on(elapsed, || slowness_in(elapsed, before))
     }
 
     fn left_on(&mut self, elapsed: Duration, slowness: impl FnOnce() -> Slowness) -> Option<Duration> {
@@ -106,8 +101,8 @@ pub async fn patiently<T>(
 /// # Errors
 /// As [`patiently`].
 pub async fn patiently_here<T>(calm: Duration, future: impl Future<Output = T>) -> Result<T, Duration> {
-    let before = core_time();
-    patiently(calm, || slowness_since(before), future).await
+    let (before, begun) = (core_time(), Instant::now());
+    patiently(calm, || slowness_in(begun.elapsed(), before), future).await
 }
 
 #[cfg(test)]

@@ -25,7 +25,7 @@ pub mod tailor;
 use std::io::Read;
 use std::time::{Duration, Instant as StdInstant};
 
-use client::patience::{core_time, slowness_since};
+use client::patience::{core_time, slowness_in};
 use tokio::time::{Instant, sleep_until};
 use types::{Roster, SitesFile};
 use wire::control::{HeldAllocation, Part};
@@ -200,7 +200,7 @@ async fn drive(
         Err(error) => return Some((Failure::new(format!("cannot catch signals: {error}")), None)),
     };
     job.opened(Instant::now());
-    let before = core_time();
+    let (begun, before) = (Instant::now(), core_time());
     // Time limit for gateways to confirm the announced stop of this process.
     let mut stopping = None;
     loop {
@@ -241,7 +241,7 @@ async fn drive(
                 Err(error) => return Some(connection_lost(home, &error)),
             },
             Some(told) = teller.told.recv() => observed(told, &mut session, job, teller),
-            () = until(deadline) => job.deadline_over(Instant::now(), slowness_since(before)),
+            () = until(deadline) => job.deadline_over(Instant::now(), slowness_in(begun.elapsed(), before)),
             bytes = source.next(), if job.takes_input() => job.input(bytes),
         }
     }
