@@ -114,3 +114,26 @@ def test_a_job_without_a_parallel_environment_has_one_node(workshop, mpich_only,
     text = out.read_text()
     assert done.code == 0, f"{done}\n{text}"
     assert text == "[a/a-n2/0] rank 0\n", text
+
+
+def test_a_job_submitted_from_a_job_has_its_own_host(workshop, mpich_only, cell):
+    """`qsub -V` passes on the variables of the job in which it is typed, also its PE_HOSTFILE."""
+    inner, outer = workshop.folder / "inner.sh", workshop.folder / "job.out"
+    out = workshop.folder / "inner.out"
+    inner.write_text(f'echo "$PE_HOSTFILE"\nexec {LANDBRIDGE} run --prefix -- sh -c "echo rank"\n')
+    words = ["qsub", "-V", "-sync", "y", "-j", "y", "-o", out, "-q", f"{gridengine.QUEUE}@a-n2", inner]
+    done = start(workshop, {"a": grid_engine_site("a")}, submit(workshop, 2, words, outer), host="a-gw1").finish()
+    text = out.read_text()
+    assert done.code == 0, f"{done}\n{outer.read_text()}\n{text}"
+    # Otherwise the test tries nothing.
+    hostfile, *lines = text.splitlines()
+    assert hostfile.endswith("/1.1/pe_hostfile"), text
+    assert lines == ["[a/a-n2/0] rank"], text
+
+
+def test_a_detached_job_is_refused_in_a_job(workshop, mpich_only, cell):
+    out = workshop.folder / "job.out"
+    batch = submit(workshop, 2, [LANDBRIDGE, "run", "--detach", "--", "true"], out)
+    done = start(workshop, {"a": grid_engine_site("a")}, batch, host="a-gw1").finish()
+    text = out.read_text()
+    assert done.code == 2 and text.startswith("landbridge: --detach: ") and "batch job 1" in text, f"{done}\n{text}"
