@@ -18,12 +18,16 @@ pub struct HeldError {
     problem: Box<dyn Error + Send + Sync>,
 }
 
+/// A variable of this process; `None` if it is not set or empty.
+fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
+}
+
 /// The batch job around this process, if it belongs to the site's batch system.
 ///
 /// # Errors
 /// There is such a job, but its nodes cannot be determined.
 pub async fn find(site: &Site) -> Result<Option<HeldAllocation>, HeldError> {
-    let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
     let Some(system) = batch_system(&site.starter) else { return Ok(None) };
     let Some(id) = system.job(&variable) else { return Ok(None) };
     match system.nodes(&variable).await {
@@ -35,7 +39,6 @@ pub async fn find(site: &Site) -> Result<Option<HeldAllocation>, HeldError> {
 /// The number of the batch job around this process whose nodes Landbridge reaches over ssh: the end of such a job ends
 /// no process that has left its session.
 pub fn found_over_ssh(site: &Site) -> Option<String> {
-    let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
     batch_system(&site.starter).filter(|_| !site.starter.makes_jobs())?.job(&variable)
 }
 

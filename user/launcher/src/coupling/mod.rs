@@ -181,7 +181,7 @@ struct Pair {
     /// The other side's number, once both sides are in a job.
     coupled: Option<u64>,
     opened: Option<Opened>,
-    /// Time since which the other side of a job has not been posted.
+    /// Time since which the other side of a job has not been posted, and this process's core time then.
     absent: Option<(Instant, CoreTime)>,
     /// True if this side had to post itself again and no board has named the other side since.
     unknown: bool,
@@ -312,7 +312,7 @@ impl Board<'_> {
         say: &mut impl FnMut(Said) -> Result<(), CouplingError>,
     ) -> Result<(), CouplingError> {
         if let Some(before) = pair.coupled.filter(|before| *before != side) {
-            return self.meets_third(side, before, pair).await;
+            return self.meets_third(side, before, pair);
         }
         let about = read_other(home, &about, &self.request.coupling)?;
         if let Some(refusal) = about.refused.as_ref().filter(|refusal| refusal.side == self.side) {
@@ -361,7 +361,7 @@ impl Board<'_> {
 
     /// A third side is posted at a board, although this side has a job with another. A site with several gateways has a
     /// board at each; a side of that site is posted only at one, so a board may not know both sides of a pair.
-    async fn meets_third(&mut self, side: u64, before: u64, pair: &Pair) -> Result<(), CouplingError> {
+    fn meets_third(&mut self, side: u64, before: u64, pair: &Pair) -> Result<(), CouplingError> {
         if !pair.is_posted(before) {
             let other = pair.other.as_ref().map(|(_, about)| about.summary()).unwrap_or_default();
             return Err(CouplingError::Left { other, reason: "another has taken its place".into() });
