@@ -28,6 +28,20 @@ impl Slowness {
         Slowness(1.0 + waited.as_secs_f64() / ran.as_secs_f64())
     }
 
+    /// The most by which a machine can have slowed any process during `time`, if some process waited for a core
+    /// during `crowded` of it. Each process ran, or slept, for the rest.
+    pub fn at_most(time: Duration, crowded: Duration) -> Slowness {
+        if time.is_zero() {
+            return Slowness::NONE;
+        }
+        Slowness(1.0 / (1.0 - crowded.as_secs_f64() / time.as_secs_f64()).max(f64::EPSILON))
+    }
+
+    /// The lower of the two.
+    pub fn min(self, other: Slowness) -> Slowness {
+        Slowness(self.0.min(other.0))
+    }
+
     /// Stretches a limit by this factor, at most [`MOST`].
     pub fn stretch(self, calm: Duration) -> Duration {
         calm.mul_f64(self.0.clamp(1.0, f64::from(MOST)))
@@ -40,6 +54,8 @@ pub struct CoreTime {
     /// Time on a core.
     pub ran: Duration,
     pub waited: Duration,
+    /// Time since the machine started during which some process of it waited for a core. `None`: not known.
+    pub crowded: Option<Duration>,
 }
 
 impl CoreTime {
@@ -48,7 +64,21 @@ impl CoreTime {
     pub fn of_schedstat(text: &str) -> Option<CoreTime> {
         let mut numbers = text.split_whitespace().map(|number| number.parse().ok().map(Duration::from_nanos));
         let (ran, waited) = (numbers.next()??, numbers.next()??);
-        Some(CoreTime { ran, waited })
+        Some(CoreTime { ran, waited, crowded: None })
+    }
+
+    /// Adds what `/proc/pressure/cpu` states, Linux's record of waits for cores: the total of its first line, in
+    /// microseconds. A text in another format, or an empty one, adds nothing.
+    pub fn with_pressure(self, text: &str) -> CoreTime {
+        let some = text.lines().next().and_then(|line| line.strip_prefix("some "));
+        let total = some.and_then(|some| some.split(' ').find_map(|field| field.strip_prefix("total=")));
+        CoreTime { crowded: total.and_then(|total| total.parse().ok()).map(Duration::from_micros), ..self }
+    }
+
+    /// The most by which this machine can have slowed any process since an earlier reading, `time` ago. `None`: the
+    /// kernel does not tell.
+    pub fn most_since(self, earlier: CoreTime, time: Duration) -> Option<Slowness> {
+        Some(Slowness::at_most(time, self.crowded?.saturating_sub(earlier.crowded?)))
     }
 
     /// The machine's slowness for the process since an earlier reading; the default reading is the process's start.
@@ -58,10 +88,11 @@ impl CoreTime {
 
     /// An estimate of the machine's slowness for other, mostly sleeping processes, from a reading `time` earlier. A
     /// process that hardly ran and waited a little is not slow; one that waited for a twentieth of the time counts as
-    /// twice as slow.
+    /// twice as slow, as far as the machine was crowded at all.
     pub fn since_for_sleepers(self, earlier: CoreTime, time: Duration) -> Slowness {
         let ran = self.ran.saturating_sub(earlier.ran).max(time / ASLEEP);
-        Slowness::new(ran, self.waited.saturating_sub(earlier.waited))
+        let estimate = Slowness::new(ran, self.waited.saturating_sub(earlier.waited));
+        self.most_since(earlier, time).map_or(estimate, |most| estimate.min(most))
     }
 }
 
@@ -156,13 +187,32 @@ mod tests {
 
     #[test]
     fn time_on_a_core_is_read_from_linux() {
-        let read = CoreTime { ran: ms(2), waited: ms(6) };
+        let read = CoreTime { ran: ms(2), waited: ms(6), crowded: None };
         assert_eq!(CoreTime::of_schedstat("2000000 6000000 17\n"), Some(read));
         assert_eq!(read.since(CoreTime::default()), Slowness::new(ms(2), ms(6)));
         for nonsense in ["", "1", "x y", "-1 4 4"] {
             assert_eq!(CoreTime::of_schedstat(nonsense), None, "{nonsense}");
         }
         assert_eq!(Slowness::new(Duration::from_micros(999), ms(5)), Slowness::NONE, "too little to tell");
+    }
+
+    #[test]
+    fn nobody_is_slower_than_the_machine_was_crowded() {
+        let pressure = |ms: u64| format!("some avg10=0.61 avg60=7.80 avg300=47.08 total={ms}000\nfull total=9\n");
+        let earlier = CoreTime::default().with_pressure(&pressure(7_000));
+        assert_eq!(earlier.crowded, Some(ms(7_000)));
+        for nonsense in ["", "some", "full total=4", "some total=-4", "some total=4x"] {
+            assert_eq!(earlier.with_pressure(nonsense).crowded, None, "{nonsense}");
+        }
+        let later = |crowded: u64| CoreTime { waited: ms(9_000), ..earlier.with_pressure(&pressure(7_000 + crowded)) };
+        let limit = |crowded| later(crowded).since_for_sleepers(earlier, CALM).stretch(ms(6_000));
+        assert_eq!(limit(0), ms(6_000));
+        assert_eq!(limit(4_000), ms(10_000), "six seconds of ten in which nobody waited");
+        assert_eq!(limit(5_000), ms(12_000));
+        assert_eq!(limit(10_000), ms(48_000));
+        assert_eq!(limit(11_000), ms(48_000), "the two clocks may differ");
+        let unknown = CoreTime { crowded: None, ..later(0) };
+        assert_eq!(unknown.since_for_sleepers(earlier, CALM).stretch(ms(6_000)), ms(48_000));
     }
 
     #[test]

@@ -5,11 +5,12 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 use types::patience::{CoreTime, Patience, Slowness};
 
-/// Time that this process (its first thread) has run on a core and has waited for one. Zero if the kernel does not
-/// report it.
+/// Time that this process (its first thread) has run on a core and has waited for one, and the time in which any
+/// process of this machine waited for one. Zero or unknown if the kernel does not report it.
 pub fn core_time() -> CoreTime {
-    let text = std::fs::read_to_string("/proc/self/schedstat").unwrap_or_default();
-    CoreTime::of_schedstat(&text).unwrap_or_default()
+    let read = |path| std::fs::read_to_string(path).unwrap_or_default();
+    let own = CoreTime::of_schedstat(&read("/proc/self/schedstat")).unwrap_or_default();
+    own.with_pressure(&read("/proc/pressure/cpu"))
 }
 
 /// How slow this machine currently is for other processes: the number of processes that want each core. A process that
@@ -32,8 +33,10 @@ fn crowd_of(text: &str, cores: u32) -> Slowness {
 /// The slowness of this machine since `before`, which was `time` ago, for this process and for those that it waits for.
 /// A process that waits has mostly slept.
 pub fn slowness_in(time: Duration, before: CoreTime) -> Slowness {
-    let (own, crowd) = (core_time().since_for_sleepers(before, time), crowd());
-    if own > crowd { own } else { crowd }
+    let (now, crowd) = (core_time(), crowd());
+    let own = now.since_for_sleepers(before, time);
+    let estimate = if own > crowd { own } else { crowd };
+    now.most_since(before, time).map_or(estimate, |most| estimate.min(most))
 }
 
 /// A wait in synchronous code. Its limit grows if the machine is slow for this process, or was.
