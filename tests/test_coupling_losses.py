@@ -11,16 +11,16 @@ from harness import LANDBRIDGE, wait_until
 
 # They take longer than a side may be missing from all boards.
 VERSIONS = 30
-PROGRAM = f"""
+PROGRAM = """
 import sys, time
 import numpy as np, landbridge as lb
-task, delay = sys.argv[1], float(sys.argv[2])
+task, delay, versions = sys.argv[1], float(sys.argv[2]), int(sys.argv[3])
 layout = lb.Layout((600,), [lb.Whole()])
 try:
     with lb.join("pair@a", timeout=40) as coupling:
         print("joined", flush=True)
         time.sleep(delay)
-        for version in range({VERSIONS}):
+        for version in range(versions):
             if task == "export":
                 coupling.export("v", np.full(600, float(version)), layout, version=version)
                 time.sleep(0.6)
@@ -34,8 +34,10 @@ except lb.CouplingError as error:
 
 
 def start_pair(coupled, delay=0):
-    text = f"import sys; sys.argv = ['-', {{task!r}}, {delay!r}]\n{PROGRAM}"
-    pair = [coupled.python(mpich(), site, text.format(task=task)) for site, task in (("a", "export"), ("b", "fetch"))]
+    def program(task):
+        return f"import sys; sys.argv = ['-', {task!r}, {delay}, {VERSIONS}]\n{PROGRAM}"
+
+    pair = [coupled.python(mpich(), site, program(task)) for site, task in (("a", "export"), ("b", "fetch"))]
     for run in pair:
         wait_until(lambda run=run: "joined" in run.out(), 30, "the coupling")
     return pair
@@ -71,25 +73,47 @@ def test_a_frozen_gateway_with_a_spare_ends_no_coupling(workshop, site):
         os.kill(gateway.pid, signal.SIGCONT)
 
 
+def script_of(workshop, fault, delay=0, versions=VERSIONS):
+    """Returns a script for a lab: an exporter at a-n1 and a fetcher at b-n1, which write to a.out and b.out, and a
+    fault."""
+    (workshop.folder / "program.py").write_text(PROGRAM)
+
+    def program(site, task, delay):
+        enter = f"{LANDBRIDGE} lab enter {site}-n1 -- env LANDBRIDGE_SITE_NAME={site}"
+        return f"{enter} timeout 100 {mpich().python} program.py {task} {delay} {versions} > {site}.out 2>&1"
+
+    return (
+        f"{program('a', 'export', delay)} & exporter=$!; {program('b', 'fetch', 0)} & fetcher=$!;"
+        f" while ! grep -q joined b.out; do sleep 0.1; done; sleep 1; {fault}; wait; cat a.out b.out"
+    )
+
+
+def in_lab(workshop, script, gateways):
+    options = ["--isolation", "namespaces", "--gateways", gateways]
+    environment = {**mpich().environment, "PYTHONPATH": str(PACKAGE), "PATH": PATH}
+    return workshop.lab(["bash", "-c", script], sites=2, options=options, environment=environment, limit=150).finish()
+
+
 @pytest.mark.parametrize("gateways", [1, 2])
 def test_an_unplugged_fetcher_that_waits_for_a_first_version_hears_of_it(workshop, gateways, isolated):
-    (workshop.folder / "program.py").write_text(PROGRAM)
-    mpi = mpich()
-
-    def program(node, task, delay):
-        enter = f"{LANDBRIDGE} lab enter {node} -- env LANDBRIDGE_SITE_NAME={node[0]}"
-        return f"{enter} timeout 100 {mpi.python} program.py {task} {delay} > {node[0]}.out 2>&1"
-
-    script = (
-        f"{program('a-n1', 'export', 60)} & {program('b-n1', 'fetch', 0)} & fetcher=$!;"
-        " while ! grep -q joined b.out; do sleep 0.1; done; sleep 1;"
-        f" {LANDBRIDGE} lab unplug b-n1; date +%s > began; wait $fetcher; date +%s > ended; wait; cat a.out b.out"
-    )
-    options = ["--isolation", "namespaces", "--gateways", gateways]
-    environment = {**mpi.environment, "PYTHONPATH": str(PACKAGE), "PATH": PATH}
-    done = workshop.lab(["bash", "-c", script], sites=2, options=options, environment=environment, limit=150).finish()
+    fault = f"{LANDBRIDGE} lab unplug b-n1; date +%s > began; wait $fetcher; date +%s > ended"
+    done = in_lab(workshop, script_of(workshop, fault, delay=60), gateways)
     took = [int((workshop.folder / name).read_text()) for name in ("began", "ended")]
     assert "heard:" in (workshop.folder / "b.out").read_text(), str(done)
     assert "heard:" in (workshop.folder / "a.out").read_text(), str(done)
     # The exporter sleeps for 60 s: only a hang takes longer than that.
     assert took[1] - took[0] < 55, took
+
+
+@pytest.mark.parametrize(
+    ("how", "undo", "victims"),
+    [("freeze", "thaw", ["a-gw1", "a-gw2"]), ("unplug", "plug", ["a-gw1", "b-gw1"])],
+)
+def test_gateways_that_are_absent_in_turn_end_no_coupling(workshop, how, undo, victims, isolated):
+    """Each is away for longer than others are patient with it, and back before the next. Either site may have opened
+    the coupling's job."""
+    turns = [f"{LANDBRIDGE} lab {how} {victim}; sleep 9; {LANDBRIDGE} lab {undo} {victim}" for victim in victims]
+    versions = 70
+    done = in_lab(workshop, script_of(workshop, "; sleep 6; ".join(turns), versions=versions), 2)
+    assert done.out.count("ended well") == 2, str(done)
+    assert f"fetched {versions - 1}" in done.out, str(done)

@@ -197,8 +197,9 @@ impl Post {
         self.conversations.get(other).is_some()
     }
 
-    /// Sends an acknowledgement request through every gateway that reaches the correspondent's site.
+    /// Sends an acknowledgement request through every gateway that reaches the correspondent's site. Ranks answer, too.
     pub fn ask(&mut self, other: Identity) {
+        self.conversations.peer(other, other);
         self.conversations.ask(other);
     }
 

@@ -514,8 +514,8 @@ impl Session {
                 Vec::new()
             }
             JobMessage::AgentLost { .. } | JobMessage::MemberLost { .. } => match self.suspect(&message) {
-                Some(agent) => {
-                    self.suspects.add(agent, (gateway, message), Instant::now(), core_time());
+                Some(member) => {
+                    self.suspects.add(member, (gateway, message), Instant::now(), core_time());
                     self.look_at_suspects()
                 }
                 None => vec![Incoming::Job(gateway, message)],
@@ -524,41 +524,48 @@ impl Session {
         }
     }
 
-    /// Returns the agent that a message reports as lost, if another gateway may still reach it.
+    /// Returns the member that a message reports as lost, if another gateway may still reach it: an agent, or a rank of
+    /// a job without agents.
     fn suspect(&self, message: &JobMessage) -> Option<Identity> {
-        let agent = match message {
+        let member = match message {
             JobMessage::AgentLost { site, node, .. } => {
                 let of_site = |at: SiteId| self.roster.site(at).is_some_and(|known| known.name == *site);
                 let (site, node, ..) =
                     self.roster.nodes().find(|(at, _, _, entry)| of_site(*at) && entry.name == *node)?;
                 Identity { site, slot: Slot::agent(node)? }
             }
-            JobMessage::MemberLost { member, .. } if matches!(member.slot.kind(), SlotKind::Agent(_)) => *member,
+            JobMessage::MemberLost { member, .. } => *member,
             _ => return None,
         };
-        let site = &self.roster.site(agent.site)?.name;
-        let reached = self.relayed && !self.closing && self.several.contains(site) && self.post.knows(agent);
-        reached.then_some(agent)
+        let may_answer = match member.slot.kind() {
+            SlotKind::Agent(_) => self.post.knows(member),
+            // Before gateways watch a rank, it has connected.
+            SlotKind::Rank(..) => !self.part.has_agents(),
+            _ => false,
+        };
+        let site = &self.roster.site(member.site)?.name;
+        let reached = may_answer && self.relayed && !self.closing && self.several.contains(site);
+        reached.then_some(member)
     }
 
-    /// Asks the agents that gateways report as lost. Returns the confirmed reports.
+    /// Asks the members that gateways report as lost. Returns the confirmed reports.
     fn look_at_suspects(&mut self) -> Vec<Incoming> {
         let (ask, confirmed) = self.suspects.due(Instant::now(), |asked, before| {
-            // An agent mostly sleeps, and is assumed to wait for a core as long as this process does.
+            // Such a member mostly sleeps, and is assumed to wait for a core as long as this process does.
             core_time().since_for_sleepers(before, asked)
         });
-        ask.into_iter().for_each(|agent| self.post.ask(agent));
+        ask.into_iter().for_each(|member| self.post.ask(member));
         confirmed.into_iter().map(|(gateway, report)| Incoming::Job(gateway, report)).collect()
     }
 
-    /// Latest time at which a pending report about an agent is confirmed.
+    /// Latest time at which a pending report about a member is confirmed.
     pub fn suspects_until(&self) -> Option<Instant> {
         self.suspects.until()
     }
 
-    fn answered(&mut self, agent: Identity) {
-        if let Some(report) = self.suspects.answered(agent) {
-            tracing::info!(%agent, ?report, "an agent that a gateway has lost answers through another");
+    fn answered(&mut self, member: Identity) {
+        if let Some(report) = self.suspects.answered(member) {
+            tracing::info!(%member, ?report, "a member that a gateway has lost answers through another");
         }
     }
 }

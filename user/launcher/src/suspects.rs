@@ -1,8 +1,9 @@
-//! Agents that one gateway reports as lost although another may still reach them.
+//! Members that one gateway reports as lost although another may still reach them: agents, and ranks of a job without
+//! agents.
 //!
-//! A gateway whose own cable was pulled sees every agent fall silent, and reports that once the cable is back. So the
-//! launcher asks the agent itself, end to end, through every gateway. An answer ends the suspicion. The loss is
-//! confirmed if no gateway can deliver the question, or if the agent does not answer in time.
+//! A gateway whose own cable was pulled sees every member fall silent, and reports that once the cable is back. So the
+//! launcher asks the member itself, end to end, through every gateway. An answer ends the suspicion. The loss is
+//! confirmed if no gateway can deliver the question, or if the member does not answer in time.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -12,9 +13,9 @@ use types::patience::CoreTime;
 use types::{Identity, Slowness};
 use wire::control::JobMessage;
 
-/// Time limit for an agent's answer, on a machine that is not overloaded.
+/// Time limit for an member's answer, on a machine that is not overloaded.
 const ANSWER: Duration = Duration::from_millis(1500);
-/// Interval between questions to an agent, because a gateway may drop one.
+/// Interval between questions to a member, because a gateway may drop one.
 const AGAIN: Duration = Duration::from_millis(200);
 
 /// See the module docs.
@@ -23,7 +24,7 @@ pub(super) struct Suspects(Vec<Suspect>);
 
 #[derive(Debug)]
 struct Suspect {
-    agent: Identity,
+    member: Identity,
     /// The number of the gateway that reported the loss, and its message.
     report: (usize, JobMessage),
     since: Instant,
@@ -36,28 +37,28 @@ struct Suspect {
 }
 
 impl Suspects {
-    /// Adds an agent that is reported as lost. It must be asked at once. `before`: this process's core time now.
-    pub(super) fn add(&mut self, agent: Identity, report: (usize, JobMessage), now: Instant, before: CoreTime) {
-        if !self.0.iter().any(|suspect| suspect.agent == agent) {
+    /// Adds a member that is reported as lost. It must be asked at once. `before`: this process's core time now.
+    pub(super) fn add(&mut self, member: Identity, report: (usize, JobMessage), now: Instant, before: CoreTime) {
+        if !self.0.iter().any(|suspect| suspect.member == member) {
             let (until, ask_at, undelivered) = (now + ANSWER, now, BTreeSet::new());
-            self.0.push(Suspect { agent, report, since: now, before, until, ask_at, undelivered });
+            self.0.push(Suspect { member, report, since: now, before, until, ask_at, undelivered });
         }
     }
 
-    /// An agent has answered. Returns the report, which was wrong.
-    pub(super) fn answered(&mut self, agent: Identity) -> Option<JobMessage> {
-        let at = self.0.iter().position(|suspect| suspect.agent == agent)?;
+    /// A member has answered. Returns the report, which was wrong.
+    pub(super) fn answered(&mut self, member: Identity) -> Option<JobMessage> {
+        let at = self.0.iter().position(|suspect| suspect.member == member)?;
         Some(self.0.swap_remove(at).report.1)
     }
 
-    /// A gateway could not deliver a frame to an agent. Returns the report if no gateway of `open` could.
+    /// A gateway could not deliver a frame to a member. Returns the report if no gateway of `open` could.
     pub(super) fn undelivered(
         &mut self,
-        agent: Identity,
+        member: Identity,
         gateway: usize,
         mut open: impl Iterator<Item = usize>,
     ) -> Option<(usize, JobMessage)> {
-        let at = self.0.iter().position(|suspect| suspect.agent == agent)?;
+        let at = self.0.iter().position(|suspect| suspect.member == member)?;
         let undelivered = &mut self.0[at].undelivered;
         undelivered.insert(gateway);
         let none = open.all(|gateway| undelivered.contains(&gateway));
@@ -69,12 +70,12 @@ impl Suspects {
         self.0.iter().map(|suspect| suspect.until.min(suspect.ask_at)).min()
     }
 
-    /// Time at which the last of the reports is confirmed, unless its agent answers.
+    /// Time at which the last of the reports is confirmed, unless its member answers.
     pub(super) fn until(&self) -> Option<Instant> {
         self.0.iter().map(|suspect| suspect.until).max()
     }
 
-    /// Returns the agents to ask now and the reports that silence has confirmed. `slowness`: returns this machine's
+    /// Returns the members to ask now and the reports that silence has confirmed. `slowness`: returns this machine's
     /// slowness for this long, since this core time; called when a time limit is reached.
     pub(super) fn due(
         &mut self,
@@ -93,7 +94,7 @@ impl Suspects {
             }
             if suspect.ask_at <= now {
                 suspect.ask_at = now + AGAIN;
-                ask.push(suspect.agent);
+                ask.push(suspect.member);
             }
             true
         });

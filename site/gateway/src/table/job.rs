@@ -103,6 +103,16 @@ impl<M> Job<M> {
         self.part.leads()
     }
 
+    /// Returns true if this gateway leads the job, and the gateway at the other end of this trunk leads it there.
+    fn leads_over(&self, trunk: TrunkId) -> bool {
+        self.leads() && self.sites.iter().any(|site| site.trunk == Some(trunk) && site.phase.is_led())
+    }
+
+    /// As [`Job::leads_over`], once that gateway has opened the job.
+    fn is_open_over(&self, trunk: TrunkId) -> bool {
+        self.leads() && self.sites.iter().any(|site| site.trunk == Some(trunk) && site.phase == SitePhase::Open)
+    }
+
     /// Returns true for an agent that this gateway has started and that has not ended.
     pub(crate) fn has_agent(&self, slot: Slot) -> bool {
         matches!(slot.kind(), SlotKind::Agent(node) if self.agents.contains(&node))
@@ -264,14 +274,19 @@ impl<M: Clone + PartialEq> Table<M> {
         trunks.filter(|trunk| self.trunks[trunk.0].up).collect()
     }
 
+    /// Asks the gateway at the other end of a trunk to relay for a job, unless it was asked.
     pub(crate) fn open_relay(&mut self, id: JobId, trunk: TrunkId) {
         let Some(job) = self.jobs.get_mut(&id) else { return };
-        let Some(window) = job.window.filter(|_| job.own == job.home) else { return };
-        let leads_there = job.leads() && job.sites.iter().any(|site| site.trunk == Some(trunk) && site.phase.is_led());
-        if leads_there || job.unclosed.contains(&trunk) {
-            return;
+        if job.own == job.home && job.window.is_some() && !job.leads_over(trunk) && !job.unclosed.contains(&trunk) {
+            job.unclosed.push(trunk);
+            self.ask_to_relay(id, trunk);
         }
-        job.unclosed.push(trunk);
+    }
+
+    /// Sends the request to relay. It changes nothing at a gateway that has the job for this one already.
+    fn ask_to_relay(&mut self, id: JobId, trunk: TrunkId) {
+        let Some(job) = self.jobs.get(&id) else { return };
+        let Some(window) = job.window else { return };
         let open = JobMessage::Open {
             job: id,
             secret: job.secret.clone(),
@@ -282,12 +297,22 @@ impl<M: Clone + PartialEq> Table<M> {
         self.tell(trunk, open);
     }
 
+    /// A trunk is back. The other gateway may have given up this one, unnoticed, if this one's machine was suspended:
+    /// so it is asked again for what it was asked for.
+    fn ask_again_to_relay(&mut self, id: JobId, trunk: TrunkId) {
+        let Some(job) = self.jobs.get(&id).filter(|job| job.own == job.home) else { return };
+        if job.unclosed.contains(&trunk) || job.is_open_over(trunk) {
+            self.ask_to_relay(id, trunk);
+        }
+    }
+
     /// A trunk is up: announces this gateway's jobs to the gateway at its other end, and asks it to relay for them.
     pub(crate) fn say_what_is_here(&mut self, trunk: TrunkId) {
         let peer = &self.trunks[trunk.0].site;
         let spans = |job: &Job<M>| !job.closing && job.roster.sites().iter().any(|site| site.name == *peer);
         let ids: Vec<JobId> = self.jobs.iter().filter(|(_, job)| spans(job)).map(|(id, _)| *id).collect();
         for id in ids {
+            self.ask_again_to_relay(id, trunk);
             self.open_relay(id, trunk);
             self.tell_here(id, trunk);
         }

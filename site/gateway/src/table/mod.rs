@@ -520,8 +520,8 @@ impl<M: Clone + PartialEq> Table<M> {
         let at_home = job.own == job.home;
         let of_each = match &message {
             JobMessage::Closed { .. } | JobMessage::Refused { .. } => true,
-            // The lead may be lost itself. The launcher asks an agent before it believes any such report.
-            JobMessage::MemberLost { member, .. } => !is_rank(member.slot),
+            // The lead may be lost itself. The launcher asks the member before it believes any such report.
+            JobMessage::MemberLost { member, .. } => job.watches(member.slot),
             _ => false,
         };
         if !job.leads() && !at_home && !of_each {

@@ -165,10 +165,10 @@ fn at_home_every_gateway_of_the_other_sites_is_asked_now_or_when_it_can_be_reach
     assert_eq!(asks(&table.take_effects()), [second]);
     table.trunk_up(first);
     assert_eq!(asks(&table.take_effects()), [first]);
-    // A restarted gateway is asked again. After a mere break it is not.
+    // After a break too: the other gateway may have given up this one meanwhile.
     table.trunk_away(second, "cut");
     table.trunk_up(second);
-    assert_eq!(asks(&table.take_effects()), []);
+    assert_eq!(asks(&table.take_effects()), [second]);
     table.trunk_away(second, "killed");
     table.trunk_lost(second, "killed");
     table.trunk_up(second);
@@ -183,6 +183,59 @@ fn at_home_every_gateway_of_the_other_sites_is_asked_now_or_when_it_can_be_reach
     let told =
         effects.iter().filter(|e| matches!(e, Effect::ToMember(LAUNCHER, Control::Job(JobMessage::Closed { .. }))));
     assert_eq!((told.count(), table.jobs.len()), (3, 0), "{effects:?}");
+}
+
+/// The leading gateways of both sites; home's is suspended for longer than the other's patience with it.
+#[test]
+fn gateways_that_were_suspended_in_turn_are_asked_for_the_job_by_both() {
+    let roster = || "a:n1*2;b:n1*2".parse::<Roster>().unwrap();
+    let (mut b, first, second) = second();
+    b.siblings = true;
+    let open = |part| JobMessage::Open { job: JOB, secret: secret(), roster: roster(), home: "a".into(), part };
+    from_trunk(&mut b, first, open(Part::Lead)).unwrap();
+    b.agents_started(JOB, Ok(()));
+    from_trunk(&mut b, second, open(RELAYS)).unwrap();
+    let trunk = TrunkInfo { up: true, ..TrunkInfo::new("b".into()) };
+    let mut a = Table::new(("a".into(), 0), vec!["n1".into()], vec![trunk], 64 << 20, PATIENCE);
+    let to_b = TrunkId(0);
+    a.open(JOB, secret(), roster(), "a", Part::Lead, LAUNCHER).unwrap();
+    a.agents_started(JOB, Ok(()));
+    let asked = |a: &mut Table<u32>| {
+        let to_trunk = a.take_effects().into_iter().filter_map(|effect| match effect {
+            Effect::ToTrunk(_, Control::Job(open @ JobMessage::Open { .. })) => Some(open),
+            _ => None,
+        });
+        to_trunk.collect::<Vec<_>>()
+    };
+    assert_eq!(asked(&mut a), [open(Part::Lead)]);
+    // Until the other gateway has the job, only the request to lead it counts.
+    a.trunk_away(to_b, "cut");
+    a.trunk_up(to_b);
+    assert_eq!(asked(&mut a), []);
+    from_trunk(&mut a, to_b, JobMessage::Opened { job: JOB, site: "b".into(), window: 1 << 20 }).unwrap();
+    a.job_from_launcher(JOB, &open(RELAYS)).unwrap();
+    assert_eq!(asked(&mut a), []);
+    b.trunk_away(first, "frozen");
+    b.trunk_lost(first, "frozen");
+    b.trunk_up(first);
+    // What the gateway of a notices when it is resumed.
+    a.trunk_away(to_b, "reset");
+    a.trunk_up(to_b);
+    let again = asked(&mut a);
+    assert_eq!(again.len(), 1);
+    from_trunk(&mut b, first, again[0].clone()).unwrap();
+    b.take_effects();
+    b.trunk_away(second, "frozen");
+    b.trunk_lost(second, "frozen");
+    let effects = b.take_effects();
+    assert!(b.jobs.contains_key(&JOB) && !effects.iter().any(ends_the_job), "{effects:?}");
+    // It reports to the first gateway again.
+    b.agent_exited(JOB, NodeId(0), "exit code 1".into());
+    let effects = b.take_effects();
+    let lost = |message: &Control| matches!(message, Control::Job(JobMessage::AgentLost { .. }));
+    let reports =
+        |effect: &Effect<u32>| matches!(effect, Effect::ToTrunk(to, message) if *to == first && lost(message));
+    assert!(effects.iter().any(reports), "{effects:?}");
 }
 
 #[test]
@@ -383,6 +436,23 @@ fn a_lead_that_was_given_up_has_no_say_and_relays_again() {
     };
     assert!(effects.iter().any(relays), "{effects:?}");
     assert!(!table.jobs[&JOB].closing);
+}
+
+/// No agent watches the ranks of a coupling, and the gateway that leads it may be lost too.
+#[test]
+fn a_rank_of_a_coupling_that_a_relay_has_lost_is_reported() {
+    for (part, reported) in [(RELAYS, false), (Part::RelayWithoutAgents { window: 1 << 20 }, true)] {
+        let (mut table, first, _) = second();
+        table.siblings = true;
+        let roster = "a:n1*2;b:n1*2".parse().unwrap();
+        let open = JobMessage::Open { job: JOB, secret: secret(), roster, home: "a".into(), part };
+        from_trunk(&mut table, first, open).unwrap();
+        table.join(JOB, rank(1, 2), 2).unwrap();
+        table.take_effects();
+        table.leave(JOB, rank(1, 2).slot, &2, Leave::Silent("no sign of life".into()));
+        let report = JobMessage::MemberLost { job: JOB, member: rank(1, 2), reason: "no sign of life".into() };
+        assert_eq!(table.take_effects().contains(&Effect::ToTrunk(first, report.into())), reported);
+    }
 }
 
 #[test]
