@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 
 import pytest
 
@@ -57,6 +58,42 @@ def test_a_third_side_leaves_a_pair_at_two_gateways_alone(workshop, site):
     third = coupled.python(mpich(), site, "import landbridge as lb; lb.join('pair@a', timeout=20)").finish(within=40)
     third.fails_naming("pair@a already has two sides", "take another name")
     assert_all_came(pair)
+
+
+def test_two_of_three_that_join_at_once_are_coupled_and_the_third_is_refused(workshop):
+    coupled = Coupled(workshop, gateways=2)
+    text = """
+import time
+import landbridge as lb
+try:
+    with lb.join("pair@a", timeout=20):
+        time.sleep(2)
+    print("joined")
+except lb.CouplingError as error:
+    print("heard:", error)
+"""
+    for _ in range(4):
+        done = [run.finish(within=40) for run in [coupled.python(mpich(), site, text) for site in "abb"]]
+        outs = sorted(each.out for each in done)
+        assert [out.startswith("joined") for out in outs] == [False, True, True], "\n".join(map(str, done))
+        assert "pair@a already has two sides" in outs[0], outs[0]
+
+
+def test_two_of_one_site_meet_although_the_first_gateway_was_silent_for_one(workshop):
+    coupled = Coupled(workshop, gateways=2)
+    join = "import landbridge as lb; lb.join('pair@a', timeout=30).close(); print('joined')"
+    gateway = coupled.gateways["a", 1].child
+    os.kill(gateway.pid, signal.SIGSTOP)
+    try:
+        first = coupled.python(mpich(), "a", join)
+        # It is posted at the second gateway, after two seconds.
+        time.sleep(6)
+    finally:
+        os.kill(gateway.pid, signal.SIGCONT)
+    second = coupled.python(mpich(), "a", join)
+    for run in (first, second):
+        done = run.finish(within=60)
+        assert "joined" in done.out, str(done)
 
 
 @pytest.mark.parametrize("site", "ab")

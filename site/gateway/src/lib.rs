@@ -40,3 +40,4 @@ mod trunks;
 pub use config::{GatewayConfig, site_key};
 pub use error::GatewayError;
 pub use server::{serve, serve_on, serve_until};
+pub use trunks::board::{Answers, Board};

@@ -18,31 +18,62 @@ impl std::fmt::Display for Coupling {
     }
 }
 
-/// Between a side and a gateway of its own site, and between that and the gateways of the coupling's site.
+/// Between a side and the gateways of its own site, and between those and the gateways of the coupling's site. Each
+/// message may arrive on several ways, or be lost; a side renews its post, and posts again what did not arrive.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum CouplingMessage {
-    /// A side is present. Replaces its earlier post.
+    /// A side is present. Replaces its earlier posts.
     Post {
         coupling: Coupling,
         /// A random number that identifies the side to gateways.
         side: u64,
+        /// Number of the post; later ones have higher numbers.
+        #[serde(default)]
+        revision: u64,
         /// The side's description for the other side.
         about: String,
     },
-    /// A side is still present. A gateway forgets a side that is silent for [`SILENCE_S`].
-    Renew { coupling: Coupling, side: u64 },
-    /// A side has left.
+    /// A side is still present, and this is its latest post. A gateway forgets a side that is silent for
+    /// [`SILENCE_S`].
+    Renew {
+        coupling: Coupling,
+        side: u64,
+        #[serde(default)]
+        revision: u64,
+    },
+    /// A side has left, or can no longer be reached on this way.
     Leave { coupling: Coupling, side: u64 },
     /// To a side: the other side posted at the gateway `board`, if any. Sent whenever that changes.
     Other { coupling: Coupling, side: u64, board: String, other: Option<Posted> },
-    /// To a side that renews itself: it is posted at the gateway `board`, together with this other side, if any.
-    Renewed { coupling: Coupling, side: u64, board: String, other: Option<u64> },
-    /// To a side that renews itself: it is not posted here, for example because the gateway has restarted.
-    Unposted { coupling: Coupling, side: u64 },
+    /// To a side that renews itself: it is posted at the gateway `board`, together with this other side, if any, and
+    /// the revision of that one's post.
+    Renewed {
+        coupling: Coupling,
+        side: u64,
+        board: String,
+        other: Option<u64>,
+        #[serde(default)]
+        revision: u64,
+    },
+    /// To a side that renews itself: its latest post is not at the gateway `board`, for example because the gateway has
+    /// restarted.
+    Unposted {
+        coupling: Coupling,
+        side: u64,
+        #[serde(default)]
+        board: String,
+    },
     /// To a side: no gateway of the coupling's site can be reached at present.
     Unreached { coupling: Coupling, side: u64, reason: String },
     /// To a side: it cannot take part.
-    Refused { coupling: Coupling, side: u64, reason: String },
+    Refused {
+        coupling: Coupling,
+        side: u64,
+        /// The gateway, if two other sides are posted there. There may be room at others.
+        #[serde(default)]
+        board: Option<String>,
+        reason: String,
+    },
 }
 
 impl CouplingMessage {
@@ -50,11 +81,11 @@ impl CouplingMessage {
     pub fn about(&self) -> (&Coupling, u64) {
         match self {
             CouplingMessage::Post { coupling, side, .. }
-            | CouplingMessage::Renew { coupling, side }
+            | CouplingMessage::Renew { coupling, side, .. }
             | CouplingMessage::Leave { coupling, side }
             | CouplingMessage::Other { coupling, side, .. }
             | CouplingMessage::Renewed { coupling, side, .. }
-            | CouplingMessage::Unposted { coupling, side }
+            | CouplingMessage::Unposted { coupling, side, .. }
             | CouplingMessage::Unreached { coupling, side, .. }
             | CouplingMessage::Refused { coupling, side, .. } => (coupling, *side),
         }
@@ -72,6 +103,9 @@ pub struct Posted {
     pub side: u64,
     /// The site of the user who posted it; the gateway knows it from the connection.
     pub home: String,
+    /// As in [`CouplingMessage::Post`].
+    #[serde(default)]
+    pub revision: u64,
     pub about: String,
 }
 

@@ -21,6 +21,7 @@ use crate::trunks::meeting::visit::Visits;
 use crate::trunks::survey::Survey;
 
 mod arrived;
+pub(crate) mod board;
 mod control;
 pub(crate) mod couplings;
 pub(crate) mod error;

@@ -2,48 +2,45 @@
 //! rank does.
 //!
 //! The side's first process starts the helper and exchanges lines of JSON with it ([`types::coupling`]). The helper
-//! posts its side at the coupling's site. When both sides are there, the one with the lower number opens a job without
-//! agents, in which all processes of both sides are ranks, and offers it to the other side. The coupling lasts as long
-//! as both helpers do; each helper ends with its process.
+//! posts its side at the coupling's site, through all gateways of its own site. When two sides are there, one opens a
+//! job without agents, in which all processes of both sides are ranks, and offers it to the other ([`pairing`]). The
+//! coupling lasts as long as both helpers do; each helper ends with its process.
 
+mod pairing;
 pub mod side;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::io;
+use std::pin::Pin;
 use std::time::Duration;
 
 use client::patience::{core_time, slowness_in};
-use client::{ClientError, Connections, Entry, News, Role};
+use client::{ClientError, Connections, Entry, Frame, News, Role};
 use thiserror::Error;
 use tokio::io::{AsyncBufRead, AsyncBufReadExt, Lines};
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until, timeout};
-use types::coupling::{Coupled, CouplingSite, Said, Told};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
+use types::coupling::{CouplingSite, Said, Told};
 use types::id::SlotKind;
 use types::patience::CoreTime;
 use types::sites::Inside;
-use types::untrusted::{UntrustedText, printable};
+use types::untrusted::UntrustedText;
 use types::{Identity, JobId, Roster, SiteId, Slot};
-use wire::control::coupling::{Coupling, CouplingMessage, Posted, RENEW_S, SILENCE_S};
+use wire::control::coupling::{Coupling, CouplingMessage, RENEW_S};
 use wire::control::{JobMessage, Part};
 use wire::{Control, FrameKind};
 
-use self::side::{About, Offer, Refusal, SideError, matched};
+use self::pairing::{Action, Pairing};
+use self::side::{About, Offer, SideError, matched};
 use crate::own_gateways::OwnGateways;
 use crate::session::{Connection, Incoming, Session, dialled};
-use crate::{SessionError, Sites};
+use crate::{SessionError, Sites, until};
 
-/// Time for which the other side may be missing from a board that knew it, while its gateway is restarted. A side whose
-/// gateway is silent is posted at another one before boards forget it: see [`Connections::be_impatient`].
-const ABSENT: Duration = Duration::from_secs(4);
-/// Time for which it may be missing from a board that has just been restarted: long enough for several of its messages.
-const UNKNOWN: Duration = Duration::from_secs(12);
 /// Time limit for opening the job at all sites, on a machine that is not overloaded.
 const OPEN: Duration = Duration::from_secs(10);
 /// Time limit for gateways to close the job.
 const CLOSE: Duration = Duration::from_secs(2);
-/// Time for which a lost gateway is dialled again.
+/// Time for which lost gateways are dialled again while none is connected.
 const RETURN: Duration = Duration::from_secs(8);
-const AGAIN: Duration = Duration::from_millis(200);
 /// The longest line from the process, in bytes.
 const LONGEST: usize = 64 << 20;
 
@@ -99,7 +96,7 @@ pub async fn run<R: AsyncBufRead + Unpin>(
 ) -> Result<(), CouplingError> {
     let mut input = input.lines();
     let said = |result: io::Result<()>| result.map_err(|e| CouplingError::Input(e.to_string()));
-    let (client, gateway) = connect(&request, None).await?;
+    let gateways = Gateways::connect(&request).await?;
     said(say(home(&request)))?;
     let processes = match next(&mut input).await? {
         Some(Told::Processes(processes)) => processes,
@@ -108,34 +105,15 @@ pub async fn run<R: AsyncBufRead + Unpin>(
     let side = getrandom::u64().map_err(|e| CouplingError::Random(e.to_string()))?;
     let about = About::new(&request.home, &processes);
     matched(&about, &about)?;
-    let mut board = Board { request: &request, client: Some(client), gateway, side, about };
-    let mut pair = Pair::default();
-    let result = board.couple(&mut pair, &mut input, &mut |line| said(say(line))).await;
+    let pairing = Pairing::new(request.coupling.clone(), side, about);
+    let mut helper = Helper { request, gateways, pairing, opening: None, opened: None, absent: None };
+    let result = helper.couple(&mut input, &mut |line| said(say(line))).await;
     let reason = match &result {
         Ok(reason) => reason.clone(),
         Err(error) => error.to_string(),
     };
-    board.about.ended = Some(reason);
-    board.about.offer = None;
-    board.leave().await;
-    if let Some(open) = pair.opened.take() {
-        open.session.end(CLOSE).await;
-    }
+    helper.leave(reason).await;
     result.map(drop)
-}
-
-/// Connects to a gateway of the own site, and returns its name too. `lost`: the gateway to dial last.
-async fn connect(request: &Request, lost: Option<&str>) -> Result<(Connections, String), SessionError> {
-    let mut site = request.sites.site(&request.home)?.clone();
-    site.gateways.sort_by_key(|gateway| lost == Some(&gateway.name));
-    let (client, name) = request.sites.connect(&site).await?;
-    let named = site.gateways.iter().find(|gateway| gateway.name == name);
-    let gateway = dialled(&site, named.unwrap_or(&site.gateways[0]));
-    let role = Role::Client { secret: request.sites.client_secret(&site)? };
-    let client = Connections::new(NOBODY, client, Entry { gateway, role, opening: None });
-    // The other side does not know how busy this machine is, and takes a side that is posted nowhere for gone.
-    client.be_impatient();
-    Ok((client, name))
 }
 
 fn home(request: &Request) -> Said {
@@ -163,54 +141,100 @@ async fn next<R: AsyncBufRead + Unpin>(input: &mut Lines<R>) -> Result<Option<To
     }
 }
 
-/// This side at the board of the coupling's site.
-struct Board<'a> {
-    request: &'a Request,
-    /// `None`: the connection is lost and is being dialled again. There is one; it notices a silent gateway.
-    client: Option<Connections>,
-    /// Name of the gateway that it is or was connected to.
-    gateway: String,
-    side: u64,
-    about: About,
+/// The connections to the gateways of the own site. A message goes through all of them, so that none is missed.
+struct Gateways {
+    site: String,
+    connections: Connections,
+    count: usize,
+    /// Time since which none is connected, and why the last one was lost.
+    lost: Option<(Instant, ClientError)>,
 }
 
-/// The state of the pair of sides.
-#[derive(Default)]
-struct Pair {
-    other: Option<(u64, About)>,
-    /// The other side's number, once both sides are in a job.
-    coupled: Option<u64>,
-    opened: Option<Opened>,
-    /// Time since which the other side of a job has not been posted, and this process's core time then.
-    absent: Option<(Instant, CoreTime)>,
-    /// True if this side had to post itself again and no board has named the other side since.
-    unknown: bool,
-    /// For each gateway at which this side is posted: the other side there, and the time of that report.
-    boards: HashMap<String, (Option<u64>, Instant)>,
-}
+impl Gateways {
+    /// Connects to the first gateway that answers, and then to the others.
+    async fn connect(request: &Request) -> Result<Gateways, SessionError> {
+        let site = request.sites.site(&request.home)?;
+        let (client, name) = request.sites.connect(site).await?;
+        let role = Role::Client { secret: request.sites.client_secret(site)? };
+        let mut entries: Vec<Entry> = site
+            .gateways
+            .iter()
+            .map(|gateway| Entry { gateway: dialled(site, gateway), role: role.clone(), opening: None })
+            .collect();
+        let first = entries.iter().position(|entry| entry.gateway.name == name).unwrap_or(0);
+        let mut connections = Connections::new(NOBODY, client, entries.remove(first));
+        // The other side does not know how busy this machine is, and takes a side that is posted nowhere for gone.
+        connections.be_impatient();
+        let count = 1 + entries.into_iter().map(|entry| connections.add(entry)).count();
+        Ok(Gateways { site: site.name.clone(), connections, count, lost: None })
+    }
 
-impl Pair {
-    /// A gateway reports the other side that is posted there.
-    fn seen(&mut self, board: String, other: Option<u64>) {
-        let now = Instant::now();
-        self.boards.insert(board, (other, now));
-        // A lost gateway sends no more reports, so its last one expires.
-        self.boards.retain(|_, (_, heard)| now - *heard < Duration::from_secs(SILENCE_S));
-        match self.coupled {
-            Some(coupled) if !self.is_posted(coupled) => drop(self.absent.get_or_insert_with(|| (now, core_time()))),
-            _ => (self.absent, self.unknown) = (None, false),
+    fn send(&self, message: &CouplingMessage) {
+        (0..self.count).for_each(|gateway| self.connections.control(gateway, message.clone()));
+    }
+
+    /// Posts this side; also at gateways that are connected later.
+    fn post(&self, post: &CouplingMessage) {
+        (0..self.count).for_each(|gateway| self.connections.reopen_with(gateway, post.clone()));
+        self.send(post);
+    }
+
+    /// The next message about couplings. Cancel-safe.
+    ///
+    /// # Errors
+    /// A gateway does not follow the protocol, or no gateway has been connected for a while.
+    async fn next(&mut self) -> Result<CouplingMessage, CouplingError> {
+        loop {
+            let given_up = self.lost.as_ref().map(|(since, _)| *since + RETURN);
+            let (_, news) = tokio::select! {
+                next = self.connections.next() => next,
+                () = until(given_up) => {
+                    let reason = self.lost.take().map(|(_, error)| error.to_string()).unwrap_or_default();
+                    let reason = format!("the gateway is lost: {reason}");
+                    return Err(CouplingError::Site { site: self.site.clone(), reason });
+                }
+            };
+            match news {
+                News::Frame(frame) => {
+                    if let Some(message) = coupling_message(&frame)? {
+                        return Ok(message);
+                    }
+                }
+                News::Open => self.lost = None,
+                News::Lost(ClientError::Wire { source, .. }) => {
+                    return Err(CouplingError::Refused(source.to_string()));
+                }
+                News::Lost(error) if self.connections.open().next().is_none() => {
+                    self.lost.get_or_insert((Instant::now(), error));
+                }
+                News::Lost(_) | News::Failed(_) | News::Back(_) => {}
+            }
         }
     }
+}
 
-    /// Returns true if a board names this side.
-    fn is_posted(&self, side: u64) -> bool {
-        self.boards.values().any(|(other, _)| *other == Some(side))
+fn coupling_message(frame: &Frame) -> Result<Option<CouplingMessage>, CouplingError> {
+    if frame.header.kind != FrameKind::Control {
+        return Ok(None);
     }
+    match Control::decode(&frame.payload) {
+        Ok(Control::Coupling(message)) => Ok(Some(message)),
+        Ok(_) => Ok(None),
+        Err(error) => Err(CouplingError::Refused(error.to_string())),
+    }
+}
 
-    /// Time for which the other side may be missing.
-    fn patience(&self) -> Duration {
-        if self.unknown { UNKNOWN } else { ABSENT }
-    }
+/// A job that is being opened for the other side.
+type Opening = Pin<Box<dyn Future<Output = Result<(Opened, Offer), CouplingError>>>>;
+
+struct Helper {
+    request: Request,
+    gateways: Gateways,
+    pairing: Pairing,
+    opening: Option<Opening>,
+    opened: Option<Opened>,
+    /// As [`Pairing::absent`], with this process's core time at its beginning.
+    absent: Option<(Instant, CoreTime)>,
 }
 
 /// A job that this side has opened.
@@ -222,227 +246,95 @@ struct Opened {
 
 const NOBODY: Identity = Identity { site: SiteId(0), slot: Slot::LAUNCHER };
 
-impl Board<'_> {
+impl Helper {
     /// Returns the process's reason for leaving.
     async fn couple<R: AsyncBufRead + Unpin>(
         &mut self,
-        pair: &mut Pair,
         input: &mut Lines<R>,
         say: &mut impl FnMut(Said) -> Result<(), CouplingError>,
     ) -> Result<String, CouplingError> {
         let mut renew = interval(Duration::from_secs(RENEW_S));
         renew.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        self.post();
+        self.gateways.post(&self.pairing.post());
         loop {
-            let gone = absence(pair.absent, pair.patience());
-            let message = tokio::select! {
+            let gone = absence(self.absent, self.pairing.absent().map(|(_, patience)| patience));
+            let actions = tokio::select! {
                 biased;
                 told = next(input) => match told? {
                     Some(Told::Leave(reason)) => return Ok(reason),
                     Some(Told::Processes(_)) => return Err(CouplingError::Input("processes again".into())),
                     None => return Ok("its first process has ended".into()),
                 },
-                message = receive(self.client.as_mut()) => message,
-                incoming = opened_next(pair.opened.as_mut()) => {
-                    if let Some(opened) = &mut pair.opened {
+                message = self.gateways.next() => self.pairing.heard(message?, Instant::now())?,
+                incoming = opened_next(self.opened.as_mut()) => {
+                    if let Some(opened) = &mut self.opened {
                         opened.incoming(incoming?)?;
                     }
                     continue;
                 }
+                result = opening_done(self.opening.as_mut()) => {
+                    let (opened, offer) = result?;
+                    (self.opening, self.opened) = (None, Some(opened));
+                    self.pairing.opened(offer)
+                }
                 _ = renew.tick() => {
-                    let (coupling, side) = (self.request.coupling.clone(), self.side);
-                    self.send(CouplingMessage::Renew { coupling, side });
+                    self.gateways.send(&self.pairing.renewal());
                     continue;
                 }
-                () = gone => {
-                    let other = pair.other.as_ref().map(|(_, about)| about.summary()).unwrap_or_default();
-                    return Err(CouplingError::Left { other, reason: "there is no sign of life of it".into() });
-                }
+                () = gone => return Err(self.pairing.gone()),
+                () = until(self.pairing.full_at()) => return Err(self.pairing.no_room()),
             };
-            match message {
-                Ok(message) => self.heard(message, pair, say).await?,
-                Err(error) => self.return_to(error).await?,
+            for action in actions {
+                self.act(action, say).await?;
+            }
+            let absent = self.pairing.absent().map(|(since, _)| since);
+            if absent != self.absent.map(|(since, _)| since) {
+                self.absent = absent.map(|since| (since, core_time()));
             }
         }
     }
 
-    async fn heard(
+    async fn act(
         &mut self,
-        message: CouplingMessage,
-        pair: &mut Pair,
+        action: Action,
         say: &mut impl FnMut(Said) -> Result<(), CouplingError>,
     ) -> Result<(), CouplingError> {
-        if message.about() != (&self.request.coupling, self.side) {
-            return Ok(());
-        }
-        match message {
-            CouplingMessage::Other { board, other: Some(posted), .. } => {
-                pair.seen(board, Some(posted.side));
-                self.meets(posted, pair, say).await
+        match action {
+            Action::Post => self.gateways.post(&self.pairing.post()),
+            Action::Open { roster, to } => {
+                self.abandon().await;
+                let request = self.request.clone();
+                self.opening = Some(Box::pin(async move { open(&request, &roster, to).await }));
             }
-            CouplingMessage::Other { board, other: None, .. } => {
-                pair.seen(board, None);
-                if pair.coupled.is_some() {
-                    return Ok(());
-                }
-                say(Said::Waiting(format!("nobody else has joined {}", self.request.coupling)))
-            }
-            CouplingMessage::Renewed { board, other, .. } => {
-                pair.seen(board, other);
-                Ok(())
-            }
-            CouplingMessage::Unposted { .. } => {
-                pair.unknown = true;
-                self.post();
-                Ok(())
-            }
-            CouplingMessage::Unreached { reason, .. } => {
-                say(Said::Waiting(format!("no trunk to site {} is up: {reason}", self.request.coupling.site)))
-            }
-            CouplingMessage::Refused { reason, .. } => Err(CouplingError::Refused(reason)),
-            CouplingMessage::Post { .. } | CouplingMessage::Renew { .. } | CouplingMessage::Leave { .. } => Ok(()),
-        }
-    }
-
-    /// The other side is posted, perhaps not for the first time.
-    async fn meets(
-        &mut self,
-        Posted { side, home, about }: Posted,
-        pair: &mut Pair,
-        say: &mut impl FnMut(Said) -> Result<(), CouplingError>,
-    ) -> Result<(), CouplingError> {
-        if let Some(before) = pair.coupled.filter(|before| *before != side) {
-            return self.meets_third(side, before, pair);
-        }
-        let about = read_other(home, &about, &self.request.coupling)?;
-        if let Some(refusal) = about.refused.as_ref().filter(|refusal| refusal.side == self.side) {
-            let (coupling, other) = (self.request.coupling.clone(), refusal.partner.clone().into());
-            return Err(CouplingError::TwoSides { coupling, one: about.home, other });
-        }
-        if let Some(reason) = &about.ended {
-            // Without a job, the other side's end does not concern this one.
-            if pair.coupled.is_some() || pair.opened.is_some() {
-                return Err(CouplingError::Left { other: about.summary(), reason: printable(reason) });
-            }
-            return Ok(());
-        }
-        let first = self.side < side;
-        let (one, two) = if first { (&self.about, &about) } else { (&about, &self.about) };
-        let (roster, ranks) =
-            matched(one, two).map_err(|source| CouplingError::Other { home: about.home.clone(), source })?;
-        if pair.coupled.is_none() && first {
-            if let Some(stale) = pair.opened.take() {
-                stale.session.end(CLOSE).await;
-            }
-            let (opened, offer) = open(self.request, &roster, side).await?;
-            pair.opened = Some(opened);
-            self.about.offer = Some(offer);
-            self.post();
-        }
-        let offer = if first { &self.about.offer } else { &about.offer };
-        let mine = if first { side } else { self.side };
-        if let Some(offer) = offer.as_ref().filter(|offer| offer.to == mine && pair.coupled.is_none()) {
-            let [one, two] = ranks;
-            pair.coupled = Some(side);
-            say(Said::Coupled(Box::new(Coupled {
-                job: offer.job.to_string(),
-                secret: offer.secret.to_hex(),
-                roster: roster.to_string(),
-                window: offer.window,
-                ranks: if first { [one, two] } else { [two, one] },
-                addresses: about.addresses(),
-                first,
-                other: about.summary(),
-            })))?;
-        }
-        pair.other = Some((side, about));
-        Ok(())
-    }
-
-    /// A third side is posted at a board, although this side has a job with another. A site with several gateways has a
-    /// board at each; a side of that site is posted only at one, so a board may not know both sides of a pair.
-    fn meets_third(&mut self, side: u64, before: u64, pair: &Pair) -> Result<(), CouplingError> {
-        if !pair.is_posted(before) {
-            let other = pair.other.as_ref().map(|(_, about)| about.summary()).unwrap_or_default();
-            return Err(CouplingError::Left { other, reason: "another has taken its place".into() });
-        }
-        let partner = pair.other.as_ref().map(|(_, about)| about.home.clone()).unwrap_or_default();
-        let refused = Some(Refusal { side, partner });
-        // The answer to a post reports the third side again.
-        if self.about.refused != refused {
-            self.about.refused = refused;
-            self.post();
+            Action::Abandon => self.abandon().await,
+            Action::Say(line) => say(line)?,
         }
         Ok(())
     }
 
-    fn post(&mut self) {
-        let (coupling, side, about) = (self.request.coupling.clone(), self.side, self.about.text());
-        self.send(CouplingMessage::Post { coupling, side, about });
-    }
-
-    /// Sends a message to the gateway. If the connection is lost, this side is posted again on the next one.
-    fn send(&mut self, message: CouplingMessage) {
-        if let Some(client) = &mut self.client {
-            client.control(0, message);
-        }
-    }
-
-    /// Dials a gateway again and posts this side there.
-    async fn return_to(&mut self, error: ClientError) -> Result<(), CouplingError> {
-        if let ClientError::Wire { source, .. } = error {
-            return Err(CouplingError::Refused(source.to_string()));
-        }
-        self.client = None;
-        let again = async {
-            loop {
-                match connect(self.request, Some(&self.gateway)).await {
-                    Ok(connected) => return connected,
-                    Err(_) => sleep(AGAIN).await,
-                }
-            }
-        };
-        match timeout(RETURN, again).await {
-            Ok((client, gateway)) => {
-                (self.client, self.gateway) = (Some(client), gateway);
-                self.post();
-                Ok(())
-            }
-            Err(_) => {
-                let reason = format!("the gateway is lost: {error}");
-                Err(CouplingError::Site { site: self.request.home.clone(), reason })
-            }
+    async fn abandon(&mut self) {
+        self.opening = None;
+        if let Some(stale) = self.opened.take() {
+            stale.session.end(CLOSE).await;
         }
     }
 
     /// Posts the reason for leaving, and leaves.
-    async fn leave(&mut self) {
-        let (coupling, side) = (self.request.coupling.clone(), self.side);
-        self.post();
-        self.send(CouplingMessage::Leave { coupling, side });
-        if let Some(client) = self.client.take() {
-            client.goodbye(JobId::default(), CLOSE).await;
+    async fn leave(mut self, reason: String) {
+        self.pairing.end(reason);
+        self.gateways.send(&self.pairing.post());
+        self.gateways.send(&self.pairing.leave());
+        self.gateways.connections.goodbye(JobId::default(), CLOSE).await;
+        if let Some(opened) = self.opened.take() {
+            opened.session.end(CLOSE).await;
         }
     }
 }
 
-/// The next message about couplings. Cancel-safe.
-///
-/// # Errors
-/// The connection is lost, or its gateway is silent.
-async fn receive(client: Option<&mut Connections>) -> Result<CouplingMessage, ClientError> {
-    let Some(client) = client else { return std::future::pending().await };
-    loop {
-        match client.next().await {
-            (_, News::Frame(frame)) if frame.header.kind == FrameKind::Control => {
-                let wire = |source| ClientError::Wire { address: "the gateway".to_owned(), source };
-                if let Control::Coupling(message) = Control::decode(&frame.payload).map_err(wire)? {
-                    return Ok(message);
-                }
-            }
-            (_, News::Lost(error) | News::Failed(error)) => return Err(error),
-            (_, News::Open | News::Frame(_) | News::Back(_)) => {}
-        }
+async fn opening_done(opening: Option<&mut Opening>) -> Result<(Opened, Offer), CouplingError> {
+    match opening {
+        Some(opening) => opening.await,
+        None => std::future::pending().await,
     }
 }
 
@@ -458,8 +350,8 @@ async fn opened_next(opened: Option<&mut Opened>) -> Result<Vec<Incoming>, Coupl
 
 /// Ends when a side that has been absent since then counts as gone; on a machine that is slow meanwhile, later.
 /// Cancel-safe.
-async fn absence(since: Option<(Instant, CoreTime)>, calm: Duration) {
-    let Some((since, before)) = since else { return std::future::pending().await };
+async fn absence(since: Option<(Instant, CoreTime)>, calm: Option<Duration>) {
+    let Some(((since, before), calm)) = since.zip(calm) else { return std::future::pending().await };
     let mut limit = calm;
     loop {
         sleep_until(since + limit).await;
@@ -545,52 +437,5 @@ impl Opened {
         let node = self.roster.place(rank).map_or("", |place| place.node_name);
         let reason = format!("a process on node {node} is lost: {reason}");
         Err(CouplingError::Site { site: site.to_owned(), reason })
-    }
-}
-
-/// Reads the other side's post. `home`: the site that posted it, according to the board's gateway.
-///
-/// # Errors
-/// The post cannot be read, or it claims to be from another site.
-fn read_other(home: String, about: &str, coupling: &Coupling) -> Result<About, CouplingError> {
-    let about = About::read(about).map_err(|source| CouplingError::Other { home: home.clone(), source })?;
-    if about.home != home {
-        let (coupling, said) = (coupling.clone(), UntrustedText::from(about.home));
-        return Err(CouplingError::Posing { home, said, coupling });
-    }
-    Ok(about)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_site_that_poses_as_another_is_named() {
-        let coupling = Coupling { name: "ocean".into(), site: "lyon".into() };
-        let about = About::new("kyoto", &[]).text();
-        assert_eq!(read_other("kyoto".into(), &about, &coupling).unwrap().home, "kyoto");
-        let error = read_other("mallory".into(), &about, &coupling).unwrap_err().to_string();
-        assert!(error.contains("site mallory has posted the other side of ocean@lyon"), "{error}");
-        assert!(error.contains("says that it is of site kyoto"), "{error}");
-        let error = read_other("mallory".into(), "nonsense", &coupling).unwrap_err().to_string();
-        assert!(error.starts_with("the other side, mallory: "), "{error}");
-    }
-
-    #[test]
-    fn a_board_that_forgot_both_sides_is_no_evidence_for_a_while() {
-        let mut pair = Pair { coupled: Some(8), ..Pair::default() };
-        let patience = |pair: &Pair| pair.absent.map(|_| pair.patience());
-        pair.seen("gw1".into(), Some(8));
-        assert_eq!(patience(&pair), None);
-        pair.seen("gw1".into(), None);
-        assert_eq!(patience(&pair), Some(ABSENT));
-        pair.unknown = true;
-        assert_eq!(patience(&pair), Some(UNKNOWN));
-        pair.seen("gw1".into(), Some(8));
-        pair.seen("gw1".into(), None);
-        assert_eq!(patience(&pair), Some(ABSENT));
-        pair.seen("gw2".into(), Some(8));
-        assert_eq!(patience(&pair), None);
     }
 }

@@ -10,7 +10,7 @@ use types::{JobId, NodeRoster, Roster, SiteRoster};
 use wire::Secret;
 
 /// Version of these messages; incremented when sides no longer understand each other.
-pub const PROTOCOL: u32 = 1;
+pub const PROTOCOL: u32 = 2;
 
 /// The post of a side.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -26,11 +26,12 @@ pub(crate) struct About {
     processes: Vec<(u32, SocketAddr)>,
     /// The job that this side has opened.
     pub offer: Option<Offer>,
+    /// The other side's job that this side has accepted.
+    pub accepted: Option<JobId>,
     /// The reason why this side has ended the coupling.
     pub ended: Option<String>,
-    /// A third side that came although this one has a partner.
-    #[serde(default)]
-    pub refused: Option<Refusal>,
+    /// Third sides that came although this one has a partner.
+    pub refused: Vec<Refusal>,
 }
 
 /// The refusal of a third side.
@@ -88,8 +89,9 @@ impl About {
             nodes,
             processes: placed,
             offer: None,
+            accepted: None,
             ended: None,
-            refused: None,
+            refused: Vec::new(),
         }
     }
 
@@ -205,8 +207,8 @@ mod tests {
     fn another_version_and_nonsense_are_named() {
         let text = About::new("a", &processes(&[("a", "n1")])).text();
         let read = |text: &str| About::read(text).unwrap_err().to_string();
-        let newer = read(&text.replace("\"protocol\":1", "\"protocol\":2,\"more\":true"));
-        assert!(newer.contains("version 2 of couplings, this one version 1"), "{newer}");
+        let newer = read(&text.replace("\"protocol\":2", "\"protocol\":3,\"more\":true"));
+        assert!(newer.contains("version 3 of couplings, this one version 2"), "{newer}");
         assert!(read("{}").contains("cannot be read"));
         assert!(read(&text.replace("[[0,", "[[7,")).contains("process 0 is on node 7, but it names 1"));
         let strange = About::new("a", &processes(&[("a", "n 1")]));
