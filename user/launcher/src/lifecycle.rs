@@ -32,6 +32,8 @@ use job::signals;
 const OPEN: Duration = Duration::from_millis(4500);
 /// Time limit until the next agent has connected, or has checked the program, on a machine that is not overloaded.
 const PREPARE: Duration = Duration::from_secs(15);
+/// Least extension of a wait that the user hears of.
+const LONG: Duration = Duration::from_secs(3);
 /// Time limit for an agent to connect after its site has lost the leading gateway. An agent that was not started before
 /// the loss is never started.
 const LEADERLESS: Duration = Duration::from_secs(5);
@@ -132,6 +134,8 @@ pub(super) struct Job {
     timeout: Option<Duration>,
     /// Start and patience of the current wait, while opening and preparing.
     wait: (Instant, Patience),
+    /// True if the user knows that this wait takes longer than on an idle machine.
+    long_wait: bool,
     nodes: Vec<Node>,
     sites: Vec<SiteState>,
     exits: Vec<Option<(End, MpiState)>>,
@@ -179,6 +183,7 @@ impl Job {
             deadline: None,
             timeout,
             wait: (Instant::now(), Patience::new(OPEN)),
+            long_wait: false,
             nodes,
             uses_mpi: false,
             mpi: None,
@@ -232,7 +237,7 @@ impl Job {
     }
 
     fn wait_for(&mut self, calm: Duration, now: Instant) {
-        self.wait = (now, Patience::new(calm));
+        (self.wait, self.long_wait) = ((now, Patience::new(calm)), false);
         self.deadline = Some(now + calm);
     }
 
@@ -403,34 +408,14 @@ impl Job {
             let later = self.wait.0 + self.wait.1.deadline(slowness);
             if later > now {
                 self.deadline = Some(later);
+                self.note_long_wait(later, now);
                 return;
             }
         }
         self.deadline = None;
         match self.phase {
-            Phase::Opening => {
-                let silent = self.sites.iter().position(|site| site.window.is_none()).unwrap_or(0);
-                let name = self.roster.sites()[silent].name.clone();
-                let reason = format!(
-                    "did not open the job within {} s: is its gateway running and reachable? `landbridge sites check` shows it",
-                    self.waited(now)
-                );
-                self.gateway_is_lost(Failure::at_site(&name, reason), now);
-            }
-            Phase::Preparing => {
-                let waited = self.waited(now);
-                let silent = self.nodes.iter().find(|node| node.state < NodeState::Ready);
-                let failure = silent.map(|node| {
-                    let what = if node.state == NodeState::Awaited {
-                        "its agent did not connect"
-                    } else {
-                        "its agent did not answer"
-                    };
-                    let reason = format!("{what} within {waited} s");
-                    Failure::at_node(&node.site, &node.name, reason)
-                });
-                self.lost(failure.unwrap_or_default(), now);
-            }
+            Phase::Opening => self.gateway_is_lost(self.silent_gateway(now), now),
+            Phase::Preparing => self.lost(self.silent_agent(now).unwrap_or_default(), now),
             Phase::Settling => self.kill(now),
             Phase::Killing => self.close(now),
             Phase::Closing => self.phase = Phase::Over,
@@ -441,6 +426,45 @@ impl Job {
             }
             Phase::Draining | Phase::Over => {}
         }
+    }
+
+    /// Names, once in a wait, what a busy machine is given more time for.
+    fn note_long_wait(&mut self, until: Instant, now: Instant) {
+        if until - now < LONG {
+            return;
+        }
+        let silent = match self.phase {
+            Phase::Opening => Some(self.silent_gateway(now)),
+            _ => self.silent_agent(now),
+        };
+        if let Some(silent) = silent.filter(|_| !std::mem::replace(&mut self.long_wait, true)) {
+            let seconds = (until - self.wait.0).as_secs();
+            let text = format!("{silent}; this machine is busy, so it has {seconds} s or more");
+            self.actions.push_back(Action::Note(text));
+        }
+    }
+
+    /// The failure that a site's gateway has not opened the job.
+    fn silent_gateway(&self, now: Instant) -> Failure {
+        let silent = self.sites.iter().position(|site| site.window.is_none()).unwrap_or(0);
+        let name = &self.roster.sites()[silent].name;
+        let waited = self.waited(now);
+        let reason = format!(
+            "did not open the job within {waited} s: is its gateway running and reachable? `landbridge sites check` \
+             shows it"
+        );
+        Failure::at_site(name, reason)
+    }
+
+    /// The failure that an agent is not ready.
+    fn silent_agent(&self, now: Instant) -> Option<Failure> {
+        let silent = self.nodes.iter().find(|node| node.state < NodeState::Ready)?;
+        let what = match silent.state {
+            NodeState::Awaited => "its agent did not connect",
+            _ => "its agent did not answer",
+        };
+        let reason = format!("{what} within {} s", self.waited(now));
+        Some(Failure::at_node(&silent.site, &silent.name, reason))
     }
 
     pub(super) fn incoming(&mut self, incoming: Incoming, now: Instant) {

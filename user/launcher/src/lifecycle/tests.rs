@@ -426,9 +426,20 @@ fn a_busy_machine_gets_more_time_and_progress_restarts_the_clock() {
     play.job.deadline_over(play.now, Slowness::new(Duration::from_secs(1), Duration::from_secs(1)));
     assert_eq!(play.job.deadline(), Some(begun + Duration::from_secs(10) + 2 * PREPARE));
     assert_eq!(play.job.phase, Phase::Preparing);
+    // Nothing would be printed until the end otherwise.
+    let notes = |play: &mut Play| {
+        let actions = play.job.actions().into_iter();
+        let notes = actions.filter_map(|action| if let Action::Note(text) = action { Some(text) } else { None });
+        notes.collect::<Vec<_>>()
+    };
+    let text = "site a, node n1: its agent did not answer within 25 s; this machine is busy, so it has 40 s or more";
+    assert_eq!(notes(&mut play), [text]);
+    play.now = play.job.deadline().unwrap();
+    play.job.deadline_over(play.now, Slowness::new(Duration::from_secs(1), Duration::from_secs(2)));
+    assert_eq!(notes(&mut play), [""; 0], "once");
     play.later();
     let failure = play.job.summary(0.0).failure.unwrap().to_string();
-    assert_eq!(failure, "site a, node n1: its agent did not answer within 40 s");
+    assert_eq!(failure, "site a, node n1: its agent did not answer within 55 s");
 }
 
 #[test]
