@@ -65,7 +65,7 @@ pub enum CouplingMessage {
     },
     /// To a side: no gateway of the coupling's site can be reached at present.
     Unreached { coupling: Coupling, side: u64, reason: String },
-    /// To a side: it cannot take part.
+    /// To a side: this gateway does not take it.
     Refused {
         coupling: Coupling,
         side: u64,

@@ -201,10 +201,10 @@ impl Gateways {
                     }
                 }
                 News::Open => self.lost = None,
-                News::Lost(ClientError::Wire { source, .. }) => {
-                    return Err(CouplingError::Refused(source.to_string()));
-                }
                 News::Lost(error) if self.connections.open().next().is_none() => {
+                    if let ClientError::Wire { source, .. } = error {
+                        return Err(CouplingError::Refused(source.to_string()));
+                    }
                     self.lost.get_or_insert((Instant::now(), error));
                 }
                 News::Lost(_) | News::Failed(_) | News::Back(_) => {}
@@ -282,7 +282,7 @@ impl Helper {
                     continue;
                 }
                 () = gone => return Err(self.pairing.gone()),
-                () = until(self.pairing.full_at()) => return Err(self.pairing.no_room()),
+                () = until(self.pairing.refused_at()) => return Err(self.pairing.refusal()),
             };
             for action in actions {
                 self.act(action, say).await?;

@@ -23,8 +23,8 @@ const UNKNOWN: Duration = Duration::from_secs(12);
 /// Time for which a side to which this one offers a job may be missing, while another is there. Reports can overtake
 /// each other.
 const WITHDRAWN: Duration = Duration::from_secs(1);
-/// Time for a board to have room for this side, after another was full.
-const FULL: Duration = Duration::from_secs(1);
+/// Time for a board to take this side, after another refused it.
+const ELSEWHERE: Duration = Duration::from_secs(1);
 /// Most refusals that a side posts at a time.
 const REFUSALS: usize = 16;
 
@@ -73,8 +73,8 @@ pub(super) struct Pairing {
     absent: Option<Instant>,
     /// True if a board has lost this side's post, and has not named the partner since.
     unknown: bool,
-    /// Time since which no board has room for this side, and the reason.
-    full: Option<(Instant, String)>,
+    /// Time since which this side has been refused and is on no board, and the reason.
+    refused: Option<(Instant, String)>,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -106,7 +106,7 @@ impl Pairing {
             met: HashMap::new(),
             absent: None,
             unknown: false,
-            full: None,
+            refused: None,
         }
     }
 
@@ -143,14 +143,14 @@ impl Pairing {
         CouplingError::Left { other, reason: "there is no sign of life of it".into() }
     }
 
-    /// Time at which the lack of room on boards becomes an error.
-    pub(super) fn full_at(&self) -> Option<Instant> {
-        self.full.as_ref().map(|(since, _)| *since + FULL)
+    /// Time at which a refusal counts.
+    pub(super) fn refused_at(&self) -> Option<Instant> {
+        self.refused.as_ref().map(|(since, _)| *since + ELSEWHERE)
     }
 
-    /// That error.
-    pub(super) fn no_room(&self) -> CouplingError {
-        CouplingError::Refused(self.full.as_ref().map(|(_, reason)| reason.clone()).unwrap_or_default())
+    /// The error for a side that no board has taken.
+    pub(super) fn refusal(&self) -> CouplingError {
+        CouplingError::Refused(self.refused.as_ref().map(|(_, reason)| reason.clone()).unwrap_or_default())
     }
 
     /// Processes a message of a board.
@@ -194,19 +194,20 @@ impl Pairing {
                 Ok(vec![Action::Post])
             }
             CouplingMessage::Unreached { reason, .. } => {
-                let is_posted = self.boards.values().any(|(view, _)| matches!(view, View::Seen(_)));
                 let site = &self.coupling.site;
                 let text = format!("no trunk to site {site} is up: {reason}");
-                Ok(if is_posted { Vec::new() } else { vec![Action::Say(Said::Waiting(text))] })
+                Ok(if self.is_seen() { Vec::new() } else { vec![Action::Say(Said::Waiting(text))] })
             }
-            CouplingMessage::Refused { board: Some(board), reason, .. } => {
-                self.saw(board, View::Full, now);
-                if self.boards.values().all(|(view, _)| *view == View::Full) && self.partner().is_none() {
-                    self.full.get_or_insert((now, reason));
+            CouplingMessage::Refused { board, reason, .. } => {
+                if let Some(board) = board {
+                    self.saw(board, View::Full, now);
+                }
+                // Another board may have room, or another gateway of the own site may know the coupling's site.
+                if !self.is_seen() && self.partner().is_none() {
+                    self.refused.get_or_insert((now, reason));
                 }
                 self.look_around(now)
             }
-            CouplingMessage::Refused { board: None, reason, .. } => Err(CouplingError::Refused(reason)),
             CouplingMessage::Post { .. } | CouplingMessage::Renew { .. } | CouplingMessage::Leave { .. } => {
                 Ok(Vec::new())
             }
@@ -230,12 +231,11 @@ impl Pairing {
 
     /// A board's report.
     fn saw(&mut self, board: String, view: View, now: Instant) {
-        let has_room = view != View::Full;
         self.boards.insert(board, (view, now));
         // A lost gateway sends no more reports, so its last one expires.
         self.boards.retain(|_, (_, heard)| now - *heard < Duration::from_secs(SILENCE_S));
-        if has_room {
-            self.full = None;
+        if self.is_seen() {
+            self.refused = None;
         }
         match self.chosen() {
             Some(chosen) if !self.is_posted(chosen) => drop(self.absent.get_or_insert(now)),
@@ -257,6 +257,12 @@ impl Pairing {
         self.boards.values().filter_map(|(view, _)| if let View::Seen(other) = view { *other } else { None })
     }
 
+    /// Returns true if this side is on any board.
+    fn is_seen(&self) -> bool {
+        self.boards.values().any(|(view, _)| matches!(view, View::Seen(_)))
+    }
+
+    /// Returns true if any board names this other side.
     fn is_posted(&self, side: u64) -> bool {
         self.posted().any(|other| other == side)
     }
@@ -364,7 +370,7 @@ impl Pairing {
             other: about.summary(),
         };
         self.state = State::Coupled { with: side };
-        self.full = None;
+        self.refused = None;
         let mut actions = vec![Action::Say(Said::Coupled(Box::new(coupled))), Action::Post];
         actions.extend(self.refuse_thirds());
         Ok(actions)

@@ -188,7 +188,7 @@ impl World {
             }
         }
         let pairing = &self.sides[at].pairing;
-        let limits = [pairing.absent().map(|(since, patience)| since + patience), pairing.full_at()];
+        let limits = [pairing.absent().map(|(since, patience)| since + patience), pairing.refused_at()];
         for limit in limits.into_iter().flatten() {
             let ms = (limit - self.start).as_millis() as u64;
             self.at(ms.max(self.now_ms + 1), at, SideEvent::Look);
@@ -247,8 +247,8 @@ impl World {
                 if pairing.absent().is_some_and(|(since, patience)| since + patience <= now) {
                     let error = pairing.gone().to_string();
                     self.fail(at, error);
-                } else if pairing.full_at().is_some_and(|limit| limit <= now) {
-                    let error = pairing.no_room().to_string();
+                } else if pairing.refused_at().is_some_and(|limit| limit <= now) {
+                    let error = pairing.refusal().to_string();
                     self.fail(at, error);
                 }
             }
@@ -440,4 +440,24 @@ fn a_board_that_forgot_both_sides_is_no_evidence_for_a_while() {
     let unposted = CouplingMessage::Unposted { coupling: coupling(), side: 7, board: "gw1".into() };
     one.heard(unposted, start + Duration::from_secs(12)).unwrap();
     assert_eq!(one.absent().map(|(_, patience)| patience), Some(UNKNOWN));
+}
+
+#[test]
+fn a_refusal_counts_if_no_board_takes_the_side() {
+    let (mut one, start) = (side(7, "lyon"), Instant::now());
+    let refused = |board: Option<&str>| {
+        let (coupling, board) = (coupling(), board.map(str::to_owned));
+        CouplingMessage::Refused { coupling, side: 7, board, reason: "no room".into() }
+    };
+    let seen = || CouplingMessage::Other { coupling: coupling(), side: 7, board: "gw2".into(), other: None };
+    for board in [None, Some("gw1")] {
+        one.heard(refused(board), start).unwrap();
+        assert_eq!(one.refused_at(), Some(start + ELSEWHERE));
+        assert_eq!(one.refusal().to_string(), "no room");
+        one.heard(seen(), start).unwrap();
+        assert_eq!(one.refused_at(), None);
+        one.heard(refused(board), start).unwrap();
+        assert_eq!(one.refused_at(), None, "another board has it");
+        one.boards.clear();
+    }
 }
