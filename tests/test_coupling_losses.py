@@ -67,16 +67,39 @@ import time
 import landbridge as lb
 try:
     with lb.join("pair@a", timeout=20):
-        time.sleep(2)
+        time.sleep(7)
     print("joined")
 except lb.CouplingError as error:
     print("heard:", error)
 """
-    for _ in range(4):
+    for _ in range(3):
         done = [run.finish(within=40) for run in [coupled.python(mpich(), site, text) for site in "abb"]]
         outs = sorted(each.out for each in done)
         assert [out.startswith("joined") for out in outs] == [False, True, True], "\n".join(map(str, done))
         assert "pair@a already has two sides" in outs[0], outs[0]
+
+
+def test_a_pair_joins_again_at_once_although_a_gateway_is_frozen(workshop):
+    """Boards forget the sides of before on the ways through the frozen gateway, too."""
+    coupled = Coupled(workshop, gateways=2)
+    text = """
+import time
+import landbridge as lb
+for number in range(6):
+    with lb.join("pair@a", timeout=30):
+        print("joined", number, flush=True)
+"""
+    pair = [coupled.python(mpich(), site, text) for site in "ab"]
+    wait_until(lambda: "joined 0" in pair[1].out(), 30, "the coupling")
+    gateway = coupled.gateways["b", 2].child
+    os.kill(gateway.pid, signal.SIGSTOP)
+    try:
+        for run in pair:
+            done = run.finish(within=60)
+            assert "joined 5" in done.out, str(done)
+            assert done.seconds < 25, str(done)
+    finally:
+        os.kill(gateway.pid, signal.SIGCONT)
 
 
 def test_two_of_one_site_meet_although_the_first_gateway_was_silent_for_one(workshop):

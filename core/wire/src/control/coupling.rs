@@ -42,7 +42,13 @@ pub enum CouplingMessage {
         revision: u64,
     },
     /// A side has left, or can no longer be reached on this way.
-    Leave { coupling: Coupling, side: u64 },
+    Leave {
+        coupling: Coupling,
+        side: u64,
+        /// True if the side itself has left: it does not come back on any way.
+        #[serde(default)]
+        everywhere: bool,
+    },
     /// To a side: the other side posted at the gateway `board`, if any. Sent whenever that changes.
     Other { coupling: Coupling, side: u64, board: String, other: Option<Posted> },
     /// To a side that renews itself: it is posted at the gateway `board`, together with this other side, if any, and
@@ -72,6 +78,9 @@ pub enum CouplingMessage {
         /// The gateway, if two other sides are posted there. There may be room at others.
         #[serde(default)]
         board: Option<String>,
+        /// Milliseconds since one of these two renewed itself last; the other one has done so since.
+        #[serde(default)]
+        silent_ms: Option<u64>,
         reason: String,
     },
 }
@@ -82,7 +91,7 @@ impl CouplingMessage {
         match self {
             CouplingMessage::Post { coupling, side, .. }
             | CouplingMessage::Renew { coupling, side, .. }
-            | CouplingMessage::Leave { coupling, side }
+            | CouplingMessage::Leave { coupling, side, .. }
             | CouplingMessage::Other { coupling, side, .. }
             | CouplingMessage::Renewed { coupling, side, .. }
             | CouplingMessage::Unposted { coupling, side, .. }

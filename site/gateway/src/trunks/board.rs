@@ -3,7 +3,7 @@
 //! Each gateway of a coupling's site has a board, and a side posts itself on all of them, through all gateways of its
 //! own site. A board has room for two sides. Boards do not agree with each other; sides do, by what they post.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
 use thiserror::Error;
@@ -14,6 +14,10 @@ use wire::control::coupling::{Coupling, CouplingMessage, Posted, SILENCE_S};
 /// Most sides that one site may have posted here.
 const MOST_OF_SITE: usize = 256;
 const SILENCE: Duration = Duration::from_secs(SILENCE_S);
+/// Time for which messages of a side that has left are ignored.
+const LEFT: Duration = Duration::from_secs(60);
+/// Most of these sides; the earliest are forgotten first.
+const MOST_LEFT: usize = 1024;
 
 /// Reasons for refusing a post. The text is for the user who posted.
 #[derive(Debug, Error)]
@@ -34,6 +38,8 @@ pub struct Board<P> {
     /// Name of the gateway.
     name: String,
     sides: HashMap<Coupling, Vec<PostedSide<P>>>,
+    /// Numbers of sides that have left, and when.
+    left: VecDeque<(u64, Instant)>,
 }
 
 #[derive(Debug)]
@@ -49,20 +55,26 @@ pub type Answers<P> = Vec<(P, CouplingMessage)>;
 impl<P: Copy + PartialEq> Board<P> {
     /// An empty board. `name`: the gateway's.
     pub fn new(name: &str) -> Board<P> {
-        Board { name: name.to_owned(), sides: HashMap::new() }
+        Board { name: name.to_owned(), sides: HashMap::new(), left: VecDeque::new() }
     }
 
     /// Handles a message from or about a side. `home`: the site of its sender; the sides of that site may take `most`
     /// bytes.
     pub fn take(&mut self, (way, home, most): (P, &str, u64), message: CouplingMessage, now: Instant) -> Answers<P> {
         let mut answers = self.forget(|(_, renewed)| now - *renewed > SILENCE);
+        self.left.retain(|(_, at)| now - *at < LEFT);
+        let side = message.about().1;
+        if self.left.iter().any(|(left, _)| *left == side) {
+            return answers;
+        }
         match message {
             CouplingMessage::Post { coupling, side, revision, about } => {
                 match self.may_post(&coupling, (side, about.len()), (home, most)) {
                     Err(error) => {
                         let is_full = matches!(error, PostError::TwoSides { .. });
                         let (board, reason) = (is_full.then(|| self.name.clone()), error.to_string());
-                        answers.push((way, CouplingMessage::Refused { coupling, side, board, reason }));
+                        let silent_ms = is_full.then(|| self.silence(&coupling, now).as_millis() as u64);
+                        answers.push((way, CouplingMessage::Refused { coupling, side, board, silent_ms, reason }));
                     }
                     Ok(()) => {
                         let sides = self.sides.entry(coupling.clone()).or_default();
@@ -88,8 +100,18 @@ impl<P: Copy + PartialEq> Board<P> {
                     None => (way, CouplingMessage::Unposted { coupling, side, board }),
                 });
             }
-            CouplingMessage::Leave { coupling, side } => {
-                answers.extend(self.forget_in(&coupling, |one, (from, _)| one == side && *from == way));
+            CouplingMessage::Leave { coupling, side, everywhere } => {
+                let is_there = |one: &PostedSide<P>| one.posted.side == side && one.posted.home == home;
+                let has_left = everywhere && self.sides.get(&coupling).is_some_and(|sides| sides.iter().any(is_there));
+                if has_left {
+                    // Its messages may still be on their way through a gateway that was suspended.
+                    self.left.push_back((side, now));
+                    if self.left.len() > MOST_LEFT {
+                        self.left.pop_front();
+                    }
+                }
+                let gone = |one, from: P| one == side && (has_left || from == way);
+                answers.extend(self.forget_in(&coupling, |one, (from, _)| gone(one, *from)));
             }
             // Answers of boards: the caller never passes them to a board.
             CouplingMessage::Other { .. }
@@ -99,6 +121,13 @@ impl<P: Copy + PartialEq> Board<P> {
             | CouplingMessage::Refused { .. } => {}
         }
         answers
+    }
+
+    /// The longest time since a side of a coupling renewed itself.
+    fn silence(&self, coupling: &Coupling, now: Instant) -> Duration {
+        let sides = self.sides.get(coupling).map(Vec::as_slice).unwrap_or_default();
+        let last = |side: &PostedSide<P>| side.ways.iter().map(|(_, renewed)| *renewed).max();
+        sides.iter().filter_map(last).min().map_or(Duration::ZERO, |renewed| now - renewed)
     }
 
     /// Forgets a way, and the sides that no other leads to.
@@ -227,12 +256,15 @@ mod tests {
         let (mut board, now) = (Board::new("gw1"), Instant::now());
         assert_eq!(others(&board.take(A, post(7, "a"), now)), [(A.0, None)]);
         assert_eq!(others(&board.take(B, post(8, "b"), now)), [(A.0, Some("b".into())), (B.0, Some("a".into()))]);
-        let third = board.take(C, post(9, "c"), now);
+        board.take(A, renew(7, 1), now + SILENCE / 2);
+        let third = board.take(C, post(9, "c"), now + SILENCE / 2);
+        let is_silent = |message: &CouplingMessage| matches!(message, CouplingMessage::Refused { silent_ms, .. } if *silent_ms == Some(SILENCE_S * 500));
+        assert!(is_silent(&third[0].1), "the second side has not renewed itself");
         let text = "ocean@lyon already has two sides, from lyon and kyoto: take another name";
         assert_eq!(refused(&third), Some((Some("gw1"), text)));
         // Posting again replaces the side.
         assert_eq!(others(&board.take(A, post(7, "z"), now)), [(A.0, Some("b".into())), (B.0, Some("z".into()))]);
-        let leave = CouplingMessage::Leave { coupling: ocean(), side: 8 };
+        let leave = CouplingMessage::Leave { coupling: ocean(), side: 8, everywhere: false };
         assert!(board.take(C, leave.clone(), now).is_empty(), "another's side");
         assert_eq!(others(&board.take(B, leave, now)), [(A.0, None)]);
         assert_eq!(others(&board.take(C, post(9, "c"), now)), [(A.0, Some("c".into())), (C.0, Some("z".into()))]);
@@ -263,11 +295,27 @@ mod tests {
         assert_eq!(board.take(A, renew(7, 1), now + SILENCE * 5 / 4).len(), 1);
         board.take(second, post(2, "new"), now + SILENCE * 5 / 4);
         assert_eq!(
-            board.take(B, CouplingMessage::Leave { coupling: ocean(), side: 8 }, later),
+            board.take(B, CouplingMessage::Leave { coupling: ocean(), side: 8, everywhere: false }, later),
             [],
             "the other way stays"
         );
         assert_eq!(others(&board.gone(second.0)), [(A.0, None)]);
+    }
+
+    #[test]
+    fn a_side_that_has_left_is_gone_on_all_ways_and_does_not_come_back() {
+        let (mut board, second, now) = (Board::new("gw1"), (11, "kyoto", 1000), Instant::now());
+        board.take(A, post(7, "a"), now);
+        board.take(B, post(8, "b"), now);
+        board.take(second, post(8, "b"), now);
+        let leave = || CouplingMessage::Leave { coupling: ocean(), side: 8, everywhere: true };
+        assert_eq!(board.take(A, leave(), now), [], "it is another site's");
+        assert_eq!(others(&board.take(B, leave(), now)), [(A.0, None)]);
+        for late in [post(8, "b"), renew(8, 1), leave()] {
+            assert_eq!(board.take(second, late, now + SILENCE / 2), [], "from a gateway that was suspended");
+        }
+        board.take(A, leave(), now + LEFT);
+        assert!(board.left.is_empty());
     }
 
     #[test]

@@ -64,7 +64,10 @@ impl Couplings {
         let (coupling, key) = (coupling.clone(), (coupling.clone(), side));
         let Some(problem) = problem else {
             let reason = format!("site {} has no site {} in its sites file", self.list.sites.site, coupling.site);
-            member.send_control(&self.list.path, CouplingMessage::Refused { coupling, side, board: None, reason });
+            member.send_control(
+                &self.list.path,
+                CouplingMessage::Refused { coupling, side, board: None, silent_ms: None, reason },
+            );
             return Ok(());
         };
         match message {
@@ -120,7 +123,7 @@ impl Couplings {
         for (coupling, side) in left {
             let trunks: Vec<TrunkId> = trunks_to(&self.list.path.table.read().trunks, &coupling.site).collect();
             for trunk in trunks {
-                let leave = CouplingMessage::Leave { coupling: coupling.clone(), side };
+                let leave = CouplingMessage::Leave { coupling: coupling.clone(), side, everywhere: false };
                 self.list.get(trunk).send_control(&self.list.path, leave);
             }
         }

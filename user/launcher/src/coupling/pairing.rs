@@ -20,11 +20,10 @@ use super::side::{About, Offer, Refusal, matched};
 const ABSENT: Duration = Duration::from_secs(4);
 /// Time for which it may be missing from a board that has just been restarted: long enough for several of its messages.
 const UNKNOWN: Duration = Duration::from_secs(12);
-/// Time for which a side to which this one offers a job may be missing, while another is there. Reports can overtake
-/// each other.
-const WITHDRAWN: Duration = Duration::from_secs(1);
-/// Time for a board to take this side, after another refused it.
-const ELSEWHERE: Duration = Duration::from_secs(1);
+/// Time until a report counts that a side is missing, or that boards are full: reports can overtake each other.
+const OVERTAKEN: Duration = Duration::from_secs(1);
+/// Time for a board to take this side, after one refused it: long enough for boards to forget sides that were killed.
+const ELSEWHERE: Duration = Duration::from_secs(SILENCE_S + 2);
 /// Most refusals that a side posts at a time.
 const REFUSALS: usize = 16;
 
@@ -123,7 +122,7 @@ impl Pairing {
 
     /// The message that removes it from them.
     pub(super) fn leave(&self) -> CouplingMessage {
-        CouplingMessage::Leave { coupling: self.coupling.clone(), side: self.side }
+        CouplingMessage::Leave { coupling: self.coupling.clone(), side: self.side, everywhere: true }
     }
 
     /// Notes the end of this side, for the last post.
@@ -198,15 +197,28 @@ impl Pairing {
                 let text = format!("no trunk to site {site} is up: {reason}");
                 Ok(if self.is_seen() { Vec::new() } else { vec![Action::Say(Said::Waiting(text))] })
             }
-            CouplingMessage::Refused { board, reason, .. } => {
+            CouplingMessage::Refused { board, silent_ms, reason, .. } => {
                 if let Some(board) = board {
                     self.saw(board, View::Full, now);
                 }
-                // Another board may have room, or another gateway of the own site may know the coupling's site.
-                if !self.is_seen() && self.partner().is_none() {
-                    self.refused.get_or_insert((now, reason));
+                let mut actions = self.look_around(now)?;
+                if self.is_seen() || self.partner().is_some() {
+                    return Ok(actions);
                 }
-                self.look_around(now)
+                match &self.refused {
+                    None => {
+                        actions.push(Action::Say(Said::Waiting(reason.clone())));
+                        self.refused = Some((now, reason));
+                    }
+                    // The two at that board have renewed themselves since: they exist.
+                    Some((since, _)) => {
+                        let exist = silent_ms.is_some_and(|ms| now - *since > Duration::from_millis(ms));
+                        if exist && now - *since >= OVERTAKEN {
+                            return Err(CouplingError::Refused(reason));
+                        }
+                    }
+                }
+                Ok(actions)
             }
             CouplingMessage::Post { .. } | CouplingMessage::Renew { .. } | CouplingMessage::Leave { .. } => {
                 Ok(Vec::new())
@@ -397,7 +409,7 @@ impl Pairing {
     /// Gives up the side that this one has chosen, if it is no longer posted, but another is.
     fn look_around(&mut self, now: Instant) -> Actions {
         let may_withdraw = matches!(self.state, State::Opening { .. } | State::Offering { .. });
-        if !may_withdraw || self.absent.is_none_or(|since| now - since < WITHDRAWN) {
+        if !may_withdraw || self.absent.is_none_or(|since| now - since < OVERTAKEN) {
             return Ok(Vec::new());
         }
         let has_ended = |side: &u64| self.met.get(side).is_none_or(|met| met.about.ended.is_some());

@@ -317,7 +317,7 @@ proptest! {
 
     #[test]
     fn two_of_three_that_join_at_once_are_coupled_and_the_third_is_refused(plan in plans(3)) {
-        let outcomes = World::new(plan).play(15_000);
+        let outcomes = World::new(plan).play(25_000);
         prop_assert_eq!(pair(&outcomes), Ok(2), "{:?}", outcomes);
         let refused = outcomes.iter().filter(|outcome| match outcome {
             SideOutcome::Failed(reason) => reason.contains("ocean@lyon already has two sides"),
@@ -447,7 +447,7 @@ fn a_refusal_counts_if_no_board_takes_the_side() {
     let (mut one, start) = (side(7, "lyon"), Instant::now());
     let refused = |board: Option<&str>| {
         let (coupling, board) = (coupling(), board.map(str::to_owned));
-        CouplingMessage::Refused { coupling, side: 7, board, reason: "no room".into() }
+        CouplingMessage::Refused { coupling, side: 7, board, silent_ms: Some(2500), reason: "no room".into() }
     };
     let seen = || CouplingMessage::Other { coupling: coupling(), side: 7, board: "gw2".into(), other: None };
     for board in [None, Some("gw1")] {
@@ -460,4 +460,8 @@ fn a_refusal_counts_if_no_board_takes_the_side() {
         assert_eq!(one.refused_at(), None, "another board has it");
         one.boards.clear();
     }
+    let after = |seconds| start + Duration::from_secs(seconds);
+    assert!(one.heard(refused(Some("gw1")), after(20)).is_ok());
+    assert!(one.heard(refused(Some("gw1")), after(22)).is_ok(), "one of the two may have been killed");
+    assert!(one.heard(refused(Some("gw1")), after(23)).is_err(), "both exist");
 }
