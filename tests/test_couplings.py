@@ -466,15 +466,16 @@ def test_mismatches_are_errors_on_both_sides(workshop):
     one.finish(within=30).fails_naming("v, version 1", "never fetched", "PlanError")
 
 
-def test_several_gateways_and_the_loss_of_one(workshop):
+@pytest.mark.parametrize(("other", "gateway"), [("b", ("a", 2)), ("a", ("a", 1))], ids=["two sites", "one site"])
+def test_several_gateways_and_the_loss_of_one(workshop, other, gateway):
     coupled, mpi = Coupled(workshop, gateways=2), mpich()
     exports = ONE.format(work="import time; time.sleep(9); " + EXPORT.format(version=1))
     fetches = ONE.format(work="print('joined', flush=True); print(coupling.fetch('v', layout, version=1).sum())")
-    runs = [coupled.python(mpi, "a", exports), coupled.python(mpi, "b", fetches)]
+    runs = [coupled.python(mpi, "a", exports), coupled.python(mpi, other, fetches)]
     wait_until(lambda: "joined" in runs[1].out(), 20, "the coupling")
     # Longer than a side may be missing from all boards.
     time.sleep(5)
-    coupled.gateways["a", 2].child.kill()
+    coupled.gateways[gateway].child.kill()
     assert "276" in runs[1].finish(within=40).check().out
     assert "ended well" in runs[0].finish(within=40).check().out
 

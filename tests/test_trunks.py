@@ -15,7 +15,7 @@ from harness import LANDBRIDGE, PROGRAMS, CuttingProxy, LoopbackSites, wait_unti
 EXCHANGE = PROGRAMS / "exchange.py"
 
 
-def start_exchange(workshop, sites, mpi, rounds, ranks=4):
+def start_exchange(workshop, sites, mpi, rounds, ranks=4, options=()):
     started, stop = workshop.folder / "started", workshop.folder / "stop"
     report = workshop.folder / "run.json"
     words = [
@@ -26,6 +26,7 @@ def start_exchange(workshop, sites, mpi, rounds, ranks=4):
         "--mpi",
         mpi.name,
         f"--json={report}",
+        *options,
         "--",
         mpi.python,
         EXCHANGE,
@@ -82,6 +83,19 @@ def test_a_lead_is_done_without_where_the_other_site_has_one_gateway(workshop, m
 def test_gateways_are_restarted_one_after_the_other_while_a_job_runs(workshop, mpich_only, victims):
     """As for an upgrade: SIGTERM, and started again."""
     kill_and_return(workshop, mpich_only, victims, gateways=2, how=signal.SIGTERM)
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL, signal.SIGSTOP], ids=lambda how: how.name)
+def test_a_job_of_one_site_goes_on_without_its_leading_gateway(workshop, mpich_only, how):
+    sites = LoopbackSites(workshop, gateways=2)
+    gateways = sites.start_gateways()
+    running, stop = start_exchange(workshop, sites, mpich_only, rounds=20, ranks=2, options=["--site", "a=2"])
+    gateways["a", 1].child.send_signal(how)
+    # Longer than its silence may last.
+    time.sleep(9 if how == signal.SIGSTOP else 2)
+    gateways["a", 1].child.send_signal(signal.SIGCONT)
+    stop.write_text("stop\n")
+    assert "rounds good on 2 ranks" in running.finish().check().out
 
 
 def kill_and_return(workshop, mpi, victims, gateways=3, how=signal.SIGKILL):

@@ -153,6 +153,11 @@ impl Patience {
     pub fn deadline(&self, slowness: Slowness) -> Duration {
         (self.heard + slowness.stretch(self.calm)).min(self.calm * MOST)
     }
+
+    /// The time at which to compute the deadline again, if it is `deadline` now: the machine may be less busy later.
+    pub fn next_look(&self, now: Duration, deadline: Duration) -> Duration {
+        deadline.min(now + self.calm / 8)
+    }
 }
 
 #[cfg(test)]
@@ -172,6 +177,8 @@ mod tests {
         assert_eq!(patience.deadline(Slowness::NONE), CALM);
         assert_eq!(patience.deadline(Slowness::new(ms(20), ms(40))), 3 * CALM);
         assert_eq!(patience.deadline(Slowness::new(ms(20), ms(20_000))), MOST * CALM);
+        assert_eq!(patience.next_look(CALM, 3 * CALM), CALM + CALM / 8);
+        assert_eq!(patience.next_look(CALM, CALM + ms(1)), CALM + ms(1));
     }
 
     #[test]

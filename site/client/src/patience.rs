@@ -54,7 +54,8 @@ impl Wait {
         Wait { begun: std::time::Instant::now(), before: core_time(), patience: Patience::new(calm), limit: calm }
     }
 
-    /// Time left; `None`: the wait is over. The machine's load is read only when a limit is reached.
+    /// Time for which to wait before the next call; `None`: the wait is over. The machine's load is read only after the
+    /// limit of an idle machine.
     pub fn left(&mut self) -> Option<Duration> {
         let (before, elapsed) = (self.before, self.begun.elapsed());
         self.left_on(elapsed, || slowness_in(elapsed, before))
@@ -62,7 +63,7 @@ impl Wait {
 
     fn left_on(&mut self, elapsed: Duration, slowness: impl FnOnce() -> Slowness) -> Option<Duration> {
         if elapsed >= self.limit {
-            self.limit = self.patience.deadline(slowness());
+            self.limit = self.patience.next_look(elapsed, self.patience.deadline(slowness()));
         }
         self.limit.checked_sub(elapsed).filter(|left| !left.is_zero())
     }
@@ -74,7 +75,7 @@ impl Wait {
 }
 
 /// Waits for `future`: for `calm` on a machine that is not overloaded, and longer on a slower one. Calls `slowness`
-/// each time a limit is reached.
+/// after `calm`, and again and again while it waits longer.
 ///
 /// # Errors
 /// The time waited, if the limit was exceeded.
@@ -91,11 +92,11 @@ pub async fn patiently<T>(
         if let Ok(done) = timeout_at(begun + limit, &mut future).await {
             return Ok(done);
         }
-        let later = patience.deadline(slowness());
-        if later <= begun.elapsed() {
+        let (later, elapsed) = (patience.deadline(slowness()), begun.elapsed());
+        if later <= elapsed {
             return Err(limit);
         }
-        limit = later;
+        limit = patience.next_look(elapsed, later);
     }
 }
 
@@ -148,6 +149,11 @@ mod tests {
         };
         assert_eq!(patiently(CALM, slowness, pending::<()>()).await, Err(CALM * types::patience::MOST));
         assert_eq!(begun.elapsed(), CALM * types::patience::MOST);
+        // It was busy, and no longer is.
+        let (begun, busy) = (Instant::now(), Cell::new(3));
+        let slowness = || slow(busy.replace(2));
+        assert_eq!(patiently(CALM, slowness, pending::<()>()).await, Err(CALM * 2));
+        assert_eq!(begun.elapsed(), CALM * 2);
     }
 
     #[test]
@@ -173,7 +179,7 @@ mod tests {
         let (calm, second) = (CALM * 2, Duration::from_secs(1));
         let mut wait = Wait::new(calm);
         assert_eq!(wait.left_on(4 * second, || unreachable!("nobody asks the machine yet")), Some(6 * second));
-        assert_eq!(wait.left_on(calm, || Slowness::new(second, second)), Some(calm));
+        assert_eq!(wait.left_on(calm, || Slowness::new(second, second)), Some(calm / 8));
         assert_eq!(wait.left_on(2 * calm, || Slowness::new(second, second)), None);
         assert_eq!(wait.left_on(8 * calm, || Slowness::new(second, 99 * second)), None);
     }

@@ -405,9 +405,10 @@ impl Job {
             if self.deadline.is_some_and(|deadline| deadline > now) {
                 return;
             }
-            let later = self.wait.0 + self.wait.1.deadline(slowness);
+            let (begun, patience) = self.wait;
+            let later = begun + patience.deadline(slowness);
             if later > now {
-                self.deadline = Some(later);
+                self.deadline = Some(begun + patience.next_look(now - begun, later - begun));
                 self.note_long_wait(later, now);
                 return;
             }
@@ -496,10 +497,8 @@ impl Job {
             self.wait_for(PREPARE, now);
             let doing = format!("preparing {} nodes at {}", self.nodes.len(), self.site_names());
             self.actions.push_back(Action::Progress(Some(doing)));
-            if self.sites.len() > 1 {
-                let window = self.window();
-                self.actions.push_back(Action::OpenRelays { roster: self.roster.clone(), window });
-            }
+            let window = self.window();
+            self.actions.push_back(Action::OpenRelays { roster: self.roster.clone(), window });
             self.check_ready(now);
         }
     }

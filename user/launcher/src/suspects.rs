@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use tokio::time::Instant;
-use types::patience::CoreTime;
+use types::patience::{CoreTime, Patience};
 use types::{Identity, Slowness};
 use wire::control::JobMessage;
 
@@ -85,8 +85,9 @@ impl Suspects {
         let (mut ask, mut confirmed) = (Vec::new(), Vec::new());
         self.0.retain_mut(|suspect| {
             if suspect.until <= now {
-                let slowness = slowness(now - suspect.since, suspect.before);
-                suspect.until = suspect.since + slowness.stretch(ANSWER);
+                let (patience, asked) = (Patience::new(ANSWER), now - suspect.since);
+                let later = patience.deadline(slowness(asked, suspect.before));
+                suspect.until = suspect.since + patience.next_look(asked, later);
             }
             if suspect.until <= now {
                 confirmed.push(suspect.report.clone());

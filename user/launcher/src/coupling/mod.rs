@@ -21,7 +21,7 @@ use tokio::io::{AsyncBufRead, AsyncBufReadExt, Lines};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
 use types::coupling::{CouplingSite, Said, Told};
 use types::id::SlotKind;
-use types::patience::CoreTime;
+use types::patience::{CoreTime, Patience};
 use types::sites::Inside;
 use types::untrusted::UntrustedText;
 use types::{Identity, JobId, Roster, SiteId, Slot};
@@ -352,14 +352,15 @@ async fn opened_next(opened: Option<&mut Opened>) -> Result<Vec<Incoming>, Coupl
 /// Cancel-safe.
 async fn absence(since: Option<(Instant, CoreTime)>, calm: Option<Duration>) {
     let Some(((since, before), calm)) = since.zip(calm) else { return std::future::pending().await };
-    let mut limit = calm;
+    let (patience, mut limit) = (Patience::new(calm), calm);
     loop {
         sleep_until(since + limit).await;
-        let later = slowness_in(since.elapsed(), before).stretch(calm);
-        if later <= since.elapsed() {
+        let elapsed = since.elapsed();
+        let later = patience.deadline(slowness_in(elapsed, before));
+        if later <= elapsed {
             return;
         }
-        limit = later;
+        limit = patience.next_look(elapsed, later);
     }
 }
 
@@ -386,9 +387,7 @@ async fn open(request: &Request, roster: &Roster, to: u64) -> Result<(Opened, Of
             opened.incoming(vec![incoming])?;
         }
     }
-    if roster.sites().len() > 1 {
-        opened.session.open_relays(roster, window);
-    }
+    opened.session.open_relays(roster, window);
     let (job, secret) = opened.session.credentials();
     Ok((opened, Offer { to, job, secret, window }))
 }

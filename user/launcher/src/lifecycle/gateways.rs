@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use tokio::time::Instant;
 use types::Slowness;
+use types::patience::Patience;
 use wire::control::{JobMessage, Traffic};
 
 use super::{Action, Job, LEADERLESS, Leaderless, Node, NodeState, Phase};
@@ -179,9 +180,10 @@ impl Job {
         let Some((node, at, leaderless)) = self.leaderless().filter(|(_, _, leaderless)| leaderless.look <= now) else {
             return;
         };
-        let later = leaderless.since + slowness.stretch(LEADERLESS);
-        if later <= now {
-            let (waited, lost) = ((now - leaderless.since).as_secs(), &leaderless.reason);
+        let (patience, waited) = (Patience::new(LEADERLESS), now - leaderless.since);
+        let later = patience.deadline(slowness);
+        if later <= waited {
+            let (waited, lost) = (waited.as_secs(), &leaderless.reason);
             let reason = format!(
                 "its agent did not connect within {waited} s after the leading gateway of its site had been lost: {lost}"
             );
@@ -189,7 +191,7 @@ impl Job {
             return self.lost(failure, now);
         }
         if let Some(leaderless) = &mut self.sites[at].leaderless {
-            leaderless.look = later;
+            leaderless.look = leaderless.since + patience.next_look(waited, later);
         }
     }
 

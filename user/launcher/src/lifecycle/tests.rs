@@ -372,9 +372,9 @@ fn agents_that_a_lost_gateway_was_to_start_are_not_awaited_for_long() {
         }
         play.now = begun + LEADERLESS;
         play.job.deadline_over(play.now, Slowness::new(Duration::from_secs(1), Duration::from_secs(1)));
-        assert_eq!((play.job.deadline(), play.job.phase), (Some(begun + 2 * LEADERLESS), Phase::Preparing));
+        assert_eq!((play.job.deadline(), play.job.phase), (Some(begun + LEADERLESS * 9 / 8), Phase::Preparing));
         play.later();
-        let text = "site b, node n1: its agent did not connect within 10 s after the leading gateway of its site had been \
+        let text = "site b, node n1: its agent did not connect within 5 s after the leading gateway of its site had been \
                     lost: killed";
         assert_eq!(failure(&play).unwrap(), text);
         assert!(play.job.deadline().unwrap() > play.now);
@@ -424,7 +424,7 @@ fn a_busy_machine_gets_more_time_and_progress_restarts_the_clock() {
     assert_eq!(play.job.deadline(), Some(begun + Duration::from_secs(10) + PREPARE));
     play.now = play.job.deadline().unwrap();
     play.job.deadline_over(play.now, Slowness::new(Duration::from_secs(1), Duration::from_secs(1)));
-    assert_eq!(play.job.deadline(), Some(begun + Duration::from_secs(10) + 2 * PREPARE));
+    assert_eq!(play.job.deadline(), Some(play.now + PREPARE / 8), "it may be less busy then");
     assert_eq!(play.job.phase, Phase::Preparing);
     // Nothing would be printed until the end otherwise.
     let notes = |play: &mut Play| {
@@ -434,12 +434,12 @@ fn a_busy_machine_gets_more_time_and_progress_restarts_the_clock() {
     };
     let text = "site a, node n1: its agent did not answer within 25 s; this machine is busy, so it has 40 s or more";
     assert_eq!(notes(&mut play), [text]);
-    play.now = play.job.deadline().unwrap();
+    play.now = begun + Duration::from_secs(40);
     play.job.deadline_over(play.now, Slowness::new(Duration::from_secs(1), Duration::from_secs(2)));
     assert_eq!(notes(&mut play), [""; 0], "once");
     play.later();
     let failure = play.job.summary(0.0).failure.unwrap().to_string();
-    assert_eq!(failure, "site a, node n1: its agent did not answer within 55 s");
+    assert_eq!(failure, "site a, node n1: its agent did not answer within 41 s");
 }
 
 #[test]
