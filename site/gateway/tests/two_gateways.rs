@@ -231,7 +231,7 @@ async fn refusals_name_site_and_reason() {
     for (id, roster, names, text) in [
         (2, "a:n1*1;x:n1*1", "x", "has no site x"),
         (3, "a:n1*1;b:n9*1", "b", "no node n9; it has: n1, n2"),
-        (4, "a:n1*1000;b:n1*1000", "a", "raise `memory`"),
+        (4, "a:n1*1200;b:n1*1200", "a", "raise `memory`"),
         (5, "b:n1*1", "a", "not in the roster"),
     ] {
         let mut job = ask(&sites[0], "a", id, roster).await;

@@ -14,10 +14,15 @@ pub(crate) const MOST: u64 = 64 << 20;
 
 /// Distributes half of a gateway's memory among jobs. The other half is for bytes that no window covers (trunk queues,
 /// control).
+///
+/// While that half is not promised, a job gets half of what is left of it. Later jobs get [`LEAST`] per member, as long
+/// as that much fits into it for each job: they grow as earlier jobs end, or use less than they were granted.
 #[derive(Debug)]
 pub(crate) struct Grants {
     memory: u64,
     granted: u64,
+    /// Bytes that all jobs need at least: [`LEAST`] per member.
+    needed: u64,
 }
 
 /// A job's share.
@@ -34,11 +39,16 @@ impl Grant {
     pub(crate) fn bytes(&self) -> u64 {
         self.senders * u64::from(self.window)
     }
+
+    /// Bytes that the job needs at least.
+    fn needed(&self) -> u64 {
+        self.senders * LEAST
+    }
 }
 
 impl Grants {
     pub(crate) fn new(memory: u64) -> Grants {
-        Grants { memory, granted: 0 }
+        Grants { memory, granted: 0, needed: 0 }
     }
 
     /// Grants a job half of the free memory, so that the next job finds some too, between [`LEAST`] and [`MOST`] per
@@ -51,8 +61,7 @@ impl Grants {
         let senders = remote.max(1);
         let left = (self.memory / 2).saturating_sub(self.granted + kept);
         let window = (left / 2 / senders).clamp(LEAST, MOST);
-        self.granted += senders * window;
-        Ok(Grant { senders, window: window as u32 })
+        Ok(self.promise(Grant { senders, window: window as u32 }))
     }
 
     /// Checks that [`Grants::grant`] would succeed now.
@@ -60,12 +69,12 @@ impl Grants {
     /// # Errors
     /// Less than [`LEAST`] per member is free; the text gives the numbers and the setting to raise.
     pub(crate) fn check(&self, remote: u64, kept: u64) -> Result<(), GrantError> {
-        let left = (self.memory / 2).saturating_sub(self.granted + kept);
+        let left = (self.memory / 2).saturating_sub(self.needed + kept);
         let needed = remote.max(1).saturating_mul(LEAST);
         if needed <= left {
             return Ok(());
         }
-        let (all, wanted) = (self.memory / 2, (needed + self.granted + kept) * 2);
+        let (all, wanted) = (self.memory / 2, needed.saturating_add(self.needed + kept).saturating_mul(2));
         Err(GrantError::Memory { remote, needed, each: LEAST, left, all, wanted })
     }
 
@@ -80,11 +89,17 @@ impl Grants {
         let senders = remote.max(1);
         let left = (self.memory / 2).saturating_sub(self.granted + kept);
         let needed = senders.saturating_mul(window.into());
-        if needed > left {
+        let is_least = u64::from(window) == LEAST && self.check(remote, kept).is_ok();
+        if needed > left && !is_least {
             return Err(GrantError::Window { remote, needed, window: window.into(), left, all: self.memory / 2 });
         }
-        self.granted += needed;
-        Ok(Grant { senders, window })
+        Ok(self.promise(Grant { senders, window }))
+    }
+
+    fn promise(&mut self, grant: Grant) -> Grant {
+        self.granted += grant.bytes();
+        self.needed += grant.needed();
+        grant
     }
 
     /// Bytes reserved for other sites' jobs when a site that already holds `held` asks again: an eighth of the memory
@@ -105,6 +120,7 @@ impl Grants {
 
     pub(crate) fn release(&mut self, grant: Grant) {
         self.granted -= grant.bytes();
+        self.needed -= grant.needed();
     }
 }
 
@@ -136,10 +152,24 @@ mod tests {
         }
         assert!(held >= 27 << 20, "{held}");
         assert!(grants.grant_window(4, 1 << 20, grants.kept(held)).is_err());
-        assert_eq!(grants.grant(4, grants.kept(0)).unwrap().window, 512 << 10);
+        assert!(grants.grant_window(4, LEAST as u32, grants.kept(held)).is_err());
+        assert_eq!(u64::from(grants.grant(4, grants.kept(0)).unwrap().window), LEAST);
         for window in [0, 1, LEAST as u32 - 1, MOST as u32 + 1, u32::MAX] {
             assert!(grants.grant_window(1, window, 0).unwrap_err().to_string().contains("a window of"), "{window}");
         }
+    }
+
+    #[test]
+    fn many_small_jobs_fit_although_the_first_ones_were_granted_most() {
+        let mut grants = Grants::new(256 << 20);
+        // Another gateway has determined the windows of some of them.
+        let first = [grants.grant(3, 0).unwrap(), grants.grant_window(3, 20 << 20, 0).unwrap()];
+        let more: Vec<Grant> = (0..50).map(|_| grants.grant(3, 0).unwrap()).collect();
+        assert_eq!(u64::from(more[49].window), LEAST);
+        assert!(grants.grant_window(3, LEAST as u32, 0).is_ok(), "a gateway that relays for such a job");
+        assert!(grants.grant_window(3, 2 * LEAST as u32, 0).is_err());
+        first.into_iter().for_each(|grant| grants.release(grant));
+        assert!(u64::from(grants.grant(3, 0).unwrap().window) > 100 * LEAST);
     }
 
     #[test]
@@ -150,13 +180,16 @@ mod tests {
 
     proptest! {
         #[test]
-        fn never_more_than_half(jobs in prop::collection::vec(0u64..2000, 1..50), memory in (16u64 << 20)..(1 << 32)) {
+        fn half_of_the_memory_covers_the_needs_and_all_of_it_the_windows(
+            jobs in prop::collection::vec(0u64..2000, 1..50),
+            memory in (16u64 << 20)..(1 << 32),
+        ) {
             let mut grants = Grants::new(memory);
             for remote in jobs {
                 if let Ok(grant) = grants.grant(remote, 0) {
                     prop_assert!((LEAST..=MOST).contains(&u64::from(grant.window)));
                 }
-                prop_assert!(grants.granted <= memory / 2);
+                prop_assert!(grants.needed <= memory / 2 && grants.granted <= memory);
             }
         }
     }
