@@ -78,7 +78,7 @@ pub enum CouplingMessage {
         /// The gateway, if two other sides are posted there. There may be room at others.
         #[serde(default)]
         board: Option<String>,
-        /// Milliseconds since one of these two renewed itself last; the other one has done so since.
+        /// Milliseconds in which at least one of these two has not renewed itself.
         #[serde(default)]
         silent_ms: Option<u64>,
         reason: String,

@@ -310,7 +310,7 @@ impl Pairing {
             return Err(CouplingError::Posing { home, said, coupling });
         }
         self.met.insert(side, Met { revision, about });
-        // Sides that have left, or whose end is not known, because their boards are lost.
+        // Sides that no board names any more are forgotten.
         let posted: Vec<u64> = self.posted().collect();
         let chosen = self.chosen();
         self.met.retain(|known, _| *known == side || posted.contains(known) || chosen == Some(*known));
