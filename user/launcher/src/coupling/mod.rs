@@ -304,7 +304,13 @@ impl Helper {
             Action::Open { roster, to } => {
                 self.abandon().await;
                 let request = self.request.clone();
-                self.opening = Some(Box::pin(async move { open(&request, &roster, to).await }));
+                self.opening = Some(Box::pin(async move {
+                    match open(&request, &roster, to).await {
+                        // A gateway may have been lost meanwhile that others of its site stand in for.
+                        Err(_) => open(&request, &roster, to).await,
+                        opened => opened,
+                    }
+                }));
             }
             Action::Abandon => self.abandon().await,
             Action::Say(line) => say(line)?,

@@ -74,6 +74,8 @@ pub(super) struct Pairing {
     unknown: bool,
     /// Time since which this side has been refused and is on no board, and the reason.
     refused: Option<(Instant, String)>,
+    /// The last side that has left without a pair, for messages.
+    left: Option<String>,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -106,6 +108,7 @@ impl Pairing {
             absent: None,
             unknown: false,
             refused: None,
+            left: None,
         }
     }
 
@@ -175,7 +178,7 @@ impl Pairing {
             CouplingMessage::Other { board, other: None, .. } => {
                 self.saw(board, View::Seen(None), now);
                 let actions = self.look_around(now)?;
-                Ok(if actions.is_empty() { self.waiting("nobody else has joined") } else { actions })
+                Ok(if actions.is_empty() { self.waiting() } else { actions })
             }
             CouplingMessage::Renewed { board, other, revision, .. } => {
                 self.saw(board, View::Seen(other), now);
@@ -289,9 +292,12 @@ impl Pairing {
         self.met.get(&with).map(|met| &met.about)
     }
 
-    fn waiting(&self, what: &str) -> Vec<Action> {
+    fn waiting(&self) -> Vec<Action> {
+        let left = self.left.as_deref().unwrap_or_default();
         match self.state {
-            State::Looking => vec![Action::Say(Said::Waiting(format!("{what} {}", self.coupling)))],
+            State::Looking => {
+                vec![Action::Say(Said::Waiting(format!("nobody else has joined {}{left}", self.coupling)))]
+            }
             _ => Vec::new(),
         }
     }
@@ -322,9 +328,13 @@ impl Pairing {
         let Some(about) = self.met.get(&side).map(|met| met.about.clone()) else { return Ok(Vec::new()) };
         let is_chosen = self.chosen() == Some(side);
         if let Some(reason) = &about.ended {
-            // The end of a side that this one has not chosen does not concern it.
-            let left = || CouplingError::Left { other: about.summary(), reason: printable(reason) };
-            return if is_chosen { Err(left()) } else { Ok(Vec::new()) };
+            let (other, reason) = (about.summary(), printable(reason));
+            if is_chosen {
+                return Err(CouplingError::Left { other, reason });
+            }
+            // The end of a side that this one has not chosen is no error, but may explain a long wait.
+            self.left = Some(format!("; another side ({other}) has left: {reason}"));
+            return Ok(self.waiting());
         }
         if let Some(refusal) = about.refused.iter().find(|refusal| refusal.side == self.side) {
             let (coupling, other) = (self.coupling.clone(), refusal.partner.clone().into());

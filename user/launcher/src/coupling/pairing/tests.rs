@@ -384,6 +384,17 @@ fn a_site_that_poses_as_another_is_named() {
     assert!(error.starts_with("the other side, mallory: "), "{error}");
 }
 
+#[test]
+fn a_side_that_left_without_a_pair_explains_a_wait() {
+    let (mut high, mut low, now) = (side(8, "kyoto"), side(7, "lyon"), Instant::now());
+    assert_eq!(high.heard(report("gw1", 8, "lyon", &low), now).unwrap(), [], "it will offer a job");
+    low.end("no memory".into());
+    let text = "nobody else has joined ocean@lyon; another side (1 processes at lyon) has left: no memory";
+    assert_eq!(high.heard(report("gw1", 8, "lyon", &low), now).unwrap(), [Action::Say(Said::Waiting(text.into()))]);
+    let nobody = CouplingMessage::Other { coupling: coupling(), side: 8, board: "gw1".into(), other: None };
+    assert_eq!(high.heard(nobody, now).unwrap(), [Action::Say(Said::Waiting(text.into()))]);
+}
+
 /// A pair, coupled by one board.
 fn coupled(now: Instant) -> (Pairing, Pairing) {
     let (mut one, mut two) = (side(7, "lyon"), side(8, "kyoto"));
