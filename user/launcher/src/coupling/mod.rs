@@ -3,7 +3,7 @@
 //!
 //! The side's first process starts the helper and exchanges lines of JSON with it ([`types::coupling`]). The helper
 //! posts its side at the coupling's site, through all gateways of its own site. When two sides are there, one opens a
-//! job without agents, in which all processes of both sides are ranks, and offers it to the other ([`pairing`]). The
+//! job without agents, in which all processes of both sides are ranks, and offers it to the other (`pairing`). The
 //! coupling lasts as long as both helpers do; each helper ends with its process.
 
 mod pairing;
