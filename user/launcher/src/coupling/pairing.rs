@@ -327,6 +327,12 @@ impl Pairing {
     fn consider(&mut self, side: u64) -> Actions {
         let Some(about) = self.met.get(&side).map(|met| met.about.clone()) else { return Ok(Vec::new()) };
         let is_chosen = self.chosen() == Some(side);
+        let own_job = self.about.offer.as_ref().filter(|offer| offer.to == side).map(|offer| offer.job);
+        let has_accepted = own_job.is_some() && about.accepted == own_job;
+        if is_chosen && has_accepted && matches!(self.state, State::Offering { .. }) {
+            // If it has left already, it did so after the pair was complete. The next report says that again.
+            return self.couple(side, &about);
+        }
         if let Some(reason) = &about.ended {
             let (other, reason) = (about.summary(), printable(reason));
             if is_chosen {
@@ -340,8 +346,6 @@ impl Pairing {
             let (coupling, other) = (self.coupling.clone(), refusal.partner.clone().into());
             return Err(CouplingError::TwoSides { coupling, one: about.home, other });
         }
-        let own_job = self.about.offer.as_ref().filter(|offer| offer.to == side).map(|offer| offer.job);
-        let has_accepted = own_job.is_some() && about.accepted == own_job;
         let offered = about.offer.as_ref().filter(|offer| offer.to == self.side).map(|offer| offer.job);
         match self.state {
             State::Coupled { .. } => {
@@ -351,7 +355,6 @@ impl Pairing {
                 let reason = "it has given up this side".to_owned();
                 Err(CouplingError::Left { other: about.summary(), reason })
             }
-            State::Offering { .. } if is_chosen && has_accepted => self.couple(side, &about),
             State::Opening { .. } | State::Offering { .. } => Ok(Vec::new()),
             State::Looking => {
                 let (roster, _) = self.matched(side, &about)?;

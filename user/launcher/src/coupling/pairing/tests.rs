@@ -423,6 +423,19 @@ fn only_a_side_without_a_partner_believes_a_refusal() {
 }
 
 #[test]
+fn a_partner_that_accepts_and_leaves_at_once_was_one() {
+    let (mut one, mut two, now) = (side(7, "lyon"), side(8, "kyoto"), Instant::now());
+    one.heard(report("gw1", 7, "kyoto", &two), now).unwrap();
+    one.opened(Offer { to: 8, job: JobId(3), secret: Secret::new([1; 32]), window: 1 });
+    two.heard(report("gw1", 8, "lyon", &one), now).unwrap();
+    two.end("it is done".into());
+    let last = || report("gw1", 7, "kyoto", &two);
+    assert!(matches!(&one.heard(last(), now).unwrap()[..], [Action::Say(Said::Coupled(_)), Action::Post]));
+    let error = one.heard(last(), now).unwrap_err().to_string();
+    assert_eq!(error, "the other side (1 processes at kyoto) has left: it is done");
+}
+
+#[test]
 fn a_partner_that_takes_back_its_part_ends_the_coupling() {
     let now = Instant::now();
     let (mut one, mut two) = coupled(now);
