@@ -154,9 +154,10 @@ impl Patience {
         (self.heard + slowness.stretch(self.calm)).min(self.calm * MOST)
     }
 
-    /// The time at which to compute the deadline again, if it is `deadline` now: the machine may be less busy later.
-    pub fn next_look(&self, now: Duration, deadline: Duration) -> Duration {
-        deadline.min(now + self.calm / 8)
+    /// The time at which to look at the machine again, because it may be less busy then. `None`: the wait is over.
+    pub fn next_look(&self, now: Duration, slowness: Slowness) -> Option<Duration> {
+        let deadline = self.deadline(slowness);
+        (deadline > now).then(|| deadline.min(now + self.calm / 8))
     }
 }
 
@@ -177,8 +178,10 @@ mod tests {
         assert_eq!(patience.deadline(Slowness::NONE), CALM);
         assert_eq!(patience.deadline(Slowness::new(ms(20), ms(40))), 3 * CALM);
         assert_eq!(patience.deadline(Slowness::new(ms(20), ms(20_000))), MOST * CALM);
-        assert_eq!(patience.next_look(CALM, 3 * CALM), CALM + CALM / 8);
-        assert_eq!(patience.next_look(CALM, CALM + ms(1)), CALM + ms(1));
+        let slow = Slowness::new(ms(20), ms(40));
+        assert_eq!(patience.next_look(CALM, slow), Some(CALM + CALM / 8));
+        assert_eq!(patience.next_look(3 * CALM - ms(1), slow), Some(3 * CALM));
+        assert_eq!(patience.next_look(3 * CALM, slow), None);
     }
 
     #[test]

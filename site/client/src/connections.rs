@@ -114,6 +114,11 @@ impl Connections {
         (number, news)
     }
 
+    /// Numbers of all connections.
+    pub fn all(&self) -> std::ops::Range<usize> {
+        0..self.connections.len()
+    }
+
     /// Numbers of the connections that are up.
     pub fn open(&self) -> impl Iterator<Item = usize> {
         self.connections.iter().enumerate().filter(|(_, connection)| connection.open).map(|(number, _)| number)
@@ -153,7 +158,7 @@ impl Connections {
 
     /// Says goodbye on all connections and waits at most `limit` until they have closed.
     pub async fn goodbye(mut self, job: JobId, limit: Duration) {
-        for number in 0..self.connections.len() {
+        for number in self.all() {
             self.give(number, Errand::Goodbye(job));
         }
         let all = async { while self.tasks.join_next().await.is_some() {} };

@@ -63,7 +63,7 @@ impl Wait {
 
     fn left_on(&mut self, elapsed: Duration, slowness: impl FnOnce() -> Slowness) -> Option<Duration> {
         if elapsed >= self.limit {
-            self.limit = self.patience.next_look(elapsed, self.patience.deadline(slowness()));
+            self.limit = self.patience.next_look(elapsed, slowness())?;
         }
         self.limit.checked_sub(elapsed).filter(|left| !left.is_zero())
     }
@@ -92,11 +92,7 @@ pub async fn patiently<T>(
         if let Ok(done) = timeout_at(begun + limit, &mut future).await {
             return Ok(done);
         }
-        let (later, elapsed) = (patience.deadline(slowness()), begun.elapsed());
-        if later <= elapsed {
-            return Err(limit);
-        }
-        limit = patience.next_look(elapsed, later);
+        limit = patience.next_look(begun.elapsed(), slowness()).ok_or(limit)?;
     }
 }
 

@@ -406,10 +406,9 @@ impl Job {
                 return;
             }
             let (begun, patience) = self.wait;
-            let later = begun + patience.deadline(slowness);
-            if later > now {
-                self.deadline = Some(begun + patience.next_look(now - begun, later - begun));
-                self.note_long_wait(later, now);
+            if let Some(later) = patience.next_look(now - begun, slowness) {
+                self.deadline = Some(begun + later);
+                self.note_long_wait(begun + patience.deadline(slowness), now);
                 return;
             }
         }

@@ -85,9 +85,9 @@ impl Suspects {
         let (mut ask, mut confirmed) = (Vec::new(), Vec::new());
         self.0.retain_mut(|suspect| {
             if suspect.until <= now {
-                let (patience, asked) = (Patience::new(ANSWER), now - suspect.since);
-                let later = patience.deadline(slowness(asked, suspect.before));
-                suspect.until = suspect.since + patience.next_look(asked, later);
+                let asked = now - suspect.since;
+                let later = Patience::new(ANSWER).next_look(asked, slowness(asked, suspect.before));
+                suspect.until = later.map_or(now, |later| suspect.since + later);
             }
             if suspect.until <= now {
                 confirmed.push(suspect.report.clone());

@@ -103,14 +103,11 @@ impl<M> Job<M> {
         self.part.leads()
     }
 
-    /// Returns true if this gateway leads the job, and the gateway at the other end of this trunk leads it there.
-    fn leads_over(&self, trunk: TrunkId) -> bool {
-        self.leads() && self.sites.iter().any(|site| site.trunk == Some(trunk) && site.phase.is_led())
-    }
-
-    /// As [`Job::leads_over`], once that gateway has opened the job.
-    fn is_open_over(&self, trunk: TrunkId) -> bool {
-        self.leads() && self.sites.iter().any(|site| site.trunk == Some(trunk) && site.phase == SitePhase::Open)
+    /// The phase of the site at the other end of this trunk, if this gateway leads the job, and the one there leads it
+    /// there.
+    fn led_over(&self, trunk: TrunkId) -> Option<SitePhase> {
+        let led = self.sites.iter().find(|site| site.trunk == Some(trunk) && site.phase.is_led());
+        led.filter(|_| self.leads()).map(|site| site.phase)
     }
 
     /// Returns true for an agent that this gateway has started and that has not ended.
@@ -277,7 +274,11 @@ impl<M: Clone + PartialEq> Table<M> {
     /// Asks the gateway at the other end of a trunk to relay for a job, unless it was asked.
     pub(crate) fn open_relay(&mut self, id: JobId, trunk: TrunkId) {
         let Some(job) = self.jobs.get_mut(&id) else { return };
-        if job.own == job.home && job.window.is_some() && !job.leads_over(trunk) && !job.unclosed.contains(&trunk) {
+        if job.own == job.home
+            && job.window.is_some()
+            && job.led_over(trunk).is_none()
+            && !job.unclosed.contains(&trunk)
+        {
             job.unclosed.push(trunk);
             self.ask_to_relay(id, trunk);
         }
@@ -301,7 +302,7 @@ impl<M: Clone + PartialEq> Table<M> {
     /// so it is asked again for what it was asked for.
     fn ask_again_to_relay(&mut self, id: JobId, trunk: TrunkId) {
         let Some(job) = self.jobs.get(&id).filter(|job| job.own == job.home) else { return };
-        if job.unclosed.contains(&trunk) || job.is_open_over(trunk) {
+        if job.unclosed.contains(&trunk) || job.led_over(trunk) == Some(SitePhase::Open) {
             self.ask_to_relay(id, trunk);
         }
     }

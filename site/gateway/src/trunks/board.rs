@@ -165,7 +165,9 @@ impl<P: Copy + PartialEq> Board<P> {
 
     /// Forgets the matching ways, and the sides that no other leads to.
     fn forget(&mut self, which: impl Fn(&(P, Instant)) -> bool) -> Answers<P> {
-        let all: Vec<Coupling> = self.sides.keys().cloned().collect();
+        let concerned =
+            |(_, sides): &(&Coupling, &Vec<PostedSide<P>>)| sides.iter().flat_map(|side| &side.ways).any(&which);
+        let all: Vec<Coupling> = self.sides.iter().filter(concerned).map(|(coupling, _)| coupling.clone()).collect();
         all.iter().flat_map(|coupling| self.forget_in(coupling, |_, way| which(way))).collect()
     }
 

@@ -145,7 +145,6 @@ async fn next<R: AsyncBufRead + Unpin>(input: &mut Lines<R>) -> Result<Option<To
 struct Gateways {
     site: String,
     connections: Connections,
-    count: usize,
     /// Time since which none is connected, and why the last one was lost.
     lost: Option<(Instant, ClientError)>,
 }
@@ -165,17 +164,19 @@ impl Gateways {
         let mut connections = Connections::new(NOBODY, client, entries.remove(first));
         // The other side does not know how busy this machine is, and takes a side that is posted nowhere for gone.
         connections.be_impatient();
-        let count = 1 + entries.into_iter().map(|entry| connections.add(entry)).count();
-        Ok(Gateways { site: site.name.clone(), connections, count, lost: None })
+        for entry in entries {
+            connections.add(entry);
+        }
+        Ok(Gateways { site: site.name.clone(), connections, lost: None })
     }
 
     fn send(&self, message: &CouplingMessage) {
-        (0..self.count).for_each(|gateway| self.connections.control(gateway, message.clone()));
+        self.connections.all().for_each(|gateway| self.connections.control(gateway, message.clone()));
     }
 
     /// Posts this side; also at gateways that are connected later.
     fn post(&self, post: &CouplingMessage) {
-        (0..self.count).for_each(|gateway| self.connections.reopen_with(gateway, post.clone()));
+        self.connections.all().for_each(|gateway| self.connections.reopen_with(gateway, post.clone()));
         self.send(post);
     }
 
@@ -362,11 +363,8 @@ async fn absence(since: Option<(Instant, CoreTime)>, calm: Option<Duration>) {
     loop {
         sleep_until(since + limit).await;
         let elapsed = since.elapsed();
-        let later = patience.deadline(slowness_in(elapsed, before));
-        if later <= elapsed {
-            return;
-        }
-        limit = patience.next_look(elapsed, later);
+        let Some(later) = patience.next_look(elapsed, slowness_in(elapsed, before)) else { return };
+        limit = later;
     }
 }
 

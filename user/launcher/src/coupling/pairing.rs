@@ -1,4 +1,5 @@
-//! How two sides become a pair. A side reads what boards report, and decides what to post. No I/O; time is an argument.
+//! A side of a coupling and its choice of a partner: it reads what boards report and decides what to post. No I/O; time
+//! is an argument.
 //!
 //! A board has room for two sides, so sides that join at the same time may see different others. A pair needs two
 //! posts: the side with the lower number *offers* a job to one other side at a time, and that one *accepts* it, once.
@@ -27,7 +28,7 @@ const ELSEWHERE: Duration = Duration::from_secs(SILENCE_S + 2);
 /// Most refusals that a side posts at a time.
 const REFUSALS: usize = 16;
 
-/// What to do next, in this order.
+/// A step for the helper, which carries them out in their order.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Action {
     /// Post [`Pairing::post`].
@@ -288,7 +289,7 @@ impl Pairing {
     }
 
     fn partner(&self) -> Option<&About> {
-        let with = self.chosen().filter(|_| matches!(self.state, State::Coupled { .. }))?;
+        let State::Coupled { with } = self.state else { return None };
         self.met.get(&with).map(|met| &met.about)
     }
 
@@ -330,7 +331,7 @@ impl Pairing {
         let own_job = self.about.offer.as_ref().filter(|offer| offer.to == side).map(|offer| offer.job);
         let has_accepted = own_job.is_some() && about.accepted == own_job;
         if is_chosen && has_accepted && matches!(self.state, State::Offering { .. }) {
-            // If it has left already, it did so after the pair was complete. The next report says that again.
+            // The pair is complete, even if this side has left since. The next report of it ends the coupling.
             return self.couple(side, &about);
         }
         if let Some(reason) = &about.ended {

@@ -180,18 +180,17 @@ impl Job {
         let Some((node, at, leaderless)) = self.leaderless().filter(|(_, _, leaderless)| leaderless.look <= now) else {
             return;
         };
-        let (patience, waited) = (Patience::new(LEADERLESS), now - leaderless.since);
-        let later = patience.deadline(slowness);
-        if later <= waited {
+        let waited = now - leaderless.since;
+        let Some(later) = Patience::new(LEADERLESS).next_look(waited, slowness) else {
             let (waited, lost) = (waited.as_secs(), &leaderless.reason);
             let reason = format!(
                 "its agent did not connect within {waited} s after the leading gateway of its site had been lost: {lost}"
             );
             let failure = Failure::at_node(&node.site, &node.name, reason);
             return self.lost(failure, now);
-        }
+        };
         if let Some(leaderless) = &mut self.sites[at].leaderless {
-            leaderless.look = leaderless.since + patience.next_look(waited, later);
+            leaderless.look = leaderless.since + later;
         }
     }
 
