@@ -52,7 +52,6 @@ impl BatchSystem for PbsJobs {
 #[cfg(test)]
 mod tests {
     use std::io::Write;
-    use std::os::unix::fs::PermissionsExt;
     use std::path::Path;
     use std::process::Stdio;
 
@@ -93,8 +92,10 @@ mod tests {
         assert_eq!(printed(pbs.path()), "ran PID\ninput", "no pbs_attach there");
         let attach = pbs.path().join("bin/pbs_attach");
         std::fs::create_dir(pbs.path().join("bin")).unwrap();
-        std::fs::write(&attach, "#!/bin/sh\necho \"$@\"; cat; exit 1\n").unwrap();
-        std::fs::set_permissions(&attach, std::fs::Permissions::from_mode(0o755)).unwrap();
+        // Another process writes it: one that is open for writing, here or in a fresh child, cannot be executed.
+        let script = pbs.path().join("script");
+        std::fs::write(&script, "#!/bin/sh\necho \"$@\"; cat; exit 1\n").unwrap();
+        assert!(std::process::Command::new("install").arg(&script).arg(&attach).status().unwrap().success());
         assert_eq!(printed(pbs.path()), "-j 7[1].s -p PID\nran PID\ninput", "even if it fails");
         assert_eq!(printed(Path::new("/nowhere")), "ran PID\ninput", "no PBS there");
     }

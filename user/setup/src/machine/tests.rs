@@ -21,6 +21,14 @@ fn release(command: &str) -> (Release, tempfile::TempDir) {
 
 const ANSWERS: &str = "#!/bin/sh\ncase $1 in --version) echo v;; *) while read -r x; do echo '{\"Done\":{\"note\":\"well\"}}'; done;; esac\n";
 
+/// Gives a file another content, in one step: one that is being executed cannot be written to ("text file busy").
+fn replace(path: &str, text: &str) {
+    let fresh = format!("{path}.fresh");
+    std::fs::write(&fresh, text).unwrap();
+    std::fs::set_permissions(&fresh, std::fs::metadata(path).unwrap().permissions()).unwrap();
+    std::fs::rename(&fresh, path).unwrap();
+}
+
 async fn reach(folder: &str, release: &Release) -> Result<Machine, SetupError> {
     let way = Way { site: "lyon", place: &MachinePlace::Here, folder: Some(folder), asking: false };
     Machine::reach(&way, release, &mut Quiet).await
@@ -46,7 +54,7 @@ async fn files_are_copied_once_and_the_program_answers() {
     let text = std::fs::read_to_string(&note).unwrap();
     std::fs::write(&note, format!("made-up {}", text.split_once(' ').unwrap().1)).unwrap();
     assert_eq!(reach(&folder, &release(ANSWERS).0).await.unwrap().copied, 1);
-    std::fs::write(format!("{folder}/1.2.3-abc/landbridge"), ANSWERS.replace("well", "ill!")).unwrap();
+    replace(&format!("{folder}/1.2.3-abc/landbridge"), &ANSWERS.replace("well", "ill!"));
     assert_eq!(reach(&folder, &release(ANSWERS).0).await.unwrap().copied, 1, "changed there, with the same size");
 }
 
