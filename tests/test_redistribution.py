@@ -10,6 +10,7 @@ PACKAGE = BUILT / "python"
 RANDOM = PROGRAMS / "redistributions.py"
 RUNS = PROGRAMS / "runs.py"
 WRONG = PROGRAMS / "redistributions_refused.py"
+INTERRUPTED = PROGRAMS / "redistributions_interrupted.py"
 MATRIX = pytest.mark.matrix
 
 
@@ -57,8 +58,15 @@ def test_what_cannot_be_is_refused_on_all_ranks_alike(workshop, mpi):
     assert "all are refused" in done.out, str(done)
 
 
+@pytest.mark.one_mpi
+def test_a_run_that_is_interrupted_damages_no_memory_and_no_later_run(workshop, mpi):
+    done = alone(workshop, mpi, 3, INTERRUPTED)
+    assert "all runs were right" in done.out, str(done)
+
+
 LAYOUTS = """
 import doctest, pathlib, pickle, pydoc
+import numpy as np
 import landbridge as lb, landbridge.layout
 
 assert doctest.testmod(landbridge.layout).failed == 0
@@ -116,6 +124,23 @@ for layout in (columns, twice, lb.Layout(3, lb.Lists([[2], [0, 1]]), order="F"))
     for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
         copy = pickle.loads(pickle.dumps(layout, protocol))
         assert copy == layout and copy.local_shape(1) == layout.local_shape(1), layout
+# What a program does later with its own lists changes no layout.
+lists, sizes = [np.array([0, 1]), np.array([2, 3])], [1, 3]
+listed, sized = lb.Layout(4, lb.Lists(lists)), lb.Layout(4, lb.Block(2, sizes=sizes))
+lists[0][:] = [1, 0]
+sizes.append(10)
+for layout in (listed, sized, pickle.loads(pickle.dumps(listed)), pickle.loads(pickle.dumps(sized))):
+    assert layout in (lb.Layout(4, lb.Lists([[0, 1], [2, 3]])), lb.Layout(4, lb.Block(2, sizes=(1, 3)))), layout
+assert repr(listed) == repr(lb.Layout(4, lb.Lists(([0, 1], (2, 3))))), listed
+assert lb.Layout(4, lb.Block(np.int64(2))) == lb.Layout(4, lb.Block(2))
+assert listed.axes == pickle.loads(pickle.dumps(listed)).axes and hash(listed.axes) is not None
+assert not any(each.flags.writeable for each in listed.axes[0].lists)
+assert repr(lb.Layout(4, lb.Block(np.int64(2)))) == repr(lb.Layout(4, lb.Block(2)))
+long = [lb.Layout(4000, lb.Lists([range(2000), [*range(2000, 3000), *end]]))
+        for end in (range(3000, 4000), range(3999, 2999, -1))]
+assert long[0] != long[1] and repr(long[0]) != repr(long[1]) and len(repr(long[0])) < 100, long
+assert lb.Layout(8, lb.Block(2)).owner(5) == 1
+
 for axis, empty in [(lb.Block(4), 3), (lb.Cyclic(5, first=1), 0), (lb.Lists([[1], [], [0, 2]]), 1)]:
     assert lb.Layout((3, 4), [axis, lb.Whole()]).local_shape(empty) == (0, 4), axis
 assert {"redistribute", "plan", "join", "Layout"} <= set(dir(lb))
@@ -149,6 +174,22 @@ for attempt, text in [
     (lambda: lb.Layout.from_scalapack([1, 0, 9, 8, 2, 0, 1, 0, 5], (2, 3)), "axis 1: a block of 0 indices"),
     (lambda: lb.Layout((8,), [lb.Block(4)], grid=[lb.Along(0, 3)]),
      "axis 0: spread over 4 processes, but the grid has 3 along it"),
+    (lambda: lb.Layout(6, lb.Block(2, halo=(1, 2, 3))),
+     "axis 0: halo is (1, 2, 3): it must be one whole number, or two"),
+    (lambda: lb.Layout(6, lb.Block(2, periodic="no")), "axis 0: periodic is 'no': it must be True or False"),
+    (lambda: lb.Layout(6, lb.Block(1 << 40)), "axis 0: over is 1099511627776: it must be less than 2**32"),
+    (lambda: lb.Layout(6, lb.Lists([0, 1])), "axis 0: the list of process 0 is 0: it must be a list of indices"),
+    (lambda: lb.Layout(6, lb.Lists(None)), "axis 0: lists is None: it must be a list of lists of indices"),
+    (lambda: lb.Layout(6, lb.Block(2), grid=[0, lb.Copies(1 << 40)]),
+     "grid[1]: copies is 1099511627776: it must be less than 2**32"),
+    (lambda: lb.Layout(6, lb.Block(2), grid=[0.0]), "grid[0] is 0.0: it must be a whole number"),
+    (lambda: lb.Layout(6, lb.Block(2), grid=[lb.Along(0, 2, "x")]), "grid[0]: order is 'x': it must be a whole number"),
+    (lambda: lb.Layout(6, lb.Lists([np.array([0.5])])),
+     "axis 0: an index of process 0 is 0.5: it must be a whole number"),
+    (lambda: lb.Layout(2, lb.Lists([np.ma.masked_equal([0, 1], 1)])),
+     "axis 0: an index of process 0 is None: it must be a whole number"),
+    (lambda: lb.Layout(6, lb.Lists([np.array([0, -1])])), "axis 0: an index of process 0 is -1: it cannot be negative"),
+    (lambda: lb.Lists.by_owner([0, 1.5], 2), "the owner of index 1 is 1.5: it must be a whole number"),
     (lambda: lb.Layout((6,), [3]), "axis 0 is 3: it can be Whole, Block, Cyclic or Lists"),
     (lambda: columns.local_shape(6), "rank 6: the layout is for 6 processes"),
     (lambda: columns.owner((4, 0)), "index [4, 0]: the array has shape [4, 6]"),

@@ -20,7 +20,7 @@ struct block {
     size_t plane, row;    /* from a point to the next along K, along I, in doubles; along J it is UNKNOWNS */
     size_t values;        /* of a field, with a layer of ghost points around */
     double *memory;       /* the one allocation behind the fields */
-    double *u, *f, *d;    /* solution, right-hand side, and what the sweeps turn from the residual into a correction */
+    double *u, *f, *d;    /* solution, right-hand side, and the correction that the sweeps make of the residual */
     MPI_Datatype edge[2]; /* across I, J: the points of one plane along this rank's edge */
     MPI_Datatype face[2]; /* the same of all planes */
     int64_t edge_bytes[2], face_bytes[2];

@@ -1,7 +1,7 @@
 /* A parallel bucket sort of integers, as the integer sort (IS) of the NAS Parallel Benchmarks describes it (Bailey et
  * al., "The NAS Parallel Benchmarks", RNR-94-007, 1994): a histogram over buckets, summed over all ranks, deals the
  * buckets out so that ranks get about equally many keys; one exchange of everybody with everybody brings keys to their
- * owners; each rank sorts what it has by counting. */
+ * owners; each rank sorts its own by counting. */
 #ifndef KERNELS_BUCKETS_H
 #define KERNELS_BUCKETS_H
 

@@ -1,4 +1,4 @@
-/* What the three programs share: a kernel says what it is and does its work; the rest of `main` is here. */
+/* The shared part of the three programs: a kernel describes itself and does its work; the rest of `main` is here. */
 #ifndef KERNELS_KERNEL_H
 #define KERNELS_KERNEL_H
 
@@ -18,7 +18,7 @@ struct named_size {
 struct kernel {
     const char *name, *summary;
     const char *size_meaning, *iteration_meaning;
-    const char *unit;               /* what its rate counts, in the plural */
+    const char *unit;               /* the unit that its rate counts, in the plural */
     const struct named_size *sizes; /* the first is the default; ended by a name of NULL */
     int smallest, largest;
     long iterations; /* by default */

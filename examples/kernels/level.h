@@ -19,16 +19,16 @@ enum { AXES = PLACE_AXES }; /* I, J, K: slowest to fastest in memory */
 struct level {
     int n; /* points along each axis of the unit cube; point g lies at g / n */
     bool replicated;
-    int *bounds[AXES];   /* where each rank's box begins, by coordinate along the axis; one more for the end */
-    int box[AXES][2];    /* this rank's box: from, to (exclusive); of a replicated level, what it restricts to */
-    int first[AXES];     /* global index of the first point kept: the box's, or 0 on a replicated level */
-    int owned[AXES];     /* points kept, without ghosts */
-    size_t stride[AXES]; /* in doubles; stride[2] == 1 */
-    size_t points;       /* with ghosts */
-    double *memory;      /* the one allocation behind the fields */
-    double *u, *f, *r;   /* solution or correction, right-hand side, residual */
-    int *part, *part_at; /* a replicated level below a dealt one: points of each rank's box,
-    and where they lie packed */
+    int *bounds[AXES]; /* where each rank's box begins, by coordinate along the axis; one more for the end */
+    int box[AXES][2];  /* this rank's box: from, to (exclusive); of a replicated level, the part that it restricts to */
+    int first[AXES];   /* global index of the first point kept: the box's, or 0 on a replicated level */
+    int owned[AXES];   /* points kept, without ghosts */
+    size_t stride[AXES];                    /* in doubles; stride[2] == 1 */
+    size_t points;                          /* with ghosts */
+    double *memory;                         /* the one allocation behind the fields */
+    double *u, *f, *r;                      /* solution or correction, right-hand side, residual */
+    int *part, *part_at;                    /* a replicated level below a dealt one: points of each rank's box,
+                       and where they lie packed */
     MPI_Datatype out[AXES][2], in[AXES][2]; /* of a field: faces and ghosts */
     int64_t face_bytes[AXES];
 };

@@ -45,7 +45,7 @@ static void start(struct solver *s) {
     s->cycles = 0;
     s->residual = hierarchy_residual(&s->hierarchy);
     s->worst = INFINITY;
-    /* what roundings leave: a few units in the last place of the terms of a residual, 6 u / h^2 */
+    /* the error by rounding: a few units in the last place of the terms of a residual, 6 u / h^2 */
     s->floor = 16 * 2.2e-16 * 6 * pow(finest->n, 2);
     s->hierarchy.traffic = (struct traffic){0};
 }

@@ -17,7 +17,7 @@ void options_usage(FILE *out, const struct kernel *kernel) {
     fprintf(out, "  --iterations N    %s to time [%ld]\n", kernel->iteration_meaning, kernel->iterations);
     fputs("  --seconds T       instead: as many as take about T seconds\n", out);
     if (kernel->has_full)
-        fputs("  --verify KIND     quick: what theory says of the solution; full: also that it is the same, bit for\n"
+        fputs("  --verify KIND     quick: compares the solution with theory; full: also that it is the same, bit for\n"
               "                    bit, as rank 0's alone, which must have memory for all of it [quick]\n",
               out);
     fputs(

@@ -23,7 +23,7 @@ void place_create(struct place *place, MPI_Comm comm, int axes, bool periodic);
 void place_free(struct place *place);
 
 /* The first of `points` that rank `at` of `ranks` along an axis owns; the first ranks own one point more if they do not
- * divide. What `at` owns ends where `at + 1` begins. */
+ * divide. The part of `at` ends where that of `at + 1` begins. */
 int place_first(int points, int ranks, int at);
 
 #endif

@@ -29,7 +29,7 @@ struct outcome {
 void outcome_add(struct outcome *outcome, const char *name, double value);
 
 /* Collective; rank 0 writes. Returns false on every rank if a file could not be written; then rank 0's
- * `outcome->problem` says why, after what was wrong before. */
+ * `outcome->problem` gets the reason, after earlier ones. */
 bool report_write(const struct kernel *kernel, const struct options *options, struct outcome *outcome);
 
 #endif

@@ -22,7 +22,7 @@ struct solver {
 };
 
 /* The solution by which the right-hand side is made: triangular waves between 0.5 and 1.5, from whole
- * numbers. Their mean is what converges slowly. */
+ * numbers. Their mean converges slowly. */
 static double solution(int i, int j, int k, int unknown) {
     int phase = (7 * i + 11 * j + 13 * k + 17 * unknown) % 64;
     return (phase < 32 ? phase : 64 - phase) / 32.0 + 0.5;

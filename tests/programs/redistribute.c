@@ -287,6 +287,7 @@ static void expect(int code, int wanted, const char *said) {
 static void refuse(int rank, int ranks) {
     int64_t shape[2] = {6, 8}, negative[2] = {6, -8}, sizes[2] = {3, 4}, index[2] = {6, 0}, a[48], b[48];
     int32_t owner, twice[2] = {0, 0};
+    char differs[200];
     lb_axis rows[2], many[2], columns[2];
     lb_layout *source = NULL, *target = NULL, *none = NULL;
     lb_options options;
@@ -313,10 +314,12 @@ static void refuse(int rank, int ranks) {
     expect(lb_plan_create(source, target, "O8", MPI_COMM_WORLD, NULL, &plan), LB_INVALID, "rank 0: dtype is `O8`");
     expect(lb_plan_create(source, NULL, "f8", MPI_COMM_WORLD, NULL, &plan), LB_INVALID, "rank 0: dst is NULL");
     /* Only the last rank is wrong. */
+    snprintf(differs, sizeof differs, "ranks want different things: rank %d wants something else than rank 0",
+             ranks - 1);
     expect(lb_plan_create(source, target, rank == ranks - 1 ? "f7" : "f8", MPI_COMM_WORLD, NULL, &plan), LB_INVALID,
            "dtype is `f7`");
     expect(lb_plan_create(source, target, rank == ranks - 1 ? "f4" : "f8", MPI_COMM_WORLD, NULL, &plan), LB_INVALID,
-           "ranks want different things");
+           differs);
     options.dst_ranks = twice;
     expect(lb_plan_create(source, target, "f8", MPI_COMM_WORLD, &options, &plan), LB_INVALID, "named twice");
     expect(lb_layout_create(2, shape, many, LB_C, &none), LB_OK, NULL);

@@ -78,7 +78,97 @@ class Owned:
         return index[0] // 3
 
 
+class Textless(Exception):
+    def __str__(self):
+        raise RuntimeError("it has none")
+
+
+class Failing:
+    """A layout whose program fails in one of its three answers on one rank."""
+
+    size = 3
+
+    def __init__(self, where, error=KeyError):
+        self.where, self.error = where, error
+
+    def _fail(self, where):
+        if rank == 2 and where == self.where:
+            raise self.error("my own")
+
+    @property
+    def shape(self):
+        self._fail("shape")
+        return (6, 4)
+
+    def runs(self, process):
+        self._fail("runs")
+        return [(8 * process, 8)]
+
+    def owner(self, index):
+        self._fail("owner")
+        return index[0] // 2
+
+
+class Interrupted:
+    """An array whose memory is asked for just when the user types Ctrl-C."""
+
+    def __dlpack__(self, **_options):
+        raise KeyboardInterrupt
+
+    def __dlpack_device__(self):
+        return (1, 0)
+
+
+def differing_lists():
+    """Long lists, of which rank 1 has exchanged two indices of processes 0 and 2 in the middle."""
+    n = 6000
+    lists = [np.arange(process, n, 3) for process in range(3)]
+    if rank == 1:
+        lists[0][1000], lists[2][1000] = lists[2][1000], lists[0][1000]
+    return lb.redistribute(
+        np.arange(rank * 2000, rank * 2000 + 2000), lb.Layout(n, lb.Block(3)), lb.Layout(n, lb.Lists(lists)), comm
+    )
+
+
+# Process 1 of the target has more elements than any memory, of which few are received.
+few = lb.Layout(8, lb.Block(3))
+vast = lb.Layout(1 << 40, lb.Block(3, sizes=[4, (1 << 40) - 8, 4]))
+beginning = lb.Select(target=[slice(0, 8)])
+
+
 CASES = [
+    (
+        differing_lists,
+        "rank 0 Layout((6000,), [Block(over=3, sizes=None, halo=0, periodic=False)]) to Layout((6000,), "
+        "[Lists(3 lists of 6000 indices, hash ",
+    ),
+    *(
+        (lambda where=where: lb.plan(Failing(where), rows, "f8", comm), "rank 2: KeyError: 'my own'")
+        for where in ("shape", "runs", "owner")
+    ),
+    (lambda: lb.plan(rows, Failing("runs", RuntimeError), "f8", comm), "rank 2: RuntimeError: my own"),
+    (lambda: lb.plan(rows, Failing("runs", MemoryError), "f8", comm), "rank 2: MemoryError: my own"),
+    (
+        lambda: lb.redistribute(np.zeros(few.local_shape(rank)), few, vast, comm, select=beginning),
+        "rank 1: MemoryError: Unable to allocate",
+    ),
+    (
+        lambda: lb.plan(rows, Failing("runs", Textless), "f8", comm),
+        "rank 2: Textless: its text cannot be made",
+    ),
+    (
+        lambda: lb.redistribute(part(), rows, columns, comm, into=columns_part(lambda shape: np.zeros(shape, "O"))),
+        "into has dtype object: Python objects cannot be received",
+    ),
+    (lambda: lb.redistribute(part("V0"), rows, columns, comm), "dtype |V0: its elements have no bytes"),
+    (lambda: lb.plan(rows, columns, "U0", comm), "its elements have no bytes"),
+    (lambda: lb.plan(rows, columns, "f8", comm, budget=1.5), "budget is 1.5: it must be a whole number"),
+    (lambda: lb.plan(rows, columns, "f8", comm, dst_ranks=[0, 1.0]), "dst_ranks[1] is 1.0: it must be a whole number"),
+    (lambda: lb.plan(rows, lb.Runs((6, 4), -3, []), "f8", comm), "dst: size is -3: it cannot be negative"),
+    (
+        lambda: lb.plan(rows, columns, "f8", comm, select=[slice(0, 6, 0), slice(None)]),
+        "source, axis 0: slice(0, 6, 0) has step 0",
+    ),
     (
         lambda: lb.plan(runs((8 * rank, 9 - rank)), runs((0, 24)), "f8", comm),
         "element 8 is owned by process 0 and by process 1",
@@ -155,7 +245,7 @@ CASES = [
     ),
     (
         lambda: lb.redistribute(part(), rows, columns, comm, select=[slice(0, 5), slice(None)]),
-        "axis 0 of what is selected: 5 positions in the source, 6 in the target",
+        "axis 0 of the selections: 5 positions in the source, 6 in the target",
     ),
     (
         lambda: lb.redistribute(part(), rows, columns, comm, select=[7, slice(None)]),
@@ -205,6 +295,35 @@ while not all(comm.allgather(bool(said or later))):
     heard = says(plan, part())
     later = later or heard
 assert later == ("" if said else f"{reason} (in an earlier run)"), (said, later)
+
+# Ranks that only send to one that fails hear of it in a later run of the communicator.
+other = comm.Dup()
+
+# A rank that is interrupted tells the others, and raises that itself.
+for attempt in (
+    lambda: lb.plan(Failing("runs", KeyboardInterrupt), rows, "f8", other),
+    lambda: lb.plan(rows, columns, "f8", other).run(Interrupted() if rank == 2 else part()),
+):
+    try:
+        attempt()
+    except KeyboardInterrupt:
+        assert rank == 2
+    except lb.PlanError as error:
+        assert rank != 2 and "rank 2: KeyboardInterrupt" in str(error), error
+    else:
+        raise SystemExit(f"rank {rank} has heard nothing")
+
+# A rank without memory for its result takes part as far as the others need it to.
+plan = lb.plan(few, vast, "f8", other, select=beginning)
+source = np.zeros(few.local_shape(rank))
+for attempt in (plan.run, lambda a: plan.start(a).wait(timeout=30)):
+    try:
+        got = attempt(source)
+    except lb.PlanError as error:
+        assert "rank 1: MemoryError" in str(error) or "_ArrayMemoryError" in str(error), error
+    else:
+        assert rank != 1 and got.shape == (4,), rank
+    comm.Barrier()
 
 # A mask that masks nothing is none, and axes may interlace without a place in common.
 source, target = masked(masks=False), columns_part(lambda shape: strided(shape, (16, 24)))

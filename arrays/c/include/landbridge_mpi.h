@@ -171,7 +171,7 @@ static inline int lb_plan_create(const lb_layout *src, const lb_layout *dst, con
     lb_options all;
     lb_plan *made = (lb_plan *)calloc(1, sizeof *made);
     MPI_Comm own;
-    char library[MPI_MAX_LIBRARY_VERSION_STRING];
+    char library[MPI_MAX_LIBRARY_VERSION_STRING], wrong[LB_MPI_TEXT];
     int rank, size, length, code;
     memset(&all, 0, sizeof all);
     if (options) all = *options;
@@ -183,7 +183,10 @@ static inline int lb_plan_create(const lb_layout *src, const lb_layout *dst, con
     }
     MPI_Get_library_version(library, &length);
     if (!made || !plan) code = made ? lb_fail(LB_INVALID, "plan is NULL") : lb_fail(LB_MEMORY, "no memory for a plan");
-    if (!code && all.budget < 0) code = lb_fail(LB_INVALID, "budget is negative");
+    if (!code && all.budget < 0) {
+        snprintf(wrong, sizeof wrong, "budget is %lld: it cannot be negative", (long long)all.budget);
+        code = lb_fail(LB_INVALID, wrong);
+    }
     if (!code) {
         made->comm = own;
         made->budget = all.budget;

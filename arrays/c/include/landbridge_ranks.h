@@ -43,6 +43,21 @@ static inline int lb_mpi_wait(MPI_Request *request) {
     return lb_mpi_check(code, "MPI_Test");
 }
 
+/* Collective: the error that ranks have different hashes, which names rank 0 and the first rank that differs. */
+static inline int lb_mpi_disagree(MPI_Comm comm, int rank, int size, int64_t own) {
+    int64_t first = own, other;
+    char text[LB_MPI_TEXT];
+    int code = lb_mpi_check(MPI_Bcast(&first, 1, MPI_INT64_T, 0, comm), "MPI_Bcast");
+    int64_t differs = own == first ? size : rank;
+    if (!code) code = lb_mpi_check(MPI_Allreduce(&differs, &other, 1, MPI_INT64_T, MPI_MIN, comm), "MPI_Allreduce");
+    if (code) return code;
+    snprintf(text, sizeof text,
+             "ranks want different things: rank %d wants something else than rank 0, but names, versions, layouts, "
+             "dtypes, selections and lists of ranks must be the same on all of them",
+             (int)other);
+    return lb_fail(LB_INVALID, text);
+}
+
 /* Collective: returns LB_OK if `code` is LB_OK on all ranks. Otherwise all ranks return the error of the first rank
  * that has one, and its text names that rank. It is also an error if `hash` differs between ranks. */
 static inline int lb_mpi_agree(MPI_Comm comm, int code, uint64_t hash) {
@@ -62,11 +77,7 @@ static inline int lb_mpi_agree(MPI_Comm comm, int code, uint64_t hash) {
     failed = lb_mpi_check(MPI_Iallreduce(own, least, 3, MPI_INT64_T, MPI_MIN, comm, &request), "MPI_Iallreduce");
     if (!failed) failed = lb_mpi_wait(&request);
     if (failed) return failed;
-    if (least[0] == size)
-        return least[1] == -least[2] ? LB_OK
-                                     : lb_fail(LB_INVALID, "ranks want different things: names, versions, "
-                                                           "layouts, dtypes, selections and lists of ranks "
-                                                           "must be the same on all of them");
+    if (least[0] == size) return least[1] == -least[2] ? LB_OK : lb_mpi_disagree(comm, rank, size, own[1]);
     memset(&told, 0, sizeof told);
     told.code = code;
     if (rank == least[0]) snprintf(told.text, sizeof told.text, "rank %d: %.960s", rank, lb_error());

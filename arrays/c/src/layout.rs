@@ -2,7 +2,7 @@
 
 use std::ffi::c_int;
 
-use plan::redistribution::{Axis, Grid, Halo, Layout, MemoryOrder};
+use plan::redistribution::{Axis, AxisKind, AxisParameters, Grid, Halo, Layout, MemoryOrder};
 
 use crate::asked::OwnLayout;
 use crate::error::{Problem, at_border};
@@ -67,52 +67,77 @@ pub(crate) struct RunOf {
     count: i64,
 }
 
-/// `LB_WHOLE` and so on.
-const WHOLE: i32 = 0;
-const BLOCK: i32 = 1;
-const CYCLIC: i32 = 2;
-const LISTS: i32 = 3;
-
 impl AxisOf {
     /// # Safety
     /// Its pointers are null or valid.
     unsafe fn axis(&self, number: usize) -> Result<(Axis, Halo), Problem> {
         let name = format!("axis {number}");
-        let over = natural32(self.over, format_args!("{name}: over"))?;
-        let naturals = |numbers: &[i64], what: &str| {
-            let each = |(at, number): (usize, &i64)| natural(*number, format_args!("{name}: {what}[{at}]"));
-            numbers.iter().enumerate().map(each).collect::<Result<Vec<u64>, Problem>>()
-        };
-        let sizes = match self.kind {
-            BLOCK | LISTS if !self.sizes.is_null() || self.kind == LISTS => {
-                // SAFETY: the caller's promise.
-                let sizes = unsafe { slice(self.sizes, over as usize, &format!("{name}: sizes")) }?;
-                Some(naturals(sizes, "sizes")?)
-            }
-            _ => None,
-        };
-        let axis = match self.kind {
-            WHOLE => Axis::Whole,
-            BLOCK => Axis::Block { over, sizes },
-            CYCLIC => Axis::Cyclic {
-                over,
-                block: natural(self.block, format_args!("{name}: block"))?,
-                first: natural32(self.first, format_args!("{name}: first"))?,
-            },
-            LISTS => {
-                let sizes = sizes.unwrap_or_default();
-                let all = sizes.iter().try_fold(0usize, |all, size| all.checked_add(*size as usize));
-                let all = all.ok_or_else(|| Problem::invalid(format_args!("{name}: sizes are too great together")))?;
-                // SAFETY: the caller's promise.
-                let indices = unsafe { slice(self.indices, all, &format!("{name}: indices")) }?;
-                let mut rest = naturals(indices, "indices")?.into_iter();
-                Axis::Lists(sizes.iter().map(|size| rest.by_ref().take(*size as usize).collect()).collect())
-            }
-            other => return Err(Problem::invalid(format_args!("{name}: kind is {other}: there is no such kind"))),
-        };
+        let kind = AxisKind::numbered(self.kind)
+            .ok_or_else(|| Problem::invalid(format_args!("{name}: kind is {}: there is no such kind", self.kind)))?;
+        // SAFETY: the caller's promise.
+        let mut described = unsafe { Described::new(self, &name) }?;
+        let axis = Axis::described(kind, &mut described)?;
         let before = natural(self.before, format_args!("{name}: before"))?;
         let after = natural(self.after, format_args!("{name}: after"))?;
         Ok((axis, Halo { before, after, periodic: self.periodic != 0 }))
+    }
+}
+
+/// An axis of a caller, whose pointers are null or valid.
+struct Described<'a> {
+    axis: &'a AxisOf,
+    /// For messages.
+    name: &'a str,
+    over: u32,
+}
+
+impl<'a> Described<'a> {
+    /// # Safety
+    /// The pointers of the axis are null or valid.
+    unsafe fn new(axis: &'a AxisOf, name: &'a str) -> Result<Described<'a>, Problem> {
+        Ok(Described { axis, name, over: natural32(axis.over, format_args!("{name}: over"))? })
+    }
+
+    fn naturals(&self, numbers: &[i64], what: &str) -> Result<Vec<u64>, Problem> {
+        let each = |(at, number): (usize, &i64)| natural(*number, format_args!("{}: {what}[{at}]", self.name));
+        numbers.iter().enumerate().map(each).collect()
+    }
+
+    /// The sizes, which must be given.
+    fn given_sizes(&self) -> Result<Vec<u64>, Problem> {
+        // SAFETY: the promise to `new`.
+        let sizes = unsafe { slice(self.axis.sizes, self.over as usize, &format!("{}: sizes", self.name)) }?;
+        self.naturals(sizes, "sizes")
+    }
+}
+
+impl AxisParameters for Described<'_> {
+    type Error = Problem;
+
+    fn over(&mut self) -> Result<u32, Problem> {
+        Ok(self.over)
+    }
+
+    fn sizes(&mut self) -> Result<Option<Vec<u64>>, Problem> {
+        if self.axis.sizes.is_null() { Ok(None) } else { self.given_sizes().map(Some) }
+    }
+
+    fn block(&mut self) -> Result<u64, Problem> {
+        natural(self.axis.block, format_args!("{}: block", self.name))
+    }
+
+    fn first(&mut self) -> Result<u32, Problem> {
+        natural32(self.axis.first, format_args!("{}: first", self.name))
+    }
+
+    fn lists(&mut self) -> Result<Vec<Vec<u64>>, Problem> {
+        let (name, sizes) = (self.name, self.given_sizes()?);
+        let all = sizes.iter().try_fold(0usize, |all, size| all.checked_add(*size as usize));
+        let all = all.ok_or_else(|| Problem::invalid(format_args!("{name}: sizes are too great together")))?;
+        // SAFETY: the promise to `new`.
+        let indices = unsafe { slice(self.axis.indices, all, &format!("{name}: indices")) }?;
+        let mut rest = self.naturals(indices, "indices")?.into_iter();
+        Ok(sizes.iter().map(|size| rest.by_ref().take(*size as usize).collect()).collect())
     }
 }
 
@@ -317,4 +342,45 @@ pub(crate) unsafe extern "C" fn lb_layout_owner(layout: *const LayoutOf, index: 
             put(owner, found as i32, "owner")
         }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The names and numbers of a list such as `LB_WHOLE = 0, LB_BLOCK = 1`.
+    fn constants(list: &str) -> Vec<(String, i32)> {
+        let each = |constant: &str| {
+            let (name, number) = constant.split_once('=')?;
+            let name = name.trim().trim_start_matches("LB_").trim_end_matches("_AXIS").to_lowercase();
+            Some((name, number.trim().parse().ok()?))
+        };
+        list.split(',').filter_map(each).collect()
+    }
+
+    #[test]
+    fn a_negative_number_of_processes_is_refused_for_every_kind() {
+        for kind in 0..4 {
+            let (sizes, indices) = (std::ptr::null(), std::ptr::null());
+            let axis = AxisOf { kind, over: -1, block: 1, first: 0, periodic: 0, before: 0, after: 0, sizes, indices };
+            // SAFETY: its pointers are null.
+            assert!(unsafe { axis.axis(0) }.is_err(), "kind {kind}");
+        }
+    }
+
+    #[test]
+    fn c_and_fortran_number_kinds_of_axes_as_rust_does() {
+        let c = include_str!("../include/landbridge.h").lines().find(|line| line.contains("LB_WHOLE = "));
+        let c = constants(c.unwrap().trim_start_matches("enum {").trim_end_matches("};"));
+        let fortran = include_str!("../fortran/landbridge.f90").lines().find(|line| line.contains(":: WHOLE = "));
+        let fortran = constants(fortran.unwrap().split_once("::").unwrap().1);
+        let number = (0..).take_while(|number| AxisKind::numbered(*number).is_some()).count();
+        for language in [c, fortran] {
+            assert_eq!(language.len(), number, "{language:?}");
+            for (name, number) in &language {
+                assert_eq!(AxisKind::numbered(*number), AxisKind::named(name), "{name}");
+                assert!(AxisKind::named(name).is_some(), "{name}");
+            }
+        }
+    }
 }

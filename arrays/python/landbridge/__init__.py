@@ -8,8 +8,9 @@ from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from . import layout
 from ._core import VERSION as __version__
-from .layout import Along, Block, Copies, Cyclic, Layout, Lists, Runs, Spread, Whole
+from .layout import *
 from .running import PlanError, Running
 
 if TYPE_CHECKING:
@@ -17,22 +18,13 @@ if TYPE_CHECKING:
     from .redistribution import Plan, Select, plan, redistribute
 
 __all__ = [
-    "Along",
-    "Block",
-    "Copies",
     "Coupling",
     "CouplingError",
-    "Cyclic",
     "Fetching",
-    "Layout",
-    "Lists",
     "Plan",
     "PlanError",
     "Running",
-    "Runs",
     "Select",
-    "Spread",
-    "Whole",
     "__version__",
     "command",
     "join",
@@ -40,6 +32,7 @@ __all__ = [
     "provider",
     "redistribute",
 ]
+__all__ += layout.__all__
 
 
 def _installed(name: str) -> Path:

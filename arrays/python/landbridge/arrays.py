@@ -75,12 +75,22 @@ def target(array: Any, name: str = "into") -> np.ndarray:
                 found = np.asarray(memoryview(array))
             except TypeError:
                 raise TypeError(f"{name} is {_kind(array)}: it must be an array whose memory can be written") from None
+    if found.dtype.hasobject:
+        raise TypeError(f"{name} has dtype {found.dtype}: Python objects cannot be received")
     if not found.flags.writeable:
         raise ValueError(f"{name} is read-only")
     if _overlaps_itself(found):
         text = f"shape {found.shape}, strides {found.strides}"
         raise ValueError(f"{name} has elements that share memory ({text}): receive into an array of its own, then copy")
     return found
+
+
+def check_dtype(dtype: np.dtype) -> None:
+    """Raises TypeError if elements of this dtype cannot be sent."""
+    if dtype.hasobject:
+        raise TypeError(f"dtype {dtype}: Python objects cannot be sent")
+    if dtype.itemsize == 0:
+        raise TypeError(f"dtype {dtype.str}: its elements have no bytes")
 
 
 def _elements(array: np.ndarray, name: str) -> np.ndarray:

@@ -23,8 +23,9 @@ from . import _core, arrays, directory, scattered
 from .arrays import Into
 from .layout import Layout, Spread
 from .private import LOOK, private
-from .redistribution import Index, PlanError, Select, expect, picks
-from .running import Awaited, Result, naps
+from .redistribution import PlanError, expect
+from .running import Awaited, Result, described, naps
+from .selection import Index, Select, picks
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
@@ -35,6 +36,8 @@ __all__ = ["Coupling", "CouplingError", "Fetching", "join"]
 BUDGET = 1 << 30
 # Seconds after which a collective operation gives up, once a rank has left: the rank may have done its part before.
 GRACE = 2.0
+# The dtype of a part whose rank does not know it.
+UNKNOWN = np.dtype(np.void)
 
 
 class CouplingError(ConnectionError):
@@ -301,16 +304,17 @@ class Coupling:
         if rank >= layout.size:
             if a is not None:
                 raise ValueError("a is an array, but this rank is no process of the layout: it must be None")
-            return np.empty(0, np.void if dtype is None else dtype)
+            return np.empty(0, UNKNOWN if dtype is None else dtype)
         shape = _local_shape(layout, rank)
-        if a is None:
+        given = a is not None
+        if not given:
             if 0 not in shape:
                 raise ValueError(f"a is None, but this rank is process {rank} of the layout: its part is {shape}")
-            a = np.empty(shape, np.void if dtype is None else dtype)
+            a = np.empty(shape, UNKNOWN if dtype is None else dtype)
         a = arrays.taken(a)
         expect("a", a, shape)
-        if a.dtype.hasobject:
-            raise TypeError(f"dtype {a.dtype}: Python objects cannot be sent")
+        if a.dtype != UNKNOWN or given:
+            arrays.check_dtype(a.dtype)
         if dtype is not None and a.dtype != dtype:
             raise TypeError(f"a has dtype {a.dtype}, not {np.dtype(dtype)}")
         return a
@@ -318,7 +322,7 @@ class Coupling:
     def _agree_on_dtype(self, problem, what: str, part) -> np.dtype:
         """The dtype of all ranks' parts; a rank without a part need not know it. Raises on all ranks if any rank has a
         problem, or if ranks want different things."""
-        known = part is not None and part.dtype != np.dtype(np.void)
+        known = part is not None and part.dtype != UNKNOWN
         code = zlib.crc32(repr(part.dtype).encode()) if known else 0
         unknown, most, least = self._agree(problem, what, [not known, code, -code])
         if unknown == 0 and most == -least:
@@ -543,7 +547,9 @@ def _text(problem: Optional[BaseException]) -> Optional[tuple[str, str]]:
     kind = "timeout" if isinstance(problem, TimeoutError) else "value"
     if isinstance(problem, ConnectionError):
         kind = "over"
-    return kind, str(problem)
+    # The text of any other error does not say what it is.
+    is_known = isinstance(problem, (ValueError, TypeError, TimeoutError, ConnectionError))
+    return kind, str(problem) if is_known else described(problem)
 
 
 def _raise(problem: Optional[tuple[str, str]], name: Optional[str] = None) -> None:

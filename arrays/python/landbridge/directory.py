@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Optional
 import numpy as np
 
 from . import _core
-from .layout import Layout, Spread
+from .layout import Layout, Spread, natural
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
@@ -87,7 +87,7 @@ class Directory:
 
 
 def check(name: str, layout: Any) -> None:
-    """Raises TypeError if `layout` is neither a `Layout` nor a `Spread`."""
+    """Raises TypeError or ValueError if `layout` is neither a `Layout` nor a `Spread`."""
     if isinstance(layout, Layout):
         return
     for of in ("shape", "size", "runs"):
@@ -95,6 +95,10 @@ def check(name: str, layout: Any) -> None:
             raise TypeError(
                 f"{name} is {layout!r}: it must be a Layout, or have shape, size and runs as lb.Spread says"
             )
+    for axis, extent in enumerate(layout.shape):
+        natural(extent, f"{name}: shape[{axis}]")
+    if natural(layout.size, f"{name}: size") == 0:
+        raise ValueError(f"{name}: size is 0: there must be 1 process or more")
 
 
 def summary(layout: Any) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any, Union
 
-from .layout import Along, Axis, Block, Copies, Cyclic, Layout, Whole, _natural
+from .layout import Along, Axis, Block, Copies, Cyclic, Layout, Whole, natural
 
 # ScaLAPACK's "Array Descriptor for In-core Dense Matrices".
 DENSE = 1
@@ -104,7 +104,7 @@ def from_nvmath(shape: Sequence[int], distribution: Any, size: int, order: str) 
         raise TypeError(f"distribution is {distribution}: {text}")
     if len(grid.shape) != len(shape):
         raise ValueError(f"{distribution} is for {len(grid.shape)} axes, but the array has {len(shape)}")
-    if prod(grid.shape) != _natural(size, "size"):
+    if prod(grid.shape) != natural(size, "size"):
         raise ValueError(f"{distribution} is for {prod(grid.shape)} processes, not {size}")
     if grid.layout is None:
         raise ValueError(f"{distribution}: a process grid with an order of its own is not supported")

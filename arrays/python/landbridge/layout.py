@@ -8,14 +8,20 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from operator import index as whole_number
 from typing import Any, Optional, Protocol, Union
 
+import numpy as np
+
 from . import _core
 
 __all__ = ["Along", "Block", "Copies", "Cyclic", "Layout", "Lists", "Runs", "Spread", "Whole"]
+
+# Maximum number of an axis's sizes or indices that a text lists. Longer ones appear as their number and a hash.
+MOST_LISTED = 64
 
 
 @dataclass(frozen=True)
@@ -53,11 +59,19 @@ class Cyclic:
     first: int = 0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Lists:
     """The indices that each process owns, in the order in which it stores them."""
 
     lists: Sequence[Sequence[int]]
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Lists) or len(self.lists) != len(other.lists):
+            return False
+        return all(np.array_equal(one, two) for one, two in zip(self.lists, other.lists))
+
+    def __hash__(self) -> int:
+        return hash(tuple(map(len, self.lists)))
 
     @property
     def over(self) -> int:
@@ -68,9 +82,10 @@ class Lists:
         """Assigns the indices 0, 1, … to these processes, of `over`; each stores its own in ascending order."""
         lists: list[list[int]] = [[] for _ in range(over)]
         for index, owner in enumerate(owners):
-            if not 0 <= owner < over:
-                raise ValueError(f"index {index} is owned by process {owner}, but there are {over}")
-            lists[owner].append(index)
+            process = whole(owner, f"the owner of index {index}")
+            if not 0 <= process < over:
+                raise ValueError(f"index {index} is owned by process {process}, but there are {over}")
+            lists[process].append(index)
         return Lists(tuple(map(tuple, lists)))
 
 
@@ -165,7 +180,7 @@ class Layout:
         grid: Optional[Sequence[Union[int, Along, Copies]]] = None,
     ) -> None:
         extents = (shape,) if hasattr(shape, "__index__") else _sequence(shape, "shape", "whole numbers")
-        self.shape = tuple(_natural(extent, f"shape[{axis}]") for axis, extent in enumerate(extents))
+        self.shape = tuple(natural(extent, f"shape[{axis}]") for axis, extent in enumerate(extents))
         one = isinstance(axes, (Whole, Block, Cyclic, Lists))
         self.axes = (axes,) if one else _sequence(axes, "axes", "Whole, Block, Cyclic or Lists")
         if len(self.axes) != len(self.shape):
@@ -173,9 +188,12 @@ class Layout:
         if order not in ("C", "F"):
             raise ValueError(f'order is {order!r}: it can be "C" or "F"')
         self.order = order
-        self.grid = tuple(range(len(self.axes)) if grid is None else grid)
+        entries = range(len(self.axes)) if grid is None else _sequence(grid, "grid", "axes, Along or Copies")
+        self.grid = tuple(_grid_entry(entry, f"grid[{at}]") for at, entry in enumerate(entries))
         self._text: Optional[str] = None
-        described = [_described(axis, number) for number, axis in enumerate(self.axes)]
+        # What the caller changes later in its own lists does not change the layout.
+        self.axes = tuple(_fixed(axis, f"axis {number}") for number, axis in enumerate(self.axes))
+        described = [_described(axis) for axis in self.axes]
         dimensions, along = self._dimensions(described)
         self._core = _core.Layout(list(self.shape), described, order == "F", dimensions, along)
 
@@ -184,14 +202,13 @@ class Layout:
         along: list[list[tuple[int, int]]] = [[] for _ in described]
         for at, entry in enumerate(self.grid):
             if isinstance(entry, Copies):
-                dimensions.append(_natural(entry.of, f"grid[{at}]: copies"))
+                dimensions.append(entry.of)
                 continue
             axis, order = (entry.axis, entry.order) if isinstance(entry, Along) else (entry, 0)
             if axis not in range(len(described)):
                 last = len(described) - 1
                 raise ValueError(f"grid[{at}] is {entry!r}: it can be an axis, 0 to {last}, Along one, or Copies")
-            of = entry.of if isinstance(entry, Along) else described[axis].over
-            dimensions.append(_natural(of, f"grid[{at}]: of"))
+            dimensions.append(entry.of if isinstance(entry, Along) else described[axis].over)
             along[axis].append((order, at))
         for axis, runs_along in enumerate(along):
             if not runs_along and described[axis].over > 1:
@@ -258,26 +275,27 @@ class Layout:
         except OverflowError:
             raise IndexError(f"rank {rank}: the layout is for {self.size} processes") from None
 
-    def owner(self, index: Sequence[int]) -> int:
-        """The process that owns the element at an index of the array, the first of its copies. Raises IndexError if
-        there is no such element."""
+    def owner(self, index: Union[int, Sequence[int]]) -> int:
+        """The process that owns the element at an index of the array, the first of its copies. For an array of one
+        axis, `index` needs no list. Raises IndexError if there is no such element."""
+        place = [index] if hasattr(index, "__index__") else list(index)
         try:
-            return self._core.owner(list(index))
+            return self._core.owner(place)
         except OverflowError:
-            raise IndexError(f"index {list(index)}: the array has shape {list(self.shape)}") from None
+            raise IndexError(f"index {place}: the array has shape {list(self.shape)}") from None
 
     def __reduce__(self) -> tuple:
         return _layout, (self.shape, self.axes, self.order, self.grid)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Layout) and repr(self) == repr(other)
+        return isinstance(other, Layout) and self._core == other._core
 
     def __hash__(self) -> int:
-        return hash(repr(self))
+        return hash(self._core)
 
     def __repr__(self) -> str:
         if self._text is None:
-            text = f"Layout({self.shape}, {list(self.axes)}"
+            text = f"Layout({self.shape}, [{', '.join(map(_text_of, self.axes))}]"
             if self.order != "C":
                 text += f", order={self.order!r}"
             if self.grid != tuple(range(len(self.axes))):
@@ -298,11 +316,15 @@ def _sequence(values: Any, name: str, of: str) -> tuple:
         raise TypeError(f"{name} is {values!r}: it must be a list of {of}") from None
 
 
-def _natural(value: int, what: str) -> int:
+def whole(value: int, what: str) -> int:
     try:
-        number = whole_number(value)
+        return whole_number(value)
     except TypeError:
         raise TypeError(f"{what} is {value!r}: it must be a whole number") from None
+
+
+def natural(value: int, what: str) -> int:
+    number = whole(value, what)
     if number < 0:
         raise ValueError(f"{what} is {number}: it cannot be negative")
     if number >= 1 << 63:
@@ -310,34 +332,98 @@ def _natural(value: int, what: str) -> int:
     return number
 
 
-def _processes(axis: Union[Block, Cyclic], name: str) -> int:
-    over = _natural(axis.over, f"{name}: over")
+def _processes(value: int, what: str) -> int:
+    number = natural(value, what)
+    if number >= 1 << 32:
+        raise ValueError(f"{what} is {number}: it must be less than 2**32")
+    return number
+
+
+def _grid_entry(entry: Any, name: str) -> Union[int, Along, Copies]:
+    if isinstance(entry, Copies):
+        return Copies(_processes(entry.of, f"{name}: copies"))
+    if isinstance(entry, Along):
+        axis, of = natural(entry.axis, f"{name}: axis"), _processes(entry.of, f"{name}: of")
+        return Along(axis, of, whole(entry.order, f"{name}: order"))
+    return natural(entry, name)
+
+
+def _fixed(axis: Axis, name: str) -> Axis:
+    """The axis with parameters of its own, which nobody else can change. Raises ValueError or TypeError, which names
+    the parameter and the value, if they describe no axis."""
+    if isinstance(axis, Lists):
+        lists = _sequence(axis.lists, f"{name}: lists", "lists of indices")
+        return Lists(tuple(_fixed_list(each, rank, name) for rank, each in enumerate(lists)))
+    if not isinstance(axis, (Whole, Block, Cyclic)):
+        raise TypeError(f"{name} is {axis!r}: it can be Whole, Block, Cyclic or Lists")
+    over = _processes(axis.over, f"{name}: over")
     if over == 0:
         raise ValueError(f"{name} is {axis!r}: it must be spread over 1 process or more")
-    return over
-
-
-def _described(axis: Axis, number: int) -> _AxisOf:
-    name = f"axis {number}"
-    if isinstance(axis, (Whole, Block)):
-        halo = axis.halo if isinstance(axis.halo, tuple) else (axis.halo, axis.halo)
-        before, after = (_natural(width, f"{name}: halo") for width in halo)
-        if isinstance(axis, Whole):
-            return _AxisOf("whole", 1, before=before, after=after, periodic=axis.periodic)
-        sizes = axis.sizes
-        if sizes is not None:
-            sizes = [_natural(size, f"{name}: sizes[{at}]") for at, size in enumerate(sizes)]
-        over = _processes(axis, name)
-        return _AxisOf("block", over, sizes=sizes, before=before, after=after, periodic=axis.periodic)
     if isinstance(axis, Cyclic):
-        over, (block, first) = (
-            _processes(axis, name),
-            (_natural(getattr(axis, of), f"{name}: {of}") for of in ("block", "first")),
-        )
-        return _AxisOf("cyclic", over, block, first)
+        return Cyclic(over, natural(axis.block, f"{name}: block"), _processes(axis.first, f"{name}: first"))
+    if not isinstance(axis.periodic, (bool, np.bool_)):
+        raise TypeError(f"{name}: periodic is {axis.periodic!r}: it must be True or False")
+    halo, periodic = _fixed_halo(axis.halo, f"{name}: halo"), bool(axis.periodic)
+    if isinstance(axis, Whole):
+        return Whole(halo, periodic)
+    sizes = axis.sizes
+    if sizes is not None:
+        sizes = _sequence(sizes, f"{name}: sizes", "whole numbers")
+        sizes = tuple(natural(size, f"{name}: sizes[{at}]") for at, size in enumerate(sizes))
+    return Block(over, sizes, halo, periodic)
+
+
+def _fixed_halo(halo: Any, what: str) -> Union[int, tuple[int, int]]:
+    if hasattr(halo, "__index__"):
+        return natural(halo, what)
+    widths = _sequence(halo, what, "two whole numbers")
+    if len(widths) != 2:
+        raise ValueError(f"{what} is {halo!r}: it must be one whole number, or two")
+    before, after = (natural(width, what) for width in widths)
+    return before if before == after else (before, after)
+
+
+def _fixed_list(indices: Any, rank: int, name: str) -> Union[tuple[int, ...], np.ndarray]:
+    if isinstance(indices, np.ndarray):
+        is_plain = indices.ndim == 1 and indices.dtype.kind in "iu" and not isinstance(indices, np.ma.MaskedArray)
+        # The compiled part checks the extent.
+        if is_plain and (indices.size == 0 or (indices.min() >= 0 and indices.max() < 1 << 63)):
+            # Nobody can make an array of bytes writable.
+            return np.frombuffer(indices.astype(np.int64).tobytes(), np.int64)
+        indices = indices.tolist()
+    indices = _sequence(indices, f"{name}: the list of process {rank}", "indices")
+    return tuple(natural(at, f"{name}: an index of process {rank}") for at in indices)
+
+
+def _described(axis: Axis) -> _AxisOf:
     if isinstance(axis, Lists):
-        lists = [
-            [_natural(at, f"{name}: an index of process {rank}") for at in each] for rank, each in enumerate(axis.lists)
-        ]
+        lists = [each.tolist() if isinstance(each, np.ndarray) else list(each) for each in axis.lists]
         return _AxisOf("lists", len(lists), lists=lists)
-    raise TypeError(f"{name} is {axis!r}: it can be Whole, Block, Cyclic or Lists")
+    if isinstance(axis, Cyclic):
+        return _AxisOf("cyclic", axis.over, axis.block, axis.first)
+    before, after = axis.halo if isinstance(axis.halo, tuple) else (axis.halo, axis.halo)
+    if isinstance(axis, Whole):
+        return _AxisOf("whole", 1, before=before, after=after, periodic=axis.periodic)
+    sizes = None if axis.sizes is None else list(axis.sizes)
+    return _AxisOf("block", axis.over, sizes=sizes, before=before, after=after, periodic=axis.periodic)
+
+
+def _text_of(axis: Axis) -> str:
+    """The axis as text, the same for the same axes on all ranks, and different for different ones."""
+    if isinstance(axis, Lists):
+        count = sum(map(len, axis.lists))
+        if count > MOST_LISTED or len(axis.lists) > MOST_LISTED:
+            return f"Lists({len(axis.lists)} lists of {count} indices, hash {_hash(axis.lists)})"
+        return repr(Lists(tuple(tuple(map(int, each)) for each in axis.lists)))
+    if isinstance(axis, Block) and axis.sizes is not None and len(axis.sizes) > MOST_LISTED:
+        short = f"{len(axis.sizes)} sizes, hash {_hash([axis.sizes])}"
+        return f"Block(over={axis.over}, {short}, halo={axis.halo}, periodic={axis.periodic})"
+    return repr(axis)
+
+
+def _hash(lists: Iterable[Sequence[int]]) -> str:
+    digest = hashlib.blake2b(digest_size=8)
+    for each in lists:
+        digest.update(len(each).to_bytes(8, "little"))
+        digest.update(np.asarray(each, "<i8").tobytes())
+    return digest.hexdigest()

@@ -14,6 +14,10 @@ from . import _core
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
 
+    from .running import Running
+
+# Tag of messages with elements.
+TAG = 7
 # Tag of a rank's reason for not taking part in a run.
 REASON = 8
 # Tags of the addresses of lent memory, and of the answers to them.
@@ -30,7 +34,10 @@ class Private:
     def __init__(self, comm: Intracomm) -> None:
         self.comm = comm
         self.beside = Beside(comm)
-        self._runs = 0
+        # The number of the last run. It is the same on all ranks, because they start the same runs in the same order.
+        self.runs = [0]
+        # Runs with messages that have not begun.
+        self.opened: list[Running] = []
         self._next_look = 0.0
         self._sent: list[Any] = []
         # Run, rank and reason of each refusal received.
@@ -38,11 +45,10 @@ class Private:
         # Runs that have raised an error here. Later refusals of these runs are ignored.
         self._raised: set[int] = set()
 
-    def next_run(self) -> int:
-        """The number of the next run. It is the same on all ranks, because they start the same runs in the same
-        order."""
-        self._runs += 1
-        return self._runs
+    def settle(self) -> None:
+        """Settles the runs that an exception has interrupted. Their messages come before those of the next run."""
+        while self.opened:
+            self.opened[0].settle()
 
     def refuse(self, run: int, peers: Iterable[int], reason: str) -> None:
         """Notifies `peers` that this rank has not taken part in the run."""

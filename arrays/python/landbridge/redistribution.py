@@ -13,6 +13,8 @@ import socket
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from math import prod
 from typing import TYPE_CHECKING, Any, Optional, Union, overload
 
 import numpy as np
@@ -20,9 +22,10 @@ import numpy as np
 from . import _core, arrays, directory
 from .arrays import Into, Labelled
 from .datatypes import made
-from .layout import Layout, Spread
-from .private import private
-from .running import TAG, Moving, PlanError, Running, joined
+from .layout import Layout, Spread, natural, whole
+from .private import TAG, private
+from .running import PlanError, Running, described, is_own, joined
+from .selection import Index, Select, picks
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
@@ -33,22 +36,6 @@ __all__ = ["Plan", "PlanError", "Select", "plan", "redistribute"]
 MOST_READY = 4
 # More bytes than any machine has.
 MOST_BUDGET = 1 << 62
-Index = Union[int, slice]
-
-
-@dataclass(frozen=True)
-class Select:
-    """The elements of the source that are moved, and their places in the target: parts of both arrays, of the same
-    shape.
-
-    `source`, `target`: for each axis an index or a slice, as in NumPy; `None`: all of the array.
-    `axes`: for each axis of the target's part, the matching axis of the source's part: `(1, 0)` transposes.
-    `shift`: for each axis of the source's part, the position that comes first; those before it come last."""
-
-    source: Optional[Sequence[Index]] = None
-    target: Optional[Sequence[Index]] = None
-    axes: Optional[Sequence[int]] = None
-    shift: Optional[Sequence[int]] = None
 
 
 @overload
@@ -125,7 +112,15 @@ def redistribute(
 
     If any rank cannot take part, all ranks raise the same error before anything is sent."""
     plan = Plan(src, dst, None, comm, src_ranks, dst_ranks, select, budget=budget, _part=a)
-    problems = [(rank, text) for rank, text in enumerate(plan.comm.allgather(plan._problem(a, into, casting))) if text]
+    problem: Optional[str] = None
+    failed: Optional[BaseException] = None
+    try:
+        plan._check(*plan._arrays(a, into), casting)
+    except BaseException as error:  # all ranks must raise it
+        problem, failed = described(error), error
+    problems = [(rank, text) for rank, text in enumerate(plan.comm.allgather(problem)) if text]
+    if is_own(failed):
+        raise failed
     if problems:
         raise PlanError(joined(problems))
     got = plan.run(a, into=into, casting=casting)
@@ -158,24 +153,30 @@ class Plan:
 
         self.src, self.dst, self._mpi, self._private = src, dst, MPI, private(comm)
         self.comm = self._private.comm
+        # Other ranks come here only after an interrupted run.
+        self._private.settle()
         problem, labels = None, None
+        failed: Optional[BaseException] = None
+        # The same on all ranks. Only ranks with a part know the dtype and the labels.
+        common: Optional[str] = None
         try:
             if _part is not None:
                 dtype = arrays.taken(_part).dtype
             self._prepare(dtype, src_ranks, dst_ranks, select)
-            self._budget = _core.BUDGET if budget is None else min(int(budget), MOST_BUDGET)
-            if self._budget <= 0:
+            self._budget = _core.BUDGET if budget is None else min(natural(budget, "budget"), MOST_BUDGET)
+            if self._budget == 0:
                 raise ValueError(f"budget is {budget}: it must be positive")
             if arrays.is_labelled(_part):
                 from .labels import Labels
 
                 labels = Labels.of(_part, select)
-        except (ValueError, TypeError, IndexError) as error:
-            problem = f"{type(error).__name__}: {error}"
-        # `common` must be the same on all ranks. Only ranks with a part know the dtype and the labels.
-        layouts = None if problem else (directory.summary(src), directory.summary(dst))
-        common = None if problem else f"{' to '.join(layouts)}, {(self._picks, self.src_ranks, self.dst_ranks)}"
+            layouts = f"{directory.summary(src)} to {directory.summary(dst)}"
+            common = f"{layouts}, {(self._picks, self.src_ranks, self.dst_ranks)}"
+        except BaseException as error:  # all ranks must raise it
+            problem, failed = described(error), error
         told = self.comm.allgather((problem, common, None if problem else self._dtype, labels, _place()))
+        if is_own(failed):
+            raise failed
         self.dtype = self._agree([each[:4] for each in told])
         self.labels = next((labels for _, _, _, labels, _ in told if labels is not None), None)
         self._where = [place for *_, place in told]
@@ -202,8 +203,8 @@ class Plan:
         self._source = self.src_ranks.index(rank) if rank in self.src_ranks else None
         self._target = self.dst_ranks.index(rank) if rank in self.dst_ranks else None
         self._dtype = None if dtype is None else np.dtype(dtype)
-        if self._dtype is not None and self._dtype.hasobject:
-            raise TypeError(f"dtype {self._dtype}: Python objects cannot be sent")
+        if self._dtype is not None:
+            arrays.check_dtype(self._dtype)
         self._picks, self._core = None, None
         if isinstance(self.src, Layout) and isinstance(self.dst, Layout):
             self._picks = picks(select, self.src.shape, self.dst.shape)
@@ -304,8 +305,8 @@ class Plan:
     def _problem(self, a: Any, into: Any, casting: str) -> Optional[str]:
         try:
             self._check(*self._arrays(a, into), casting)
-        except (ValueError, TypeError) as error:
-            return f"{type(error).__name__}: {error}"
+        except Exception as error:  # all ranks must raise it
+            return described(error)
         return None
 
     @overload
@@ -322,13 +323,14 @@ class Plan:
         later one of any plan of this communicator; the text of a later error contains "(in an earlier run)".
         To find problems on all ranks before anything is sent, use `problem_with` and a collective of your own."""
         again = self._again
-        if again is None or not again.is_of(a, into, casting) or self._ready.get(again.key) is not again.ready:
+        known = again is not None and not self._private.opened and again.is_of(a, into, casting)
+        if again is None or not known or self._ready.get(again.key) is not again.ready:
             return self._start(a, into, casting, self._budget).wait()
         # A fast path for the arrays of the last run: for a small array, all other checks would take longer than the
         # transfer.
-        number, (requests, statuses) = self._private.next_run(), again.ready
-        self._mpi.Prequest.Startall(requests)
-        self._mpi.Request.Waitall(requests, statuses)
+        requests, statuses = again.ready
+        calls = self._mpi.Prequest.Startall, self._mpi.Request.Waitall
+        number = _core.again(self._private.runs, *calls, requests, statuses)
         absent = [rank for at, rank in self._straight_receives if statuses[at].count == 0]
         if absent or self._private.is_due():
             self._raise(number, self._private.reasons(number, absent))
@@ -345,53 +347,82 @@ class Plan:
         be used. Several runs may be in flight, of this plan and of others, and all ranks must start them in the same
         order. Packs all elements at once, regardless of the budget, so that MPI can send them even while this rank
         waits for something else. The plan keeps the memory for its next runs."""
-        return self._start(a, into, casting, None)
+        return self._start(a, into, casting, None).given()
 
     def _start(self, a: Any, into: Any, casting: str, budget: Optional[int]) -> Running[Any]:
-        MPI, number = self._mpi, self._private.next_run()
-        given, problem, ready, packed, arriving, result = (a, into), None, None, [], [], into
+        number = self._private.runs[0] + 1
+        try:
+            self._private.settle()
+            running = self._prepared(number, a, into, casting, budget)
+            running.begin()
+            return running
+        except BaseException as error:  # the peers must hear of it
+            return self._excused(number, error, budget)
+
+    def _prepared(self, number: int, a: Any, into: Any, casting: str, budget: Optional[int]) -> Running[Any]:
+        """The run, before its first message begins. It holds all memory of its messages."""
+        MPI, ready, packed, arriving = self._mpi, None, [], []
         # For each receiving request: its index among all requests, and the sending rank.
         receives: Sequence[tuple[int, int]] = self._straight_receives
-        moving: Optional[Moving] = None
-        try:
-            a, into = self._arrays(a, into)
-            key = (_key_of(a, self._source), _key_of(into, self._target), casting)
-            # Arrays of an earlier run need neither checks nor new requests.
-            ready = self._ready.pop(key, None)
-            if ready is None:
-                a, into = self._check(a, into, casting)
-                result = into if result is None else result
-        except (ValueError, TypeError) as error:
-            problem = f"{type(error).__name__}: {error}"
-        if problem is not None:
-            requests, receives = self._excuse(number, problem, packed), ()
-            moving = self._moving(None, None, False, budget)
-        elif ready is not None or (ready := self._keep(key, a, into)) is not None:
-            MPI.Prequest.Startall(ready[0])
-            requests = ready[0]
-        else:
+        moving: Any = None
+        given, result = (a, into), into
+        a, into = self._arrays(a, into)
+        key = (_key_of(a, self._source), _key_of(into, self._target), casting)
+        # Arrays of an earlier run need neither checks nor new requests.
+        ready = self._ready.pop(key, None)
+        if ready is None:
+            a, into = self._check(a, into, casting)
+            result = into if result is None else result
+            ready = self._keep(key, a, into)
+        if ready is None:
             shared = a is not None and into is not None and np.may_share_memory(a, into)
-            requests, receives = self._begin(a, into, shared, packed, arriving)
+            begins, receives = self._begins(a, into, shared, packed, arriving)
             moving = self._moving(a, into, shared, budget)
-        if moving is not None:
-            moving.advance()
-        statuses = [MPI.Status() for _ in requests] if ready is None else ready[1]
+            requests, statuses = [], [MPI.Status() for _ in begins]
+        else:
+            begins, requests, statuses = [partial(MPI.Prequest.Startall, ready[0])], list(ready[0]), ready[1]
 
         def finish() -> Any:
             # The messages of a rank that cannot take part are empty.
             absent = {rank for at, rank in receives if statuses[at].count == 0}
-            if moving is not None and problem is None:
-                absent |= moving.absent
+            if moving is not None:
+                absent.update(moving.absent)
             if ready is not None:
                 self._keep_ready(key, ready)
                 self._again = _Again.of(given, casting, key, ready)
-            if problem is None:
-                self._unpack(arriving, into, absent)
-            heard = self._private.reasons(number, absent) if absent or self._private.is_due() else []
-            self._raise(number, heard + ([] if problem is None else [(self.comm.Get_rank(), problem)]))
+            self._unpack(arriving, into, absent)
+            if moving is not None and moving.failure is not None:
+                raise moving.failure
+            self._raise(number, self._private.reasons(number, absent) if absent or self._private.is_due() else [])
             return result
 
-        return Running(requests, statuses, moving, finish, (a, into, packed))
+        held = (a, into, packed, arriving)
+        return Running(self._private, begins, requests, statuses, moving, finish, held)
+
+    def _excused(self, number: int, error: BaseException, budget: Optional[int]) -> Running[Any]:
+        """The run of a rank that cannot take part because of this error: its messages are empty. If the error has come
+        between messages that begin, begins the others and raises it. If earlier runs are not settled, the messages
+        begin after theirs."""
+        if self._private.runs[0] == number:
+            for run in self._private.opened:
+                run.begin()
+            raise error
+        problem, packed = described(error), []
+        begins = self._excuse(number, problem, packed)
+        statuses = [self._mpi.Status() for _ in begins]
+        moving = self._moving(None, None, False, budget)
+
+        def finish() -> Any:
+            if is_own(error):
+                raise error
+            heard = self._private.reasons(number, ()) if self._private.is_due() else []
+            self._raise(number, [*heard, (self.comm.Get_rank(), problem)])
+
+        running: Running[Any] = Running(self._private, begins, [], statuses, moving, finish, packed)
+        if self._private.opened[0] is not running:
+            raise error
+        running.begin()
+        return running
 
     def _raise(self, number: int, reasons: Sequence[tuple[int, str]]) -> None:
         if reasons:
@@ -455,13 +486,13 @@ class Plan:
             raise TypeError(f"into has dtype {into.dtype}: {self.dtype} does not cast to it ({casting})")
         return a, into
 
-    def _begin(self, a, into, shared: bool, packed: list, arriving: list) -> tuple[list, list]:
-        """Begins the messages that both ends can leave to MPI, which moves the elements from array to array by
+    def _begins(self, a, into, shared: bool, packed: list, arriving: list) -> tuple[list, list]:
+        """Prepares the messages that both ends can leave to MPI, which moves the elements from array to array by
         datatypes and may then copy only once. If this end cannot, as with an array of many gaps, it packs the message
-        itself. Returns the requests, and for each receiving one its index and the sending rank."""
+        itself. Returns the calls that begin them, and for each receiving one its index and the sending rank."""
         from mpi4py import MPI
 
-        requests: list = []
+        begins: list[Callable[[], Any]] = []
         come: list = []
         if into is not None and any(self._come_straight):
             as_is = not shared and into.dtype == self.dtype
@@ -470,13 +501,13 @@ class Plan:
                 if not self._come_straight[at]:
                     continue
                 peer = self.src_ranks[peer]
-                come.append((len(requests), peer))
+                come.append((len(begins), peer))
                 if place is not None:
-                    requests.append(self.comm.Irecv(place.at(_address(into)), peer, TAG))
+                    begins.append(partial(self.comm.Irecv, place.at(_address(into)), peer, TAG))
                     continue
                 buffer = np.empty(count * self.dtype.itemsize, np.uint8)
                 arriving.append((at, buffer))
-                requests.append(self.comm.Irecv([buffer, MPI.BYTE], peer, TAG))
+                begins.append(partial(self.comm.Irecv, [buffer, MPI.BYTE], peer, TAG))
         if a is not None and any(self._straight):
             places = [None] * len(self._sends) if shared else self._places(a, True)
             for at in self._order:
@@ -484,16 +515,16 @@ class Plan:
                     continue
                 peer = self.dst_ranks[self._sends[at][0]]
                 if places[at] is not None:
-                    requests.append(self.comm.Isend(places[at].at(_address(a)), peer, TAG))
+                    begins.append(partial(self.comm.Isend, places[at].at(_address(a)), peer, TAG))
                     continue
                 packing = self._packings(a, True)[at]
                 buffer = np.empty(packing.bytes, np.uint8)
                 packing.pack(_address(a), _address(buffer))
                 packed.append(buffer)
-                requests.append(self.comm.Isend([buffer, MPI.BYTE], peer, TAG))
-        return requests, come
+                begins.append(partial(self.comm.Isend, [buffer, MPI.BYTE], peer, TAG))
+        return begins, come
 
-    def _moving(self, a, into, shared: bool, budget: Optional[int]) -> Optional[Moving]:
+    def _moving(self, a, into, shared: bool, budget: Optional[int]) -> Any:
         """The messages that are packed at both ends, in pieces. Without arrays, sent messages are empty and received
         elements are discarded."""
         if all(self._straight) and all(self._come_straight):
@@ -510,40 +541,40 @@ class Plan:
         arrays = (None if a is None else _address(a), None if into is None else _address(into))
         pieces = _core.Pieces(arrays, sends, receives, kept, elements, converts, shared, budget, self._buffers)
 
-        def convert(at: int, length: int) -> np.ndarray:
+        def convert(at: int, length: int) -> tuple[np.ndarray, int]:
             piece = np.frombuffer(self._mpi.buffer.fromaddress(at, length), self.dtype)
-            return np.ascontiguousarray(piece.astype(into.dtype, casting="unsafe"))
+            converted = np.ascontiguousarray(piece.astype(into.dtype, casting="unsafe"))
+            return converted, _address(converted)
 
-        return Moving(self.comm, pieces, convert if converts else None)
+        return _core.Moving(pieces, self.comm, self._mpi, TAG, convert if converts else None)
 
     def _flows(self, array, sends: bool) -> list:
         """Ranks and packings of the messages that are packed at both ends, in the order of their steps."""
         straight, order = (self._straight, self._order) if sends else (self._come_straight, self._come_order)
         if all(straight):
             return []
-        if array is None:
-            array = np.empty(self._local_shape(sends), self.dtype)
         packings = self._packings(array, sends)
         messages, ranks = (self._sends, self.dst_ranks) if sends else (self._receives, self.src_ranks)
         return [(ranks[messages[at][0]], packings[at]) for at in order if not straight[at]]
 
     def _excuse(self, number: int, problem: str, packed: list) -> list:
         """Begins the messages of a rank that cannot take part: sends empty ones, receives and discards those of other
-        ranks, and notifies its peers of the reason. Returns the requests."""
+        ranks, and notifies its peers of the reason. Returns the calls that begin them."""
         from mpi4py import MPI
 
-        requests, size, own = [], self.dtype.itemsize, self.comm.Get_rank()
+        begins: list[Callable[[], Any]] = []
+        size, own = self.dtype.itemsize, self.comm.Get_rank()
         for (peer, count), straight in zip(self._receives, self._come_straight):
             if straight:
                 buffer = np.empty(count * size, np.uint8)
                 packed.append(buffer)
-                requests.append(self.comm.Irecv([buffer, MPI.BYTE], self.src_ranks[peer], TAG))
+                begins.append(partial(self.comm.Irecv, [buffer, MPI.BYTE], self.src_ranks[peer], TAG))
         for at in self._order:
             if self._straight[at]:
-                requests.append(self.comm.Isend([None, 0, MPI.BYTE], self.dst_ranks[self._sends[at][0]], TAG))
+                begins.append(partial(self.comm.Isend, [None, 0, MPI.BYTE], self.dst_ranks[self._sends[at][0]], TAG))
         peers = {self.src_ranks[peer] for peer, _ in self._receives} | {self.dst_ranks[peer] for peer, _ in self._sends}
-        self._private.refuse(number, peers - {own}, problem)
-        return requests
+        begins.append(partial(self._private.refuse, number, peers - {own}, problem))
+        return begins
 
     def _unpack(self, arriving: list, into, absent: set[int]) -> None:
         for at, buffer in arriving:
@@ -566,11 +597,13 @@ class Plan:
         return self._bound[key]
 
     def _packings(self, array, sends: bool) -> list:
-        """The packing of each message, kept for arrays of the same strides."""
-        key = (sends, array.strides, array.dtype.itemsize)
+        """The packing of each message, kept for arrays of the same strides. Without an array, those of a dense one."""
+        size = (self if array is None else array).dtype.itemsize
+        strides = _dense(self._local_shape(sends), size) if array is None else array.strides
+        key = (sends, strides, size)
         if key not in self._bound:
             process = self._source if sends else self._target
-            self._bound[key] = self._core.packings(process, sends, list(array.strides), array.dtype.itemsize)
+            self._bound[key] = self._core.packings(process, sends, list(strides), size)
         return self._bound[key]
 
 
@@ -632,6 +665,11 @@ def _key_of(array: Any, process: Optional[int]) -> Any:
     return _address(array), array.shape, array.strides, array.dtype
 
 
+def _dense(shape: Sequence[int], size: int) -> tuple[int, ...]:
+    """The strides, in bytes, of a dense array in C order with elements of `size` bytes."""
+    return tuple(size * prod(shape[axis + 1 :]) for axis in range(len(shape)))
+
+
 def _address(array: np.ndarray) -> int:
     return array.__array_interface__["data"][0]
 
@@ -650,7 +688,7 @@ def _ranks(name: str, ranks: Optional[Sequence[int]], layout: Union[Layout, Spre
                 f"{name}: the layout is for {layout.size} processes, but the communicator has {size} ranks"
             )
         return list(range(layout.size))
-    ranks = [int(rank) for rank in ranks]
+    ranks = [whole(rank, f"{name}[{at}]") for at, rank in enumerate(ranks)]
     if len(ranks) != layout.size:
         raise ValueError(f"{name} names {len(ranks)} ranks, but the layout is for {layout.size} processes")
     for at, rank in enumerate(ranks):
@@ -659,41 +697,3 @@ def _ranks(name: str, ranks: Optional[Sequence[int]], layout: Union[Layout, Spre
         if rank in ranks[:at]:
             raise ValueError(f"{name}[{at}] is {rank}, which is named twice")
     return ranks
-
-
-def picks(select, src: Sequence[int], dst: Sequence[int]) -> tuple[list, list, list[int], list[int]]:
-    """The selection in the form that the compiled part takes."""
-    if not isinstance(select, Select):
-        select = Select(source=select)
-    source = _side("source", select.source, src)
-    target = _side("target", select.target, dst)
-    axes = sum(isinstance(pick, tuple) for pick in source)
-    order = list(range(axes)) if select.axes is None else [int(axis) for axis in select.axes]
-    if any(axis < 0 for axis in order):
-        raise ValueError(f"axes are {order}: they cannot be negative")
-    counts = [pick[2] for pick in source if isinstance(pick, tuple)]
-    shift = [0] * axes if select.shift is None else list(select.shift)
-    if len(shift) != axes:
-        raise ValueError(f"shift names {len(shift)} axes, but {axes} are selected")
-    return source, target, order, [int(by) % max(count, 1) for by, count in zip(shift, counts)]
-
-
-def _side(name: str, picks: Optional[Sequence[Index]], shape: tuple[int, ...]) -> list:
-    if picks is None:
-        picks = [slice(None)] * len(shape)
-    elif isinstance(picks, (int, slice)):
-        picks = [picks]
-    if len(picks) != len(shape):
-        raise ValueError(f"{name}: {len(picks)} axes are selected from, but the array has {len(shape)}")
-    found: list = []
-    for axis, (pick, extent) in enumerate(zip(picks, shape)):
-        if isinstance(pick, slice):
-            start, stop, step = pick.indices(extent)
-            count = len(range(start, stop, step))
-            found.append((start if count else 0, step, count))
-            continue
-        at = int(pick)
-        if not -extent <= at < extent:
-            raise IndexError(f"{name}, axis {axis}: index {at} is selected, but the axis has {extent} indices")
-        found.append(at % extent)
-    return found

@@ -64,7 +64,7 @@ class Scattered:
         try:
             if known is not None:
                 same = known.dtype == dtype and is_same(known.layout, layout, ranks.rank)
-        except (ValueError, TypeError):
+        except Exception:
             # Making the plan reports this error.
             same = False
         if ranks.most([not same]) == [0] and known is not None:

@@ -3,6 +3,7 @@
 
 mod coupling;
 mod directory;
+mod moving;
 mod pieces;
 
 use std::sync::Arc;
@@ -32,18 +33,40 @@ struct AxisOf {
 }
 
 impl AxisOf {
-    fn axis(self) -> PyResult<arrays::Axis> {
-        Ok(match self.kind.as_str() {
-            "whole" => arrays::Axis::Whole,
-            "block" => arrays::Axis::Block { over: self.over, sizes: self.sizes },
-            "cyclic" => arrays::Axis::Cyclic { over: self.over, block: self.block, first: self.first },
-            "lists" => arrays::Axis::Lists(self.lists.unwrap_or_default()),
-            other => return Err(invalid(format_args!("no such kind of axis: {other}"))),
-        })
+    fn axis(&mut self) -> PyResult<arrays::Axis> {
+        let no_such = || invalid(format_args!("no such kind of axis: {}", self.kind));
+        let kind = arrays::AxisKind::named(&self.kind).ok_or_else(no_such)?;
+        arrays::Axis::described(kind, self)
     }
 }
 
-#[pyclass(frozen, name = "Layout", module = "landbridge._core")]
+/// Python has checked the parameters.
+impl arrays::AxisParameters for AxisOf {
+    type Error = PyErr;
+
+    fn over(&mut self) -> PyResult<u32> {
+        Ok(self.over)
+    }
+
+    fn sizes(&mut self) -> PyResult<Option<Vec<u64>>> {
+        Ok(self.sizes.take())
+    }
+
+    fn block(&mut self) -> PyResult<u64> {
+        Ok(self.block)
+    }
+
+    fn first(&mut self) -> PyResult<u32> {
+        Ok(self.first)
+    }
+
+    fn lists(&mut self) -> PyResult<Vec<Vec<u64>>> {
+        Ok(self.lists.take().unwrap_or_default())
+    }
+}
+
+#[pyclass(frozen, eq, hash, name = "Layout", module = "landbridge._core")]
+#[derive(PartialEq, Eq, Hash)]
 struct PyLayout(arrays::Layout);
 
 #[pymethods]
@@ -52,14 +75,14 @@ impl PyLayout {
     #[new]
     fn new(
         shape: Vec<u64>,
-        axes: Vec<AxisOf>,
+        mut axes: Vec<AxisOf>,
         fortran: bool,
         grid: Vec<u32>,
         along: Vec<Vec<usize>>,
     ) -> PyResult<PyLayout> {
         let halo = |axis: &AxisOf| arrays::Halo { before: axis.before, after: axis.after, periodic: axis.periodic };
         let halos: Vec<arrays::Halo> = axes.iter().map(halo).collect();
-        let kinds = axes.into_iter().map(AxisOf::axis).collect::<PyResult<Vec<_>>>()?;
+        let kinds = axes.iter_mut().map(AxisOf::axis).collect::<PyResult<Vec<_>>>()?;
         let mut layout = arrays::Layout::new(shape, kinds).map_err(invalid)?;
         for (axis, halo) in halos.into_iter().enumerate() {
             layout = layout.with_halo(axis, halo).map_err(invalid)?;
@@ -240,6 +263,8 @@ mod _core {
     use super::coupling::Coupled;
     #[pymodule_export]
     use super::directory::{Directory, PyPart};
+    #[pymodule_export]
+    use super::moving::{Moving, again, begin, complete, register};
     #[pymodule_export]
     use super::pieces::{Beside, Buffers, PyPieces};
     #[pymodule_export]

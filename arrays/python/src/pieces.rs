@@ -95,14 +95,15 @@ impl PyPieces {
         let pieces = unsafe { pieces::Pieces::new(arrays, flows, own, hold, budget, buffers.0.clone()) };
         PyPieces { pieces: Mutex::new(pieces), converts }
     }
+}
 
-    #[getter]
-    fn slots(&self) -> usize {
+impl PyPieces {
+    pub(crate) fn slots(&self) -> usize {
         self.lock().slots()
     }
 
     /// The next piece to be sent or received: its slot, True if it is sent, its rank, address and bytes.
-    fn begin(&self, py: Python<'_>) -> Option<(usize, bool, u32, usize, usize)> {
+    pub(crate) fn begin(&self, py: Python<'_>) -> Option<(usize, bool, u32, usize, usize)> {
         py.detach(|| {
             let next = self.lock().begin()?;
             Some((next.slot, next.sends, next.rank, next.at as usize, next.bytes))
@@ -111,7 +112,7 @@ impl PyPieces {
 
     /// Ends the piece in this slot, which has this many bytes. Unpacks the arrived pieces, unless they are to be
     /// converted.
-    fn over(&self, py: Python<'_>, slot: usize, bytes: usize) {
+    pub(crate) fn over(&self, py: Python<'_>, slot: usize, bytes: usize) {
         py.detach(|| {
             let mut pieces = self.lock();
             pieces.over(slot, bytes);
@@ -122,26 +123,28 @@ impl PyPieces {
     }
 
     /// The next piece to be converted: its slot, address and bytes, and False if its message was empty.
-    fn ripe(&self) -> Option<(usize, usize, usize, bool)> {
+    pub(crate) fn ripe(&self) -> Option<(usize, usize, usize, bool)> {
         self.lock().ripe().map(|ripe| (ripe.slot, ripe.at as usize, ripe.bytes, ripe.came))
     }
 
     /// Copies converted elements to their places; 0: they are discarded.
-    fn unpack(&self, py: Python<'_>, slot: usize, converted: usize) {
+    pub(crate) fn unpack(&self, py: Python<'_>, slot: usize, converted: usize) {
         // SAFETY: the package has converted as many elements as the piece has.
         py.detach(|| unsafe { self.lock().unpack(slot, converted as *const u8) });
     }
 
-    fn copy_own(&self, py: Python<'_>) -> bool {
+    pub(crate) fn copy_own(&self, py: Python<'_>) -> bool {
         py.detach(|| self.lock().copy_own())
     }
 
-    fn is_over(&self) -> bool {
+    pub(crate) fn is_over(&self) -> bool {
         self.lock().is_over()
     }
-}
 
-impl PyPieces {
+    pub(crate) fn is_begun(&self) -> bool {
+        self.lock().is_begun()
+    }
+
     fn lock(&self) -> MutexGuard<'_, pieces::Pieces> {
         self.pieces.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -27,7 +27,7 @@ use rustix::io::{Errno, Result};
 
 pub use beneath::{Folders, through};
 pub use fresh::Fresh;
-pub use text::text_of;
+pub use text::{bytes_of, open_named, text_of};
 pub use walk::Named;
 
 /// The identity of a file or folder of this machine, independent of its name: device and inode.

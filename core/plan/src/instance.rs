@@ -1,5 +1,7 @@
 //! A broadcast: the message, the nodes and the links between them.
 
+use std::ops::RangeInclusive;
+
 use thiserror::Error;
 
 use crate::matrix::Matrix;
@@ -94,8 +96,8 @@ impl Instance {
     /// # Errors
     /// An overhead is negative or not finite.
     pub fn with_overheads(mut self, send: f64, receive: f64) -> Result<Instance, InstanceError> {
-        check_value(|| "os".to_owned(), send, send >= 0.0, NOT_NEGATIVE)?;
-        check_value(|| "or_".to_owned(), receive, receive >= 0.0, NOT_NEGATIVE)?;
+        check_value(|| "os".to_owned(), send, SECONDS.contains(&send), NOT_NEGATIVE)?;
+        check_value(|| "or_".to_owned(), receive, SECONDS.contains(&receive), NOT_NEGATIVE)?;
         (self.send_overhead, self.receive_overhead) = (send, receive);
         Ok(self)
     }
@@ -240,12 +242,12 @@ impl Instance {
         for i in 0..nodes {
             for j in (0..nodes).filter(|&j| j != i) {
                 let (latency, rate) = (self.latency(i, j), self.bandwidth(i, j));
-                check_value(|| format!("latency_s[{i}][{j}]"), latency, latency >= 0.0, NOT_NEGATIVE)?;
-                check_value(|| format!("bandwidth_Bps[{i}][{j}]"), rate, rate > 0.0, POSITIVE)?;
+                check_value(|| format!("latency_s[{i}][{j}]"), latency, SECONDS.contains(&latency), NOT_NEGATIVE)?;
+                check_value(|| format!("bandwidth_Bps[{i}][{j}]"), rate, RATES.contains(&rate), POSITIVE)?;
             }
             let (up, down) = (self.uplink(i), self.downlink(i));
-            check_value(|| format!("uplink_Bps[{i}]"), up, up > 0.0, POSITIVE)?;
-            check_value(|| format!("downlink_Bps[{i}]"), down, down > 0.0, POSITIVE)?;
+            check_value(|| format!("uplink_Bps[{i}]"), up, RATES.contains(&up), POSITIVE)?;
+            check_value(|| format!("downlink_Bps[{i}]"), down, RATES.contains(&down), POSITIVE)?;
         }
         Ok(())
     }
@@ -265,8 +267,10 @@ impl Instance {
     }
 }
 
-pub(crate) const NOT_NEGATIVE: &str = "a finite number of seconds, 0 or more";
-pub(crate) const POSITIVE: &str = "a finite rate above 0 in bytes/s";
+const SECONDS: RangeInclusive<f64> = 0.0..=1e9;
+const RATES: RangeInclusive<f64> = 1e-3..=1e18;
+pub(crate) const NOT_NEGATIVE: &str = "a number of seconds from 0 to 1e9";
+pub(crate) const POSITIVE: &str = "a rate in bytes/s from 0.001 to 1e18";
 
 pub(crate) fn value(place: String, found: impl ToString, wanted: &'static str) -> InstanceError {
     InstanceError::Value { place, found: found.to_string(), wanted }
@@ -278,5 +282,11 @@ fn check_value(
     is_in_range: bool,
     wanted: &'static str,
 ) -> Result<(), InstanceError> {
-    if found.is_finite() && is_in_range { Ok(()) } else { Err(value(place(), found, wanted)) }
+    if found.is_finite() && is_in_range { Ok(()) } else { Err(value(place(), short(found), wanted)) }
+}
+
+/// `number` with few digits: Rust's plain form writes 1e308 with 308 zeros.
+fn short(number: f64) -> String {
+    let is_plain = number == 0.0 || !number.is_finite() || (1e-5..1e16).contains(&number.abs());
+    if is_plain { number.to_string() } else { format!("{number:e}") }
 }

@@ -35,7 +35,7 @@ impl Instance {
         let fields: Fields = serde_json::from_str(&quoted(text)).map_err(|error| InstanceError::Json {
             line: error.line(),
             column: error.column(),
-            what: error.to_string(),
+            what: error.to_string().split(" at line ").next().unwrap_or_default().to_owned(),
         })?;
         if let Some(field) = fields.twice {
             return Err(InstanceError::Twice { field });

@@ -27,7 +27,7 @@ mod tests;
 pub mod text;
 mod transfer;
 
-pub use axis::{Axis, Halo};
+pub use axis::{Axis, AxisError, AxisKind, AxisParameters, Halo};
 pub use description::Description;
 pub use grid::Grid;
 pub use layout::{Layout, LayoutError, MemoryOrder};

@@ -35,14 +35,15 @@ fn a_good_instance_is_read() {
 #[test]
 fn errors_name_the_place_and_the_value() {
     let cases = [
-        (with("/latency_s/1/2", json!(-0.5)), "latency_s[1][2]: -0.5 is not a finite number of seconds, 0 or more"),
-        (with("/bandwidth_Bps/2/1", json!(-7)), "bandwidth_Bps[2][1]: -7 is not a finite rate above 0 in bytes/s"),
+        (with("/latency_s/1/2", json!(-0.5)), "latency_s[1][2]: -0.5 is not a number of seconds from 0 to 1e9"),
+        (with("/latency_s/1/2", json!(1e308)), "latency_s[1][2]: 1e308 is not a number of seconds from 0 to 1e9"),
+        (with("/bandwidth_Bps/2/1", json!(-7)), "bandwidth_Bps[2][1]: -7 is not a rate in bytes/s from 0.001 to 1e18"),
         (
             with("/bandwidth_Bps/2/1", json!("fast")),
-            "bandwidth_Bps[2][1]: fast is not a finite rate above 0 in bytes/s",
+            "bandwidth_Bps[2][1]: fast is not a rate in bytes/s from 0.001 to 1e18",
         ),
-        (with("/uplink_Bps/1", json!(0)), "uplink_Bps[1]: 0 is not a finite rate above 0 in bytes/s"),
-        (with("/downlink_Bps/2", json!(null)), "downlink_Bps[2]: null is not a finite rate above 0 in bytes/s"),
+        (with("/uplink_Bps/1", json!(0)), "uplink_Bps[1]: 0 is not a rate in bytes/s from 0.001 to 1e18"),
+        (with("/downlink_Bps/2", json!(null)), "downlink_Bps[2]: null is not a rate in bytes/s from 0.001 to 1e18"),
         (with("/latency_s/1", json!([1, 2])), "latency_s[1]: 2 entries, but N is 3"),
         (with("/bandwidth_Bps", json!([[null, 1, 1]])), "bandwidth_Bps: 1 entries, but N is 3"),
         (with("/root", json!([0, 2])), "root: two roots, [0,2]; a broadcast has one"),
@@ -52,7 +53,7 @@ fn errors_name_the_place_and_the_value() {
         (with("/N", json!(1e15)), "N: 1000000000000000 is not a number of nodes from 2 to 4096"),
         (with("/message_bytes", json!(0)), "message_bytes: 0 is not a whole number of bytes from 1 to 2^53"),
         (with("/packet_bytes", json!(1.5)), "packet_bytes: 1.5 is not a whole number of bytes from 1 to 2^53"),
-        (with("/os", json!(-1)), "os: -1 is not a finite number of seconds, 0 or more"),
+        (with("/os", json!(-1)), "os: -1 is not a number of seconds from 0 to 1e9"),
         (
             with("/bandwidth_Bps/1/2", json!(null)),
             "bandwidth_Bps[1][2]: null; only the diagonal has no rate, so give the rate in bytes/s",
@@ -81,7 +82,7 @@ fn numbers_that_json_does_not_have_are_named_too() {
     for word in ["NaN", "Infinity", "-Infinity"] {
         let text = good().to_string().replace("[20,30,null]", &format!("[20,{word},null]"));
         let found = Instance::from_json(&text).unwrap_err().to_string();
-        assert_eq!(found, format!("bandwidth_Bps[2][1]: {word} is not a finite rate above 0 in bytes/s"));
+        assert_eq!(found, format!("bandwidth_Bps[2][1]: {word} is not a rate in bytes/s from 0.001 to 1e18"));
     }
     let in_a_name = good().to_string().replacen('{', r#"{"a \"NaN\\":"NaN","#, 1);
     assert!(Instance::from_json(&in_a_name).is_ok());

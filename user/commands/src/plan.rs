@@ -3,12 +3,16 @@
 use std::path::Path;
 
 use ::plan::{Algorithm, Effort, Instance, Model, Packing, Ports, Schedule, Tree};
+use folder::{open_named, text_of};
 use serde_json::{Map, Value, json};
 
-use crate::error::{Context, Result};
+use crate::error::{CommandError, Context, Result};
 
 /// Maximum number of trees in the chosen schedule: the limit for a broadcast between sites.
 const MOST_TREES: usize = 64;
+
+/// Largest size of an instance's file, in bytes: two matrices of 4096 nodes, with 16 characters a number.
+const MOST_BYTES: u64 = 512 << 20;
 
 /// Limit for the linear programs: enough for the optimum of about 200 nodes.
 const EFFORT: Effort = Effort { rounds: 4000, gap: 1e-9 };
@@ -32,10 +36,11 @@ impl Comparison {
     pub fn of_file(file: &Path, algorithm: &str) -> Result<Comparison> {
         let algorithms = match algorithm {
             "all" => Algorithm::ALL.to_vec(),
-            name => vec![Algorithm::by_name(name)?],
+            name => vec![Algorithm::by_name(name).map_err(CommandError::option)?],
         };
         let shown = file.display();
-        let text = std::fs::read_to_string(file).with_context(|| format!("instance {shown}"))?;
+        let text = open_named(file).and_then(|file| text_of(file, MOST_BYTES));
+        let text = text.with_context(|| format!("instance {shown}"))?;
         let instance = Instance::from_json(&text).with_context(|| format!("instance {shown}"))?;
         Ok(Comparison::new(shown.to_string(), instance, algorithms))
     }

@@ -1,7 +1,13 @@
-//! The distribution of one axis of an array over the processes along it.
+//! The distribution of one axis of an array over the processes along it, and its description in other languages and in
+//! texts.
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
 
 use crate::redistribution::pattern::{Pattern, Run};
-use serde::{Deserialize, Serialize};
+
+/// The most indices of an axis, so that sums of indices do not overflow.
+pub(super) const MOST_INDICES: u64 = 1 << 40;
 
 /// The distribution of an axis's indices over processes, which are numbered from 0 along the axis.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -16,6 +22,95 @@ pub enum Axis {
     Cyclic { over: u32, block: u64, first: u32 },
     /// The indices that each process owns, in their order in its memory.
     Lists(Vec<Vec<u64>>),
+}
+
+/// The kind of an axis, by which other languages and texts name it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AxisKind {
+    Whole,
+    Block,
+    Cyclic,
+    Lists,
+}
+
+impl AxisKind {
+    /// The kinds with their names in Python and in texts; the place of each is its number in `landbridge.h`.
+    const ALL: [(&str, AxisKind); 4] = [
+        ("whole", AxisKind::Whole),
+        ("block", AxisKind::Block),
+        ("cyclic", AxisKind::Cyclic),
+        ("lists", AxisKind::Lists),
+    ];
+
+    pub fn named(name: &str) -> Option<AxisKind> {
+        AxisKind::ALL.iter().find(|(known, _)| *known == name).map(|(_, kind)| *kind)
+    }
+
+    /// The kind with this number, as `LB_WHOLE` and its siblings number them.
+    pub fn numbered(number: i32) -> Option<AxisKind> {
+        AxisKind::ALL.get(usize::try_from(number).ok()?).map(|(_, kind)| *kind)
+    }
+}
+
+/// The parameters in a description of an axis. [`Axis::described`] reads only those that its kind has, each
+/// once.
+pub trait AxisParameters {
+    /// The reason why a parameter is missing or not valid.
+    type Error;
+
+    /// The number of processes along the axis.
+    ///
+    /// # Errors
+    /// As [`AxisParameters::Error`]; so for the others.
+    fn over(&mut self) -> Result<u32, Self::Error>;
+
+    /// The number of indices of each process, if it is given.
+    ///
+    /// # Errors
+    /// See [`AxisParameters::over`].
+    fn sizes(&mut self) -> Result<Option<Vec<u64>>, Self::Error>;
+
+    /// The number of indices in a block that is dealt out.
+    ///
+    /// # Errors
+    /// See [`AxisParameters::over`].
+    fn block(&mut self) -> Result<u64, Self::Error>;
+
+    /// The process that gets the first block.
+    ///
+    /// # Errors
+    /// See [`AxisParameters::over`].
+    fn first(&mut self) -> Result<u32, Self::Error>;
+
+    /// The indices of each process.
+    ///
+    /// # Errors
+    /// See [`AxisParameters::over`].
+    fn lists(&mut self) -> Result<Vec<Vec<u64>>, Self::Error>;
+}
+
+/// Reasons for rejecting an axis of some extent.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum AxisError {
+    #[error("{0} indices: at most {MOST_INDICES} are possible")]
+    TooLong(u64),
+    #[error("spread over 0 processes")]
+    NoProcesses,
+    #[error("{given} sizes are given for {over} processes")]
+    Sizes { given: usize, over: u32 },
+    #[error("the sizes add up to {sum}, but the axis has {extent} indices")]
+    Sum { sum: u64, extent: u64 },
+    #[error("a block of 0 indices")]
+    EmptyBlock,
+    #[error("the first block belongs to process {first}, but there are {over}")]
+    First { first: u32, over: u32 },
+    #[error("process {process} owns index {index}, but the axis has {extent} indices")]
+    Outside { process: usize, index: u64, extent: u64 },
+    #[error("index {index} is owned by process {one} and by process {other}")]
+    TwoOwners { index: u64, one: usize, other: usize },
+    #[error("nobody owns index {0}")]
+    NoOwner(u64),
 }
 
 /// Copies of neighbouring indices that other processes own. A process has memory for the whole halo, even past the ends
@@ -36,6 +131,45 @@ impl Halo {
 }
 
 impl Axis {
+    /// The axis of a description.
+    ///
+    /// # Errors
+    /// A parameter of this kind cannot be read.
+    pub fn described<P: AxisParameters>(kind: AxisKind, parameters: &mut P) -> Result<Axis, P::Error> {
+        Ok(match kind {
+            AxisKind::Whole => Axis::Whole,
+            AxisKind::Block => Axis::Block { over: parameters.over()?, sizes: parameters.sizes()? },
+            AxisKind::Cyclic => {
+                Axis::Cyclic { over: parameters.over()?, block: parameters.block()?, first: parameters.first()? }
+            }
+            AxisKind::Lists => Axis::Lists(parameters.lists()?),
+        })
+    }
+
+    /// Checks that the axis distributes each of `extent` indices to one process.
+    pub(super) fn check(&self, extent: u64) -> Result<(), AxisError> {
+        if extent > MOST_INDICES {
+            return Err(AxisError::TooLong(extent));
+        }
+        let over = self.over();
+        if over == 0 {
+            return Err(AxisError::NoProcesses);
+        }
+        match self {
+            Axis::Block { sizes: Some(sizes), .. } if sizes.len() != over as usize => {
+                Err(AxisError::Sizes { given: sizes.len(), over })
+            }
+            Axis::Block { sizes: Some(sizes), .. } => {
+                let sum = sizes.iter().fold(0u64, |sum, size| sum.saturating_add(*size));
+                if sum == extent { Ok(()) } else { Err(AxisError::Sum { sum, extent }) }
+            }
+            Axis::Cyclic { block: 0, .. } => Err(AxisError::EmptyBlock),
+            Axis::Cyclic { first, .. } if *first >= over => Err(AxisError::First { first: *first, over }),
+            Axis::Lists(lists) => check_lists(lists, extent),
+            Axis::Whole | Axis::Block { .. } | Axis::Cyclic { .. } => Ok(()),
+        }
+    }
+
     /// The number of processes along the axis.
     pub fn over(&self) -> u32 {
         match self {
@@ -172,4 +306,22 @@ fn runs_of(list: &[u64]) -> Vec<Run> {
         }
     }
     runs
+}
+
+/// Checks that each index is owned exactly once.
+fn check_lists(lists: &[Vec<u64>], extent: u64) -> Result<(), AxisError> {
+    let owned = lists.iter().enumerate().flat_map(|(process, list)| list.iter().map(move |index| (*index, process)));
+    let mut owned: Vec<(u64, usize)> = owned.collect();
+    owned.sort_unstable();
+    if let Some((index, process)) = owned.last().copied().filter(|(index, _)| *index >= extent) {
+        return Err(AxisError::Outside { process, index, extent });
+    }
+    if let Some(pair) = owned.windows(2).find(|pair| pair[0].0 == pair[1].0) {
+        return Err(AxisError::TwoOwners { index: pair[0].0, one: pair[0].1, other: pair[1].1 });
+    }
+    let missing = owned.iter().zip(0..).find(|((index, _), at)| index != at).map(|(_, at)| at);
+    match missing.or((owned.len() as u64 != extent).then_some(owned.len() as u64)) {
+        Some(index) => Err(AxisError::NoOwner(index)),
+        None => Ok(()),
+    }
 }

@@ -3,14 +3,12 @@
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::redistribution::axis::{Axis, Halo, Spread};
+use crate::redistribution::axis::{Axis, AxisError, Halo, MOST_INDICES, Spread};
 use crate::redistribution::grid::Grid;
 use crate::redistribution::pattern::Pattern;
 
 /// The most axes of an array, as in NumPy.
 const MOST_AXES: usize = 64;
-/// The most indices of an axis, so that sums of indices do not overflow.
-const MOST_INDICES: u64 = 1 << 40;
 
 /// The default order of local elements in memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -39,24 +37,8 @@ pub enum LayoutError {
     TooManyAxes(usize),
     #[error("{given} axes are described, but the array has {axes}")]
     Axes { given: usize, axes: usize },
-    #[error("axis {axis}: {extent} indices: at most {MOST_INDICES} are possible")]
-    TooLong { axis: usize, extent: u64 },
-    #[error("axis {axis}: spread over 0 processes")]
-    NoProcesses { axis: usize },
-    #[error("axis {axis}: {given} sizes are given for {over} processes")]
-    Sizes { axis: usize, given: usize, over: u32 },
-    #[error("axis {axis}: the sizes add up to {sum}, but the axis has {extent} indices")]
-    Sum { axis: usize, sum: u64, extent: u64 },
-    #[error("axis {axis}: a block of 0 indices")]
-    EmptyBlock { axis: usize },
-    #[error("axis {axis}: the first block belongs to process {first}, but there are {over}")]
-    First { axis: usize, first: u32, over: u32 },
-    #[error("axis {axis}: process {process} owns index {index}, but the axis has {extent} indices")]
-    Outside { axis: usize, process: usize, index: u64, extent: u64 },
-    #[error("axis {axis}: index {index} is owned by process {one} and by process {other}")]
-    TwoOwners { axis: usize, index: u64, one: usize, other: usize },
-    #[error("axis {axis}: nobody owns index {index}")]
-    NoOwner { axis: usize, index: u64 },
+    #[error("axis {axis}: {error}")]
+    Axis { axis: usize, error: AxisError },
     #[error("axis {axis}: only a block axis can have a halo")]
     Halo { axis: usize },
     #[error("axis {axis}: a halo of {width} indices: at most {MOST_INDICES} are possible")]
@@ -87,7 +69,7 @@ impl Layout {
             return Err(LayoutError::Axes { given: axes.len(), axes: count });
         }
         for (number, (axis, extent)) in axes.iter().zip(&shape).enumerate() {
-            check_axis(number, axis, *extent)?;
+            axis.check(*extent).map_err(|error| LayoutError::Axis { axis: number, error })?;
         }
         let grid = Grid::of(&axes.iter().map(Axis::over).collect::<Vec<_>>());
         grid.processes().ok_or(LayoutError::TooManyProcesses)?;
@@ -202,32 +184,6 @@ impl Layout {
     }
 }
 
-fn check_axis(axis: usize, spread: &Axis, extent: u64) -> Result<(), LayoutError> {
-    if extent > MOST_INDICES {
-        return Err(LayoutError::TooLong { axis, extent });
-    }
-    let over = spread.over();
-    if over == 0 {
-        return Err(LayoutError::NoProcesses { axis });
-    }
-    match spread {
-        Axis::Block { sizes: Some(sizes), .. } => {
-            if sizes.len() != over as usize {
-                return Err(LayoutError::Sizes { axis, given: sizes.len(), over });
-            }
-            let sum = sizes.iter().fold(0u64, |sum, size| sum.saturating_add(*size));
-            if sum != extent {
-                return Err(LayoutError::Sum { axis, sum, extent });
-            }
-            Ok(())
-        }
-        Axis::Cyclic { block: 0, .. } => Err(LayoutError::EmptyBlock { axis }),
-        Axis::Cyclic { first, .. } if *first >= over => Err(LayoutError::First { axis, first: *first, over }),
-        Axis::Lists(lists) => check_lists(axis, lists, extent),
-        _ => Ok(()),
-    }
-}
-
 fn check_grid(grid: &Grid, spreads: &[Spread]) -> Result<(), LayoutError> {
     if grid.axes.len() != spreads.len() {
         return Err(LayoutError::Axes { given: grid.axes.len(), axes: spreads.len() });
@@ -252,22 +208,4 @@ fn check_grid(grid: &Grid, spreads: &[Spread]) -> Result<(), LayoutError> {
         }
     }
     Ok(())
-}
-
-/// Checks that each index is owned exactly once.
-fn check_lists(axis: usize, lists: &[Vec<u64>], extent: u64) -> Result<(), LayoutError> {
-    let owned = lists.iter().enumerate().flat_map(|(process, list)| list.iter().map(move |index| (*index, process)));
-    let mut owned: Vec<(u64, usize)> = owned.collect();
-    owned.sort_unstable();
-    if let Some((index, process)) = owned.last().copied().filter(|(index, _)| *index >= extent) {
-        return Err(LayoutError::Outside { axis, process, index, extent });
-    }
-    if let Some(pair) = owned.windows(2).find(|pair| pair[0].0 == pair[1].0) {
-        return Err(LayoutError::TwoOwners { axis, index: pair[0].0, one: pair[0].1, other: pair[1].1 });
-    }
-    let missing = owned.iter().zip(0..).find(|((index, _), at)| index != at).map(|(_, at)| at);
-    match missing.or((owned.len() as u64 != extent).then_some(owned.len() as u64)) {
-        Some(index) => Err(LayoutError::NoOwner { axis, index }),
-        None => Ok(()),
-    }
 }

@@ -63,7 +63,7 @@ pub enum MappingError {
     Outside { side: &'static str, axis: usize, index: i128, extent: u64 },
     #[error("{side}, axis {axis}: a step of 0")]
     NoStep { side: &'static str, axis: usize },
-    #[error("what is selected from the source has {from} axes, what is selected of the target {to}")]
+    #[error("the selection of the source has {from} axes, that of the target {to}")]
     Dimensions { from: usize, to: usize },
     #[error("the order of axes names {given} of {axes} axes")]
     Order { given: usize, axes: usize },
@@ -71,7 +71,7 @@ pub enum MappingError {
     NoPermutation(usize),
     #[error("{given} shifts are given for {axes} axes")]
     Shifts { given: usize, axes: usize },
-    #[error("axis {axis} of what is selected: {from} positions in the source, {to} in the target")]
+    #[error("axis {axis} of the selections: {from} positions in the source, {to} in the target")]
     Shapes { axis: usize, from: u64, to: u64 },
 }
 

@@ -91,6 +91,22 @@ impl Pattern {
         Some((first.at, if self.period < self.extent { self.extent } else { last }))
     }
 
+    /// The only run of a pattern that does not repeat and has no other.
+    fn only(&self) -> Option<&Run> {
+        match self.runs.as_slice() {
+            [run] if self.period >= self.extent => Some(run),
+            _ => None,
+        }
+    }
+
+    /// The first position from `at` on where no run is cut: the end of the run around `at`, if there is one. Periods
+    /// that begin there have whole runs, which are copied together; parts of runs are copied one by one.
+    fn whole_run_from(&self, at: u64) -> u64 {
+        let Some(before) = at.checked_sub(1) else { return at };
+        let cut = self.within(before, at.saturating_add(self.period)).find(|run| run.at == before && run.end() > at);
+        cut.map_or(at, |run| run.end())
+    }
+
     /// The held positions among `start`, `start + step`, … (`count` of them), renumbered from 0.
     ///
     /// All of these positions must be on the axis, and `step` must not be 0.
@@ -168,49 +184,45 @@ pub struct SharedRun {
 /// The positions of an axis that go from one process to another, in the order of sending.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct SharedPositions {
+    /// The runs before the first period.
+    lead: Vec<SharedRun>,
+    /// The runs of the first period, which begins at `begin`.
     runs: Vec<SharedRun>,
     period: u64,
     from_advance: i64,
     to_advance: i64,
-    extent: u64,
+    begin: u64,
+    end: u64,
 }
 
 impl SharedPositions {
     /// The positions that `source` holds and `target` wants. The source must hold each position at most once.
     pub fn new(source: &Pattern, target: &Pattern) -> SharedPositions {
-        let extent = source.extent.min(target.extent);
-        let overlap = source.span().zip(target.span()).is_some_and(|(one, other)| one.0 < other.1 && other.0 < one.1);
-        if !overlap {
-            return SharedPositions { runs: Vec::new(), period: 1, from_advance: 0, to_advance: 0, extent: 0 };
-        }
-        let common = gcd(source.period, target.period);
-        let period = (source.period / common).saturating_mul(target.period).min(extent.max(1));
-        let held: Vec<Run> = source.within(0, period).collect();
-        let mut runs = Vec::new();
-        for wanted in target.within(0, period) {
-            let first = held.partition_point(|run| run.end() <= wanted.at);
-            for run in held[first..].iter().take_while(|run| run.at < wanted.end()) {
-                let (at, end) = (run.at.max(wanted.at), run.end().min(wanted.end()));
-                runs.push(SharedRun {
-                    at,
-                    length: end - at,
-                    from: run.local + run.step * (at - run.at) as i64,
-                    from_step: run.step,
-                    to: wanted.local + wanted.step * (at - wanted.at) as i64,
-                    to_step: wanted.step,
-                });
-            }
-        }
-        let advance = |pattern: &Pattern| pattern.advance.saturating_mul((period / pattern.period) as i64);
-        SharedPositions { runs, period, from_advance: advance(source), to_advance: advance(target), extent }
+        let Some((first, end)) = overlap(source, target) else {
+            let (lead, runs) = (Vec::new(), Vec::new());
+            return SharedPositions { lead, runs, period: 1, from_advance: 0, to_advance: 0, begin: 0, end: 0 };
+        };
+        // What one run shares with a pattern repeats as the pattern does, wherever the run begins.
+        let (first, begin, period) = match (source.only(), target.only()) {
+            (Some(_), _) => (first, target.whole_run_from(first), target.period),
+            (_, Some(_)) => (first, source.whole_run_from(first), source.period),
+            _ => (0, 0, common_period(source, target)),
+        };
+        let begin = begin.min(end);
+        let lead = shared(source, target, (first, begin));
+        let runs = shared(source, target, (begin, end.min(begin.saturating_add(period))));
+        let advance = |pattern: &Pattern| match pattern.only() {
+            Some(run) => run.step.saturating_mul(period as i64),
+            None => pattern.advance.saturating_mul((period / pattern.period) as i64),
+        };
+        SharedPositions { lead, runs, period, from_advance: advance(source), to_advance: advance(target), begin, end }
     }
 
     /// True if the source holds any position that the target wants. Does not list the positions.
     pub fn exists(source: &Pattern, target: &Pattern) -> bool {
-        let common = gcd(source.period, target.period);
-        let extent = source.extent.min(target.extent);
-        let period = (source.period / common).saturating_mul(target.period).min(extent);
-        let (mut held, mut wanted) = (source.within(0, period).peekable(), target.within(0, period).peekable());
+        let Some((begin, end)) = overlap(source, target) else { return false };
+        let end = end.min(begin.saturating_add(common_period(source, target)));
+        let (mut held, mut wanted) = (source.within(begin, end).peekable(), target.within(begin, end).peekable());
         while let (Some(run), Some(other)) = (held.peek(), wanted.peek()) {
             if run.end() <= other.at {
                 held.next();
@@ -224,26 +236,63 @@ impl SharedPositions {
     }
 
     pub fn is_empty(&self) -> bool {
-        self.runs.is_empty()
+        self.lead.is_empty() && self.runs.is_empty()
     }
 
     /// The number of positions.
     pub fn count(&self) -> u64 {
-        self.runs.iter().map(|run| repetitions(run.at, run.length, self.period, self.extent)).sum()
+        let extent = self.end - self.begin;
+        let repeated = self.runs.iter().map(|run| repetitions(run.at - self.begin, run.length, self.period, extent));
+        self.lead.iter().map(|run| run.length).chain(repeated).sum()
     }
 
     /// All runs, in the order of sending.
     pub fn runs(&self) -> impl Iterator<Item = SharedRun> + Clone + '_ {
-        (0..self.extent.div_ceil(self.period)).flat_map(move |times| {
+        let repeated = (0..(self.end - self.begin).div_ceil(self.period)).flat_map(move |times| {
             self.runs.iter().filter_map(move |run| {
                 let at = run.at + times * self.period;
                 let from = run.from + times as i64 * self.from_advance;
                 let to = run.to + times as i64 * self.to_advance;
-                let length = run.length.min(self.extent.saturating_sub(at));
+                let length = run.length.min(self.end.saturating_sub(at));
                 (length > 0).then_some(SharedRun { at, length, from, to, ..*run })
             })
-        })
+        });
+        self.lead.iter().copied().chain(repeated)
     }
+}
+
+/// The runs in `from..to` that the source holds and the target wants.
+fn shared(source: &Pattern, target: &Pattern, (from, to): (u64, u64)) -> Vec<SharedRun> {
+    let held: Vec<Run> = source.within(from, to).collect();
+    let mut runs = Vec::new();
+    for wanted in target.within(from, to) {
+        let first = held.partition_point(|run| run.end() <= wanted.at);
+        for run in held[first..].iter().take_while(|run| run.at < wanted.end()) {
+            let (at, end) = (run.at.max(wanted.at), run.end().min(wanted.end()));
+            runs.push(SharedRun {
+                at,
+                length: end - at,
+                from: run.local + run.step * (at - run.at) as i64,
+                from_step: run.step,
+                to: wanted.local + wanted.step * (at - wanted.at) as i64,
+                to_step: wanted.step,
+            });
+        }
+    }
+    runs
+}
+
+/// The range in which two patterns may share positions; `None` if there is none.
+fn overlap(one: &Pattern, other: &Pattern) -> Option<(u64, u64)> {
+    let (one_span, other_span) = (one.span()?, other.span()?);
+    let end = one_span.1.min(other_span.1).min(one.extent).min(other.extent);
+    let begin = one_span.0.max(other_span.0);
+    (begin < end).then_some((begin, end))
+}
+
+/// The period with which both patterns repeat.
+fn common_period(one: &Pattern, other: &Pattern) -> u64 {
+    (one.period / gcd(one.period, other.period)).saturating_mul(other.period)
 }
 
 /// The number of positions below `extent` among `at..at + length`, repeated with this period.

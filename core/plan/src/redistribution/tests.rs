@@ -240,6 +240,23 @@ fn something_is_shared_where_the_shared_is_not_empty() {
 }
 
 #[test]
+fn blocks_meet_cyclic_axes_of_any_length_at_once() {
+    const LONG: u64 = (1 << 40) - 77;
+    let block = Axis::Block { over: 4, sizes: None };
+    for (source, target) in [(block.clone(), dealt(4, 64)), (dealt(4, 1000), block)] {
+        let of = |axis: &Axis| Layout::new(vec![LONG], vec![axis.clone()]).unwrap();
+        let (source, target) = (of(&source), of(&target));
+        let mapping = Mapping::all(&source, &target);
+        let transfer = Transfer::new(source, target, &mapping).unwrap();
+        let all: u64 = (0..4).flat_map(|from| transfer.sends(from)).map(|message| message.elements()).sum();
+        assert_eq!(all, LONG);
+        assert_eq!(transfer.edges(0).len(), 16);
+        let come: u64 = (0..4).flat_map(|to| transfer.receives(to)).map(|message| message.elements()).sum();
+        assert_eq!(come, LONG);
+    }
+}
+
+#[test]
 fn rows_become_columns_in_as_many_steps_as_there_are_messages() {
     let over = |axis: usize, over| {
         let mut axes = vec![Axis::Whole; 2];
@@ -337,11 +354,11 @@ fn a_mapping_that_cannot_be_names_side_axis_and_value() {
         (Mapping { to: vec![slice(0, 0, 6), Pick::all(4)], ..all.clone() }, "target, axis 0: a step of 0"),
         (
             Mapping { from: vec![Pick::Index(0), Pick::all(4)], ..all.clone() },
-            "what is selected from the source has 1 axes, what is selected of the target 2",
+            "the selection of the source has 1 axes, that of the target 2",
         ),
         (
             Mapping { order: vec![1, 0], ..all.clone() },
-            "axis 0 of what is selected: 4 positions in the source, 6 in the target",
+            "axis 0 of the selections: 4 positions in the source, 6 in the target",
         ),
         (
             Mapping { order: vec![1, 1], ..all.clone() },
@@ -371,6 +388,23 @@ fn a_message_is_the_same_at_both_ends() {
                 assert_eq!(pieces(&transfer.at_peer(process, &message)), pieces(&there), "seed {seed}");
                 assert_eq!(pieces(&transfer.at_peer(message.peer, &there)), pieces(&message), "seed {seed}");
             }
+        }
+    }
+}
+
+#[test]
+fn a_block_that_begins_inside_a_cyclic_run_cuts_no_other_run() {
+    let block = Axis::Block { over: 2, sizes: None };
+    for (source, target) in [(block.clone(), dealt(2, 3)), (dealt(2, 3), block)] {
+        // The second block begins at 500, inside 498..501.
+        let of = |axis: &Axis| Layout::new(vec![1000], vec![axis.clone()]).unwrap();
+        let (source, target) = (of(&source), of(&target));
+        let mapping = Mapping::all(&source, &target);
+        let transfer = Transfer::new(source, target, &mapping).unwrap();
+        for message in (0..2).flat_map(|from| transfer.sends(from)) {
+            let runs: Vec<u64> = message.levels(&[1]).flat_map(|level| level.map(|run| run.count)).collect();
+            let cut = runs.iter().filter(|count| **count != 3).count();
+            assert!(cut <= 2 && runs.len() > 80, "{runs:?}");
         }
     }
 }

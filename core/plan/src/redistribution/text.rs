@@ -7,7 +7,7 @@
 
 use thiserror::Error;
 
-use crate::redistribution::axis::{Axis, Halo};
+use crate::redistribution::axis::{Axis, AxisKind, AxisParameters, Halo};
 use crate::redistribution::layout::{Layout, LayoutError, MemoryOrder};
 
 /// Reasons why a text is not a layout.
@@ -86,28 +86,74 @@ fn axis(text: &str) -> Result<(Axis, Halo), TextError> {
             (kind.trim(), Halo { before: number(before)?, after: number(after)?, periodic: false })
         }
     };
-    let wrong = || TextError::Axis(text.trim().to_owned());
-    let over = |text: &str| number(text).and_then(|over| u32::try_from(over).map_err(|_| wrong()));
-    let axis = match kind.strip_suffix(')').and_then(|kind| kind.split_once('(')) {
-        None if matches!(kind, "whole" | "*") => Axis::Whole,
-        None => return Err(wrong()),
-        Some(("block", inner)) if inner.contains('+') => {
-            let sizes = inner.split('+').map(number).collect::<Result<Vec<_>, _>>()?;
-            Axis::Block { over: u32::try_from(sizes.len()).map_err(|_| wrong())?, sizes: Some(sizes) }
-        }
-        Some(("block", inner)) => Axis::Block { over: over(inner)?, sizes: None },
-        Some(("cyclic", inner)) => {
-            let parts: Vec<&str> = inner.split(',').collect();
-            let (count, block, first) = match parts[..] {
-                [count, block] => (count, block, "0"),
-                [count, block, first] => (count, block, first),
-                _ => return Err(wrong()),
-            };
-            Axis::Cyclic { over: over(count)?, block: number(block)?, first: over(first)? }
-        }
-        Some(_) => return Err(wrong()),
+    let (name, values) = match kind.strip_suffix(')').and_then(|kind| kind.split_once('(')) {
+        None if kind == "*" => ("whole", Vec::new()),
+        None => (kind, Vec::new()),
+        Some((name, values)) => (name, values.split(',').collect()),
     };
+    let mut values = Values { text: text.trim(), values, used: 0 };
+    let kind = AxisKind::named(name).ok_or_else(|| values.wrong())?;
+    let axis = Axis::described(kind, &mut values)?;
+    if values.used < values.values.len() {
+        return Err(values.wrong());
+    }
     Ok((axis, halo))
+}
+
+/// The values in the parentheses of an axis, in the order in which [`AxisParameters`] lists them.
+struct Values<'a> {
+    /// The whole axis.
+    text: &'a str,
+    values: Vec<&'a str>,
+    /// The number of values that have been read.
+    used: usize,
+}
+
+impl<'a> Values<'a> {
+    fn wrong(&self) -> TextError {
+        TextError::Axis(self.text.to_owned())
+    }
+
+    fn at(&mut self, place: usize) -> Option<&'a str> {
+        let value = self.values.get(place)?;
+        self.used = self.used.max(place + 1);
+        Some(value)
+    }
+
+    fn process(&self, text: &str) -> Result<u32, TextError> {
+        u32::try_from(number(text)?).map_err(|_| self.wrong())
+    }
+}
+
+impl AxisParameters for Values<'_> {
+    type Error = TextError;
+
+    fn over(&mut self) -> Result<u32, TextError> {
+        match self.sizes()? {
+            Some(sizes) => u32::try_from(sizes.len()).map_err(|_| self.wrong()),
+            None => {
+                let over = self.at(0).ok_or_else(|| self.wrong())?;
+                self.process(over)
+            }
+        }
+    }
+
+    fn sizes(&mut self) -> Result<Option<Vec<u64>>, TextError> {
+        let sizes = self.at(0).filter(|value| value.contains('+'));
+        sizes.map(|sizes| sizes.split('+').map(number).collect()).transpose()
+    }
+
+    fn block(&mut self) -> Result<u64, TextError> {
+        number(self.at(1).ok_or_else(|| self.wrong())?)
+    }
+
+    fn first(&mut self) -> Result<u32, TextError> {
+        self.at(2).map_or(Ok(0), |first| self.process(first))
+    }
+
+    fn lists(&mut self) -> Result<Vec<Vec<u64>>, TextError> {
+        Err(self.wrong())
+    }
 }
 
 #[cfg(test)]
@@ -135,6 +181,12 @@ mod tests {
             ("4xa/8:*,*", "`a` is no number"),
             ("4/8:blocks(2)", "`blocks(2)` is no axis"),
             ("4/8:cyclic(2)", "`cyclic(2)` is no axis"),
+            ("4/8:cyclic(2,1,0,0)", "`cyclic(2,1,0,0)` is no axis"),
+            ("4/8:block(2,1)", "`block(2,1)` is no axis"),
+            ("4/8:block", "`block` is no axis"),
+            ("4/8:*(2)", "`*(2)` is no axis"),
+            ("4/8:whole(1)", "`whole(1)` is no axis"),
+            ("4/8:lists(0)", "`lists(0)` is no axis"),
             ("4/8:cyclic(2,1)~1", "only a block axis"),
             ("9/8:block(4+4)", "add up to 8"),
             ("4/8:*:c", "is not SHAPE"),

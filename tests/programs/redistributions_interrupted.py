@@ -1,0 +1,193 @@
+#!/usr/bin/env python3
+"""Redistributions that an exception of one rank interrupts: while elements are converted and, by a signal's handler,
+at any time. That rank goes on. Later runs have the right elements, and nothing is written to memory that was freed.
+
+For three ranks."""
+
+import os
+import random
+import signal
+import sys
+import threading
+import time
+import warnings
+
+import numpy as np
+from mpi4py import MPI
+
+import landbridge as lb
+
+ROUNDS = 120
+comm = MPI.COMM_WORLD
+rank = comm.Get_rank()
+beside = comm.Dup()
+beat = time.monotonic()
+
+
+def watch():
+    while time.monotonic() < beat + 120:
+        time.sleep(0.5)
+    print(f"rank {rank}: waits for over 120 s", flush=True)
+    os._exit(7)
+
+
+def layouts(count):
+    own = np.array_split(np.random.default_rng(1).permutation(count), comm.size)
+    return lb.Layout(count, lb.Block(comm.size)), lb.Layout(count, lb.Lists(own)), own[rank]
+
+
+def fresh(count, dtypes=("f8", "f4")):
+    """New arrays, where freed memory may have been."""
+    return [np.full(count, -1, dtype) for dtype in dtypes for _ in range(8)]
+
+
+def undamaged(arrays):
+    return all((array == -1).all() for array in arrays)
+
+
+def conversions():
+    """On rank 1 a conversion raises a warning; that rank alone raises it."""
+    src, dst, own = layouts(4 * comm.size)
+    for turn in range(ROUNDS // 3):
+        large, into = np.full(4, 1e300), np.zeros(4, "f4") if rank == 1 else None
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("error" if rank == 1 else "ignore")
+                lb.redistribute(large, src, dst, comm, into=into)
+            assert rank != 1, "the warning was not raised"
+        except RuntimeWarning as warning:
+            assert rank == 1 and "overflow" in str(warning), warning
+        arrays = fresh(4)
+        got = lb.redistribute(np.arange(4.0) + 4 * rank, src, dst, comm)
+        assert (got == own).all(), (turn, got, own)
+        assert undamaged(arrays), turn
+        note()
+
+
+class Struck(Exception):
+    """Raised by the handler of the signal."""
+
+
+def strike(_number, frame):
+    """Raises in the middle of a run; a call that has hardly begun takes no part in it yet."""
+    names = set()
+    while frame is not None:
+        names.add(frame.f_code.co_name)
+        frame = frame.f_back
+    if names & {"_prepared", "begin", "wait"}:
+        raise Struck
+    if "run" in names:
+        signal.setitimer(signal.ITIMER_REAL, 0.0002)
+
+
+def interruptions(count, latest):
+    """A signal comes during a run of rank 1, up to `latest` seconds after its start. Returns how many came in time."""
+    src, dst, own = layouts(count * comm.size)
+    plan, chance, struck = lb.plan(src, dst, "f8", comm), random.Random(count), 0
+    mine = np.arange(float(count)) + rank * count
+    plan.run(mine)
+    signal.signal(signal.SIGALRM, strike)
+    for turn in range(ROUNDS):
+        beside.barrier()
+        if rank != 1:
+            time.sleep(0.005)
+        else:
+            signal.setitimer(signal.ITIMER_REAL, chance.uniform(0.0003, latest))
+        try:
+            plan.run(mine + turn * 1e6)
+        except Struck:
+            struck += 1
+        except lb.PlanError as error:
+            # Rank 1 was struck before its first message, or in an earlier run.
+            assert "Struck" in str(error), error
+            struck += 1
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        arrays = fresh(count, ["f8"])
+        beside.barrier()
+        for more in (2e9, 3e9):
+            try:
+                got = plan.run(mine + more)
+            except lb.PlanError as error:
+                assert "in an earlier run" in str(error), error
+                continue
+            assert (got == own + more).all(), (turn, got, own + more)
+        assert undamaged(arrays), turn
+        note()
+    return struck
+
+
+def note():
+    global beat
+    beat = time.monotonic()
+
+
+def repeated_interruptions(count):
+    """Runs with more pieces than may be in flight are interrupted, and also the next run, while it finishes the one
+    before. Returns how many runs were struck."""
+    plan = lb.plan(
+        lb.Layout(count * comm.size, lb.Block(comm.size)),
+        lb.Layout(count * comm.size, lb.Cyclic(comm.size, block=75)),
+        "f8",
+        comm,
+        budget=1 << 16,
+    )
+    mine, index = np.arange(float(count)) + rank * count, np.arange(count * comm.size)
+    own, struck = index[index // 75 % comm.size == rank], 0
+    signal.signal(signal.SIGALRM, strike)
+    for turn in range(10):
+        note()
+        if rank != 1:
+            time.sleep(0.1)
+        for run in range(4):
+            if rank == 1 and run < 2:
+                signal.setitimer(signal.ITIMER_REAL, 0.03)
+            try:
+                got = plan.run(mine + 1e9 * run)
+                assert (got == own + 1e9 * run).all(), (turn, run, sorted(set(got // 1e9)))
+            except Struck:
+                struck += 1
+            except lb.PlanError as error:
+                assert "Struck" in str(error), error
+                struck += rank == 1
+            signal.setitimer(signal.ITIMER_REAL, 0)
+    return struck
+
+
+class Hostile(Exception):
+    """An error whose text cannot be made."""
+
+    def __str__(self):
+        raise SystemExit(3)
+
+
+class Part:
+    """A part that cannot be read."""
+
+    __array_interface__ = property(lambda _: (_ for _ in ()).throw(Hostile()))
+
+    def __array__(self, *_, **__):
+        raise Hostile
+
+    def __dlpack__(self, **_):
+        raise Hostile
+
+    def __dlpack_device__(self):
+        raise Hostile
+
+
+threading.Thread(target=watch, daemon=True).start()
+conversions()
+struck = [interruptions(count, latest) for count, latest in [(4, 0.004), (4, 0.02), (300, 0.006)]]
+repeated = repeated_interruptions(60_000)
+# On a busy machine some signals come before the run, or after it.
+assert rank != 1 or repeated > 3, repeated
+src, dst, _ = layouts(12)
+try:
+    lb.redistribute(Part() if rank == 1 else np.zeros(4), src, dst, comm)
+    sys.exit("a hostile part was taken")
+except (lb.PlanError, Hostile):
+    pass
+struck = comm.allreduce(sum(struck))
+if rank == 0:
+    assert struck > ROUNDS / 8, struck
+    print(f"all runs were right; {struck} were struck", flush=True)
