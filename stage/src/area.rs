@@ -254,8 +254,8 @@ pub(crate) fn remove(folder: &Folder, parent: &Folder, name: &[u8]) -> io::Resul
         return Ok(is_removed(folder)?);
     }
     match parent.remove_empty(name, folder) {
-        // Another transfer has begun in it.
-        Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => Ok(true),
+        // Another transfer has begun in it, or has used it since and removed it; a third one may have the name now.
+        Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty || is_removed(folder)? => Ok(true),
         removed => removed.map(|()| true),
     }
 }

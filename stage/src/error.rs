@@ -38,7 +38,7 @@ pub enum StageError {
         shown(path)
     )]
     TakenOver { path: PathBuf },
-    #[error("block {block} ({}) is not what its sender read: it was damaged on its way", shown(path))]
+    #[error("block {block} ({}) differs from the one that its sender read: it was damaged on its way", shown(path))]
     Damaged { block: u32, path: PathBuf },
     #[error("the list of files is faulty: {0}")]
     Manifest(String),

@@ -4,7 +4,6 @@
 //! moves bytes as well, and then waits for the thread.
 
 use std::collections::{HashMap, VecDeque};
-use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,7 +15,7 @@ use endpoint::operation::{CompleteWhen, Match, OperationKind, RecvOp, SendOp};
 use endpoint::{Completion, Config, Endpoint, Failure, JobConfig, OpenError, PeerId, UserData};
 use memory::{Buffer, Regions};
 use plan::redistribution::{Layout, Mapping, MemoryOrder};
-use pool::{HostId, read_process};
+use pool::HostId;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use thiserror::Error;
 use types::id::plain;
@@ -25,6 +24,7 @@ use types::{Address, Identity, Instance, Rank, SiteId, Slot};
 use crate::exchange::{
     Arrived, Content, ElementSource, Exchange, ExchangeAction, ExchangeError, FetchId, Memory, Party, Variable, fresh,
 };
+use crate::helper::HelperEnd;
 use crate::message::{PART, PartialMessage};
 use crate::pack::Packing;
 use crate::sealed;
@@ -96,7 +96,11 @@ struct SharedCoupling {
     /// Wakes the thread.
     wake: OwnedFd,
     ended: AtomicBool,
+    watcher: Mutex<Option<EndWatcher>>,
 }
+
+/// Called once with the reason, when the exchange has ended.
+type EndWatcher = Box<dyn FnOnce(&str) + Send>;
 
 struct CouplingState {
     exchange: Exchange,
@@ -162,7 +166,8 @@ impl Coupling {
             sleeps_on.push(fd.try_clone_to_owned()?);
         }
         let ended = AtomicBool::new(false);
-        let shared = Arc::new(SharedCoupling { state: Mutex::new(state), changed: Condvar::new(), wake, ended });
+        let (state, watcher) = (Mutex::new(state), Mutex::new(None));
+        let shared = Arc::new(SharedCoupling { state, changed: Condvar::new(), wake, ended, watcher });
         let of_thread = shared.clone();
         let builder = std::thread::Builder::new().name("landbridge".into());
         let thread = builder.spawn(move || of_thread.run(&sleeps_on))?;
@@ -317,7 +322,7 @@ impl Coupling {
                 ElementSource::Here(bytes) => unsafe { each.unpack(bytes.as_ptr(), array) },
                 ElementSource::Beside { pid, address, mark } => {
                     beside.push((each, *mark));
-                    messages.push((each.packing(), reader(*pid, *address)));
+                    messages.push((each.packing(), sealed::reader(*pid, *address)));
                 }
             }
         }
@@ -337,7 +342,7 @@ impl Coupling {
                 true
             }
             ElementSource::Beside { pid, address, mark } => {
-                let read = sealed::copy_from(&mut *reader(*pid, *address), buffer);
+                let read = sealed::copy_from(&mut *sealed::reader(*pid, *address), buffer);
                 let read = read.is_ok_and(|found| found == *mark);
                 self.taken(arrived, read);
                 read
@@ -397,10 +402,16 @@ impl Coupling {
         self.shared.lock().exchange.left().map(str::to_owned)
     }
 
-    /// Returns a function that ends the coupling for a reason; it may outlive this value.
-    pub(crate) fn failing(&self) -> impl Fn(&str) + Send + use<> {
+    /// Returns a function that ends the coupling when its helper has ended; it may outlive this value.
+    pub(crate) fn failing(&self) -> impl Fn(&HelperEnd) + Send + use<> {
         let shared = self.shared.clone();
-        move |reason| shared.fail(reason)
+        move |over| shared.fail(over)
+    }
+
+    /// Calls `watcher` with the reason once the exchange has ended; at once if it has.
+    pub(crate) fn watch(&self, watcher: impl FnOnce(&str) + Send + 'static) {
+        *self.shared.watcher.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(watcher));
+        self.shared.wake();
     }
 
     /// Closes the endpoint: flushes the queue, for at most the time that an endpoint lingers.
@@ -441,8 +452,11 @@ impl SharedCoupling {
         let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
     }
 
-    fn fail(&self, reason: &str) {
-        self.end(|exchange| exchange.fail(reason.to_owned(), Some(Party { own: false, process: 0 })));
+    fn fail(&self, over: &HelperEnd) {
+        self.end(|exchange| match over.is_lost {
+            true => exchange.fail_alone(over.reason.clone(), format!("the other side has left: {}", over.reason)),
+            false => exchange.fail(over.reason.clone(), Some(Party { own: false, process: 0 })),
+        });
     }
 
     /// Ends the exchange, and every wait on it.
@@ -495,7 +509,12 @@ impl SharedCoupling {
             let mut state = self.lock();
             let moved = state.step();
             let due = if moved { None } else { state.endpoint.arm() };
+            let over = state.exchange.check().err();
             drop(state);
+            if let Some(ExchangeError::Over(reason)) = over {
+                let watcher = self.watcher.lock().unwrap_or_else(PoisonError::into_inner).take();
+                watcher.into_iter().for_each(|watcher| watcher(&reason));
+            }
             if moved {
                 self.changed.notify_all();
             }
@@ -664,24 +683,6 @@ fn in_order<T: Copy>(layout: &Layout, axes: &[T]) -> Vec<T> {
         MemoryOrder::C => axes.to_vec(),
         MemoryOrder::Fortran => axes.iter().rev().copied().collect(),
     }
-}
-
-/// A reader of another process's memory, from an address onwards.
-fn reader(pid: u32, mut address: u64) -> sealed::SealedReader {
-    Box::new(move |into| {
-        let mut done = 0;
-        while done < into.len() {
-            let left = (into.len() - done) as u64;
-            match read_process(pid, &[(address, left)], 0, &mut into[done..])? {
-                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
-                count => {
-                    done += count;
-                    address += count as u64;
-                }
-            }
-        }
-        Ok(())
-    })
 }
 
 fn named(party: Option<Party>) -> String {

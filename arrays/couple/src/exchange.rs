@@ -240,6 +240,16 @@ impl Exchange {
         self.end(reason, from, false);
     }
 
+    /// As [`Exchange::fail`], for a reason that the other side does not know: it gets this text.
+    pub(crate) fn fail_alone(&mut self, reason: String, other: String) {
+        let again = self.failed.is_some();
+        let first = Party { own: false, process: 0 };
+        self.end(reason, Some(first), false);
+        if !again {
+            self.actions.push_back(ExchangeAction::Tell(first, Box::new(ExchangeMessage::Over { reason: other })));
+        }
+    }
+
     /// As [`Exchange::fail`], because this process leaves alone, or another one of its side (`from`): operations that
     /// need all of the side's processes can never complete.
     pub(crate) fn leave(&mut self, reason: String, from: Option<Party>) {

@@ -23,8 +23,25 @@ const FAREWELL: Duration = Duration::from_secs(5);
 /// Interval between two checks whether the caller wants to stop.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// Called with the reason once the coupling has ended.
-type Watcher = Box<dyn FnOnce(&str) + Send>;
+/// The reason of a helper that has not stated one: it was killed, or it cannot be understood.
+const ENDED: &str = "its helper has ended";
+
+/// Called once the coupling has ended.
+type Watcher = Box<dyn FnOnce(&HelperEnd) + Send>;
+
+/// The end of a coupling.
+#[derive(Clone, Debug)]
+pub(crate) struct HelperEnd {
+    pub(crate) reason: String,
+    /// True if the helper itself is lost, so the other side does not know the reason.
+    pub(crate) is_lost: bool,
+}
+
+impl HelperEnd {
+    fn lost(reason: &str) -> HelperEnd {
+        HelperEnd { reason: reason.to_owned(), is_lost: true }
+    }
+}
 
 pub(crate) struct Helper {
     child: Child,
@@ -39,8 +56,8 @@ pub(crate) struct Helper {
 struct HelperWatch {
     /// The event that the coupling waits for.
     waiting: Option<String>,
-    /// The reason of the end, once it has ended.
-    over: Option<String>,
+    /// The end, once it has ended.
+    over: Option<HelperEnd>,
     watcher: Option<Watcher>,
 }
 
@@ -61,24 +78,20 @@ impl Helper {
             if let Some(output) = output {
                 listen(BufReader::new(output), &sink, &of_thread);
             }
-            end(&of_thread, "its helper has ended");
+            end(&of_thread, HelperEnd::lost(ENDED));
         })?;
         Ok(Helper { child, input: Some(input), said, watched, listener: Some(listener) })
     }
 
-    /// Sends a line to the helper. Errors are ignored: if the helper has ended, its last line states the reason.
+    /// Sends a line to the helper.
     pub(crate) fn tell(&mut self, told: &Told) {
-        let Ok(mut line) = serde_json::to_vec(told) else { return };
-        line.push(b'\n');
-        let Some(input) = &self.input else { return };
-        let mut rest = &line[..];
-        while !rest.is_empty() {
-            match send(input, rest, SendFlags::NOSIGNAL) {
-                Ok(sent) => rest = &rest[sent..],
-                Err(rustix::io::Errno::INTR) => {}
-                Err(_) => return,
-            }
-        }
+        self.input.iter().for_each(|input| tell(input, told));
+    }
+
+    /// Returns a function that ends the coupling for a reason; it may outlive this value.
+    pub(crate) fn leaving(&self) -> impl FnOnce(&str) + Send + use<> {
+        let input = self.input.as_ref().and_then(|input| input.try_clone().ok());
+        move |reason| input.iter().for_each(|input| tell(input, &Told::Leave(reason.to_owned())))
     }
 
     /// Returns the helper's next message.
@@ -93,7 +106,7 @@ impl Helper {
                 Ok(said) => return Ok(said),
                 Err(RecvTimeoutError::Disconnected) => {
                     let over = lock(&self.watched).over.clone();
-                    return Err(JoinError::Over(over.unwrap_or_else(|| "its helper has ended".to_owned())));
+                    return Err(JoinError::Over(over.map_or_else(|| ENDED.to_owned(), |over| over.reason)));
                 }
                 Err(RecvTimeoutError::Timeout) => {}
             }
@@ -114,7 +127,7 @@ impl Helper {
         loop {
             let over = lock(&self.watched).over.clone();
             if over.is_some() || begun.elapsed() > SETTLE {
-                return over;
+                return over.map(|over| over.reason);
             }
             sleep(Duration::from_millis(10));
         }
@@ -139,11 +152,27 @@ impl Helper {
     }
 }
 
+/// Sends a line to a helper. Errors are ignored: if the helper has ended, its last line states the reason.
+fn tell(input: &UnixStream, told: &Told) {
+    let Ok(mut line) = serde_json::to_vec(told) else { return };
+    line.push(b'\n');
+    let mut rest = &line[..];
+    while !rest.is_empty() {
+        match send(input, rest, SendFlags::NOSIGNAL) {
+            Ok(sent) => rest = &rest[sent..],
+            Err(rustix::io::Errno::INTR) => {}
+            Err(_) => return,
+        }
+    }
+}
+
 impl Drop for Helper {
     fn drop(&mut self) {
         lock(&self.watched).watcher = None;
-        // The helper ends the coupling when its input closes.
-        self.input = None;
+        // The helper ends the coupling when its input closes, also if [`Helper::leaving`] still holds a copy of it.
+        if let Some(input) = self.input.take() {
+            let _ = input.shutdown(std::net::Shutdown::Write);
+        }
         let begun = Instant::now();
         while let Ok(None) = self.child.try_wait() {
             if begun.elapsed() > FAREWELL {
@@ -170,24 +199,24 @@ fn listen(lines: impl BufRead, sink: &Sender<Said>, watched: &Mutex<HelperWatch>
             line.map_err(|e| e.to_string()).and_then(|line| serde_json::from_str(&line).map_err(|e| e.to_string()));
         match said {
             Ok(Said::Waiting(what)) => lock(watched).waiting = Some(what),
-            Ok(Said::Over(reason)) => end(watched, &reason),
+            Ok(Said::Over(reason)) => end(watched, HelperEnd { reason, is_lost: false }),
             // The send fails only if nobody reads the channel any more; the line is then not needed.
             Ok(said) => _ = sink.send(said),
-            Err(problem) => return end(watched, &format!("what its helper says: {problem}")),
+            Err(problem) => return end(watched, HelperEnd::lost(&format!("bad line from its helper: {problem}"))),
         }
     }
 }
 
-/// Records the end of the coupling, and calls the watcher. Only the first reason is kept.
-fn end(watched: &Mutex<HelperWatch>, reason: &str) {
+/// Records the end of the coupling, and calls the watcher. Only the first one is kept.
+fn end(watched: &Mutex<HelperWatch>, over: HelperEnd) {
     let mut watched = lock(watched);
     if watched.over.is_some() {
         return;
     }
-    watched.over = Some(reason.to_owned());
+    watched.over = Some(over.clone());
     let watcher = watched.watcher.take();
     drop(watched);
     if let Some(watcher) = watcher {
-        watcher(reason);
+        watcher(&over);
     }
 }

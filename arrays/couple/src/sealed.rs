@@ -6,6 +6,7 @@
 
 use std::io;
 
+use pool::read_process;
 use twox_hash::XxHash3_64;
 
 use crate::pack::Cursor;
@@ -61,6 +62,24 @@ pub(crate) fn mark(bytes: &mut [u8], number: u64) {
 
 /// A function that fills a buffer with the next bytes of a message followed by its number.
 pub(crate) type SealedReader = Box<dyn FnMut(&mut [u8]) -> io::Result<()>>;
+
+/// A reader of another process's memory, from an address onwards.
+pub(crate) fn reader(pid: u32, mut address: u64) -> SealedReader {
+    Box::new(move |into| {
+        let mut done = 0;
+        while done < into.len() {
+            let left = (into.len() - done) as u64;
+            match read_process(pid, &[(address, left)], 0, &mut into[done..])? {
+                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                count => {
+                    done += count;
+                    address += count as u64;
+                }
+            }
+        }
+        Ok(())
+    })
+}
 
 /// Unpacks messages whose bytes, followed by a number, come from their readers. Returns the number of each message, or
 /// its reader's error; after an error, some of the elements may have been written. Pieces are unpacked in turns, as in

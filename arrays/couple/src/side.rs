@@ -6,7 +6,7 @@
 //! all ranks have a part, or all have the same error.
 
 use std::io;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs, UdpSocket};
 use std::path::PathBuf;
 use std::sync::Mutex;
 use std::time::Duration;
@@ -169,7 +169,7 @@ impl Side {
                         let sealed = sealed.collect::<Result<_, _>>().map_err(|_| over(NO_RANDOM))?;
                         Ok((processes, *coupled, sealed))
                     }
-                    said => Err(over(format_args!("what its helper says: {said:?}"))),
+                    said => Err(over(format_args!("bad line from its helper: {said:?}"))),
                 }
             };
             passed_on(ranks, first.then(work))?
@@ -195,6 +195,8 @@ impl Side {
         if let Some(helper) = &helper {
             let fail = coupling.failing();
             helper.watch(Box::new(move |reason| fail(reason)));
+            // The partner learns the reason now, even if the program closes its coupling much later.
+            coupling.watch(helper.leaving());
         }
         Ok(Side { coupling, other: coupled.other, helper: Mutex::new(helper) })
     }
@@ -241,7 +243,7 @@ fn start(request: &JoinRequest, patience: &mut Patience<'_>, place: &mut Option<
     let said = place.insert(helper).next(&mut Patience { limit: Some(HOME), stop: &mut *patience.stop })?;
     match said {
         Said::Home { site, sites } => Ok(Home { site, sites }),
-        said => Err(over(format_args!("what its helper says: {said:?}"))),
+        said => Err(over(format_args!("bad line from its helper: {said:?}"))),
     }
 }
 
@@ -253,15 +255,24 @@ fn open(home: &Home) -> io::Result<(TcpListener, Process)> {
         let text = format!("this process is at site {site}, which is not in the sites file of site {}", home.site);
         io::Error::other(text)
     })?;
-    let (_, gateway) = here.gateways.first().ok_or_else(|| io::Error::other(format!("site {site} has no gateway")))?;
-    let (_, own) = numeric(gateway)?;
-    if is_link_local(own.ip()) {
-        let text = format!("this process reaches the gateway {gateway} from the link-local address {}", own.ip());
-        return Err(io::Error::other(text));
-    }
-    let listener = TcpListener::bind((own.ip(), 0))?;
+    let listener = TcpListener::bind((own_address(here)?, 0))?;
     let address = listener.local_addr()?;
     Ok((listener, Process { site, node: node(), address }))
+}
+
+/// This process's address towards the first gateway of its site that it has a route to.
+fn own_address(here: &CouplingSite) -> io::Result<IpAddr> {
+    let mut last = io::Error::other(format!("site {} has no gateway", here.name));
+    for (name, gateway) in &here.gateways {
+        let problem = match numeric(gateway) {
+            Ok((_, Some(own))) if !is_link_local(own.ip()) => return Ok(own.ip()),
+            Ok((_, Some(own))) => format!("this process reaches {gateway} from the link-local address {}", own.ip()),
+            Ok((_, None)) => format!("this machine has no route to {gateway}"),
+            Err(error) => error.to_string(),
+        };
+        last = io::Error::other(format!("site {}: gateway {name}: {problem}", here.name));
+    }
+    Err(last)
 }
 
 /// The node's name, in the form that rosters accept.
@@ -274,16 +285,17 @@ fn node() -> String {
 }
 
 /// The first address of a host and port that this machine has a route to, and this machine's address on that route.
-fn numeric(address: &str) -> io::Result<(SocketAddr, SocketAddr)> {
+/// Without a route, the first address: a route may come later.
+fn numeric(address: &str) -> io::Result<(SocketAddr, Option<SocketAddr>)> {
     let failed = |e: io::Error| io::Error::new(e.kind(), format!("{address}: {e}"));
-    let mut last = io::Error::other("the name has no address");
+    let mut first = None;
     for found in address.to_socket_addrs().map_err(failed)? {
         match route_to(found) {
-            Ok(own) => return Ok((found, own)),
-            Err(error) => last = error,
+            Ok(own) => return Ok((found, Some(own))),
+            Err(_) => _ = first.get_or_insert(found),
         }
     }
-    Err(failed(last))
+    first.map(|found| (found, None)).ok_or_else(|| failed(io::Error::other("the name has no address")))
 }
 
 /// This machine's address from which a packet to `there` would leave. Sends nothing.
@@ -307,9 +319,15 @@ fn placed(
     let own = coupled.ranks[0].get(rank as usize).copied();
     let own = own.ok_or_else(|| RankFailure::new("this process has no rank"))?;
     let gateway = |(name, address): &(String, String)| {
-        let (address, _) = numeric(address).map_err(RankFailure::new)?;
+        let (address, _) = numeric(address)?;
         Ok(SiteGateway { site: here.name.clone(), name: name.clone(), address })
     };
+    let (gateways, failed): (Vec<_>, Vec<io::Result<SiteGateway>>) =
+        here.gateways.iter().map(gateway).partition(Result::is_ok);
+    // A gateway whose name has no address here is left out if there is another.
+    if let (true, Some(Err(error))) = (gateways.is_empty(), failed.into_iter().next()) {
+        return Err(RankFailure::new(error));
+    }
     let key = |key: &String| key.parse().map_err(|e| text("a key", &e));
     let keys = here.keys.iter().map(key).collect::<Result<Vec<_>, RankFailure>>()?;
     let job = JobConfig {
@@ -317,7 +335,7 @@ fn placed(
         secret: coupled.secret.parse().map_err(|e| text("the secret", &e))?,
         roster: coupled.roster.parse().map_err(|e| text("the roster", &e))?,
         rank: Rank(own),
-        gateways: here.gateways.iter().map(gateway).collect::<Result<Vec<_>, RankFailure>>()?,
+        gateways: gateways.into_iter().flatten().collect(),
         watched: true,
         window: coupled.window,
         memory: Vec::new(),
@@ -335,125 +353,4 @@ fn placed(
 }
 
 #[cfg(test)]
-mod tests {
-    use std::os::unix::fs::PermissionsExt;
-    use std::sync::{Arc, Barrier};
-
-    use super::*;
-
-    /// The barrier of the processes, the last bytes of each, and all bytes that they sent.
-    type Meeting = (Barrier, Mutex<Vec<Vec<u8>>>, Mutex<Vec<u8>>);
-
-    /// A side whose processes are threads, and all data that passes between them.
-    #[derive(Clone)]
-    struct Threads {
-        rank: u32,
-        all: Arc<Meeting>,
-    }
-
-    impl Threads {
-        fn of(count: usize) -> Vec<Threads> {
-            let all = Arc::new((Barrier::new(count), Mutex::new(vec![Vec::new(); count]), Mutex::default()));
-            (0..count as u32).map(|rank| Threads { rank, all: all.clone() }).collect()
-        }
-
-        fn recorded(&self) -> Vec<u8> {
-            self.all.2.lock().unwrap().clone()
-        }
-    }
-
-    impl Ranks for Threads {
-        fn rank(&self) -> u32 {
-            self.rank
-        }
-
-        fn broadcast(&mut self, bytes: Vec<u8>) -> Result<Vec<u8>, RanksError> {
-            self.gather(bytes).map(|all| all[0].clone())
-        }
-
-        fn gather(&mut self, own: Vec<u8>) -> Result<Vec<Vec<u8>>, RanksError> {
-            let (barrier, each, recorded) = &*self.all;
-            recorded.lock().unwrap().extend(&own);
-            each.lock().unwrap()[self.rank as usize] = own;
-            barrier.wait();
-            let all = each.lock().unwrap().clone();
-            barrier.wait();
-            Ok(all)
-        }
-    }
-
-    /// A helper that announces a job with this secret, and then reads its input.
-    fn helper(secret: &str) -> PathBuf {
-        let place =
-            CouplingSite { name: "lyon".into(), gateways: vec![("g".into(), "127.0.0.1:9".into())], keys: vec![] };
-        let home = Said::Home { site: "lyon".into(), sites: vec![place] };
-        let coupled = Said::Coupled(Box::new(Coupled {
-            job: "00".repeat(16),
-            secret: secret.into(),
-            roster: "lyon:1".into(),
-            window: 1 << 20,
-            ranks: [vec![0, 1, 2], vec![3]],
-            addresses: vec![SocketAddr::from((Ipv4Addr::LOCALHOST, 9))],
-            first: true,
-            other: "the other side".into(),
-        }));
-        let line = |said| serde_json::to_string(&said).unwrap();
-        let text = format!("#!/bin/sh\necho '{}'\nread line\necho '{}'\ncat\n", line(home), line(coupled));
-        let path = std::env::temp_dir().join(format!("landbridge-helper-{}", std::process::id()));
-        std::fs::write(&path, text).unwrap();
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o700)).unwrap();
-        path
-    }
-
-    #[test]
-    fn who_listens_to_a_sides_mpi_does_not_hear_the_jobs_secret() {
-        let secret = "5e".repeat(32);
-        let command = helper(&secret);
-        let request = JoinRequest { name: "ocean@lyon".into(), site: None, command: Ok(command.clone()) };
-        let sides = Threads::of(3);
-        let join = |mut ranks: Threads| {
-            let request = request.clone();
-            std::thread::spawn(move || {
-                let mut stop = || false;
-                let mut patience = Patience { limit: Some(Duration::from_secs(60)), stop: &mut stop };
-                Side::join(&mut ranks, &request, &mut patience).err().map(|error| error.to_string())
-            })
-        };
-        let threads: Vec<_> = sides.iter().cloned().map(join).collect();
-        let errors: Vec<Option<String>> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
-        std::fs::remove_file(command).unwrap();
-        let recorded = String::from_utf8(sides[0].recorded()).unwrap();
-        // Joining gets as far as the job; all ranks receive the error found there.
-        assert!(recorded.contains("the other side"), "{errors:?}: {recorded}");
-        assert!(!recorded.contains(&secret), "{recorded}");
-        assert!(errors.iter().flatten().all(|error| !error.contains("secret")), "{errors:?}");
-    }
-
-    #[test]
-    fn addresses_are_made_numeric() {
-        let (address, own) = numeric("127.0.0.1:80").unwrap();
-        assert_eq!((address.to_string().as_str(), own.ip().is_loopback()), ("127.0.0.1:80", true));
-        let (address, own) = numeric("[::1]:80").unwrap();
-        assert_eq!((address.to_string().as_str(), own.ip().to_string().as_str()), ("[::1]:80", "::1"));
-        assert_eq!(numeric("localhost:80").unwrap().0.port(), 80);
-        assert!(numeric("nowhere").unwrap_err().to_string().starts_with("nowhere: "));
-    }
-
-    #[test]
-    fn without_a_command_there_is_no_coupling() {
-        let mut stop = || false;
-        let mut patience = Patience { limit: Some(Duration::from_secs(5)), stop: &mut stop };
-        let request = |command| JoinRequest { name: "ocean@lyon".into(), site: None, command };
-        let nameless = JoinRequest { name: "ocean".into(), ..request(Err(NoCommand(String::new()))) };
-        let error = Side::join(&mut Alone, &nameless, &mut patience).err().unwrap();
-        assert!(error.to_string().starts_with("`ocean` is not NAME@SITE"), "{error}");
-        let missing = request(Err(NoCommand("there is no command".into())));
-        let error = Side::join(&mut Alone, &missing, &mut patience).err();
-        assert_eq!(error, Some(over("there is no command")));
-        let error = Side::join(&mut Alone, &request(Ok("/nowhere/landbridge".into())), &mut patience).err().unwrap();
-        assert!(error.to_string().starts_with("/nowhere/landbridge: "), "{error}");
-        // A helper whose output is malformed.
-        let error = Side::join(&mut Alone, &request(Ok("/bin/echo".into())), &mut patience).err().unwrap();
-        assert!(error.to_string().starts_with("what its helper says: "), "{error}");
-    }
-}
+mod tests;

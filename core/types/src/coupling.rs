@@ -26,7 +26,7 @@ pub fn name_and_site(text: &str) -> Result<(&str, &str), NameError> {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Said {
-    /// First: the sites at which processes may be.
+    /// Before [`Said::Coupled`]: the sites at which processes may be.
     Home { site: String, sites: Vec<CouplingSite> },
     /// The reason why the coupling is still waiting, for the user.
     Waiting(String),

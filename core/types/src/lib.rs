@@ -16,6 +16,7 @@ pub mod log_lines;
 pub mod patience;
 pub mod quantity;
 pub mod roster;
+pub mod settings;
 pub mod shell;
 pub mod sites;
 pub mod untrusted;

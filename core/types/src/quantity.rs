@@ -1,5 +1,6 @@
 //! Quantities as people write them: sizes (`256MiB`), rates (`1gbit`), durations (`5ms`).
 
+use std::fmt;
 use std::time::Duration;
 
 use thiserror::Error;
@@ -101,9 +102,21 @@ pub fn parse_duration(text: &str) -> Result<Duration, QuantityError> {
     Ok(Duration::from_nanos((seconds * 1e9).round() as u64))
 }
 
+/// A number of things, for messages: `1 node`, `2 nodes`. `thing`: a noun whose plural ends in s.
+pub fn counted(number: impl fmt::Display, thing: &str) -> String {
+    let number = number.to_string();
+    let ending = if number == "1" { "" } else { "s" };
+    format!("{number} {thing}{ending}")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn things_are_counted() {
+        assert_eq!([0, 1, 2].map(|number| counted(number, "rank")), ["0 ranks", "1 rank", "2 ranks"]);
+    }
 
     #[test]
     fn sizes() {

@@ -90,7 +90,7 @@ pub enum RosterError {
 }
 
 /// The name in a roster for the machine of a site's gateway. An entry without ranks forwards ports there; its ranks are
-/// movers of files, never an MPI program's. No node may have this name.
+/// movers of files, never an MPI program's. No node of a sites file may have this name.
 pub const FORWARDER: &str = "_gateway";
 
 /// Returns true if a text can name a site or a node: 1 to 64 letters, digits, `.`, `_` or `-`.
@@ -118,8 +118,17 @@ impl Roster {
             limit("nodes of a site", site.nodes.len() as u64, 1 << 16)?;
             ranks += site.nodes.iter().map(|n| u64::from(n.ranks)).sum::<u64>();
         }
-        limit("ranks", ranks, u64::from(Slot::MAX_RANK) + 1)?;
+        Roster::check_ranks(ranks)?;
         Ok(Roster { sites })
+    }
+
+    /// Checks that addresses can name this number of ranks.
+    ///
+    /// # Errors
+    /// [`RosterError::TooLarge`].
+    pub fn check_ranks(count: u64) -> Result<(), RosterError> {
+        let limit = u64::from(Slot::MAX_RANK) + 1;
+        if count > limit { Err(RosterError::TooLarge { what: "ranks", count, limit }) } else { Ok(()) }
     }
 
     /// The sites in order.

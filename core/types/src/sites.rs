@@ -9,16 +9,18 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use host::{host_port, listen_address};
 use wrong::Wrong;
 
 use crate::id::SiteId;
 use crate::quantity::{parse_bytes, parse_duration};
-use crate::roster::is_name;
+use crate::roster;
 use crate::untrusted::printable;
 
 mod approach;
 mod fabric;
 mod forward;
+mod host;
 mod inside;
 mod keys;
 mod links;
@@ -59,7 +61,7 @@ pub struct Site {
     pub key: Option<String>,
     /// The ssh login by which the site's user reaches it: `[user@]host[:port]`. Used by the `sites` commands and by
     /// `run` on machines outside all sites.
-    pub ssh: Option<String>,
+    pub ssh: Option<Login>,
     /// The folder at the site that holds the copies made by `sites add`. `None`: its default.
     pub folder: Option<String>,
     /// Fingerprint of the site's public key: `sha256:` and 64 hexadecimal digits. Peers identify the site by it.
@@ -263,11 +265,30 @@ fn syntax_problem(text: &str, error: &toml::de::Error) -> String {
     format!("line {line}: {}", printable(error.message()))
 }
 
+/// Returns true if a text can name a site, a gateway or a node in a sites file. Such a name begins with a letter or a
+/// digit: it is a word of command lines, where it must not look like an option, and names files.
+pub fn is_name(text: &str) -> bool {
+    roster::is_name(text) && text.starts_with(|first: char| first.is_ascii_alphanumeric())
+}
+
 fn name(place: &str, value: String) -> Result<String, Wrong> {
     if is_name(&value) {
         return Ok(value);
     }
-    Err(Wrong::new(place, format!("`{value}` is not a name: letters, digits, `.`, `_` and `-`, at most 64")))
+    let value = printable(&value);
+    let message =
+        format!("`{value}` is not a name: letters, digits, `.`, `_` and `-`, at most 64, a letter or a digit first");
+    Err(Wrong::new(place, message))
+}
+
+/// Checks the path of a site's key.
+fn key_path(path: String) -> Result<String, Wrong> {
+    match path.is_empty() || path.contains(char::is_control) {
+        false => Ok(path),
+        true => {
+            Err(Wrong::new("key", format!("`{}` is not a path: remove the field, or correct it", printable(&path))))
+        }
+    }
 }
 
 fn unique<'a>(place: &str, names: impl Iterator<Item = &'a str>) -> Result<(), Wrong> {
@@ -280,26 +301,29 @@ fn unique<'a>(place: &str, names: impl Iterator<Item = &'a str>) -> Result<(), W
     Ok(())
 }
 
-/// Checks `host:port` and returns the port.
-fn host_port(place: &str, value: &str) -> Result<u16, Wrong> {
-    let wrong = || Wrong::new(place, format!("`{value}` is not host:port"));
-    let (host, port) = value.rsplit_once(':').ok_or_else(wrong)?;
-    if host.is_empty() {
-        return Err(wrong());
-    }
-    if host.contains(':') && !is_bracketed(host) {
-        let message = format!(
-            "`{value}` is not host:port: an IPv6 address is in brackets and without a zone, as in `[2001:db8::7]:7700`"
-        );
-        return Err(Wrong::new(place, message));
-    }
-    port.parse().ok().filter(|port| *port != 0).ok_or_else(wrong)
+/// Returns true if a path means the same folder wherever it is used: it is absolute, or in the home directory.
+pub fn is_fixed_path(path: &str) -> bool {
+    path.starts_with('/') || path.starts_with("~/")
 }
 
-/// Returns true if a host is an IPv6 address in brackets, the form required before a port.
-fn is_bracketed(host: &str) -> bool {
-    let inner = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
-    inner.is_some_and(|inner| inner.parse::<std::net::Ipv6Addr>().is_ok())
+/// Checks a folder at a site.
+fn folder(place: &str, path: String) -> Result<String, Wrong> {
+    let shown = printable(&path);
+    if path.contains(char::is_control) {
+        return Err(Wrong::new(
+            place,
+            format!("`{shown}` has a control character in it, which a path here may not have"),
+        ));
+    }
+    match is_fixed_path(&path) {
+        true => Ok(path),
+        false => Err(Wrong::new(place, format!("`{shown}` must begin with / or ~/"))),
+    }
+}
+
+/// Checks the login of a site or a gateway.
+fn login(text: &str) -> Result<Login, Wrong> {
+    text.parse().map_err(|error: LoginError| Wrong::new("ssh", error.to_string()))
 }
 
 /// Checks `address:port` of a page. The page has no authentication, so only the machine itself may reach it.
@@ -318,8 +342,8 @@ fn page(value: &str) -> Result<SocketAddr, Wrong> {
 /// The file as written, before checks.
 mod raw {
     use super::{
-        Deserialize, Duration, IpAddr, Links, Wrong, any_address, host_port, name, page, parse_bytes, parse_duration,
-        unique,
+        Deserialize, Duration, IpAddr, Links, Wrong, any_address, folder, host_port, key_path, listen_address, login,
+        name, page, parse_bytes, parse_duration, unique,
     };
 
     #[derive(Deserialize)]
@@ -382,11 +406,12 @@ mod raw {
             let site = name("site name", self.name)?;
             let place = format!("site {site}");
             let within = |wrong: Wrong| wrong.within(&place);
-            let key = |field: &str, text: &str| {
+            let fingerprint = |field: &str, text: &str| {
                 text.parse().map_err(|e: super::FingerprintError| within(Wrong::new(field, e.to_string())))
             };
-            let fingerprint = key("fingerprint", &self.fingerprint)?;
-            let next = self.next.as_deref().map(|text| key("next", text)).transpose()?;
+            let next = self.next.as_deref().map(|text| fingerprint("next", text)).transpose()?;
+            let fingerprint = fingerprint("fingerprint", &self.fingerprint)?;
+            let key = self.key.map(key_path).transpose().map_err(within)?;
             let gateways: Vec<_> =
                 self.gateway.into_iter().map(|g| g.check().map_err(within)).collect::<Result<_, _>>()?;
             let nodes: Vec<_> = self.node.into_iter().map(|n| n.check().map_err(within)).collect::<Result<_, _>>()?;
@@ -409,6 +434,8 @@ mod raw {
             let fabric = super::fabric::check(self.fabric, self.libfabric, nodes.len()).map_err(within)?;
             let inside = super::Inside::check(self.inside.as_deref(), fabric.as_ref()).map_err(within)?;
             let forward = self.forward.check().map_err(within)?;
+            let ssh = self.ssh.as_deref().map(login).transpose().map_err(within)?;
+            let folder = self.folder.map(|text| folder("folder", text)).transpose().map_err(within)?;
             let patience = self.patience.as_deref().unwrap_or("5s");
             let patience =
                 parse_duration(patience).map_err(|e| Wrong::new("patience", e.to_string())).map_err(within)?;
@@ -417,9 +444,9 @@ mod raw {
             }
             Ok(super::Site {
                 name: site,
-                key: self.key,
-                ssh: self.ssh,
-                folder: self.folder,
+                key,
+                ssh,
+                folder,
                 fingerprint,
                 next,
                 gateways,
@@ -443,7 +470,6 @@ mod raw {
             if let Some(advertise) = &self.advertise {
                 host_port("advertise", advertise).map_err(within)?;
             }
-            let login = |text: &str| text.parse().map_err(|e: super::LoginError| Wrong::new("ssh", e.to_string()));
             let ssh = self.ssh.as_deref().map(login).transpose().map_err(within)?;
             let inside = self.inside.or_else(|| self.advertise.clone()).ok_or_else(|| {
                 Wrong::new(&place, "needs `inside` or `advertise` (host:port that this site's ranks dial)")
@@ -456,7 +482,7 @@ mod raw {
             }
             let port = host_port("inside", &inside).map_err(within)?;
             let listen = self.listen.unwrap_or_else(|| any_address(port));
-            host_port("listen", &listen).map_err(within)?;
+            listen_address(&listen).map_err(within)?;
             let memory = self.memory.as_deref().unwrap_or("256MiB");
             let bytes = parse_bytes(memory).map_err(|e| Wrong::new("memory", e.to_string()).within(&place))?;
             if bytes < MIN_MEMORY {
@@ -483,9 +509,6 @@ mod raw {
     impl NodeFields {
         fn check(self) -> Result<super::Node, Wrong> {
             let node = name("node name", self.name)?;
-            if node == crate::roster::FORWARDER {
-                return Err(Wrong::new("node name", format!("`{node}` is reserved: choose another")));
-            }
             if let Some(address) = self.address.filter(|address| crate::id::is_link_local(*address)) {
                 let message = format!(
                     "`{address}` is link-local, which means nothing without an interface: give another address of the node"

@@ -7,6 +7,7 @@ use std::time::Duration;
 use libfabric::{Fault, FindError, Library, Port};
 use thiserror::Error;
 use types::id::{is_link_local, plain};
+use types::settings::{self, SettingError};
 use types::sites::{Fingerprint, FingerprintError, Keys};
 use types::{JobId, Rank, Roster};
 use wire::Secret;
@@ -86,7 +87,7 @@ pub struct EndpointLimits {
     /// (`LANDBRIDGE_SINGLE_COPY`). Default 128 KiB, or 16 KiB where writing into a ring turns out to be slow.
     pub single_copy: Option<u64>,
     /// Maximum length of the messages that a program may submit for copying, instead of keeping them in place until
-    /// they are sent. Default 4 KiB (`LANDBRIDGE_INJECT`).
+    /// they are sent. Default 4 KiB, at most 16 KiB (`LANDBRIDGE_INJECT`).
     pub inject: u64,
     /// Maximum number of bytes stored for unexpected messages, over all peers. Default 64 MiB
     /// (`LANDBRIDGE_UNEXPECTED`).
@@ -166,12 +167,12 @@ impl Config {
             return Err(ConfigError { name: "LANDBRIDGE_RANK", value: job.rank.to_string(), problem });
         }
         let mut limits = EndpointLimits::default();
-        limits.eager = env.bytes("LANDBRIDGE_EAGER")?.unwrap_or(limits.eager);
-        limits.eager_remote = env.bytes("LANDBRIDGE_EAGER_REMOTE")?.unwrap_or(limits.eager_remote);
-        limits.eager_memory = env.bytes("LANDBRIDGE_EAGER_MEMORY")?.unwrap_or(limits.eager_memory);
-        limits.single_copy = env.bytes("LANDBRIDGE_SINGLE_COPY")?.map(|least| least.max(1));
-        limits.inject = env.bytes("LANDBRIDGE_INJECT")?.unwrap_or(limits.inject);
-        limits.unexpected = env.bytes("LANDBRIDGE_UNEXPECTED")?.unwrap_or(limits.unexpected);
+        limits.eager = env.size(settings::EAGER)?.unwrap_or(limits.eager);
+        limits.eager_remote = env.size(settings::EAGER_REMOTE)?.unwrap_or(limits.eager_remote);
+        limits.eager_memory = env.size(settings::EAGER_MEMORY)?.unwrap_or(limits.eager_memory);
+        limits.single_copy = env.size(settings::SINGLE_COPY)?.map(|least| least.max(1));
+        limits.inject = env.size(settings::INJECT)?.unwrap_or(limits.inject);
+        limits.unexpected = env.size(settings::UNEXPECTED)?.unwrap_or(limits.unexpected);
         let native = env
             .text("LANDBRIDGE_FABRIC")
             .map(|provider| NativeConfig { provider, library: env.text("LANDBRIDGE_LIBFABRIC").map(PathBuf::from) });
@@ -300,9 +301,11 @@ impl Env<'_> {
         }
     }
 
-    fn bytes(&self, name: &'static str) -> Result<Option<u64>, ConfigError> {
+    fn size(&self, name: &'static str) -> Result<Option<u64>, ConfigError> {
         let Some(value) = self.text(name) else { return Ok(None) };
-        types::quantity::parse_bytes(&value).map(Some).map_err(|e| ConfigError { name, value, problem: e.to_string() })
+        let wrong =
+            |e: SettingError| ConfigError { name, value: e.value.to_string(), problem: format!("give {}", e.accepted) };
+        settings::size(name, &value).map(Some).map_err(wrong)
     }
 }
 
@@ -381,7 +384,8 @@ mod tests {
             ("LANDBRIDGE_ADDRESS", "fe80::1", "link-local"),
             ("LANDBRIDGE_ADDRESS", "node7", "invalid IP address"),
             ("LANDBRIDGE_SECRET", "hunter2", "64 hexadecimal"),
-            ("LANDBRIDGE_EAGER", "much", "is not a size"),
+            ("LANDBRIDGE_EAGER", "much", "give a size such as"),
+            ("LANDBRIDGE_INJECT", "17KiB", "give a size of at most 16KiB"),
             ("LANDBRIDGE_INSIDE_KEYS", "encrypted", "is not a fingerprint"),
         ] {
             let error = lookup(&[(name, value)]).unwrap_err();

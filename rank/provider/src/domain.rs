@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use ::endpoint::Config;
 use memory::Regions;
+use types::settings;
 
 use crate::abi::border::{Behind, Object, behind, guard, hand_out, take_back, write_out};
 use crate::abi::constants::{FI_CLASS_DOMAIN, FI_MR_BASIC, FI_MR_PROV_KEY, FI_MR_VIRT_ADDR, FI_PROGRESS_AUTO};
@@ -100,11 +101,7 @@ pub(crate) fn configuration() -> Result<(Config, WaitSettings, bool), Errno> {
 /// Reads `LANDBRIDGE_CONFIRM_SENDS`: `no` is for programs that ask for confirmation of all operations but need it for
 /// one-sided ones only, as MPICH and Intel MPI do (see MPICH's `ofi_init.c`).
 fn confirms_sends(lookup: impl Fn(&str) -> Option<String>) -> Result<bool, SettingError> {
-    match lookup("LANDBRIDGE_CONFIRM_SENDS").as_deref() {
-        None | Some("" | "yes") => Ok(true),
-        Some("no") => Ok(false),
-        Some(text) => Err(SettingError::ConfirmSends(text.to_owned())),
-    }
+    Ok(settings::confirm_sends(&lookup(settings::CONFIRM_SENDS).unwrap_or_default())?)
 }
 
 /// `fi_domain`.

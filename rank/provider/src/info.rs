@@ -25,7 +25,7 @@ pub(crate) const FABRIC_NAME: &CStr = c"landbridge";
 /// Its one domain.
 pub(crate) const DOMAIN_NAME: &CStr = c"landbridge0";
 /// Maximum length of an injected message, in bytes. We announce less, see [`endpoint::EndpointLimits::inject`].
-pub(crate) const INJECT_SIZE: usize = 16 << 10;
+pub(crate) const INJECT_SIZE: usize = types::settings::MOST_INJECT as usize;
 /// Maximum length of a message, in bytes.
 pub(crate) const MAX_MESSAGE: usize = 1 << 40;
 /// Queue depth that we announce. Our queues grow; a careful user relies on this depth.

@@ -4,6 +4,7 @@ use std::fmt;
 use std::num::ParseIntError;
 
 use ::endpoint::ConfigError;
+use types::settings;
 
 /// An environment variable with an invalid value. The user who starts the program must correct it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -11,25 +12,21 @@ use ::endpoint::ConfigError;
 pub(crate) enum SettingError {
     /// An invalid setting of the endpoint.
     Endpoint(ConfigError),
-    /// `LANDBRIDGE_SPIN`: its value, and the reason why it is not a number.
-    Spin(String, ParseIntError),
+    /// A value that a user's variable does not accept.
+    Value(settings::SettingError),
     /// `LANDBRIDGE_CROWDED`: its value, and the reason why it is not a number.
     Crowded(String, ParseIntError),
     /// `LANDBRIDGE_CROWDED` is 0.
     NotCrowded,
     /// `LANDBRIDGE_MPI_SHM`: its value.
     OwnMemory(String),
-    /// `LANDBRIDGE_CONFIRM_SENDS`: its value.
-    ConfirmSends(String),
 }
 
 impl fmt::Display for SettingError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             SettingError::Endpoint(error) => error.fmt(f),
-            SettingError::Spin(value, error) => {
-                write!(f, "LANDBRIDGE_SPIN={value}: {error}; give microseconds, or \"always\"")
-            }
+            SettingError::Value(error) => error.fmt(f),
             SettingError::Crowded(value, error) => {
                 write!(f, "LANDBRIDGE_CROWDED={value}: {error}; give the number of ranks to a core")
             }
@@ -37,7 +34,6 @@ impl fmt::Display for SettingError {
             SettingError::OwnMemory(value) => {
                 write!(f, "LANDBRIDGE_MPI_SHM={value}: give \"windows\" or \"messages\"")
             }
-            SettingError::ConfirmSends(value) => write!(f, "LANDBRIDGE_CONFIRM_SENDS={value}: give yes or no"),
         }
     }
 }
@@ -47,5 +43,11 @@ impl std::error::Error for SettingError {}
 impl From<ConfigError> for SettingError {
     fn from(error: ConfigError) -> SettingError {
         SettingError::Endpoint(error)
+    }
+}
+
+impl From<settings::SettingError> for SettingError {
+    fn from(error: settings::SettingError) -> SettingError {
+        SettingError::Value(error)
     }
 }

@@ -11,17 +11,15 @@ use rustix::thread::{CpuSet, sched_getaffinity};
 use thiserror::Error;
 
 use job::environment::Environment;
+use types::settings::{self, BIND, Binding, SettingError};
 
-const VARIABLE: &str = "LANDBRIDGE_BIND";
 const TOPOLOGY: &str = "/sys/devices/system/cpu";
 
 /// Reasons why ranks cannot be bound.
 #[derive(Debug, Error, PartialEq, Eq)]
 pub enum BindError {
-    #[error(
-        "LANDBRIDGE_BIND={0}: give `share` (each rank gets an equal share of the node's cores), `core` (one core each) or `none`"
-    )]
-    Unknown(String),
+    #[error(transparent)]
+    Unknown(#[from] SettingError),
     #[error(
         "--bind-to core: this node has {cores} core(s) for {ranks} ranks: use --bind-to share or none, or fewer ranks here"
     )]
@@ -34,11 +32,11 @@ pub enum BindError {
 /// # Errors
 /// [`BindError`].
 pub fn shares(ranks: u32, environment: &Environment) -> Result<Option<Vec<CpuSet>>, BindError> {
-    let one_each = match environment.get(VARIABLE).map(|value| value.to_string_lossy()).as_deref() {
-        None | Some("" | "share") => false,
-        Some("core") => true,
-        Some("none") => return Ok(None),
-        Some(other) => return Err(BindError::Unknown(other.to_owned())),
+    let chosen = environment.get(BIND).unwrap_or_default().to_string_lossy();
+    let one_each = match settings::binding(&chosen)? {
+        Binding::Share => false,
+        Binding::Core => true,
+        Binding::None => return Ok(None),
     };
     // This fails on machines with more cores than a set can hold. Cores are not scarce there.
     let Ok(allowed) = sched_getaffinity(None) else { return Ok(None) };
@@ -133,9 +131,9 @@ mod tests {
     #[test]
     fn an_unknown_value_is_named() {
         let mut environment = Environment::default();
-        environment.set(VARIABLE, "socket");
+        environment.set(BIND, "socket");
         assert!(shares(2, &environment).unwrap_err().to_string().contains("LANDBRIDGE_BIND=socket: give `share`"));
-        environment.set(VARIABLE, "none");
+        environment.set(BIND, "none");
         assert_eq!(shares(2, &environment), Ok(None));
     }
 }

@@ -19,6 +19,11 @@ use wire::{Control, FrameHeader, FrameKind};
 use crate::patience::{core_time, slowness_in};
 use crate::{Client, ClientError, Frame, Gateway, Receiver, Role, Sender};
 
+/// A gateway that has sent nothing for this many seconds counts as silent: it sends a frame each second.
+const SILENT_S: u64 = 2;
+/// Least time between two checks that counts as a pause of this process, and the time for which it explains a loss.
+const PAUSE: Duration = Duration::from_secs(3);
+const EXPLAINS: Duration = Duration::from_secs(10);
 /// Delays before dialling a gateway again: after its connection broke, and after it could not be reached.
 const SOON: Duration = Duration::from_millis(100);
 const AGAIN: Duration = Duration::from_secs(1);
@@ -61,6 +66,7 @@ enum Errand {
 struct GatewayConnection {
     errands: UnboundedSender<Errand>,
     open: bool,
+    silent: Arc<AtomicBool>,
 }
 
 /// See the module docs. Dropping it closes all connections.
@@ -96,9 +102,11 @@ impl Connections {
         let number = self.connections.len();
         let (errands, list) = unbounded_channel();
         let (news, standing_by, impatient) = (self.sink.clone(), self.standing_by.clone(), self.impatient.clone());
-        let task = Task { number, entry, me: self.me, errands: list, news, told: false, standing_by, impatient };
+        let (me, silent) = (self.me, Arc::<AtomicBool>::default());
+        let reported = silent.clone();
+        let task = Task { number, entry, me, errands: list, news, told: false, standing_by, impatient, silent };
         self.tasks.spawn(task.run(client));
-        self.connections.push(GatewayConnection { errands, open: false });
+        self.connections.push(GatewayConnection { errands, open: false, silent: reported });
         number
     }
 
@@ -122,6 +130,12 @@ impl Connections {
     /// Numbers of the connections that are up.
     pub fn open(&self) -> impl Iterator<Item = usize> {
         self.connections.iter().enumerate().filter(|(_, connection)| connection.open).map(|(number, _)| number)
+    }
+
+    /// Returns true if a connection is up, but its gateway has sent nothing for 2 s: it may be about to be lost.
+    pub fn is_silent(&self, number: usize) -> bool {
+        let connection = &self.connections[number];
+        connection.open && connection.silent.load(Ordering::Relaxed)
     }
 
     /// Sends a frame over one connection; if the connection is lost, so is the frame.
@@ -176,6 +190,8 @@ struct Task {
     told: bool,
     standing_by: Arc<AtomicBool>,
     impatient: Arc<AtomicBool>,
+    /// Set if the gateway is silent.
+    silent: Arc<AtomicBool>,
 }
 
 /// Heartbeats in both directions.
@@ -192,6 +208,10 @@ struct Vigil {
     before: CoreTime,
     /// True if something arrived since the last check.
     heard: bool,
+    /// Time of the last check.
+    looked: Instant,
+    /// The last pause of this process: its end and its length.
+    pause: Option<(Instant, Duration)>,
 }
 
 impl Vigil {
@@ -199,8 +219,39 @@ impl Vigil {
         let mut looks = interval(Duration::from_nanos(LOOK_NS));
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let (pulse, nod) = (Pulse::new(GATEWAY_SILENCE_S, 0), Nod::new(0));
-        let (machine, before) = (Machine::default(), core_time());
-        Vigil { began: Instant::now(), looks, pulse, nod, heard_ns: 0, asked: false, machine, before, heard: false }
+        let (machine, before, now) = (Machine::default(), core_time(), Instant::now());
+        Vigil {
+            began: now,
+            looks,
+            pulse,
+            nod,
+            heard_ns: 0,
+            asked: false,
+            machine,
+            before,
+            heard: false,
+            looked: now,
+            pause: None,
+        }
+    }
+
+    /// Notes the time since the last check if this process did not run in it.
+    fn note_pause(&mut self, now: Instant) {
+        let pause = now - std::mem::replace(&mut self.looked, now);
+        if pause >= PAUSE {
+            self.pause = Some((now, pause));
+        }
+    }
+
+    /// The error of a lost connection. If this process did not run shortly before, that is part of it.
+    fn explained(&mut self, error: ClientError, now: Instant) -> ClientError {
+        self.note_pause(now);
+        match self.pause {
+            Some((end, pause)) if now - end < EXPLAINS => {
+                ClientError::Paused { seconds: pause.as_secs(), source: Box::new(error) }
+            }
+            _ => error,
+        }
     }
 
     fn now_ns(&self) -> u64 {
@@ -223,6 +274,7 @@ impl Vigil {
     /// Checks for silence. A gateway whose machine answers gets a longer limit if this machine is busy, because both
     /// may be the same machine, unless `impatient`. `stopped`: a gateway on this machine may be stopped.
     fn beat(&mut self, receiver: &Receiver, stopped: bool, impatient: bool) -> Beat {
+        self.note_pause(Instant::now());
         let now_ns = self.now_ns();
         if stopped && receiver.is_on_this_machine() {
             self.pulse.heard(now_ns);
@@ -255,6 +307,7 @@ impl Task {
             };
             match connected {
                 Ok(client) => {
+                    self.silent.store(false, Ordering::Relaxed);
                     self.tell(News::Open);
                     let (mut receiver, mut sender) = client.split();
                     match self.serve(&mut receiver, &mut sender).await {
@@ -295,26 +348,36 @@ impl Task {
 
     /// Serves a connection until this member is done or the connection is lost.
     async fn serve(&mut self, receiver: &mut Receiver, sender: &mut Sender) -> Result<(), ClientError> {
+        let mut vigil = Vigil::new();
+        let served = self.serve_watched(receiver, sender, &mut vigil).await;
+        served.map_err(|error| vigil.explained(error, Instant::now()))
+    }
+
+    async fn serve_watched(
+        &mut self,
+        receiver: &mut Receiver,
+        sender: &mut Sender,
+        vigil: &mut Vigil,
+    ) -> Result<(), ClientError> {
         if let Some(opening) = &self.entry.opening {
             sender.send_control(self.me, opening.clone()).await?;
         }
-        let mut vigil = Vigil::new();
         loop {
             let mut word = None;
             tokio::select! {
-                frame = receiver.receive() => self.heard(frame, &mut vigil)?,
-                () = vigil.due() => match self.beat(&mut vigil, receiver) {
+                frame = receiver.receive() => self.heard(frame, vigil)?,
+                () = vigil.due() => match self.beat(vigil, receiver) {
                     Beat::Quiet => {}
                     Beat::Ping => word = Some(FrameKind::Ping),
                     Beat::Lost(seconds) => return Err(self.silent(seconds)),
                 },
                 errand = self.errands.recv() => match errand {
                     Some(Errand::Frame(header, payload)) => {
-                        self.while_listening(sender.send(header, &payload), receiver, &mut vigil).await?;
+                        self.while_listening(sender.send(header, &payload), receiver, vigil).await?;
                     }
                     Some(Errand::Opening(opening)) => self.entry.opening = Some(opening),
                     Some(Errand::Control(message)) => {
-                        self.while_listening(sender.send_control(self.me, message), receiver, &mut vigil).await?;
+                        self.while_listening(sender.send_control(self.me, message), receiver, vigil).await?;
                     }
                     Some(Errand::Goodbye(job)) => {
                         if sender.goodbye(job, self.me).await.is_ok() {
@@ -327,7 +390,7 @@ impl Task {
             }
             if let Some(kind) = word.or_else(|| vigil.owes_a_word().then_some(FrameKind::Pong)) {
                 let sending = sender.send(self.about_life(kind), &[]);
-                self.while_listening(sending, receiver, &mut vigil).await?;
+                self.while_listening(sending, receiver, vigil).await?;
             }
         }
     }
@@ -357,6 +420,7 @@ impl Task {
         let Some(frame) = frame? else { return Err(self.closed()) };
         let silent_s = vigil.pulse.silent_s();
         vigil.heard(frame.header.kind);
+        self.silent.store(false, Ordering::Relaxed);
         if silent_s >= LINK_SILENCE_S {
             self.tell(News::Back(silent_s));
         }
@@ -367,7 +431,10 @@ impl Task {
     }
 
     fn beat(&self, vigil: &mut Vigil, receiver: &Receiver) -> Beat {
-        vigil.beat(receiver, self.standing_by.load(Ordering::Relaxed), self.impatient.load(Ordering::Relaxed))
+        let (stopped, impatient) = (self.standing_by.load(Ordering::Relaxed), self.impatient.load(Ordering::Relaxed));
+        let beat = vigil.beat(receiver, stopped, impatient);
+        self.silent.store(vigil.pulse.silent_s() >= SILENT_S, Ordering::Relaxed);
+        beat
     }
 
     fn silent(&self, seconds: u64) -> ClientError {
@@ -386,5 +453,27 @@ impl Task {
     fn tell(&self, news: News) {
         // The receiver may be gone.
         let _ = self.news.send((self.number, news));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_loss_after_a_pause_of_this_process_names_the_pause() {
+        let left = || ClientError::Left { address: "g:1".to_owned() };
+        let mut vigil = Vigil::new();
+        let begun = vigil.looked;
+        let after = |seconds| begun + Duration::from_secs(seconds);
+        assert_eq!(vigil.explained(left(), after(2)).to_string(), "gateway at g:1 closed the connection");
+        let text = "gateway at g:1 closed the connection; this process did not run for 8 s before, so the gateway may \
+                    have given it up";
+        assert_eq!(vigil.explained(left(), after(10)).to_string(), text);
+        // Checks each second, after the pause.
+        (11..=19).for_each(|second| vigil.note_pause(after(second)));
+        assert_eq!(vigil.explained(left(), after(19)).to_string(), text);
+        vigil.note_pause(after(20));
+        assert_eq!(vigil.explained(left(), after(20)).to_string(), "gateway at g:1 closed the connection");
     }
 }

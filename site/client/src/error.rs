@@ -76,6 +76,14 @@ pub enum ClientError {
         /// The system's error.
         source: io::Error,
     },
+    /// The connection broke after a time in which this process did not run: it was stopped, or its machine was.
+    #[error("{source}; this process did not run for {seconds} s before, so the gateway may have given it up")]
+    Paused {
+        /// Length of that time, in seconds.
+        seconds: u64,
+        /// The error.
+        source: Box<ClientError>,
+    },
     /// The gateway sent something invalid.
     #[error("gateway at {address}: {source}")]
     Wire { address: String, source: WireError },

@@ -22,8 +22,11 @@ pub struct SiteKey {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum KeyError {
+    /// There is no file.
+    #[error("key {0}: there is no such file; `landbridge key` makes one")]
+    Missing(PathBuf),
     /// The file cannot be read.
-    #[error("key {path}: {source}; `landbridge key` makes one")]
+    #[error("key {path}: {source}")]
     Read {
         /// The file.
         path: PathBuf,
@@ -40,8 +43,8 @@ pub enum KeyError {
     },
     /// The file holds no key.
     #[error(
-        "key {path}: not an Ed25519 private key in PKCS#8 PEM ({problem}): remove it if no site uses it, and `landbridge key` \
-         makes one"
+        "key {path}: not an Ed25519 private key in PKCS#8 PEM ({problem}): name the file of a site's key, or another file for \
+         a new one"
     )]
     Format {
         /// The file.
@@ -98,9 +101,12 @@ pub fn generate(path: &Path) -> Result<SiteKey, KeyError> {
 /// The file cannot be read, or is not an Ed25519 key in PKCS#8 PEM.
 pub fn load(path: &Path) -> Result<SiteKey, KeyError> {
     let mut text = String::new();
-    File::open(path)
-        .and_then(|file| file.take(MAX_KEY_FILE).read_to_string(&mut text))
-        .map_err(|source| KeyError::Read { path: path.to_owned(), source })?;
+    File::open(path).and_then(|file| file.take(MAX_KEY_FILE).read_to_string(&mut text)).map_err(
+        |source| match source.kind() {
+            io::ErrorKind::NotFound => KeyError::Missing(path.to_owned()),
+            _ => KeyError::Read { path: path.to_owned(), source },
+        },
+    )?;
     let format = |problem: String| KeyError::Format { path: path.to_owned(), problem };
     let pair = KeyPair::from_pem(&text).map_err(|e| format(e.to_string()))?;
     if pair.algorithm() != &PKCS_ED25519 {

@@ -13,8 +13,8 @@ pub fn core_time() -> CoreTime {
     own.with_pressure(&read("/proc/pressure/cpu"))
 }
 
-/// How slow this machine currently is for other processes: the number of processes that want each core. A process that
-/// sleeps cannot infer from its own core time how late the process is that it waits for.
+/// The current slowness of this machine for other processes: the number of processes that want each core. A process
+/// that sleeps cannot infer from its own core time how late the process is that it waits for.
 fn crowd() -> Slowness {
     let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());

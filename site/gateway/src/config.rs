@@ -112,7 +112,7 @@ pub fn site_key(sites: &SitesFile, path: &Path, site: &str) -> Result<SiteKey, G
 }
 
 fn unknown_site(sites: &SitesFile, site: &str) -> GatewayError {
-    GatewayError::Config(format!("no site {site} in the sites file; it has: {}", sites.names()))
+    GatewayError::Config(format!("unknown site `{site}`: the sites file has {}", sites.names()))
 }
 
 #[cfg(test)]
@@ -144,7 +144,7 @@ mod tests {
         let error = GatewayConfig::new(other, &path, "a", None).unwrap_err().to_string();
         assert!(error.contains("a.key") && error.contains(&key.fingerprint().to_string()), "{error}");
         let error = GatewayConfig::new(good.clone(), &path, "b", None).unwrap_err().to_string();
-        assert!(error.contains("no site b") && error.contains("it has: a"), "{error}");
+        assert!(error.contains("unknown site `b`: the sites file has a"), "{error}");
         let error = GatewayConfig::new(good, &path, "a", Some("gw9")).unwrap_err().to_string();
         assert!(error.contains("no gateway gw9"), "{error}");
     }

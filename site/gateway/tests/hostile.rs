@@ -296,7 +296,14 @@ async fn what_is_for_users_cuts_a_link() {
 async fn couplings_of_other_sites_are_not_kept_and_answers_for_others_cut_a_link() {
     let (sites, key) = sites();
     let named = |site: &str| Coupling { name: "ocean".into(), site: site.into() };
-    let post = |site: &str, about: String| CouplingMessage::Post { coupling: named(site), side: 1, revision: 0, about };
+    let post = |site: &str, about: String| CouplingMessage::Post {
+        coupling: named(site),
+        side: 1,
+        revision: 0,
+        partner: None,
+        ended: false,
+        about,
+    };
     let mut cuts = sites[1].counters.snapshot().violations;
     let other = CouplingMessage::Other { coupling: named("a"), side: 1, board: String::new(), other: None };
     for (number, message) in (2..).zip([post("b", String::new()), other]) {
@@ -320,6 +327,8 @@ async fn a_side_is_of_the_site_that_posted_it_whatever_it_says() {
         coupling: coupling.clone(),
         side,
         revision: 0,
+        partner: None,
+        ended: false,
         about: about.into(),
     };
     let mut user = sites[1].client().await;

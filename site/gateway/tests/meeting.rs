@@ -139,6 +139,6 @@ async fn the_keys_of_the_two_are_checked_through_the_place() {
         probed(&sites[prober], "z").await;
         let problem = probe(&sites[prober], at).await.unwrap_err().to_string();
         assert!(problem.contains("presented fingerprint sha256:"), "{problem}");
-        assert!(problem.contains("sites file says sha256:") && problem.contains("site z"), "{problem}");
+        assert!(problem.contains("the sites file has sha256:") && problem.contains("site z"), "{problem}");
     }
 }

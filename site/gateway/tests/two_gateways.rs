@@ -266,7 +266,7 @@ async fn wrong_fingerprints_are_named_at_both_ends() {
         let error = sites[prober].client().await.probe(at).await.unwrap_err().to_string();
         assert!(error.contains(&format!("site {at}: gateway gw1 at")), "{error}");
         assert!(
-            error.contains("presented fingerprint sha256:") && error.contains("sites file says sha256:"),
+            error.contains("presented fingerprint sha256:") && error.contains("the sites file has sha256:"),
             "{error}"
         );
         let other = 1 - prober;

@@ -138,7 +138,7 @@ pub enum SettingError {
     #[error("-x {0}: there is no such variable here; -x {0}=VALUE sets it")]
     Unset(String),
     /// Only the launcher may set the variable.
-    #[error("-x {0}: only the launcher may set this variable: it identifies a rank, or says where ranks are")]
+    #[error("-x {0}: only the launcher may set this variable: it identifies a rank or the place of ranks")]
     Ours(String),
 }
 

@@ -19,6 +19,7 @@ pub mod mpi;
 pub mod order;
 pub mod processes;
 pub mod program;
+pub mod settings;
 pub mod signals;
 
 /// This machine's name.

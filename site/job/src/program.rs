@@ -37,6 +37,12 @@ pub enum ProgramError {
     /// The working directory does not exist.
     #[error("working directory {0} does not exist here: make it, or start from a directory that every node has")]
     Directory(String),
+    /// The working directory is a file or the like.
+    #[error("working directory {0} is no directory here: name another with --wdir")]
+    NoDirectory(String),
+    /// The program's name is empty.
+    #[error("the name of the program is empty: give its path, or its name in PATH")]
+    Nameless,
 }
 
 /// The path of `program`, relative to `directory` or in the `PATH` of `environment`.
@@ -44,8 +50,15 @@ pub enum ProgramError {
 /// # Errors
 /// [`ProgramError`], which names the searched places.
 pub fn find(program: &Path, directory: &Path, environment: &Environment) -> Result<PathBuf, ProgramError> {
+    if program.as_os_str().is_empty() {
+        return Err(ProgramError::Nameless);
+    }
     if !directory.is_dir() {
-        return Err(ProgramError::Directory(directory.display().to_string()));
+        let shown = directory.display().to_string();
+        return Err(match directory.exists() {
+            true => ProgramError::NoDirectory(shown),
+            false => ProgramError::Directory(shown),
+        });
     }
     if program.as_os_str().as_encoded_bytes().contains(&b'/') {
         let path = directory.join(program);

@@ -43,7 +43,7 @@ pub enum SlurmError {
     Value { command: String, line: UntrustedText },
     #[error("Slurm does not show job {0}")]
     NotShown(u32),
-    #[error("Slurm says that job {job} is of user id {user}")]
+    #[error("Slurm lists job {job} under user id {user}")]
     User { job: u32, user: UntrustedText },
     #[error("job {0} has no nodes")]
     NoNodes(u32),

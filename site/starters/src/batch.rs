@@ -1,5 +1,6 @@
 //! The interface to batch systems. Each is a folder beside this file; [`crate::batch_system`] knows them all.
 
+use std::collections::HashMap;
 use std::error::Error;
 use std::fs::File;
 use std::io::{self, Read};
@@ -67,15 +68,19 @@ impl NodeFile {
         let unread = |problem| NodeFileError::Unread { variable, path: path_name(), problem };
         let text = text_of(Path::new(path)).map_err(unread)?;
         let mut nodes: Vec<AllocatedNode> = Vec::new();
+        let mut places: HashMap<&str, usize> = HashMap::new();
         for (line, text) in (1..).zip(text.lines()).filter(|(_, text)| !text.trim().is_empty()) {
             let malformed = || {
                 let text = text.escape_debug().take(LONGEST_SHOWN).collect();
                 NodeFileError::Malformed { variable, path: path_name(), line, text, form: self.form }
             };
             let (name, slots) = (self.line)(text).filter(|(name, _)| is_name(name)).ok_or_else(malformed)?;
-            match nodes.iter_mut().find(|node| node.name == name) {
-                Some(node) => node.slots = node.slots.saturating_add(slots),
-                None => nodes.push(AllocatedNode::new(name, slots)),
+            match places.get(name) {
+                Some(&place) => nodes[place].slots = nodes[place].slots.saturating_add(slots),
+                None => {
+                    places.insert(name, nodes.len());
+                    nodes.push(AllocatedNode::new(name, slots));
+                }
             }
         }
         if nodes.is_empty() {

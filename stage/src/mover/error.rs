@@ -19,8 +19,9 @@ pub enum MoverError {
     Pmi(#[from] PmiError),
     #[error("rank {rank} has `{text}` for an address")]
     Address { rank: u32, text: String },
-    #[error("{place} is lost: {failure}")]
-    Lost { place: String, failure: endpoint::Failure },
+    /// The connection to another mover is lost, perhaps because this one has lost its gateway.
+    #[error("the connection to {place} is lost: {reason}; the same command continues")]
+    Lost { place: String, reason: String },
     #[error("{place} has ended its part before all was read, for a reason of its own")]
     Ended { place: String },
     #[error("cannot begin to send or read: {0}")]

@@ -278,7 +278,8 @@ impl Peers {
                     let place = from.map_or_else(|| "another mover".to_owned(), |rank| self.shown(rank as u32));
                     return Err(match failure {
                         Failure::Refused(_) => MoverError::Ended { place },
-                        failure => MoverError::Lost { place, failure },
+                        Failure::PeerLost { reason, .. } => MoverError::Lost { place, reason },
+                        failure => MoverError::Lost { place, reason: failure.to_string() },
                     });
                 }
             }

@@ -74,7 +74,7 @@ impl Target {
         let there = Folder::open(path).ok().and_then(|folder| folder.identity().ok());
         (there != Some(held)).then(|| {
             let shown = printable(&path.to_string_lossy());
-            format!("somebody has renamed or removed the folder {shown} meanwhile: what was moved is in it, wherever it is now")
+            format!("somebody has renamed or removed the folder {shown} meanwhile: the files that were moved are in it")
         })
     }
 
@@ -223,7 +223,8 @@ impl Target {
             self.dresser.dress(&opened, entry, &shown)?;
         }
         if !target.is_at(&self.parent, &self.name) {
-            let problem = "somebody has given the folder another name meanwhile: what arrived is in it".to_owned();
+            let problem =
+                "somebody has given the folder another name meanwhile: the files that arrived are in it".to_owned();
             return Err(StageError::Conflict { path: self.path.clone(), problem });
         }
         Ok(())

@@ -51,7 +51,13 @@ pub fn run(options: &LabOptions, notice: &mut dyn FnMut(&str)) -> Result<LabRepo
     }
     let report = match options.isolation {
         Isolation::Namespaces => start(options, true),
-        Isolation::Loopback => start(options, false),
+        Isolation::Loopback => {
+            let wan = |options: &LabOptions| (options.delay, options.jitter, options.loss, options.wan_rate);
+            if wan(options) != wan(&LabOptions::default()) {
+                notice("a loopback lab has no delay, no loss and no rates: those options do nothing");
+            }
+            start(options, false)
+        }
         Isolation::Auto => match start(options, true) {
             Err(LabError::Unavailable { what, remedy }) if !options.route_directly && !options.any_ipv6() => {
                 notice(&format!("{what}; {remedy}. Falling back to loopback: no isolation, no delay, no rates."));

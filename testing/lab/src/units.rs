@@ -62,7 +62,7 @@ pub enum UnitError {
     #[error("loss {0:?}: use a percentage such as 0.5% or a fraction such as 0.005")]
     LossUnit(String),
     /// A loss of 100 % or more.
-    #[error("loss {0:?} is not below 1; write {0}% for a percentage")]
+    #[error("loss {0:?} is not below 1: use a percentage below 100%, or a fraction below 1")]
     TooLossy(String),
 }
 

@@ -164,7 +164,7 @@ fn links_change_while_the_lab_runs() {
         try; $L lab wan a b down; try; $L lab wan b a up delay=2ms; try
         $L lab wan a b colour=red 2>&1; $L lab wan a z down 2>&1; $L lab wan report | grep -o '"delay_ns":[0-9]*' | sort -u"#;
     let out = lab_ok(&["--gateway-command", ECHO_GATEWAY], script);
-    let expected = "x\n0\n124\nx\n0\nlab: \"colour\" is none of delay, jitter, loss, rate, queue, down\n\
+    let expected = "x\n0\n124\nx\n0\nlab: \"colour\" is none of delay, jitter, loss, rate, queue, up, down\n\
                     lab: there is no site \"z\"; there are a, b\n\"delay_ns\":2000000\n";
     assert_eq!(out, expected);
 }

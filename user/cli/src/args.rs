@@ -46,9 +46,9 @@ fn examples() -> String {
         text += &line(lab, "two sites on this machine");
     }
     text += &line("landbridge run -n 64 --prefix -- ./simulation input.dat", "across your sites");
-    text += &line("landbridge sites check", "what works and what does not");
+    text += &line("landbridge sites check", "test every connection that a run needs");
     if cfg!(feature = "top") {
-        text += &line("landbridge top", "what your gateways carry");
+        text += &line("landbridge top", "traffic of your gateways");
     }
     text + "\n`landbridge COMMAND --help` explains each command."
 }

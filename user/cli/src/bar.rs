@@ -3,9 +3,11 @@
 use std::io::{BufRead, IsTerminal, Read, Write};
 use std::time::{Duration, Instant};
 
+use job::message::Stream;
 use setup::Progress;
 use types::untrusted::indented;
 
+use crate::output::is_screen;
 use crate::quantity::megabytes;
 
 /// Maximum length of an answer, in bytes.
@@ -26,7 +28,7 @@ pub(crate) struct RedrawnLine {
 
 impl RedrawnLine {
     pub(crate) fn new() -> RedrawnLine {
-        RedrawnLine { drawn: None, interactive: std::io::stderr().is_terminal() }
+        RedrawnLine { drawn: None, interactive: is_screen(Stream::Err) }
     }
 
     /// Draws the result of `text`, unless the line was drawn within [`DRAW`].

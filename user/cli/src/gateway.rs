@@ -18,7 +18,7 @@ use crate::sites::file::SitesFileArgs;
     long_about = "Run the gateway of a site, until it is ended by SIGTERM or SIGINT.\n\n\
         It needs one port, which the site's nodes and the gateways of other sites dial; sites that cannot be dialled dial \
         out. It starts the agents of jobs on the site's nodes with the starter of the sites file.\n\n\
-        LANDBRIDGE_LOG sets what is logged to standard error: off, error, warn, info (default), debug or trace, and \
+        LANDBRIDGE_LOG sets the level of the log on standard error: off, error, warn, info (default), debug or trace, and \
         PART=LEVEL for one part of the program, as in info,gateway::trunks=debug.",
     after_help = "Example:\n  landbridge gateway --sites sites.toml --site lyon"
 )]

@@ -58,6 +58,15 @@ pub(crate) fn line_of_its_own(text: &str) -> io::Result<()> {
     stdout().write_all(format!("{}{text}\n", ends_line(Stream::Out)).as_bytes())
 }
 
+/// Names standard output in an error of [`raw`].
+pub(crate) fn of_stdout(error: io::Error) -> io::Error {
+    named(STDOUT, &error)
+}
+
+fn named(stream: &str, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{stream}: {error}"))
+}
+
 /// Writes output of ranks or a mover unchanged, and not mixed with other writes.
 pub(crate) fn raw(stream: Stream, bytes: &[u8]) -> io::Result<()> {
     if let Some(last) = bytes.last() {
@@ -98,23 +107,32 @@ fn line(text: &str) -> String {
     format!("landbridge: {}\n", indented(text))
 }
 
+/// True if standard output or standard error is a terminal that obeys escape sequences.
+pub(crate) fn is_screen(stream: Stream) -> bool {
+    let is_terminal = match stream {
+        Stream::Out => io::stdout().is_terminal(),
+        Stream::Err => io::stderr().is_terminal(),
+    };
+    is_terminal && std::env::var_os("TERM").is_none_or(|kind| kind != "dumb")
+}
+
 /// Redraws the current line of a terminal. Does nothing elsewhere.
 pub(crate) fn redraw(text: &str) {
-    if io::stderr().is_terminal() {
+    if is_screen(Stream::Err) {
         let _ = write!(io::stderr(), "\r\x1b[K{}", printable(text));
     }
 }
 
 /// Clears the current line of a terminal.
 pub(crate) fn clear() {
-    if io::stderr().is_terminal() {
+    if is_screen(Stream::Err) {
         let _ = io::stderr().write_all(b"\r\x1b[K");
     }
 }
 
 /// Clears the screen, if standard output is a terminal.
 pub(crate) fn clear_screen() {
-    if io::stdout().is_terminal() {
+    if is_screen(Stream::Out) {
         let _ = io::stdout().write_all(b"\x1b[H\x1b[J");
     }
 }
@@ -130,7 +148,7 @@ pub(crate) struct Visible<W> {
 
 impl<W> Visible<W> {
     fn named(&self, error: &io::Error) -> io::Error {
-        io::Error::new(error.kind(), format!("{}: {error}", self.name))
+        named(self.name, error)
     }
 }
 

@@ -8,10 +8,11 @@ use ::plan::{Instance, Model, Packing};
 use anyhow::Result;
 use clap::{Args, Subcommand};
 use commands::plan::{Bounds, Comparison, PlannedTree};
+use types::quantity::counted;
 
 use crate::quantity::binary_digits;
 
-/// Plan transfers over links that differ
+/// Plan transfers over links of different speed
 #[derive(Debug, Args)]
 pub(crate) struct PlanArgs {
     #[command(subcommand)]
@@ -70,11 +71,11 @@ fn broadcast(args: &BroadcastArgs) -> Result<i32> {
 
 fn as_text(Comparison { instance, results, bounds, chosen, .. }: &Comparison) -> String {
     let mut text = format!(
-        "{} nodes, root {}, {} in {} packets\n\n",
-        instance.nodes(),
+        "{}, root {}, {} in {}\n\n",
+        counted(instance.nodes(), "node"),
         instance.root(),
         binary_digits(instance.message_bytes() as f64),
-        instance.packets()
+        counted(instance.packets(), "packet")
     );
     text += &table(results, bounds);
     if let [one] = &results[..] {

@@ -103,7 +103,7 @@ fn options_about_sites_and_a_file_that_was_named_are_errors() {
         let done = typed(&stage, &["run", option[0], option[1], "true"]);
         let expected =
             format!("landbridge: {} is about sites, and there is no sites file: `landbridge sites add", option[0]);
-        assert!(done.code == Some(1) && done.err.starts_with(&expected), "{done:?}");
+        assert!(done.code == Some(2) && done.err.starts_with(&expected), "{done:?}");
     }
     let named = typed(&stage, &["run", "-n", "2", "--sites", "nowhere.toml", "true"]);
     assert!(named.code == Some(1) && named.err.contains("sites file nowhere.toml: No such file"), "{named:?}");
@@ -120,7 +120,8 @@ fn options_about_sites_and_a_file_that_was_named_are_errors() {
 #[test]
 fn output_that_has_nowhere_to_go_is_named() {
     let stage = stage();
-    for words in [&["run", "-n", "2", "--dry-run", "true"][..], &["run", "-n", "1", "--json", "true"]] {
+    let dry: &[&str] = &["run", "-n", "2", "--dry-run", "true"];
+    for words in [dry, &["run", "-n", "1", "--json", "true"], &["--help"], &["--version"]] {
         let full = File::options().write(true).open("/dev/full").unwrap();
         let done = start(&stage, words, |command| {
             command.stdout(full);

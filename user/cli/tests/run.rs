@@ -203,7 +203,7 @@ fn nodes_can_be_named_and_filled() {
     let done = stage.script(&["--host", "b/n7"], place);
     assert!(done.code == Some(2) && done.err.contains("site b has no node `n7`"), "{done:?}");
     let done = stage.script(&["-n", "2", "--map-by", "slot"], place);
-    assert!(done.code == Some(1) && done.err.contains("slots"), "{done:?}");
+    assert!(done.code == Some(2) && done.err.contains("slots"), "{done:?}");
     stage.nothing_left();
 }
 

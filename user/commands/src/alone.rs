@@ -79,7 +79,7 @@ impl Running {
 
 /// The host's name, if it is valid as a node name.
 fn node(host: &str) -> &str {
-    if types::roster::is_name(host) && host != types::roster::FORWARDER { host } else { "localhost" }
+    if types::sites::is_name(host) { host } else { "localhost" }
 }
 
 #[cfg(test)]
@@ -89,7 +89,7 @@ mod tests {
     #[test]
     fn the_node_has_the_name_of_the_host_if_that_is_one() {
         assert_eq!(node("n1.example.org"), "n1.example.org");
-        for odd in ["", "a b", "_gateway", &"x".repeat(65)] {
+        for odd in ["", "a b", "_gateway", "-x", &"x".repeat(65)] {
             assert_eq!(node(odd), "localhost", "{odd}");
         }
         let alone = Alone::new().unwrap();

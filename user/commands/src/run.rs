@@ -7,11 +7,11 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use folder::{bytes_of, open_named};
 use job::environment::{setting, travelling};
 use job::home::homes;
 use job::message::{InputTo, MpiChoice, Part};
-use job::mpi::layer;
-use job::program;
+use job::{program, settings};
 use launcher::hosts::{self, Host};
 use launcher::parts::{Joined, PartWish, join};
 use launcher::placement::{SitePlacement, place};
@@ -19,15 +19,17 @@ use launcher::spread::{SpreadError, Wish, counts};
 use launcher::tailor::{self, Typed};
 use launcher::{Observer, Request, Sites, Summary};
 use setup::Progress;
+use setup::here::folders::MOST_TEXT;
 use setup::push::Pushed;
 use starters::held;
 use tokio::runtime::Runtime;
 use types::roster::FORWARDER;
+use types::settings::{BIND, COLLECTIVES};
 use types::sites::Site;
 use wire::control::HeldAllocation;
 
 use crate::alone::{self, Alone, Running};
-use crate::error::{CommandError, Context, Result, refusal, refuse};
+use crate::error::{CommandError, Context, Result};
 use crate::machine::working_directory;
 use crate::runtime::runtime;
 use crate::transfers::beside::{self, Beside, BesideRequest, Overlap};
@@ -99,10 +101,13 @@ impl RunRequest {
     /// The nodes given by the user.
     fn named_hosts(&self) -> Result<Vec<Host>> {
         let Some(file) = &self.hostfile else { return Ok(self.hosts.clone()) };
-        let text = std::fs::read(file).with_context(|| format!("--hostfile {}", file.display()))?;
-        let hosts = hosts::parse_file(&text).with_context(|| format!("--hostfile {}", file.display()))?;
+        let text = open_named(file).and_then(|file| bytes_of(file, MOST_TEXT));
+        let text = text.with_context(|| format!("--hostfile {}", file.display()))?;
+        let hosts = hosts::parse_file(&text)
+            .map_err(|problem| CommandError::Option(format!("--hostfile {}: {problem}", file.display())))?;
         if hosts.is_empty() {
-            refuse!("--hostfile {}: it names no node: write SITE/NODE on a line for each", file.display());
+            let text = format!("--hostfile {}: it names no node: write SITE/NODE on a line for each", file.display());
+            return Err(CommandError::Option(text));
         }
         Ok(hosts)
     }
@@ -117,10 +122,10 @@ impl RunRequest {
             ("--from", self.from.is_some()),
         ];
         match options.into_iter().find(|(_, given)| *given) {
-            Some((option, _)) => refuse!(
+            Some((option, _)) => Err(CommandError::Option(format!(
                 "{option} is about sites, and there is no sites file: `landbridge sites add NAME [USER@]HOST` begins one. \
                  Without {option} all ranks run on this machine"
-            ),
+            ))),
             None => Ok(()),
         }
     }
@@ -214,6 +219,7 @@ impl RunPlan {
         let fill = request.fill && is_file;
         let mut wish = Wish { ranks, ranks_per_node: request.ranks_per_node, fill, per_site };
         let hosts = request.named_hosts()?;
+        request.beside.check()?;
         let typed = typed(&request, &firsts)?;
         let elsewhere = carried::destination(&whole, request.from.as_deref()).filter(|_| is_file).cloned();
         let runtime = runtime()?;
@@ -228,12 +234,18 @@ impl RunPlan {
                 wish.or_all_of(&home, held);
             }
         }
-        hosts::choose(&mut sites.file, &mut wish, &hosts, request.runs_movers()).map_err(CommandError::option)?;
+        hosts::choose(&mut sites.file, &mut wish, &hosts, request.runs_movers()).map_err(|problem| {
+            let file =
+                request.hostfile.as_ref().map_or(String::new(), |file| format!("--hostfile {}: ", file.display()));
+            CommandError::Option(format!("{file}{problem}"))
+        })?;
         let held = held.filter(|held| sites.site(&home).is_ok_and(|site| holds_all(held, site)));
         // Report wrong numbers and unknown sites before using the network.
         let checked = counts(&sites.file, &wish);
         if !matches!(checked, Err(SpreadError::NoNumber)) {
-            checked.map_err(not_to_be_spread)?;
+            let counts = checked.map_err(CommandError::option)?;
+            let sites = sites.file.sites.iter().zip(counts).filter(|(_, ranks)| *ranks > 0).map(|(site, _)| site);
+            check_settings(&typed, sites, elsewhere.is_some())?;
         }
         Ok(RunPlan { request, origin, whole, sites, wish, typed, hosts, home, held, elsewhere, runtime })
     }
@@ -274,9 +286,21 @@ impl RunPlan {
     /// The placement of ranks.
     ///
     /// # Errors
-    /// The number of ranks is missing, or the job does not fit.
+    /// The number of ranks is missing, the job does not fit, or a site's nodes exist only in a batch job of the user's.
     pub fn placement(&self) -> Result<Vec<SitePlacement>> {
-        place(&self.sites.file, &self.wish, &self.typed).map_err(|failure| refusal!("{failure}"))
+        let places = place(&self.sites.file, &self.wish, &self.typed).map_err(CommandError::option)?;
+        let in_no_job = |place: &&SitePlacement| {
+            let site = self.sites.file.site(&place.name).map(|(_, site)| site);
+            place.nodes.is_none() && site.is_some_and(|site| !site.starter.makes_jobs())
+        };
+        match places.iter().find(in_no_job) {
+            Some(place) => Err(CommandError::Request(format!(
+                "site {}: its nodes are those of a batch job, and Landbridge makes none there: type `landbridge run` in the \
+                 script of one (qsub)",
+                place.name
+            ))),
+            None => Ok(places),
+        }
     }
 
     /// Checks the numbers that only a job needs.
@@ -284,7 +308,7 @@ impl RunPlan {
     /// # Errors
     /// The number of ranks is missing, or `--stdin` names no rank.
     pub fn check_ranks(&self) -> Result<()> {
-        let ranks: u32 = counts(&self.sites.file, &self.wish).map_err(not_to_be_spread)?.iter().sum();
+        let ranks: u32 = counts(&self.sites.file, &self.wish).map_err(CommandError::option)?.iter().sum();
         match self.request.input {
             InputTo::Rank(rank) if rank >= ranks => Err(CommandError::Option(format!(
                 "--stdin {rank}: the job has {ranks} rank(s), numbered from 0; give one of them, or all, or none"
@@ -310,7 +334,7 @@ impl RunPlan {
         };
         let RunPlan { request, whole, sites, wish, typed, home, held, runtime, .. } = self;
         let places = match request.beside.is_wanted() {
-            true => place(&sites.file, &wish, &typed).map_err(|failure| refusal!("{failure}"))?,
+            true => place(&sites.file, &wish, &typed).map_err(CommandError::option)?,
             false => Vec::new(),
         };
         let beside = beside::start(&request.beside, file.as_deref().map(|file| (file, home.as_str())), &places)?;
@@ -318,6 +342,19 @@ impl RunPlan {
             Request { sites, home: home.clone(), wish, held, wait: request.wait, timeout: request.timeout, typed };
         Ok(StartedRun { job, file, whole, home, gateway, beside, runtime })
     }
+}
+
+/// Refuses variables whose values no rank of these sites could use. `carried`: the job is started on another machine,
+/// where this environment does not count.
+fn check_settings<'a>(typed: &Typed, sites: impl Iterator<Item = &'a Site>, carried: bool) -> Result<()> {
+    let environment = if carried { &[][..] } else { &typed.environment[..] };
+    for part in sites.flat_map(|site| typed.at(site).parts) {
+        let variables = environment.iter().chain(&part.settings).map(|(name, value)| (&name[..], &value[..]));
+        if let Some(wrong) = settings::wrong(variables).first() {
+            return Err(CommandError::option(wrong));
+        }
+    }
+    Ok(())
 }
 
 /// Returns true if a batch job holds all chosen nodes of its site. Nodes outside the job belong to a node service.
@@ -381,18 +418,10 @@ impl FinishedRun {
     }
 }
 
-/// Classifies the error: an option is wrong, or a site is too small for the job.
-fn not_to_be_spread(error: SpreadError) -> CommandError {
-    match error {
-        SpreadError::Full { .. } | SpreadError::AllFull { .. } | SpreadError::NoSlots { .. } => error.into(),
-        _ => CommandError::option(error),
-    }
-}
-
 /// The command as typed, valid at any site. `firsts`: the first rank of each program.
 fn typed(request: &RunRequest, firsts: &[u32]) -> Result<Typed> {
-    let bind = request.bind.map(|to| (b"LANDBRIDGE_BIND".to_vec(), to.into()));
-    let collectives = request.collectives.map(|whose| (layer::VARIABLE.into(), whose.into()));
+    let bind = request.bind.map(|to| (BIND.into(), to.into()));
+    let collectives = request.collectives.map(|whose| (COLLECTIVES.into(), whose.into()));
     let from = working_directory()?;
     let below = |folder: &PathBuf| if folder.starts_with("~") { folder.clone() } else { from.join(folder) };
     let part = |(program, &first): (&ProgramRequest, &u32)| {

@@ -9,7 +9,7 @@ use launcher::Sites;
 use setup::here::folders::{Folders, read_sites};
 use types::SitesFile;
 
-use crate::error::{Context, Result, refusal, refuse};
+use crate::error::{CommandError, Context, Result, refusal, refuse};
 
 const VARIABLE: &str = "LANDBRIDGE_SITES";
 const OWN_SITE: &str = "LANDBRIDGE_SITE_NAME";
@@ -59,7 +59,7 @@ pub fn read(path: &Path) -> Result<Sites> {
 pub fn own_site(sites: &Sites, from: Option<&str>) -> Result<String> {
     let named = from.map(str::to_owned).or_else(named_site);
     if let Some(name) = named {
-        sites.site(&name)?;
+        sites.site(&name).map_err(CommandError::option)?;
         return Ok(name);
     }
     let usable: Vec<_> = sites.file.sites.iter().filter(|site| sites.client_secret(site).is_ok()).collect();
@@ -71,7 +71,9 @@ pub fn own_site(sites: &Sites, from: Option<&str>) -> Result<String> {
     }
     let problems = sites.file.sites.iter().filter_map(|site| sites.client_secret(site).err());
     let problems = problems.map(|e| e.to_string()).collect::<Vec<_>>().join("; ");
-    Err(refusal!("at which site is this? No site's key can be used here: {problems}. Say it with --from or {OWN_SITE}"))
+    Err(refusal!(
+        "at which site is this? No site's key can be used here: {problems}. Correct that, or name the site with --from or {OWN_SITE}"
+    ))
 }
 
 /// The site named by `OWN_SITE`.

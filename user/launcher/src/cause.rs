@@ -13,9 +13,10 @@ const UNFINALISED: Weight = 3;
 pub(super) const SIGNAL: Weight = 4;
 pub(super) const LOST: Weight = 5;
 
-/// Exit code when a running job loses something that it needs (a gateway, a site, an agent, memory). The program is not
-/// at fault, and the job may be run again. `EX_TEMPFAIL` of sysexits.h.
-pub(super) const LOST_CODE: i32 = 75;
+/// Exit code when a running job loses something that it needs (a gateway, a site, an agent, memory), when the
+/// connection that carries a command to a site is lost, and of a mover that has lost another one. The program is not at
+/// fault, and the job may be run again. `EX_TEMPFAIL` of sysexits.h.
+pub const LOST_CODE: i32 = 75;
 
 /// The exit code of MPICH and Intel MPI for `MPI_ERR_OTHER`, which ranks get when a peer is gone: the low byte of their
 /// error code, class 15 with the bit of a dynamic message.
@@ -63,7 +64,8 @@ pub(super) fn of_end(end: End, state: MpiState, uses_mpi: bool) -> Option<(Weigh
         }
         (End::Code(0), _) => return None,
         (End::Code(code), _) => {
-            let weight = if code == MPI_ERROR && uses_mpi { EFFECT } else { EXIT_CODE };
+            let is_effect = (code == MPI_ERROR && uses_mpi) || code == LOST_CODE;
+            let weight = if is_effect { EFFECT } else { EXIT_CODE };
             (weight, format!("exited with code {code}"))
         }
     };

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use tokio::time::Instant;
+use types::quantity::counted;
 
 /// Time until the first reminder; each further one takes twice as long.
 const FIRST: Duration = Duration::from_secs(60);
@@ -26,14 +27,17 @@ impl Early {
         if waiting.is_empty() {
             let all = self.held.iter().map(|(site, nodes, since)| {
                 let seconds = now.saturating_duration_since(*since).as_secs();
-                format!("site {site} held {} for {} before the job could start", count(*nodes), span(seconds))
+                format!("site {site} held {} for {} before the job could start", counted(nodes, "node"), span(seconds))
             });
             return all.collect();
         }
         self.held.push((site.to_owned(), nodes, now));
         self.next.get_or_insert(now + self.pause);
         let others = waiting.join(", ");
-        vec![format!("site {site} has {}, held and charged from now on until {others} has its nodes", count(nodes))]
+        vec![format!(
+            "site {site} has {}, held and charged from now on until {others} has its nodes",
+            counted(nodes, "node")
+        )]
     }
 
     /// Time of the next reminder.
@@ -48,14 +52,10 @@ impl Early {
         let line = |(site, nodes, since): &(String, usize, Instant)| {
             let seconds = now.saturating_duration_since(*since).as_secs();
             let others = waiting.join(", ");
-            format!("site {site} has held {} for {} while {others} waits", count(*nodes), span(seconds))
+            format!("site {site} has held {} for {} while {others} waits", counted(nodes, "node"), span(seconds))
         };
         self.held.iter().map(line).collect()
     }
-}
-
-fn count(nodes: usize) -> String {
-    if nodes == 1 { "1 node".to_owned() } else { format!("{nodes} nodes") }
 }
 
 fn span(seconds: u64) -> String {

@@ -200,7 +200,7 @@ impl<N: FnMut(String)> Open<N> {
     fn incoming(&mut self, incoming: Incoming) -> Result<Option<Piece>, ForwardError> {
         match incoming {
             Incoming::Up(from, Up::Forward(piece)) if from == self.far => return Ok(Some(piece)),
-            Incoming::Up(..) | Incoming::GatewayBack(_) => {}
+            Incoming::Up(..) | Incoming::GatewayBack { .. } => {}
             Incoming::Note(text) => (self.note)(text),
             Incoming::GatewayOpen(gateway) => self.gateways.connected(gateway),
             Incoming::GatewayLost(gateway, reason) => {

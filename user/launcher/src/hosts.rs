@@ -5,8 +5,10 @@ use std::str::FromStr;
 
 use thiserror::Error;
 use types::SitesFile;
+use types::quantity::counted;
 use types::roster::FORWARDER;
 use types::sites::Node;
+use types::untrusted::printable;
 
 use crate::spread::{Wish, fill_evenly};
 
@@ -24,16 +26,23 @@ pub struct Host {
 pub enum HostError {
     #[error("`{0}` is not SITE/NODE or SITE/NODE:N, such as lyon/n1 or lyon/n1:4")]
     Malformed(String),
+    /// A line of a hostfile.
+    #[error("line {number}: {problem}")]
+    Line { number: usize, problem: Box<HostError> },
     #[error("host {host}: unknown site `{site}`: the sites file has {known}")]
     UnknownSite { host: String, site: String, known: String },
     #[error("host {host}: site {site} has no node `{node}`; it has {known}")]
     UnknownNode { host: String, site: String, node: String, known: String },
     #[error("host {host}: the batch system of site {site} chooses its nodes: give --site {site}=N instead")]
     Batch { host: String, site: String },
+    /// A line of a hostfile gives a node two numbers of slots.
+    #[error("host {host} has {first} slots and {second}: give one of the numbers")]
+    Slots { host: String, first: u32, second: u32 },
     #[error("host {0} is given twice: give it once, as {0}:N")]
     Twice(String),
     #[error(
-        "the hosts have room for {room} ranks, but {ranks} are asked for: name more hosts, or more slots, as SITE/NODE:N"
+        "the hosts have room for {}, but {ranks} are asked for: name more hosts, or more slots, as SITE/NODE:N",
+        counted(*room, "rank")
     )]
     Full { room: u64, ranks: u32 },
 }
@@ -42,7 +51,7 @@ impl FromStr for Host {
     type Err = HostError;
 
     fn from_str(text: &str) -> Result<Host, HostError> {
-        let malformed = || HostError::Malformed(text.to_owned());
+        let malformed = || malformed(text);
         let (site, rest) = text.split_once('/').ok_or_else(malformed)?;
         let (node, slots) = match rest.split_once(':') {
             None => (rest, None),
@@ -52,6 +61,19 @@ impl FromStr for Host {
             return Err(malformed());
         }
         Ok(Host { site: site.to_owned(), node: node.to_owned(), slots })
+    }
+}
+
+impl Host {
+    /// Sets the number of slots, which may be set already to the same number.
+    fn set_slots(&mut self, slots: u32) -> Result<(), HostError> {
+        match self.slots.replace(slots) {
+            Some(first) if first != slots => {
+                let host = printable(&format!("{}/{}", self.site, self.node));
+                Err(HostError::Slots { host, first, second: slots })
+            }
+            _ => Ok(()),
+        }
     }
 }
 
@@ -66,16 +88,24 @@ impl fmt::Display for Host {
 /// comment, in any encoding.
 ///
 /// # Errors
-/// [`HostError::Malformed`].
+/// [`HostError::Line`].
 pub fn parse_file(bytes: &[u8]) -> Result<Vec<Host>, HostError> {
     let bytes = bytes.strip_prefix(BYTE_ORDER_MARK).unwrap_or(bytes);
-    let lines = bytes.split(|byte| *byte == b'\n');
-    let texts = lines.map(|line| line.split(|byte| *byte == b'#').next().unwrap_or_default().trim_ascii());
-    let parse = |text: &[u8]| match str::from_utf8(text) {
-        Ok(text) => host(text),
-        Err(_) => Err(HostError::Malformed(String::from_utf8_lossy(text).into_owned())),
+    let lines = (1..).zip(bytes.split(|byte| *byte == b'\n'));
+    let texts =
+        lines.map(|(number, line)| (number, line.split(|byte| *byte == b'#').next().unwrap_or_default().trim_ascii()));
+    let parse = |(number, text): (usize, &[u8])| {
+        let host = match str::from_utf8(text) {
+            Ok(text) => host(text),
+            Err(_) => Err(malformed(&String::from_utf8_lossy(text))),
+        };
+        host.map_err(|problem| HostError::Line { number, problem: Box::new(problem) })
     };
-    texts.filter(|text| !text.is_empty()).map(parse).collect()
+    texts.filter(|(_, text)| !text.is_empty()).map(parse).collect()
+}
+
+fn malformed(text: &str) -> HostError {
+    HostError::Malformed(printable(text))
 }
 
 /// UTF-8's byte order mark, which some editors write before a text.
@@ -84,7 +114,7 @@ const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 /// Parses a line of a hostfile.
 fn host(line: &str) -> Result<Host, HostError> {
     let Some((name, rest)) = line.split_once(char::is_whitespace) else { return line.parse() };
-    let malformed = || HostError::Malformed(line.to_owned());
+    let malformed = || malformed(line);
     let (mut host, mut most): (Host, Option<u32>) = (name.parse()?, None);
     // Open MPI allows white space around `=`.
     let apart = rest.replace('=', " = ");
@@ -93,7 +123,7 @@ fn host(line: &str) -> Result<Host, HostError> {
         let [name, "=", number] = setting else { return Err(malformed()) };
         let number = number.parse().ok().filter(|number| *number > 0).ok_or_else(malformed)?;
         match *name {
-            "slots" => host.slots = Some(number),
+            "slots" => host.set_slots(number)?,
             "max_slots" | "max-slots" => most = Some(number),
             _ => return Err(malformed()),
         }
@@ -115,8 +145,8 @@ pub fn choose(file: &mut SitesFile, wish: &mut Wish, hosts: &[Host], movers: boo
     let counted = wish.ranks.is_some() || !wish.per_site.is_empty();
     let mut chosen: Vec<(usize, Vec<Node>)> = Vec::new();
     for Host { site: site_name, node: name, slots } in hosts {
-        let (host, site) = (format!("{site_name}/{name}"), site_name.clone());
-        let at = file.sites.iter().position(|entry| entry.name == site);
+        let (host, site) = (printable(&format!("{site_name}/{name}")), printable(site_name));
+        let at = file.sites.iter().position(|entry| entry.name == *site_name);
         let Some(at) = at else { return Err(HostError::UnknownSite { host, site, known: file.names() }) };
         let entry = &file.sites[at];
         // Movers may run on the gateway's machine, which is no node, and on any node with a node service.
@@ -128,7 +158,7 @@ pub fn choose(file: &mut SitesFile, wish: &mut Wish, hosts: &[Host], movers: boo
         let listed = entry.nodes.iter().find(|node| node.name == *name).cloned();
         let Some(mut node) = listed.or(unlisted) else {
             let known = entry.nodes.iter().map(|node| node.name.as_str()).collect::<Vec<_>>().join(", ");
-            return Err(HostError::UnknownNode { host, site, node: name.clone(), known });
+            return Err(HostError::UnknownNode { host, site, node: printable(name), known: printable(&known) });
         };
         node.slots = slots.or(node.slots).or(if counted { None } else { Some(1) });
         match chosen.iter_mut().find(|(other, _)| *other == at) {
@@ -232,5 +262,29 @@ mod tests {
             assert!(parse_file(wrong.as_bytes()).is_err(), "{wrong}");
         }
         assert!(parse_file(b"a/n\xff1").unwrap_err().to_string().contains("is not SITE/NODE"));
+    }
+
+    #[test]
+    fn two_numbers_of_slots_must_be_the_same() {
+        let hosts = parse_file(b"a/n1:2 slots=2\na/n2 slots=3 slots=3\n").unwrap();
+        assert_eq!(hosts.iter().map(|host| host.slots).collect::<Vec<_>>(), [Some(2), Some(3)]);
+        for (line, first, second) in [("a/n1:2 slots=3", 2, 3), ("a/n1 slots=4 slots=5", 4, 5)] {
+            let error = parse_file(line.as_bytes()).unwrap_err().to_string();
+            let expected = format!("line 1: host a/n1 has {first} slots and {second}: give one of the numbers");
+            assert_eq!(error, expected);
+        }
+    }
+
+    #[test]
+    fn errors_show_the_beginning_of_a_long_text() {
+        let long = "x".repeat(100_000);
+        for host in [long.clone(), format!("{long}/n1"), format!("a/{long}"), format!("a/n1:{long}")] {
+            let error = placed(&host, None);
+            assert!(error.len() < 2000, "{} bytes", error.len());
+        }
+        for line in [format!("{long} slots=1"), format!("a/n1 {long}"), format!("a/{long}:1 slots=2")] {
+            let error = parse_file(line.as_bytes()).unwrap_err().to_string();
+            assert!(error.starts_with("line 1: ") && error.len() < 2000, "{} bytes", error.len());
+        }
     }
 }

@@ -30,6 +30,7 @@ use tokio::time::{Instant, sleep_until};
 use types::{Roster, SitesFile};
 use wire::control::{HeldAllocation, Part};
 
+pub use cause::LOST_CODE;
 pub use observer::Observer;
 pub use outcome::{Failure, SiteSummary, Summary};
 pub use session::{SessionError, Sites};
@@ -94,8 +95,9 @@ pub async fn run(request: Request, input: Option<Box<dyn Read + Send>>, observer
             // Allocated nodes are given back with their job.
             let may_repeat = connection.is_none();
             let mut job = attempt(&request, connection, &roster, &mut source, &mut teller, &mut interrupts).await;
-            if let Some(failure) = job.unopened().filter(|failure| may_repeat && has_other_gateways(&request, failure))
-            {
+            for attempts in 1.. {
+                let others = |failure: &&Failure| may_repeat && attempts < gateways(&request, failure);
+                let Some(failure) = job.unstarted().filter(others) else { break };
                 teller.note(format!("{failure}; trying again, through other gateways"));
                 job = attempt(&request, None, &roster, &mut source, &mut teller, &mut interrupts).await;
             }
@@ -120,7 +122,7 @@ async fn attempt(
     teller.progress(Some(format!("opening a job at {}", job.site_names())));
     let failed = tokio::select! {
         opened = open(request, connection, roster) => match opened {
-            Err(error) => Some((Failure::new(error.to_string()), Some(1))),
+            Err(error) => Some((error.into(), Some(1))),
             Ok(session) => drive(session, &mut job, source, teller, interrupts, &request.home).await,
         },
         signal = interrupts.next() => Some((Failure::new("interrupted"), Some(128 + signal))),
@@ -131,10 +133,10 @@ async fn attempt(
     job
 }
 
-/// True if the site of a failure, or else the user's own, has more than one gateway.
-fn has_other_gateways(request: &Request, failure: &Failure) -> bool {
+/// The number of gateways of the site of a failure, or else of the user's own.
+fn gateways(request: &Request, failure: &Failure) -> usize {
     let name = failure.site.as_ref().unwrap_or(&request.home);
-    request.sites.file.site(name).is_some_and(|(_, site)| site.gateways.len() > 1)
+    request.sites.file.site(name).map_or(0, |(_, site)| site.gateways.len())
 }
 
 /// The program of each site of the roster.
@@ -166,7 +168,7 @@ async fn place(
         connected = Connection::new(&request.sites, home) => connected,
         signal = interrupts.next() => return Err((Failure::new("interrupted"), 128 + signal)),
     };
-    let mut connection = connected.map_err(|e| (Failure::new(e.to_string()), 1))?;
+    let mut connection = connected.map_err(|error| (error.into(), 1))?;
     let placed = tokio::select! {
         placed = allocate::allocate(&mut connection, asks, file, home, wish, teller) => {
             placed.map_err(|failure| (failure, 1))
@@ -258,6 +260,7 @@ fn carry_out(action: Action, session: &mut Session, job: &mut Job, teller: &mut 
             session.hold(agent, bytes.len() as u64);
             teller.output(agent, rank, stream, bytes);
         }
+        Action::QuestionAgents => session.question_agents(),
         Action::Progress(doing) => teller.progress(doing),
         Action::Note(text) => teller.note(text),
         Action::OpenRelays { roster, window } => session.open_relays(&roster, window),

@@ -14,6 +14,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use tokio::time::Instant;
+use types::quantity::counted;
 use types::{Identity, Patience, Rank, Roster, SiteId, Slot, Slowness};
 use wire::control::Traffic;
 
@@ -41,8 +42,8 @@ const LEADERLESS: Duration = Duration::from_secs(5);
 /// probably is not.
 const SETTLE: Duration = Duration::from_millis(250);
 const SETTLE_EFFECT: Duration = Duration::from_millis(1000);
-/// Time after a silence of an own gateway in which a loss at another site counts as its effect.
-const AFTERMATH: Duration = Duration::from_secs(10);
+/// Time after a silence of all own gateways in which a loss at another site counts as its effect.
+const AFTERMATH: Duration = Duration::from_secs(30);
 /// Time limit for agents to end their ranks, including the second before SIGKILL.
 const KILL: Duration = Duration::from_millis(2500);
 /// Time limit for gateways to confirm that nothing of the job is left.
@@ -63,6 +64,9 @@ pub(super) enum Action {
     Note(String),
     /// Ask the other gateways of all sites to relay frames of this job too, with this window.
     OpenRelays { roster: Roster, window: u32 },
+    /// Ask all agents whether they are still there: a failure is known, and the loss of a node may be its cause.
+    /// Gateways report that loss later, or never if the node has just lost its last gateway.
+    QuestionAgents,
     /// Announce to the gateways that this process will stop.
     Stop,
     /// Close the job at the gateways.
@@ -149,10 +153,10 @@ pub(super) struct Job {
     signal: i32,
     signals: u32,
     gateways: OwnGateways,
-    /// Time at which an own gateway ended a silence, and the reason for messages.
+    /// Time at which an own gateway ended a silence of all, and the reason for messages.
     silent: Option<(Instant, String)>,
-    /// The loss of a gateway before all sites had opened the job. No rank was started.
-    unopened: Option<Failure>,
+    /// The loss of a gateway before any rank was started.
+    unstarted: Option<Failure>,
     /// Own gateways that have the order to close the job and have not confirmed that nothing of it is left.
     unclosed: BTreeSet<usize>,
     actions: VecDeque<Action>,
@@ -194,7 +198,7 @@ impl Job {
             signals: 0,
             gateways: OwnGateways::new(home),
             silent: None,
-            unopened: None,
+            unstarted: None,
             unclosed: BTreeSet::new(),
             actions: VecDeque::new(),
             input: Flow::new((0..roster.size()).filter(|rank| input.reaches(*rank))),
@@ -265,14 +269,12 @@ impl Job {
         self.fail_now(LOST, failure, self.lost_code(), now);
     }
 
-    /// Names the cause of a loss at another site. If the only own gateway was silent shortly before, other sites gave
-    /// up the job because of that silence, so the failure belongs to the user's own site.
+    /// Names the cause of a loss at another site. If all own gateways were silent shortly before, other sites gave up
+    /// the job because of that silence, so the failure belongs to the user's own site.
     fn blamed(&self, failure: Failure, now: Instant) -> Failure {
         match &self.silent {
             Some((since, reason))
-                if now - *since < AFTERMATH
-                    && self.gateways.len() == 1
-                    && failure.site.as_ref().is_some_and(|site| *site != self.home) =>
+                if now - *since < AFTERMATH && failure.site.as_ref().is_some_and(|site| *site != self.home) =>
             {
                 Failure::at_site(&self.home, format!("{reason}; meanwhile {failure}"))
             }
@@ -288,7 +290,7 @@ impl Job {
     /// Reports that the launcher's own connection is lost, or that the user has ended the job.
     pub(super) fn broken(&mut self, failure: Failure, code: Option<i32>) {
         if code.is_none() {
-            self.note_unopened(&failure);
+            self.note_unstarted(&failure);
         }
         let code = code.unwrap_or_else(|| self.lost_code());
         self.cause.add(LOST, failure, code);
@@ -305,6 +307,9 @@ impl Job {
                 if weight >= SIGNAL {
                     self.kill(now);
                 } else {
+                    if self.phase == Phase::Running {
+                        self.actions.push_back(Action::QuestionAgents);
+                    }
                     self.phase = Phase::Settling;
                     let patience = if weight == EFFECT { SETTLE_EFFECT } else { SETTLE };
                     let settled = now + patience;
@@ -472,7 +477,8 @@ impl Job {
             Incoming::Job(gateway, message) => self.gateway_says(gateway, message, now),
             Incoming::GatewayOpen(gateway) => self.gateways.connected(gateway),
             Incoming::GatewayLost(gateway, reason) => self.gateway_lost(gateway, &reason, now),
-            Incoming::GatewayBack(reason) => self.silent = Some((now, reason)),
+            Incoming::GatewayBack { reason, alone: true } => self.silent = Some((now, reason)),
+            Incoming::GatewayBack { alone: false, .. } => {}
             Incoming::Note(text) => self.actions.push_back(Action::Note(text)),
             Incoming::Up(agent, message) => match self.nodes.iter().position(|node| node.agent == agent) {
                 Some(node) => self.up(node, message, now),
@@ -494,7 +500,7 @@ impl Job {
         if self.phase == Phase::Opening && self.sites.iter().all(|site| site.window.is_some()) {
             self.phase = Phase::Preparing;
             self.wait_for(PREPARE, now);
-            let doing = format!("preparing {} nodes at {}", self.nodes.len(), self.site_names());
+            let doing = format!("preparing {} at {}", counted(self.nodes.len(), "node"), self.site_names());
             self.actions.push_back(Action::Progress(Some(doing)));
             let window = self.window();
             self.actions.push_back(Action::OpenRelays { roster: self.roster.clone(), window });
@@ -523,7 +529,7 @@ impl Job {
         self.phase = Phase::Running;
         self.deadline = self.timeout.and_then(|timeout| now.checked_add(timeout));
         let window = self.window();
-        self.actions.push_back(Action::Progress(Some(format!("starting {} ranks", self.roster.size()))));
+        self.actions.push_back(Action::Progress(Some(format!("starting {}", counted(self.roster.size(), "rank")))));
         let collectives = self.nodes.iter().map(|node| node.collectives).min().unwrap_or_default();
         let ipv6 = self.nodes.iter().any(|node| node.ipv6);
         self.tell_agents(&Down::Go { window, collectives, ipv6 });

@@ -87,7 +87,7 @@ impl Summary {
     }
 
     /// The summary of a job that could not be started.
-    pub(super) fn without_job(failure: Failure, exit_code: i32, seconds: f64) -> Summary {
+    pub fn without_job(failure: Failure, exit_code: i32, seconds: f64) -> Summary {
         Summary {
             ok: false,
             exit_code,

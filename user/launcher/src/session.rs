@@ -6,18 +6,20 @@ use std::time::Duration;
 
 use channel::Route;
 use client::key::{self, KeyError};
-use client::patience::core_time;
+use client::patience::{core_time, slowness_in};
 use client::{Client, ClientError, Connections, Entry, Frame, News, Receiver, Role, Sender, race};
 use serde::Serialize;
 use thiserror::Error;
 use tokio::time::{Instant, timeout};
 use types::id::SlotKind;
+use types::patience::{CoreTime, Patience};
 use types::sites::{Gateway, Site};
 use types::{Identity, JobId, Roster, SiteId, SitesFile, Slot};
 use wire::control::{AllocationMessage, JobMessage, NodeAsk, Part};
 use wire::{Control, FrameKind, Secret};
 
-use super::suspects::Suspects;
+use super::outcome::Failure;
+use super::suspects::{ANSWER, Suspects};
 use job::message::Up;
 use member::{Post, PostError};
 
@@ -61,6 +63,19 @@ pub enum SessionError {
     /// The roster does not contain the user's own site.
     #[error("site {0} is not in the job's roster")]
     NotInRoster(String),
+}
+
+impl From<SessionError> for Failure {
+    fn from(error: SessionError) -> Failure {
+        let site = match &error {
+            SessionError::Gateway { site, .. } | SessionError::Closed(site) => Some(site.clone()),
+            _ => None,
+        };
+        match site {
+            Some(site) => Failure::at_site(&site, error.to_string()),
+            None => Failure::new(error.to_string()),
+        }
+    }
 }
 
 /// Time for one gateway of the own site to answer before the next one is dialled as well.
@@ -255,6 +270,7 @@ impl Connection {
             connections,
             since: Instant::now(),
             suspects: Suspects::default(),
+            roll_call: None,
             unaware: BTreeSet::new(),
             relayed: false,
             closing: false,
@@ -294,12 +310,48 @@ pub struct Session {
     /// Zero of the post's clock.
     since: Instant,
     suspects: Suspects,
+    /// After the last loss of a gateway: the time at which agents are asked whether they are still there.
+    roll_call: Option<RollCall>,
     /// Gateways that have not confirmed the announced stop of this process.
     unaware: BTreeSet<usize>,
     /// True once all sites have opened the job and the other gateways have been asked to relay.
     relayed: bool,
     /// True once the gateways have the order to close the job. They close their connections afterwards.
     closing: bool,
+}
+
+/// Time for agents to dial other gateways after the loss of one, on a machine that is not overloaded.
+const REDIAL: Duration = Duration::from_secs(5);
+
+/// Interval between questions to all agents while no gateway is known to be lost, and the time limit for an answer. A
+/// gateway that was restarted does not miss an agent that has not connected to it again, and this process hears of few
+/// gateways at other sites.
+const ROUTINE: Duration = Duration::from_secs(10);
+
+/// A question to all agents that is due.
+struct RollCall {
+    since: Instant,
+    /// The core time then.
+    before: CoreTime,
+    patience: Patience,
+    at: Instant,
+    /// Time limit for an answer.
+    answer: Duration,
+}
+
+impl RollCall {
+    /// After the loss of a gateway.
+    fn after_loss(now: Instant) -> RollCall {
+        RollCall::new(now, REDIAL, ANSWER)
+    }
+
+    fn routine(now: Instant) -> RollCall {
+        RollCall::new(now, ROUTINE, ROUTINE)
+    }
+
+    fn new(now: Instant, wait: Duration, answer: Duration) -> RollCall {
+        RollCall { since: now, before: core_time(), patience: Patience::new(wait), at: now + wait, answer }
+    }
 }
 
 /// The gateway that first opened the job; it leads the job at the user's own site.
@@ -314,8 +366,14 @@ pub enum Incoming {
     GatewayOpen(usize),
     /// The gateway with this number is lost, for this reason. Others are still connected.
     GatewayLost(usize, String),
-    /// An own gateway has ended a silence, which the text describes. Other sites may have given it up meanwhile.
-    GatewayBack(String),
+    /// An own gateway has ended a silence, which `reason` describes. `alone`: no other own gateway served the job
+    /// meanwhile, so other sites may have given it up.
+    GatewayBack {
+        /// The gateway and the length of its silence.
+        reason: String,
+        /// True if all other own gateways are silent or not connected.
+        alone: bool,
+    },
     /// A note for the user.
     Note(String),
     /// A message from an agent.
@@ -355,6 +413,7 @@ impl Session {
         let open = open_message(self.job, &self.secret, roster, &self.home, self.part.relay(window));
         let lead = usize::from(LEAD.0);
         self.relayed = true;
+        self.roll_call = self.part.has_agents().then(|| RollCall::routine(Instant::now()));
         self.connections.control(lead, open.clone());
         // After a restart, the lead is only one more relaying gateway.
         self.connections.reopen_with(lead, open.clone());
@@ -385,6 +444,7 @@ impl Session {
     /// Orders the gateways to close the job. Returns the numbers of the gateways that will confirm it.
     pub fn close(&mut self) -> Vec<usize> {
         self.closing = true;
+        self.roll_call = None;
         let open: Vec<usize> = self.connections.open().collect();
         open.iter().for_each(|gateway| self.connections.control(*gateway, JobMessage::close(self.job)));
         open
@@ -415,8 +475,8 @@ impl Session {
         (self.job, self.secret.clone())
     }
 
-    fn lost(&self, source: ClientError) -> SessionError {
-        SessionError::Gateway { site: self.home.clone(), gateway: self.gateway.clone(), source }
+    fn lost(&self, gateway: usize, source: ClientError) -> SessionError {
+        SessionError::Gateway { site: self.home.clone(), gateway: self.name_of(gateway).to_owned(), source }
     }
 
     fn now_ns(&self) -> u64 {
@@ -429,9 +489,13 @@ impl Session {
 
     /// The next events. Cancel-safe.
     pub async fn next(&mut self) -> Result<Vec<Incoming>, SessionError> {
-        let suspects = self.suspects.next();
+        let (suspects, roll_call) = (self.suspects.next(), self.roll_call.as_ref().map(|call| call.at));
         let (gateway, news) = tokio::select! {
             next = self.connections.next() => next,
+            () = super::until(roll_call) => {
+                self.call_the_roll();
+                return Ok(self.look_at_suspects());
+            }
             // The caller flushes next.
             () = job::until(self.since, self.post.next_tick_ns()) => return Ok(Vec::new()),
             () = super::until(suspects) => return Ok(self.look_at_suspects()),
@@ -447,7 +511,8 @@ impl Session {
             }
             News::Back(seconds) => {
                 let reason = format!("gateway {}: no sign of life for {seconds} s", self.name_of(gateway));
-                Ok(vec![Incoming::GatewayBack(reason)])
+                let alone = self.connections.open().all(|other| other == gateway || self.connections.is_silent(other));
+                Ok(vec![Incoming::GatewayBack { reason, alone }])
             }
             News::Failed(error) => {
                 let (site, gateway) = (&self.home, self.name_of(gateway).to_owned());
@@ -461,12 +526,11 @@ impl Session {
                 if self.connections.open().next().is_none() && !self.closing {
                     return Err(match error {
                         ClientError::Left { .. } => SessionError::Closed(self.home.clone()),
-                        error => self.lost(error),
+                        error => self.lost(gateway, error),
                     });
                 }
-                let (site, name) = (self.home.clone(), self.name_of(gateway).to_owned());
-                let lost = SessionError::Gateway { site, gateway: name, source: error };
-                Ok(vec![Incoming::GatewayLost(gateway, lost.to_string())])
+                self.call_the_roll_soon();
+                Ok(vec![Incoming::GatewayLost(gateway, self.lost(gateway, error).to_string())])
             }
         }
     }
@@ -487,7 +551,7 @@ impl Session {
             return Ok(messages.into_iter().map(|message| Incoming::Up(from, message)).chain(confirmed).collect());
         }
         let address = || self.name_of(gateway).to_owned();
-        let unreadable = |source| self.lost(ClientError::Wire { address: address(), source });
+        let unreadable = |source| self.lost(gateway, ClientError::Wire { address: address(), source });
         match Control::decode(&payload).map_err(unreadable)? {
             Control::Job(message) => Ok(self.job_message(gateway, message)),
             // Reports about the wait for nodes. They are late: the nodes have been granted.
@@ -520,7 +584,54 @@ impl Session {
                 }
                 None => vec![Incoming::Job(gateway, message)],
             },
-            message => vec![Incoming::Job(gateway, message)],
+            message => {
+                if matches!(message, JobMessage::LeadLost { .. }) {
+                    self.call_the_roll_soon();
+                }
+                vec![Incoming::Job(gateway, message)]
+            }
+        }
+    }
+
+    /// Asks all agents, after the loss of a gateway once they have had time to dial the others: gateways report only
+    /// members that have been connected to them, and an agent may not know all gateways that its launcher knows.
+    fn call_the_roll(&mut self) {
+        let Some(call) = &mut self.roll_call else { return };
+        let waited = call.since.elapsed();
+        if let Some(later) = call.patience.next_look(waited, slowness_in(waited, call.before)) {
+            call.at = call.since + later;
+            return;
+        }
+        let answer = call.answer;
+        self.question_all(answer);
+    }
+
+    /// Asks all agents once they have had time to dial other gateways: one of their site's is lost.
+    fn call_the_roll_soon(&mut self) {
+        if !self.closing && self.part.has_agents() {
+            self.roll_call = Some(RollCall::after_loss(Instant::now()));
+        }
+    }
+
+    /// Asks all agents at once whether they are still there, instead of a question that is due.
+    pub fn question_agents(&mut self) {
+        self.question_all(ANSWER);
+    }
+
+    fn question_all(&mut self, answer: Duration) {
+        let now = Instant::now();
+        self.roll_call = (!self.closing).then(|| RollCall::routine(now));
+        for (site, node, _, entry) in self.roster.nodes() {
+            let (Some(slot), Some(name)) = (Slot::agent(node), self.roster.site(site).map(|site| &site.name)) else {
+                continue;
+            };
+            let member = Identity { site, slot };
+            if self.post.knows(member) {
+                let reason = "its gateways are lost, and it answers through no other".to_owned();
+                let (site, node) = (name.clone(), entry.name.clone());
+                let report = JobMessage::AgentLost { job: self.job, site, node, reason };
+                self.suspects.question(member, (usize::from(LEAD.0), report), answer, now, core_time());
+            }
         }
     }
 
@@ -550,7 +661,9 @@ impl Session {
 
     /// Asks the members that gateways report as lost. Returns the confirmed reports.
     fn look_at_suspects(&mut self) -> Vec<Incoming> {
-        let (ask, confirmed) = self.suspects.due(Instant::now(), |asked, before| {
+        let connections = &self.connections;
+        let open: Vec<_> = connections.open().map(|gateway| (gateway, connections.is_silent(gateway))).collect();
+        let (ask, confirmed) = self.suspects.due(Instant::now(), &open, |asked, before| {
             // Such a member mostly sleeps, and is assumed to wait for a core as long as this process does.
             core_time().since_for_sleepers(before, asked)
         });

@@ -1,6 +1,7 @@
 //! The number of ranks on each node of each site. Pure: turns a sites file and a wish into a roster.
 
 use thiserror::Error;
+use types::quantity::counted;
 use types::sites::Site;
 use types::{NodeRoster, Roster, SiteRoster, SitesFile};
 use wire::control::HeldAllocation;
@@ -22,7 +23,8 @@ impl Wish {
     /// Without numbers, asks for all slots of the user's batch job at `site`.
     pub fn or_all_of(&mut self, site: &str, held: &HeldAllocation) {
         if self.ranks.is_none() && self.per_site.is_empty() {
-            self.per_site = vec![(site.to_owned(), held.nodes.iter().map(|node| node.slots).sum())];
+            let slots = held.nodes.iter().fold(0u32, |sum, node| sum.saturating_add(node.slots));
+            self.per_site = vec![(site.to_owned(), slots)];
         }
     }
 }
@@ -43,10 +45,11 @@ pub enum SpreadError {
     #[error("-n {ranks} is not the sum of the --site options, which is {sum}: leave -n out or correct one of them")]
     Sum { ranks: u32, sum: u64 },
     /// A site has too few slots.
-    #[error("site {site} has room for {room} ranks on its {nodes} nodes{limit}, but {ranks} are asked of it: {advice}")]
+    #[error("site {site} has room for {} on its {}{limit}, but {ranks} are asked of it: {advice}",
+        counted(*room, "rank"), counted(*nodes, "node"))]
     Full { site: String, room: u64, nodes: usize, limit: String, ranks: u32, advice: &'static str },
     /// All sites together have too few slots.
-    #[error("all sites together have room for {room} ranks ({detail}), but {ranks} are asked for: {advice}")]
+    #[error("all sites together have room for {} ({detail}), but {ranks} are asked for: {advice}", counted(*room, "rank"))]
     AllFull { room: u64, detail: String, ranks: u32, advice: &'static str },
     /// Nodes must be filled, but the sites file does not give the slots of one.
     #[error(
@@ -108,6 +111,7 @@ pub fn counts(file: &SitesFile, wish: &Wish) -> Result<Vec<u32>, SpreadError> {
         return Err(SpreadError::NoSlots { site, node });
     }
     let counts = site_counts(file, wish)?;
+    Roster::check_ranks(counts.iter().map(|ranks| u64::from(*ranks)).sum())?;
     for (site, ranks) in file.sites.iter().zip(&counts).filter(|(site, _)| !is_unknown(site)) {
         node_counts(site, *ranks, wish)?;
     }

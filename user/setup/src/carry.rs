@@ -42,7 +42,7 @@ const PLACES: [&str; 9] = [
 /// The site to carry a job to when this machine is not a site: `wanted`, or the first that ssh reaches.
 pub fn destination<'a>(sites: &'a [Site], wanted: Option<&str>) -> Option<&'a Site> {
     let mut named = sites.iter().filter(|site| wanted.is_none_or(|wanted| site.name == wanted));
-    named.find(|site| matches!(whereabouts(site), Ok(Some(MachinePlace::Ssh { .. }))))
+    named.find(|site| matches!(whereabouts(site), Ok(Some(MachinePlace::Ssh(_)))))
 }
 
 /// Builds the request to carry: the words after the command, for `run` with `--` before the program; the directory in

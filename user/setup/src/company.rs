@@ -1,6 +1,6 @@
 //! The machines of several sites, each reached once and kept connected for the duration of a command.
 
-use types::sites::{LoginError, Site};
+use types::sites::Site;
 
 use crate::here::background;
 use crate::here::folders::Folders;
@@ -84,6 +84,5 @@ pub(crate) fn whereabouts(site: &Site) -> Result<Option<MachinePlace>, SetupErro
     if background::lives_here(&folders, &site.name) {
         return Ok(Some(MachinePlace::Here));
     }
-    let wrong = |e: LoginError| SetupError::Request(format!("sites file: site {}: ssh: {e}", site.name));
-    site.ssh.as_deref().map(|text| text.parse().map_err(wrong)).transpose()
+    Ok(site.ssh.clone().map(MachinePlace::Ssh))
 }

@@ -34,8 +34,11 @@ pub async fn invite(
     let found = named.find_map(|site| Some((site, site.gateways[0].advertise.clone()?, whereabouts(site).ok()??)));
     let Some((site, address, place)) = found else {
         return Err(SetupError::Request(match at {
+            Some(at) if sites.site(at).is_none() => {
+                format!("unknown site `{at}`: the sites file has {}", sites.names())
+            }
             Some(at) => {
-                format!("site {at} is not in the sites file, or cannot be reached from here, or advertises no address")
+                format!("site {at} cannot be reached from here, or advertises no address")
             }
             None => "no site that can be reached from here and dialled: a newcomer needs one".to_owned(),
         }));

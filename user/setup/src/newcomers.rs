@@ -70,7 +70,7 @@ pub(crate) fn take(
         let without = match without.as_slice() {
             [] => String::new(),
             fields => {
-                format!(", without {}: write into the file here what you want of that", printable(&fields.join(", ")))
+                format!(", without {}: add to the file here those of them that you want", printable(&fields.join(", ")))
             }
         };
         taken.notes.push(format!("site {name} taken over from {place}{without}"));
@@ -144,7 +144,11 @@ mod tests {
         }
         let sites = ours.sites().unwrap().sites;
         let (lyon, evil) = (&sites[0], &sites[1]);
-        assert_eq!((lyon.name.as_str(), lyon.ssh.as_deref()), ("lyon", Some("me@lyon")), "ours comes first and stays");
+        assert_eq!(
+            (lyon.name.as_str(), lyon.ssh.clone()),
+            ("lyon", "me@lyon".parse().ok()),
+            "ours comes first and stays"
+        );
         assert_eq!((&evil.ssh, &evil.folder, &evil.key), (&None, &None, &None));
         assert_eq!(evil.run, types::sites::RunSettings::default());
         for text in ["evil@h", "ProxyCommand", "/tmp", "LD_PRELOAD", "127.0.0.1", ".ssh"] {

@@ -51,7 +51,7 @@ pub fn expand(list: &str) -> Result<Vec<String>, NodesError> {
     let mut names = Vec::new();
     for word in words(list).map_err(wrong)? {
         for name in expand_word(word).map_err(wrong)? {
-            if !types::roster::is_name(&name) || name.starts_with('-') {
+            if !types::sites::is_name(&name) {
                 return Err(wrong(ListProblem::Name(name)));
             }
             if names.contains(&name) {

@@ -10,12 +10,7 @@ pub enum MachinePlace {
     /// The machine that this program runs on.
     Here,
     /// A machine that the user's ssh reaches.
-    Ssh {
-        /// `[user@]host`; the host may be a name from the user's ssh configuration.
-        target: String,
-        /// The port, if it is not ssh's default.
-        port: Option<u16>,
-    },
+    Ssh(Login),
 }
 
 impl MachinePlace {
@@ -23,10 +18,7 @@ impl MachinePlace {
     pub(crate) fn arguments(&self) -> Vec<String> {
         match self {
             MachinePlace::Here => Vec::new(),
-            MachinePlace::Ssh { target, port } => {
-                let port = port.iter().flat_map(|port| ["-p".to_owned(), port.to_string()]);
-                port.chain(["--".to_owned(), target.clone()]).collect()
-            }
+            MachinePlace::Ssh(login) => login.arguments(),
         }
     }
 
@@ -34,7 +26,7 @@ impl MachinePlace {
     pub fn host(&self) -> Option<&str> {
         match self {
             MachinePlace::Here => None,
-            MachinePlace::Ssh { target, .. } => Some(target.rsplit_once('@').map_or(target.as_str(), |(_, host)| host)),
+            MachinePlace::Ssh(login) => Some(login.host()),
         }
     }
 }
@@ -42,8 +34,7 @@ impl MachinePlace {
 impl FromStr for MachinePlace {
     type Err = LoginError;
     fn from_str(text: &str) -> Result<MachinePlace, LoginError> {
-        let Login { target, port } = text.parse()?;
-        Ok(MachinePlace::Ssh { target, port })
+        text.parse().map(MachinePlace::Ssh)
     }
 }
 
@@ -51,7 +42,7 @@ impl fmt::Display for MachinePlace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             MachinePlace::Here => f.write_str("this machine"),
-            MachinePlace::Ssh { target, port } => Login { target: target.clone(), port: *port }.fmt(f),
+            MachinePlace::Ssh(login) => login.fmt(f),
         }
     }
 }
@@ -70,7 +61,7 @@ mod tests {
             ("me@[fe80::1]:22", "me@fe80::1", Some(22), "fe80::1"),
         ] {
             let place: MachinePlace = text.parse().unwrap();
-            assert_eq!(place, MachinePlace::Ssh { target: target.into(), port }, "{text}");
+            assert_eq!(place, MachinePlace::Ssh(Login { target: target.into(), port }), "{text}");
             assert_eq!((place.host(), place.to_string().as_str()), (Some(host), text));
         }
     }

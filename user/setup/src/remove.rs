@@ -40,7 +40,7 @@ pub async fn remove(
     let sites = book.sites()?;
     let Some((_, site)) = sites.site(name) else {
         let known = if sites.sites.is_empty() { "none".to_owned() } else { sites.names() };
-        return Err(SetupError::Request(format!("no site {name} in {}; it has: {known}", book.path().display())));
+        return Err(SetupError::Request(format!("unknown site `{name}`: {} has {known}", book.path().display())));
     };
     let mut removal = Removal { site: name.to_owned(), ..Removal::default() };
     let mut company = Company::new(Release::read(None)?, asking);
@@ -52,13 +52,13 @@ pub async fn remove(
                 progress.step(name, &text);
                 removal.done.push(text);
             }
-            Err(error) if force => removal.left.push(format!("{error}; what is there stays there")),
+            Err(error) if force => removal.left.push(format!("{error}; the files there stay")),
             Err(error) => {
                 return Err(SetupError::Request(format!("{error}\nto take it out of the sites file anyway: --force")));
             }
         },
         None => removal.left.push(format!(
-            "site {name} joined by itself: what it has stays there until `landbridge sites remove {name}` is typed there"
+            "site {name} joined by itself: its files stay there until `landbridge sites remove {name}` is typed there"
         )),
     }
     // A site on this machine has the same file, and the last one there takes it away.

@@ -34,7 +34,7 @@ impl Tunnel {
     /// The site cannot be reached, or the port is taken.
     pub async fn open(site: &Site, there: SocketAddr, port: Option<u16>, asking: bool) -> Result<Tunnel, SetupError> {
         let wrong = |problem: String| SetupError::site(&site.name, problem);
-        let Some(place @ MachinePlace::Ssh { .. }) = whereabouts(site)? else {
+        let Some(place @ MachinePlace::Ssh(_)) = whereabouts(site)? else {
             return Err(wrong("cannot be reached by ssh from here: type this at the site".to_owned()));
         };
         // Binding the port checks that it is free. Another program could take it only between here and ssh's own bind.

@@ -396,6 +396,19 @@ fn an_end_reaches_everybody_with_few_messages() {
 }
 
 #[test]
+fn the_other_side_hears_of_a_helper_that_is_lost() {
+    let (mut world, _) = begun([6, 40]);
+    world.process((0, 0)).fail_alone("its helper has ended".into(), "the other side's helper has ended".into());
+    world.act((0, 0));
+    while world.deliver(&mut Chance::new(3)) {}
+    for (exchanges, reason) in world.sides.iter().zip(["its helper has ended", "the other side's helper has ended"]) {
+        for exchange in exchanges {
+            assert_eq!(exchange.check(), Err(ExchangeError::Over(reason.into())));
+        }
+    }
+}
+
+#[test]
 fn a_process_that_leaves_alone_is_told_to_its_own_side_as_such() {
     for (who, over_before) in [((0, 0), false), ((0, 5), false), ((1, 39), false), ((0, 3), true)] {
         let mut world = SimulatedCoupling::new([50, 40], |_| 0);

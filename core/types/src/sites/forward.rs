@@ -6,12 +6,11 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use super::host::MAX_HOST;
 use super::wrong::Wrong;
 
 /// Most entries of `allow`.
 const MOST: usize = 64;
-/// The longest host name in bytes (RFC 1035).
-const MAX_HOST: usize = 253;
 
 /// The ports that `landbridge forward` may reach at a site. Empty: none, the default.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

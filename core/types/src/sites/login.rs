@@ -51,7 +51,11 @@ impl FromStr for Login {
         // An IPv6 address contains colons, so a port needs brackets around the address.
         let (target, port) = match text.rsplit_once(':') {
             Some((target, port)) if !target.contains(':') || target.ends_with(']') => {
-                let port = port.parse().ok().filter(|port| *port != 0).ok_or_else(|| wrong("the port is no number"))?;
+                let port = port
+                    .parse()
+                    .ok()
+                    .filter(|port| *port != 0)
+                    .ok_or_else(|| wrong("the port is no number from 1 to 65535"))?;
                 (target, Some(port))
             }
             _ => (text, None),

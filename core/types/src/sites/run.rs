@@ -38,11 +38,8 @@ impl Raw {
         if let Some((typed, _)) = self.programs.iter().find(|(typed, put)| !is_text(typed) || !is_text(put)) {
             return wrong(format!("programs: `{typed}`"), "both must be programs: a path, or a name in PATH".into());
         }
-        if let Some(directory) =
-            self.directory.as_ref().filter(|path| !path.starts_with('/') && !path.starts_with("~/"))
-        {
-            return wrong("directory".into(), format!("`{directory}` must begin with / or ~/"));
-        }
+        let directory = self.directory.map(|path| super::folder("directory", path)).transpose();
+        let directory = directory.map_err(|wrong| wrong.within("run"))?;
         if let Some(module) = self.modules.iter().find(|name| !is_text(name) || name.starts_with('-')) {
             return wrong("modules".into(), format!("`{}` is not the name of a module", module.escape_debug()));
         }
@@ -50,7 +47,7 @@ impl Raw {
         if let Some((name, _)) = self.environment.iter().find(|(name, value)| unfit(name) || value.contains('\0')) {
             return wrong("environment".into(), format!("`{}` cannot be set", name.escape_debug()));
         }
-        let Raw { programs, directory, modules, environment } = self;
+        let Raw { programs, modules, environment, .. } = self;
         Ok(RunSettings { programs, directory, modules, environment })
     }
 }

@@ -30,6 +30,12 @@ pub enum CouplingMessage {
         /// Number of the post; later ones have higher numbers.
         #[serde(default)]
         revision: u64,
+        /// The number of the side that this one has chosen, if any: the one that it wants to hear of.
+        #[serde(default)]
+        partner: Option<u64>,
+        /// True if the side has ended. It only waits until its partner has heard why, and takes nobody's room.
+        #[serde(default)]
+        ended: bool,
         /// The side's description for the other side.
         about: String,
     },
@@ -49,7 +55,8 @@ pub enum CouplingMessage {
         #[serde(default)]
         everywhere: bool,
     },
-    /// To a side: the other side posted at the gateway `board`, if any. Sent whenever that changes.
+    /// To a side: the other side posted at the gateway `board`, if any: its partner rather than a third one. Sent
+    /// whenever that changes.
     Other { coupling: Coupling, side: u64, board: String, other: Option<Posted> },
     /// To a side that renews itself: it is posted at the gateway `board`, together with this other side, if any, and
     /// the revision of that one's post.

@@ -22,7 +22,7 @@ pub(crate) fn text(view: &View) -> String {
 
 fn of_gateway(text: &mut Text, view: &View, own: &str) {
     let version = format!("{own},{}", labels(&[("version", &view.version)]));
-    text.one(Gauge, "build_info", "Always 1; the labels say what runs.", &version, 1);
+    text.one(Gauge, "build_info", "Always 1; the labels name the running version.", &version, 1);
     text.one(
         Gauge,
         "uptime_seconds",
@@ -113,7 +113,7 @@ fn of_pairs(text: &mut Text, view: &View, own: &str) {
     };
     let trip = "Round trip between two sites without queueing.";
     family("pair_round_trip_seconds", trip, |pair| pair.rtt_us.map(|trip| seconds(trip, 1e6)));
-    let rate = "What the path from one site to another carries.";
+    let rate = "Rate of the path from one site to another.";
     family("pair_rate_bytes_per_second", rate, |pair| pair.rate.map(|rate| rate as f64));
     let age = "Time since the rate from one site to another was measured.";
     family("pair_rate_age_seconds", age, |pair| pair.age_ms.map(|age| seconds(age, 1e3)));

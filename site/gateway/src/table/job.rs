@@ -392,7 +392,7 @@ impl<M: Clone + PartialEq> Table<M> {
                 // From now on this gateway reports to another gateway of that site.
                 Some(asker) => job.sites[usize::from(job.home.0)].trunk = Some(*asker),
                 None => {
-                    let text = format!("the trunk to site {name}, where the job was started, is lost: {reason}");
+                    let text = format!("site {name}, where the job was started, is lost: {reason}");
                     self.cut_off(id, &text);
                 }
             }

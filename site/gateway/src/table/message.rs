@@ -116,7 +116,8 @@ impl<M: Clone + PartialEq> Table<M> {
     /// off from its launcher or from its members, so its part of the job is lost, and nothing more. The home site asks
     /// it again to relay.
     fn is_left(&mut self, trunk: TrunkId, id: JobId) {
-        let (site, reason) = (self.trunks[trunk.0].site.clone(), "its gateway left the job");
+        let (site, reason) =
+            (self.trunks[trunk.0].site.clone(), "its gateway has lost the launcher or its part of the job");
         self.lost_over(id, trunk, reason);
         if self.jobs.get(&id).is_some_and(|job| !job.closing && job.has_part(&site)) {
             self.open_relay(id, trunk);

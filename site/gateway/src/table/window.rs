@@ -15,8 +15,8 @@ pub(crate) const MOST: u64 = 64 << 20;
 /// Distributes half of a gateway's memory among jobs. The other half is for bytes that no window covers (trunk queues,
 /// control).
 ///
-/// While that half is not promised, a job gets half of what is left of it. Later jobs get [`LEAST`] per member, as long
-/// as that much fits into it for each job: they grow as earlier jobs end, or use less than they were granted.
+/// While that half is not promised, a job gets half of its unpromised part. Later jobs get [`LEAST`] per member, as
+/// long as that much fits into it for each job: they grow as earlier jobs end, or use less than they were granted.
 #[derive(Debug)]
 pub(crate) struct Grants {
     memory: u64,

@@ -1,7 +1,8 @@
 //! The board of a site's couplings at one gateway. No I/O and no clock: it returns the messages to send.
 //!
 //! Each gateway of a coupling's site has a board, and a side posts itself on all of them, through all gateways of its
-//! own site. A board has room for two sides. Boards do not agree with each other; sides do, by what they post.
+//! own site. A board has room for two sides, and for some that have ended and wait for their partners. Boards do not
+//! agree with each other; sides do, by what they post.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
@@ -14,6 +15,8 @@ use wire::control::coupling::{Coupling, CouplingMessage, Posted, SILENCE_S};
 /// Most sides that one site may have posted here.
 const MOST_OF_SITE: usize = 256;
 const SILENCE: Duration = Duration::from_secs(SILENCE_S);
+/// Most sides of a coupling that have ended and have not left.
+const MOST_ENDED: usize = 4;
 /// Time for which messages of a side that has left are ignored.
 const LEFT: Duration = Duration::from_secs(60);
 /// Most of these sides; the earliest are forgotten first.
@@ -47,6 +50,8 @@ struct PostedSide<P> {
     /// The ways on which it has posted itself, and when it last renewed itself on each.
     ways: Vec<(P, Instant)>,
     posted: Posted,
+    partner: Option<u64>,
+    ended: bool,
 }
 
 /// The messages to send, and the ways on which to send them.
@@ -68,9 +73,16 @@ impl<P: Copy + PartialEq> Board<P> {
             return answers;
         }
         match message {
-            CouplingMessage::Post { coupling, side, revision, about } => {
-                match self.may_post(&coupling, (side, about.len()), (home, most)) {
+            CouplingMessage::Post { coupling, side, revision, partner, ended, about } => {
+                match self.may_post(&coupling, (side, about.len(), ended), (home, most)) {
                     Err(error) => {
+                        let sides = self.sides.get(&coupling).map(Vec::as_slice).unwrap_or_default();
+                        if let Some(end) = sides.iter().find(|one| one.ended && Some(one.posted.side) == partner) {
+                            // There is no room for a side that will leave when it hears this.
+                            let (board, other) = (self.name.clone(), Some(end.posted.clone()));
+                            answers.push((way, CouplingMessage::Other { coupling, side, board, other }));
+                            return answers;
+                        }
                         let is_full = matches!(error, PostError::TwoSides { .. });
                         let (board, reason) = (is_full.then(|| self.name.clone()), error.to_string());
                         let silent_ms = is_full.then(|| self.silence(&coupling, now).as_millis() as u64);
@@ -78,7 +90,8 @@ impl<P: Copy + PartialEq> Board<P> {
                     }
                     Ok(()) => {
                         let sides = self.sides.entry(coupling.clone()).or_default();
-                        put(sides, (way, now), Posted { side, home: home.to_owned(), revision, about });
+                        let posted = Posted { side, home: home.to_owned(), revision, about };
+                        put(sides, (way, now), PostedSide { ways: Vec::new(), posted, partner, ended });
                         answers.extend(report(&self.name, &coupling, sides));
                     }
                 }
@@ -86,8 +99,7 @@ impl<P: Copy + PartialEq> Board<P> {
             CouplingMessage::Renew { coupling, side, revision } => {
                 let board = self.name.clone();
                 let sides = self.sides.get_mut(&coupling).map(Vec::as_mut_slice).unwrap_or_default();
-                let other = sides.iter().map(|one| &one.posted).find(|one| one.side != side);
-                let other = other.map(|other| (other.side, other.revision));
+                let other = other(sides, side).map(|other| (other.side, other.revision));
                 let is_current = |one: &&mut PostedSide<P>| one.posted.side == side && one.posted.revision == revision;
                 let renewed = sides.iter_mut().find(is_current).and_then(|one| one.way(way));
                 answers.push(match renewed {
@@ -123,11 +135,11 @@ impl<P: Copy + PartialEq> Board<P> {
         answers
     }
 
-    /// The longest time since a side of a coupling renewed itself.
+    /// The longest time since a side of a coupling that has not ended renewed itself.
     fn silence(&self, coupling: &Coupling, now: Instant) -> Duration {
         let sides = self.sides.get(coupling).map(Vec::as_slice).unwrap_or_default();
         let last = |side: &PostedSide<P>| side.ways.iter().map(|(_, renewed)| *renewed).max();
-        sides.iter().filter_map(last).min().map_or(Duration::ZERO, |renewed| now - renewed)
+        sides.iter().filter(|side| !side.ended).filter_map(last).min().map_or(Duration::ZERO, |renewed| now - renewed)
     }
 
     /// Forgets a way, and the sides that no other leads to.
@@ -140,7 +152,7 @@ impl<P: Copy + PartialEq> Board<P> {
     fn may_post(
         &self,
         coupling: &Coupling,
-        (side, length): (u64, usize),
+        (side, length, ended): (u64, usize, bool),
         (home, most): (&str, u64),
     ) -> Result<(), PostError> {
         if !is_name(&coupling.name) {
@@ -150,8 +162,11 @@ impl<P: Copy + PartialEq> Board<P> {
         if all.iter().any(|one| one.posted.side == side && one.posted.home != home) {
             return Err(PostError::Anothers);
         }
-        let others: Vec<&PostedSide<P>> = all.iter().filter(|one| one.posted.side != side).collect();
-        if let [one, other, ..] = &others[..] {
+        let mut others: Vec<&PostedSide<P>> = all.iter().filter(|one| one.posted.side != side).collect();
+        others.retain(|one| one.ended == ended);
+        if others.len() >= if ended { MOST_ENDED } else { 2 }
+            && let [one, other, ..] = &others[..]
+        {
             let (one, other) = (one.posted.home.clone(), other.posted.home.clone());
             return Err(PostError::TwoSides { coupling: coupling.clone(), one, other });
         }
@@ -193,24 +208,35 @@ impl<P: Copy + PartialEq> PostedSide<P> {
 }
 
 /// Enters a post, unless a later one of its side has arrived on another way.
-fn put<P: Copy + PartialEq>(sides: &mut Vec<PostedSide<P>>, (way, now): (P, Instant), posted: Posted) {
-    let Some(side) = sides.iter_mut().find(|one| one.posted.side == posted.side) else {
-        return sides.push(PostedSide { ways: vec![(way, now)], posted });
+fn put<P: Copy + PartialEq>(sides: &mut Vec<PostedSide<P>>, (way, now): (P, Instant), new: PostedSide<P>) {
+    let Some(side) = sides.iter_mut().find(|one| one.posted.side == new.posted.side) else {
+        return sides.push(PostedSide { ways: vec![(way, now)], ..new });
     };
     match side.way(way) {
         Some(renewed) => *renewed = now,
         None => side.ways.push((way, now)),
     }
-    if posted.revision >= side.posted.revision {
-        side.posted = posted;
+    if new.posted.revision >= side.posted.revision {
+        *side = PostedSide { ways: std::mem::take(&mut side.ways), ..new };
     }
+}
+
+/// The side that another one hears of: its partner, or else one that has not ended and has no partner, or any.
+fn other<P>(sides: &[PostedSide<P>], side: u64) -> Option<&Posted> {
+    let partner = sides.iter().find(|one| one.posted.side == side).and_then(|one| one.partner);
+    let strangeness = |one: &&PostedSide<P>| {
+        let is_free = one.partner.is_none_or(|partner| partner == side);
+        (Some(one.posted.side) != partner, one.ended, !is_free)
+    };
+    let others = sides.iter().filter(|one| one.posted.side != side);
+    others.min_by_key(strangeness).map(|one| &one.posted)
 }
 
 /// Reports the other side, if any, to each side.
 fn report<P: Copy>(board: &str, coupling: &Coupling, sides: &[PostedSide<P>]) -> Answers<P> {
     let to_side = |one: &PostedSide<P>| {
         let side = one.posted.side;
-        let other = sides.iter().map(|other| &other.posted).find(|other| other.side != side).cloned();
+        let other = other(sides, side).cloned();
         let (coupling, board) = (coupling.clone(), board.to_owned());
         let message = CouplingMessage::Other { coupling, side, board, other };
         one.ways.iter().map(|(way, _)| (*way, message.clone())).collect::<Answers<P>>()
@@ -231,7 +257,7 @@ mod tests {
     }
 
     fn post(side: u64, about: &str) -> CouplingMessage {
-        CouplingMessage::Post { coupling: ocean(), side, revision: 1, about: about.into() }
+        CouplingMessage::Post { coupling: ocean(), side, revision: 1, partner: None, ended: false, about: about.into() }
     }
 
     fn renew(side: u64, revision: u64) -> CouplingMessage {
@@ -282,8 +308,14 @@ mod tests {
     fn a_side_has_several_ways_and_the_latest_post_counts() {
         let (mut board, now) = (Board::new("gw1"), Instant::now());
         let (second, later) = ((11, "kyoto", 1000), now + SILENCE / 2);
-        let post =
-            |revision, about: &str| CouplingMessage::Post { coupling: ocean(), side: 8, revision, about: about.into() };
+        let post = |revision, about: &str| CouplingMessage::Post {
+            coupling: ocean(),
+            side: 8,
+            revision,
+            partner: None,
+            ended: false,
+            about: about.into(),
+        };
         board.take(A, self::post(7, "a"), now);
         board.take(B, post(2, "new"), now);
         let to_b = Some("a".to_owned());
@@ -324,6 +356,36 @@ mod tests {
     }
 
     #[test]
+    fn a_side_that_has_ended_takes_no_room_and_its_partner_hears_of_it() {
+        let (mut board, now) = (Board::new("gw1"), Instant::now());
+        let post = |side, partner, ended, about: &str| CouplingMessage::Post {
+            coupling: ocean(),
+            side,
+            revision: 2,
+            partner,
+            ended,
+            about: about.into(),
+        };
+        board.take(A, post(7, Some(8), true, "7 has ended"), now);
+        assert_eq!(others(&board.take(A, post(17, None, false, "17"), now))[1], (A.0, Some("7 has ended".into())));
+        let partners = board.take(B, post(8, Some(7), false, "8"), now);
+        let expected = [(A.0, Some("8")), (A.0, Some("8")), (B.0, Some("7 has ended"))];
+        assert_eq!(others(&partners), expected.map(|(way, about)| (way, about.map(str::to_owned))));
+        let leave = CouplingMessage::Leave { coupling: ocean(), side: 8, everywhere: true };
+        board.take(B, leave, now);
+        let anew = board.take(B, post(18, None, false, "18"), now);
+        let expected = [(A.0, Some("17")), (A.0, Some("18")), (B.0, Some("17"))];
+        assert_eq!(others(&anew), expected.map(|(way, about)| (way, about.map(str::to_owned))));
+        // A third is refused, but hears why its own partner has ended.
+        assert!(refused(&board.take(C, post(9, None, false, "9"), now)).is_some());
+        assert_eq!(others(&board.take(C, post(9, Some(7), false, "9"), now)), [(C.0, Some("7 has ended".into()))]);
+        for side in 20..20 + MOST_ENDED as u64 {
+            let is_full = side == 19 + MOST_ENDED as u64;
+            assert_eq!(refused(&board.take(C, post(side, None, true, "over"), now)).is_some(), is_full, "{side}");
+        }
+    }
+
+    #[test]
     fn another_site_cannot_replace_a_side() {
         let (mut board, now) = (Board::new("gw1"), Instant::now());
         board.take(A, post(7, "a"), now);
@@ -354,6 +416,8 @@ mod tests {
             coupling: Coupling { name: name.into(), site: "lyon".into() },
             side,
             revision: 1,
+            partner: None,
+            ended: false,
             about: about.into(),
         };
         for side in 0..MOST_OF_SITE as u64 + 1 {

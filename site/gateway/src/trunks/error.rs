@@ -27,7 +27,7 @@ pub(crate) enum TrunkError {
     #[error("{0}")]
     Retired(String),
     #[error(
-        "presented fingerprint {}, sites file says {keys}",
+        "presented fingerprint {}, the sites file has {keys}",
         presented.map_or("none".to_owned(), |key| key.to_string())
     )]
     WrongKey { presented: Option<Fingerprint>, keys: Keys },
@@ -122,7 +122,7 @@ pub(crate) enum MeetingError {
     UnknownGateway { site: String, gateway: String },
     #[error("two gateways of one site need no trunk")]
     SameSite,
-    #[error("its sites file says where gateway {gateway} of site {site} is dialled")]
+    #[error("its sites file has the address at which gateway {gateway} of site {site} is dialled")]
     Dialled { site: String, gateway: String },
     #[error("link {link}: its sites file has {links}; compare `links`")]
     Links { link: u16, links: u16 },

@@ -37,8 +37,8 @@ pub enum MpiError {
     #[error("{} is Open MPI before 4.1, which cannot start under Landbridge: use 4.1 or 5", .0.display())]
     TooOld(PathBuf),
     /// `LANDBRIDGE_COLLECTIVES` has an unknown value.
-    #[error("LANDBRIDGE_COLLECTIVES={0}: give `auto`, `exact` or `native`")]
-    Collectives(String),
+    #[error(transparent)]
+    Collectives(#[from] types::settings::SettingError),
     /// `LANDBRIDGE_TREES` names no algorithm.
     #[error("LANDBRIDGE_TREES: {0}")]
     Trees(#[from] plan::UnknownAlgorithm),
@@ -49,6 +49,6 @@ pub enum MpiError {
     #[error("{} cannot be preloaded, because its path has a space or a colon: install Landbridge elsewhere, or run with --collectives native", .0.display())]
     LayerPath(PathBuf),
     /// The provider is missing.
-    #[error("{PROVIDER_FILE} is not at {}: install it beside the landbridge command or in ../lib/landbridge from there, or say where it is with LANDBRIDGE_PROVIDER", .0.display())]
+    #[error("{PROVIDER_FILE} is not at {}: install it beside the landbridge command or in ../lib/landbridge from there, or set LANDBRIDGE_PROVIDER to its path", .0.display())]
     NoProvider(PathBuf),
 }

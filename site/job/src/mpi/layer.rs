@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use goblin::elf::Elf;
 use serde::{Deserialize, Serialize};
+use types::settings::Collectives;
 
 use super::error::MpiError;
 use super::library::Library;
@@ -15,7 +16,7 @@ use crate::environment::Environment;
 
 /// Chooses the collective operations of the layer: `native` (none), `exact` (reductions stay with the MPI library) or
 /// `auto`.
-pub const VARIABLE: &str = "LANDBRIDGE_COLLECTIVES";
+pub const VARIABLE: &str = types::settings::COLLECTIVES;
 /// Names the algorithm that builds a broadcast's tree of sites, instead of the best trees.
 pub const TREES_VARIABLE: &str = "LANDBRIDGE_TREES";
 /// File names of the layers, which are in the folder of the provider.
@@ -62,10 +63,10 @@ pub fn coverage(
     provider: &Path,
     crosses: bool,
 ) -> Result<Coverage, MpiError> {
-    match environment.get(VARIABLE).map(|value| value.to_string_lossy()).as_deref() {
-        Some("native") => return Ok(Coverage::Native),
-        None | Some("" | "auto" | "exact") => {}
-        Some(other) => return Err(MpiError::Collectives(other.to_owned())),
+    let chosen = environment.get(VARIABLE).unwrap_or_default().to_string_lossy();
+    match types::settings::collectives(&chosen)? {
+        Collectives::Native => return Ok(Coverage::Native),
+        Collectives::Auto | Collectives::Exact => {}
     }
     if let Some(name) = environment.get(TREES_VARIABLE).filter(|name| !name.is_empty()) {
         plan::Algorithm::by_name(&name.to_string_lossy())?;

@@ -74,7 +74,7 @@ fn among(program: &Path, needed: &[Needed]) -> Result<Option<Library>, MpiError>
         (None, Some(Needed { name, file, .. })) => {
             let problem = match file {
                 None => format!("it needs {name}, which is in none of the library folders (LD_LIBRARY_PATH adds some)"),
-                Some(file) => format!("{} does not say whose it is", file.display()),
+                Some(file) => format!("{} does not name its maker", file.display()),
             };
             Err(MpiError::Unsure { program: program.display().to_string(), problem })
         }
@@ -120,7 +120,7 @@ fn python(interpreter: &Path, environment: &Environment) -> Result<Option<Librar
         [] => {}
         [file] => {
             let family =
-                family_of_file(file).ok_or_else(|| unsure(format!("{} does not say whose it is", file.display())))?;
+                family_of_file(file).ok_or_else(|| unsure(format!("{} does not name its maker", file.display())))?;
             return Ok(Some(Library { family, file: Some(file.clone()), beside: false, linked: false }));
         }
         _ => return Err(unsure(format!("{} holds both libmpi.so.12 and libmpi.so.40", lib.display()))),

@@ -87,7 +87,7 @@ pub(super) enum RequestError {
     Unknown(String),
     #[error("{0:?} is not KEY=VALUE")]
     NotAChange(String),
-    #[error("{0:?} is none of delay, jitter, loss, rate, queue, down")]
+    #[error("{0:?} is none of delay, jitter, loss, rate, queue, up, down")]
     Key(String),
     #[error(transparent)]
     Unit(#[from] UnitError),

@@ -11,7 +11,7 @@ use commands::jobs::{self, Detached, DetachedJob, JobOutput, JobState};
 use commands::site_id::{SiteId, far};
 use job::message::Stream;
 use launcher::Sites;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use types::sites::Site;
 use types::untrusted::one_line;
 
@@ -21,9 +21,22 @@ use crate::{carried, json, output};
 
 /// Starts `landbridge` with these words in a process without a terminal, and prints the job's id. `from`: the site
 /// given by `--from`.
-pub(crate) fn detach(words: &[OsString], from: Option<&str>) -> Result<i32> {
-    writeln!(output::stdout(), "{}", SiteId::shown(jobs::detach(words)?, from))?;
+pub(crate) fn detach(words: &[OsString], from: Option<&str>, json: bool) -> Result<i32> {
+    let id = SiteId::shown(jobs::detach(words)?, from);
+    match json {
+        true => writeln!(output::stdout(), "{}", json::object(StartedJob { job: id.number, site: id.site })?)?,
+        false => writeln!(output::stdout(), "{id}")?,
+    }
     Ok(0)
+}
+
+/// The JSON object about a job that was started.
+#[derive(Serialize)]
+struct StartedJob {
+    job: u32,
+    /// The job's site, if its user is elsewhere.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    site: Option<String>,
 }
 
 /// Becomes a detached job: runs `work` in a session of its own and leaves its exit code in the folder.
@@ -32,7 +45,7 @@ pub(crate) fn become_detached(folder: &Path, work: impl FnOnce() -> Result<i32>)
     let result = work();
     let code = match &result {
         Ok(code) => *code,
-        Err(_) => 1,
+        Err(error) => crate::error::code(error).into(),
     };
     detached.leave(code)?;
     result
@@ -78,7 +91,7 @@ fn print_json(jobs: &[DetachedJob], far: Option<(Sites, Site)>) -> Result<i32> {
             return Ok(code);
         }
         let there: SiteJobs =
-            serde_json::from_slice(&printed).with_context(|| format!("what site {} prints", site.name))?;
+            serde_json::from_slice(&printed).with_context(|| format!("output of site {}", site.name))?;
         jobs.extend(there.jobs);
     }
     writeln!(output::stdout(), "{}", json::object(serde_json::json!({ "jobs": jobs }))?)?;
@@ -109,7 +122,7 @@ pub(crate) fn logs(args: &LogsArgs) -> Result<i32> {
     }
     let mut output = JobOutput::open(number)?;
     while let Some(piece) = output.next(args.follow)? {
-        output::raw(Stream::Out, &piece)?;
+        output::raw(Stream::Out, &piece).map_err(output::of_stdout)?;
     }
     Ok(0)
 }

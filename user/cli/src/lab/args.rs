@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
+use types::quantity::{QuantityError, parse_bytes};
 
 /// Isolation of the sites in a lab.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -86,10 +87,10 @@ pub(crate) struct LabArgs {
     #[arg(long, value_enum, default_value = "auto")]
     pub isolation: Isolation,
     /// `memory` of each gateway in the sites file
-    #[arg(long, default_value = "256MiB", value_name = "SIZE")]
+    #[arg(long, default_value = "256MiB", value_name = "SIZE", value_parser = size)]
     pub gateway_memory: String,
     /// TCP connections per trunk, written to the sites file for each gateway; without it the round trip decides
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
     pub links: Option<u16>,
     /// Start this instead of `landbridge gateway` ({site}, {gateway}, {sites_file} are replaced); empty: no gateways
     #[arg(long, value_name = "COMMAND")]
@@ -98,7 +99,7 @@ pub(crate) struct LabArgs {
     #[arg(long, value_name = "DIR")]
     pub pool: Option<PathBuf>,
     /// The size of each pool [default: half of the machine's memory]
-    #[arg(long, value_name = "SIZE", value_parser = types::quantity::parse_bytes, requires = "pool")]
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes, requires = "pool")]
     pub pool_size: Option<u64>,
     /// A directory below /tmp, /dev/shm or /run that all hosts share
     #[arg(long, value_name = "DIR")]
@@ -112,6 +113,11 @@ pub(crate) struct LabArgs {
     /// The command and its arguments
     #[arg(last = true, required = true, value_name = "COMMAND")]
     pub program: Vec<OsString>,
+}
+
+/// A size, as typed.
+fn size(text: &str) -> Result<String, QuantityError> {
+    parse_bytes(text).map(|_| text.to_owned())
 }
 
 /// Commands inside a lab.

@@ -93,8 +93,8 @@ impl BindTo {
 #[derive(Debug, Args)]
 #[command(
     long_about = "Run a program on nodes of several sites.\n\n\
-        Everything after PROGRAM belongs to the program; `--` before it is allowed and never needed. `:` and an option \
-        begin another program of the same job, with its own -n, --site, -x and --wdir.\n\n\
+        Everything after PROGRAM belongs to the program; you may write `--` before it. To start a second \
+        program in the same job, write `:` and its own -n, --site, -x and --wdir.\n\n\
         Without --site, ranks are spread evenly over all sites in contiguous blocks, in the order of the sites file, and \
         evenly over each site's nodes. Without a sites file, all ranks run on this machine. The program must be at the \
         same path on every node, unless --site or the sites file names another; it gets your environment and working \
@@ -115,7 +115,7 @@ pub(crate) struct RunArgs {
     /// Number of ranks; -np is the same [default: the sum of --site]
     #[arg(short = 'n', long = "ranks", visible_alias = "np", value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub ranks: Option<u32>,
-    /// Maximum number of ranks on one node; nodes are then filled in order
+    /// Maximum number of ranks on one node; fills one node before the next
     #[arg(long, value_name = "K", value_parser = clap::value_parser!(u32).range(1..))]
     pub ranks_per_node: Option<u32>,
     /// Nodes to use, and the number of ranks for each; may be repeated
@@ -136,13 +136,13 @@ pub(crate) struct RunArgs {
     /// Ranks at this site, and the program there if it differs; repeat it for each site of the job
     #[arg(long = "site", value_name = "NAME=N[:PROGRAM]", value_parser = site_share)]
     pub per_site: Vec<SiteShare>,
-    /// Set a variable for every rank; without VALUE, to its value here
+    /// Set an environment variable for every rank; `-x NAME` copies its value from here
     #[arg(short = 'x', value_name = "NAME[=VALUE]")]
     pub variables: Vec<OsString>,
     /// Working directory of the ranks [default: the current one]
     #[arg(long, value_name = "DIR")]
     pub wdir: Option<PathBuf>,
-    /// The rank that gets standard input: a rank's number, all or none; the other ranks read an empty one
+    /// The rank that reads the standard input of this command: its number, all or none; others read an empty one
     #[arg(long, value_name = "RANK", default_value = "0", value_parser = input_to)]
     pub stdin: InputTo,
     /// Copy this file or folder to the job's sites first, as `sites push` does; may be repeated
@@ -151,7 +151,7 @@ pub(crate) struct RunArgs {
     /// End the job after its ranks have run for this time; the exit code is then 124
     #[arg(long, value_name = "TIME", value_parser = types::quantity::parse_duration)]
     pub timeout: Option<Duration>,
-    /// Run without this terminal: print the job's id and return; see jobs, logs and cancel. The job belongs to the site
+    /// Print the job's id and return; the job runs on at the site without you: see `jobs`, `logs` and `cancel`
     #[arg(long, conflicts_with = "dry_run")]
     pub detach: bool,
     /// Show the placement of ranks and their programs; start nothing and contact no site

@@ -8,14 +8,15 @@ mod terminal;
 use std::ffi::OsString;
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use anyhow::{Context, Result};
 use commands::run::{RunPlan, detaches_here};
 use commands::transfers::beside::Overlap;
 use job::message::InputTo;
-use launcher::Summary;
 use launcher::hosts::Host;
 use launcher::placement::SitePlacement;
+use launcher::{Failure, Summary};
 use serde::Serialize;
 
 use self::args::RunArgs;
@@ -23,19 +24,34 @@ use self::files::Files;
 use self::terminal::Terminal;
 use crate::bar::{Bar, asking};
 use crate::input::Input;
-use crate::output::note;
+use crate::output::{is_closed, note};
 use crate::sites::push::sent;
 use crate::stage::beside;
 use crate::table::columns;
-use crate::{carried, jobs, json};
+use crate::{carried, error, jobs, json};
 
 /// Runs the job and returns the exit code. `words`: the whole command line.
 pub(crate) fn run(args: RunArgs, words: Vec<OsString>) -> Result<i32> {
-    let programs = parts::parts(&args)?;
-    if args.detach && detaches_here(args.sites.named(), args.from.as_deref())? {
-        return detach(&words, args.from.as_deref());
+    let (json, began) = (args.json.clone(), Instant::now());
+    let result = start(args, words);
+    if let (Err(error), Some(target)) = (&result, &json)
+        && !is_closed(error)
+    {
+        let failure = Failure::new(error::whole(error));
+        let summary = Summary::without_job(failure, error::code(error).into(), began.elapsed().as_secs_f64());
+        write_line(json::object(WithStaging { summary, staged: None })?, target.as_deref())?;
     }
+    result
+}
+
+fn start(args: RunArgs, words: Vec<OsString>) -> Result<i32> {
+    let programs = parts::parts(&args)?;
+    let here = args.detach && detaches_here(args.sites.named(), args.from.as_deref())?;
     let plan = RunPlan::new(args.request(programs))?;
+    if here {
+        plan.check_ranks()?;
+        return detach(&words, &args);
+    }
     if args.dry_run {
         return show(&plan.placement()?, args.json);
     }
@@ -70,11 +86,12 @@ pub(crate) fn run(args: RunArgs, words: Vec<OsString>) -> Result<i32> {
 }
 
 /// Starts the job without `--detach`, as a process of its own.
-fn detach(words: &[OsString], from: Option<&str>) -> Result<i32> {
+fn detach(words: &[OsString], args: &RunArgs) -> Result<i32> {
     // Options end where the program begins.
     let end = words.iter().position(|word| word == "--").unwrap_or(words.len());
     let kept = words.iter().enumerate().skip(1).filter(|(at, word)| *at >= end || *word != "--detach");
-    jobs::detach(&kept.map(|(_, word)| word.clone()).collect::<Vec<_>>(), from)
+    let words: Vec<OsString> = kept.map(|(_, word)| word.clone()).collect();
+    jobs::detach(&words, args.from.as_deref(), args.json.is_some())
 }
 
 /// The JSON summary, with the result of staging.

@@ -1,6 +1,6 @@
 //! The user's view of a job: the ranks' output, a status line during waits, and notes.
 
-use std::io::{self, IsTerminal};
+use std::io;
 use std::time::{Duration, Instant};
 
 use job::message::Stream;
@@ -52,7 +52,7 @@ struct LastLine {
 impl Terminal {
     /// `prefix`: begin every line of a rank with its place; `raw`: do not keep lines whole.
     pub(crate) fn new((prefix, raw): (bool, bool), verbose: bool, files: Option<Files>) -> Terminal {
-        let interactive = io::stderr().is_terminal();
+        let interactive = output::is_screen(Stream::Err);
         Terminal {
             prefix,
             prefixes: None,

@@ -5,6 +5,7 @@ use std::io::Write;
 
 use anyhow::{Context, Result};
 use commands::runtime::runtime;
+use commands::sites_file;
 use setup::add::{Outcome, Wish, prepare};
 use setup::book::Book;
 use tokio::io::BufReader;
@@ -87,13 +88,18 @@ pub(crate) fn remove(args: &RemoveArgs) -> Result<i32> {
 /// Shows the sites file, and returns the exit code.
 pub(crate) fn list(args: &ListArgs) -> Result<i32> {
     let path = args.sites.place()?;
-    let sites = Book::open(&path)?.sites()?.sites;
+    let sites = match args.sites.is_there()? {
+        // Without a file named by the user there may be none.
+        false => Vec::new(),
+        true => sites_file::read(&path)?.file.sites,
+    };
     let mut out = crate::output::stdout();
     if args.json {
         let sites = sites.iter().map(|site| {
             let gateway = site.gateways.first();
             serde_json::json!({
-                "site": site.name, "ssh": site.ssh, "fingerprint": site.fingerprint.to_string(),
+                "site": site.name, "ssh": site.ssh.as_ref().map(ToString::to_string),
+                "fingerprint": site.fingerprint.to_string(),
                 "advertise": gateway.and_then(|gateway| gateway.advertise.clone()),
                 "nodes": site.nodes.iter().map(|node| &node.name).collect::<Vec<_>>(),
             })
@@ -113,7 +119,8 @@ pub(crate) fn list(args: &ListArgs) -> Result<i32> {
     }
     for site in &sites {
         let dialled = site.gateways.first().and_then(|gateway| gateway.advertise.as_deref());
-        let (there, dialled) = (site.ssh.as_deref().unwrap_or("-"), dialled.unwrap_or("dials out"));
+        let there = site.ssh.as_ref().map_or("-".to_owned(), ToString::to_string);
+        let dialled = dialled.unwrap_or("dials out");
         writeln!(out, "{}  {there}  gateway {dialled}  {} node(s)  {}", site.name, site.nodes.len(), site.fingerprint)?;
     }
     Ok(0)

@@ -42,8 +42,8 @@ pub(crate) enum SitesCommand {
         ~/.local/share/landbridge there, makes the site's key there (it never leaves the site), starts the site's gateway \
         in the background, distributes the sites file to every site, and tries every connection. If something does not \
         work, all sites stay as they were and the sites file is not written. Type the same command again to repair a \
-        site: it copies what is missing and restarts a gateway that has ended.\n\n\
-        Without HOST, a site of the sites file is reached where that file says; a new site is this machine.",
+        site: it copies missing files and restarts a gateway that has ended.\n\n\
+        Without HOST, a site of the sites file is reached at the address in that file; a new site is this machine.",
     after_help = "Examples:\n  \
         landbridge sites add lyon user@login.lyon.example\n  \
         landbridge sites add kyoto other@login.kyoto.example:2222 --nodes 'n[1-4]'\n  \
@@ -61,7 +61,7 @@ pub(crate) struct AddArgs {
     /// Its nodes, such as n[1-4,7],big1, reached by ssh from the login node [default: from Slurm, else the login node]
     #[arg(long, value_name = "LIST")]
     pub nodes: Option<String>,
-    /// A field of `[site.starter]` for Slurm: partition, account, qos, time, options or landbridge; may be repeated
+    /// A field of `[site.starter]` for Slurm, such as account, partition, qos, time or node_service; may be repeated
     #[arg(long, value_name = "KEY=VALUE")]
     pub slurm: Vec<SlurmSetting>,
     /// Port of its gateway [default: the first free one from 7700]
@@ -174,7 +174,7 @@ pub(crate) struct JoinArgs {
 /// Remove a site and clean up there
 #[derive(Debug, Args)]
 #[command(
-    long_about = "Remove a site from the sites file here and at all other sites, end its gateway, and remove what `sites add` \
+    long_about = "Remove a site from the sites file here and at all other sites, end its gateway, and remove the files that `sites add` \
         put there: the key, the log and, with the account's last site, the copies and the sites file.",
     after_help = "Example:\n  landbridge sites remove lyon"
 )]
@@ -210,8 +210,8 @@ pub(crate) struct StartArgs {
 /// Copy files and folders to the sites
 #[derive(Debug, Args)]
 #[command(
-    long_about = "Copy files and folders, such as a program or a Python environment, to the sites over ssh. What is below your home \
-        directory here goes to the same place below your home directory there, everything else to the same path. \
+    long_about = "Copy files and folders, such as a program or a Python environment, to the sites over ssh. A path below your home \
+        directory here goes to the same place below your home directory there, any other path to the same path. \
         Permissions and symbolic links inside a folder are kept, unchanged files are not sent again, and nothing is \
         deleted there.",
     after_help = "Examples:\n  landbridge sites push ./solver\n  landbridge sites push ~/venv --to kyoto"
@@ -255,11 +255,11 @@ pub(crate) struct ListArgs {
 /// Show round trip and rate between all sites
 #[derive(Debug, Args)]
 #[command(
-    long_about = "Show what your site's gateways know of the network between all sites: from each to each other the round trip, \
-        the rate, how old that is, and whether it was seen on the traffic of jobs (passive) or by a transfer for this purpose \
+    long_about = "Show the network between all sites as your site's gateways know it: from each to each other the round trip, \
+        the rate, its age, and whether it was seen on the traffic of jobs (passive) or by a transfer for this purpose \
         (active). Gateways watch their own trunks and tell each other; nothing is sent for this command unless --measure is \
         given. A rate that is older than five minutes is stale. Exit code 1 if no gateway of your site answers.",
-    after_help = "Examples:\n  landbridge sites links\n  landbridge sites links --measure     measure what is unknown or stale, now\n  \
+    after_help = "Examples:\n  landbridge sites links\n  landbridge sites links --measure     measure unknown or stale paths now\n  \
         landbridge sites links --watch --json >> links.jsonl"
 )]
 pub(crate) struct LinksArgs {
@@ -283,10 +283,10 @@ pub(crate) struct LinksArgs {
 #[derive(Debug, Args)]
 #[command(
     long_about = "Try everything a run needs: the sites file, keys, your site's gateway, a trunk to every other site, an \
-        agent on every node, the provider there, and a program if one is given. Prints a table of what works, what does not \
-        and what to do. Then measures the way between all sites: from each to each other the round trip and what one trunk carries of a \
-        transfer of 8 MiB or half a second (up to two on long ways), one pair at a time, in turns with running jobs. Exit code 1 if \
-        anything does not work.",
+        agent on every node, the provider there, and a program if one is given. Prints a table of the tests with their \
+        results and remedies. Then measures the path from each site to each other one: its round trip, and the rate of one \
+        trunk in a transfer of 8 MiB or half a second (up to two on long paths), one pair at a time, in turns with running \
+        jobs. Exit code 1 if a test fails.",
     after_help = "Examples:\n  landbridge sites check\n  landbridge sites check --quick\n  landbridge sites check --json -- ./solver"
 )]
 pub(crate) struct CheckArgs {
@@ -301,7 +301,7 @@ pub(crate) struct CheckArgs {
     /// Measure only round trips, without transfers between sites
     #[arg(long)]
     pub quick: bool,
-    /// At sites with a batch system, run one task through it; by default only ask whether it would accept a job
+    /// At sites with Slurm, run one task as a job; by default only ask whether Slurm would accept one
     #[arg(long)]
     pub job: bool,
     /// Time limit for the job in the queue

@@ -25,6 +25,11 @@ impl SitesFileArgs {
         Ok(sites_file::locate(self.named())?)
     }
 
+    /// True if the user has named a sites file, or the default one exists.
+    pub(crate) fn is_there(&self) -> Result<bool> {
+        Ok(sites_file::find(self.named())?.is_some())
+    }
+
     /// The path of the sites file, whether it exists or not.
     pub(crate) fn place(&self) -> Result<PathBuf> {
         Ok(sites_file::place(self.named())?)

@@ -59,7 +59,11 @@ fn read_ticket(args: &JoinArgs) -> Result<Ticket> {
         (Some(path), _) => {
             let place = || format!("{}: the ticket", path.display());
             let file = File::open(path).with_context(place)?;
-            if file.metadata().with_context(place)?.mode() & 0o077 != 0 {
+            let found = file.metadata().with_context(place)?;
+            if found.is_dir() {
+                bail!("{}: this is a folder: name the file that has the ticket", path.display());
+            }
+            if found.mode() & 0o077 != 0 {
                 bail!(
                     "{}: others can read this ticket, and use it first: type `chmod 600 {}`, or, if one of them may have read \
                      it, `landbridge sites invite` for another",

@@ -95,7 +95,7 @@ fn text(links: &Links, measured: bool) -> String {
     };
     let unreached = named(&|pair| pair.rtt_ms.is_none());
     if !unreached.is_empty() {
-        text += &format!("nothing is known of {unreached}: `landbridge sites check` says whether a trunk is up\n");
+        text += &format!("nothing is known of {unreached}: `landbridge sites check` shows whether a trunk is up\n");
     }
     let stale = named(&|pair| pair.rtt_ms.is_some() && pair.stale);
     if !stale.is_empty() {

@@ -12,7 +12,7 @@ use types::quantity::parse_bytes;
 use crate::argument::ArgumentError;
 use crate::sites::file::SitesFileArgs;
 
-/// Staging behind other users' jobs on a Slurm cluster: for its administrator
+/// Stage files while other users' jobs run on a Slurm cluster: for its administrator
 #[derive(Debug, Args)]
 pub(crate) struct SlurmArgs {
     #[command(subcommand)]
@@ -70,8 +70,8 @@ pub(crate) enum SlurmCommand {
 #[derive(Debug, Args)]
 #[command(
     long_about = "Do users' orders on this node as those users: start movers, which only `landbridge stage` uses, and remove \
-        what was staged. An order comes with a munge credential, so munge says whose it is. Runs as root, one on each node, \
-        started by systemd (`landbridge slurm install`). What it starts ends with it."
+        staged copies. An order comes with a munge credential, which proves its user. Runs as root, one on each node, \
+        started by systemd (`landbridge slurm install`). Its child processes end with it."
 )]
 pub(crate) struct NodeServiceArgs {
     /// Listening address
@@ -136,7 +136,7 @@ fn user_memory(text: &str) -> Result<u64, ArgumentError> {
 /// Parts to install, and their places
 #[derive(Debug, Args)]
 pub(crate) struct InstallArgs {
-    /// Install the hooks for the burst buffer of Slurm's controller, which runs on this machine
+    /// The hooks for the burst buffer of Slurm's controller, which runs on this machine
     #[arg(long)]
     pub controller: bool,
     /// Only show the changes

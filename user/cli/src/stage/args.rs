@@ -97,11 +97,11 @@ fn limit(text: &str) -> Result<Limit, ArgumentError> {
     long_about = "Copy files and folders between nodes and sites. The source stays.\n\n\
         A place is PATH on this machine, or SITE:PATH on the machine of a site's gateway, or SITE/NODE:PATH, or SITE/*:PATH \
         for all nodes of a site (as a target). At a site, a relative path begins at your home there. A path with a colon begins with \
-        `/` or `./`. DST/, with a slash at its end, is a folder to go into; DST is the name that the source gets, whatever \
+        `/` or `./`. DST/, with a slash at its end, is a folder to go into; DST is the name that the source gets, even if something \
         is there: a file is replaced, and a folder is added to.\n\n\
         A target appears as a whole when all of it has arrived and every block had the checksum of its sender. Until \
         then its contents are in a hidden folder beside it. If anything ends the transfer, type the same command again: \
-        what has arrived is not moved again. Permissions, times, links, holes and attributes arrive too; owners do not, \
+        blocks that have arrived are not sent again. Permissions, times, links, holes and attributes arrive too; owners do not, \
         and access control lists arrive by the names of users and groups.\n\n\
         Where your own processes compute on a node, it takes cores that they leave idle first, watches how long they wait \
         for a core, and slows down when that is more than --harm.",
@@ -150,10 +150,10 @@ pub(crate) struct PaceArgs {
     /// Time limit for the whole transfer, from now: the transfer is only as fast as this requires, and so harms less
     #[arg(long, value_name = "TIME", value_parser = deadline)]
     pub deadline: Option<Duration>,
-    /// How much an application here may slow down, in percent; at 1 or less, use idle cores only
+    /// Maximum slowdown of an application here, in percent; at 1 or less, use idle cores only
     #[arg(long, value_name = "PERCENT", default_value = "10", value_parser = harm)]
     pub harm: u32,
-    /// Size of a block, from 4KiB to 1GiB [default: 4MiB, or 1MiB to more than two nodes]
+    /// Size of a block, from 4KiB to 1GiB [default: 4MiB, 1MiB to more than two nodes; less at low --rate]
     #[arg(long, value_name = "SIZE", value_parser = block)]
     pub block: Option<u32>,
     /// Space of the target's file system that stays free for others [default: a hundredth of it, at most 4GiB]
@@ -223,7 +223,7 @@ impl CommonArgs {
     long_about = "Copy files and folders to every node of an allocation: in a batch job's script, the job's nodes; else the \
         nodes of your own site that the sites file lists, or those of --host.\n\n\
         SRC is a place as in `stage move`, DST a path on the nodes; a relative one is below the working directory. Each \
-        trunk is crossed once, and each node passes on what it gets to the next. In SRC and DST, %n is the node's name and \
+        trunk is crossed once, and each node passes blocks on to the next. In SRC and DST, %n is the node's name and \
         %s its site's: with %n in SRC, each node gets a source of its own.",
     after_help = "Examples:\n  \
         landbridge stage in lyon:/data/run7=/tmp/run7\n  \

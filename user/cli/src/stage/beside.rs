@@ -2,33 +2,37 @@
 
 use std::ffi::OsString;
 
-use clap::{Args, ValueEnum};
+use clap::{ArgGroup, Args, ValueEnum};
 use commands::transfers::beside::{BesideRequest, Overlap};
 use types::quantity::parse_byte_rate;
 
 use super::args::{TransportMode, harm};
 use crate::quantity::decimal;
 
+/// The options that request a transfer.
+const BESIDE: &str = "beside";
+
 /// Transfers beside a run.
 #[derive(Clone, Debug, Args)]
+#[command(group = ArgGroup::new(BESIDE).multiple(true))]
 pub(crate) struct BesideArgs {
-    /// Move this to the nodes while the program runs, for the next run; as for `stage in`, may be repeated
-    #[arg(long, value_name = "SRC=DST")]
+    /// While the program runs, copy files that the next run will read to the nodes; as `stage in`, may be repeated
+    #[arg(long, value_name = "SRC=DST", group = BESIDE)]
     pub stage_in: Vec<OsString>,
-    /// Move this from the nodes while the program runs, such as the last run's output; as for `stage out`
-    #[arg(long, value_name = "SRC=DST")]
+    /// While the program runs, fetch files from the nodes, such as the last run's output; as `stage out`
+    #[arg(long, value_name = "SRC=DST", group = BESIDE)]
     pub stage_out: Vec<OsString>,
-    /// Maximum bytes per second of either at each target [default: the maximum that --stage-harm allows]
-    #[arg(long, value_name = "RATE", value_parser = parse_byte_rate)]
+    /// Maximum rate of --stage-in and --stage-out at each target, in bytes per second [default: as --stage-harm allows]
+    #[arg(long, value_name = "RATE", value_parser = parse_byte_rate, requires = BESIDE)]
     pub stage_rate: Option<u64>,
-    /// Maximum loss of the program to either, in percent of its time [default: 10]
-    #[arg(long, value_name = "PERCENT", value_parser = harm)]
+    /// Maximum slowdown of the program by --stage-in and --stage-out, in percent [default: 10]
+    #[arg(long, value_name = "PERCENT", value_parser = harm, requires = BESIDE)]
     pub stage_harm: Option<u32>,
-    /// Transport of blocks for either, as for `stage move --mode` [default: pull]
-    #[arg(long, value_name = "MODE", value_enum)]
+    /// Transport of blocks for both, as for `stage move --mode` [default: pull]
+    #[arg(long, value_name = "MODE", value_enum, requires = BESIDE)]
     pub stage_mode: Option<TransportMode>,
-    /// Permit folders of other users for either, as for `stage move --allow-other-owner`
-    #[arg(long)]
+    /// Permit folders of other users for both, as for `stage move --allow-other-owner`
+    #[arg(long, requires = BESIDE)]
     pub stage_allow_other_owner: bool,
 }
 

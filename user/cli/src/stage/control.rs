@@ -36,7 +36,7 @@ pub(crate) fn status(args: &StatusArgs) -> Result<i32> {
                 return Ok(code);
             }
             let there: SiteTransfers =
-                serde_json::from_slice(&printed).with_context(|| format!("what site {} prints", site.name))?;
+                serde_json::from_slice(&printed).with_context(|| format!("output of site {}", site.name))?;
             transfers.extend(there.transfers);
         }
         writeln!(out, "{}", json::object(serde_json::json!({ "transfers": transfers }))?)?;

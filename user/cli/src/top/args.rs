@@ -10,7 +10,7 @@ use crate::sites::file::SitesFileArgs;
 /// Watch the gateways of your site
 #[derive(Debug, Args)]
 #[command(
-    long_about = "Watch what the gateways of your own site do: trunks to other sites and what they carry, round trips, \
+    long_about = "Watch the gateways of your own site: their trunks to other sites with rates and round trips, \
         retransmitted segments, memory, jobs. Asks every gateway of the site once per interval; one that does not answer is \
         shown with its error and asked again.\n\n\
         Keys: q ends, l shows links, s sorts by rate, arrows scroll, ? explains. If standard output is not a terminal, \

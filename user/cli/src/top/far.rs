@@ -1,11 +1,10 @@
 //! `landbridge top` on a machine that belongs to no site: a site polls its gateways, and the answers are drawn here.
 
-use std::io::IsTerminal;
-
 use anyhow::{Result, anyhow};
 use commands::carried::{Carried, carry_to};
 use commands::runtime::runtime;
 use job::capture::tail;
+use job::message::Stream;
 use launcher::Sites;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader, duplex};
 use tokio::sync::mpsc;
@@ -17,13 +16,14 @@ use super::live::show;
 use super::screen::Screen;
 use crate::bar::{Bar, asking};
 use crate::carried;
+use crate::output::is_screen;
 
 /// Maximum size of a site's answers that wait to be drawn, in bytes.
 const PIPE: usize = 1 << 20;
 
 /// Shows the view, and returns the exit code.
 pub(super) fn top(args: &TopArgs, sites: &Sites, site: &Site) -> Result<i32> {
-    if args.once || args.json || !std::io::stdout().is_terminal() {
+    if args.once || args.json || !is_screen(Stream::Out) {
         return carried::command(sites, site, &["top"], carried::typed_after("top"));
     }
     let words = ["--json".into(), "--interval".into(), format!("{}ms", args.interval.as_millis()).into()];

@@ -8,18 +8,20 @@ mod live;
 mod screen;
 mod tables;
 
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 
 use anyhow::{Context, Result, anyhow};
 use commands::carried::destination;
 use commands::runtime::runtime;
 use commands::sites_file;
+use job::message::Stream;
 use tokio::sync::mpsc;
 use watching::watch::{Round, Watch};
 
 use self::live::show;
 use self::screen::Screen;
 use self::tables::{Choice, Mood, tables};
+use crate::output::is_screen;
 use crate::top::args::TopArgs;
 
 /// Shows the view, and returns the exit code.
@@ -30,7 +32,7 @@ pub(crate) fn top(args: &TopArgs) -> Result<i32> {
     }
     let home = sites_file::own_site(&sites, args.from.as_deref())?;
     let watch = Watch::new(&sites, &home, args.interval)?;
-    let live = !args.once && !args.json && std::io::stdout().is_terminal();
+    let live = !args.once && !args.json && is_screen(Stream::Out);
     let repair = setup::remedy::remedy(sites.site(&home)?, &path);
     runtime()?.block_on(async {
         let rounds = watch.follow(args.interval);

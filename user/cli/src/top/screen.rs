@@ -24,14 +24,14 @@ s                   sort by rate, or by the order of the sites file
 ↑ ↓  k j            scroll; Page Up, Page Down, Home, End too
 ?                   this page, or back
 
-gateways   those of your own site. memory: used by frames in flight, of what the sites
-           file allows; Mbit/s, frames/s: rate relayed; refused: connections that were
+gateways   those of your own site. memory: used by frames in flight, of the limit in the
+           sites file; Mbit/s, frames/s: rate relayed; refused: connections that were
            not admitted; dropped: connections closed for a protocol violation
 trunks     from one of your gateways to one of another site. RTT: least smoothed round trip
            of its links; resent: TCP segments retransmitted by links that are up; queued:
            bytes waiting here; lost: number of lost links. The line shows the last minute,
            out and in together, scaled to its highest value
-between    what the path from one site to another carries, and its round trip without queueing;
+between    the rate of the path from one site to another, and its round trip without queueing;
 sites      passive: seen on the traffic of jobs; active: by a transfer for this purpose
 jobs       those that are open here, over all your gateways. members: ranks, agents and the
            launcher; window: bytes that each may initially have in flight; local:

@@ -3,6 +3,7 @@
 use std::io::ErrorKind;
 use std::path::Path;
 
+use folder::{bytes_of, open_named};
 use node_service::client;
 use node_service::directive::{Plan, parse};
 use node_service::hook::{self, Steps};
@@ -13,6 +14,7 @@ use node_service::step::{Step, StepError};
 use node_service::teardown::{sweep, teardown};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
+use setup::here::folders::MOST_TEXT;
 use types::UntrustedText;
 
 use crate::error::{Context, Result};
@@ -106,7 +108,8 @@ pub struct JobInput {
 
 /// The staging plan of a job script.
 pub fn plan(script: &Path) -> Result<Plan> {
-    let text = std::fs::read(script).with_context(|| script.display().to_string())?;
+    let text = open_named(script).and_then(|file| bytes_of(file, MOST_TEXT));
+    let text = text.with_context(|| script.display().to_string())?;
     Ok(parse(&text)?)
 }
 

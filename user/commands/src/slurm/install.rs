@@ -210,8 +210,8 @@ fn paths(request: &InstallRequest) -> Result<Paths> {
 
 /// The folder of the hooks' records, below Slurm's own state folder.
 fn state_of_slurm() -> Result<String> {
-    let config = Config::ask().context("give --state, or let Slurm say its StateSaveLocation")?;
-    let place = config.get("StateSaveLocation").context("Slurm says no StateSaveLocation: give --state")?;
+    let config = Config::ask().context("give --state, or set StateSaveLocation in Slurm")?;
+    let place = config.get("StateSaveLocation").context("Slurm shows no StateSaveLocation: give --state")?;
     Ok(format!("{place}/landbridge"))
 }
 
@@ -280,6 +280,6 @@ fn systemctl(words: &[&str]) -> Result<()> {
     let status = Command::new("systemctl").args(words).status();
     match status.with_context(|| format!("{line}: --no-start leaves this to you"))?.success() {
         true => Ok(()),
-        false => refuse!("`{line}` failed: `journalctl -u {UNIT}` says why; the files are in place"),
+        false => refuse!("`{line}` failed: `journalctl -u {UNIT}` shows why; the files are in place"),
     }
 }

@@ -39,9 +39,19 @@ fn parse(text: &OsStr) -> Result<Spec> {
             let part = |bytes: &[u8]| OsString::from_vec(bytes.to_vec());
             Ok(Spec { from: part(from), to: part(to) })
         }
-        (_, _, Some(_)) => refuse!("`{shown}`: it has more than one `=`; `stage move` takes any path"),
-        _ => refuse!("`{shown}` is not SRC=DST"),
+        (_, _, Some(_)) => {
+            Err(CommandError::Option(format!("`{shown}`: it has more than one `=`; `stage move` takes any path")))
+        }
+        _ => Err(CommandError::Option(format!("`{shown}` is not SRC=DST"))),
     }
+}
+
+/// Checks the form of a spec.
+///
+/// # Errors
+/// It is not `SRC=DST`.
+pub(super) fn check(spec: &OsStr) -> Result<()> {
+    parse(spec).map(drop)
 }
 
 /// Returns true if the end outside the nodes is a path of the machine where the spec was typed.

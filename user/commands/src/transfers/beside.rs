@@ -12,7 +12,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde::{Deserialize, Serialize};
 use starters::leash::LEASH;
 
-use super::allocation::{Way, is_here};
+use super::allocation::{self, Way, is_here};
 use crate::error::{Context, Result, refuse};
 
 /// Time that staging may continue after the program before a note is printed.
@@ -37,6 +37,14 @@ pub struct BesideRequest {
 }
 
 impl BesideRequest {
+    /// Checks the form of the transfers.
+    ///
+    /// # Errors
+    /// One is not `SRC=DST`.
+    pub fn check(&self) -> Result<()> {
+        self.stage_in.iter().chain(&self.stage_out).try_for_each(|spec| allocation::check(spec))
+    }
+
     pub fn is_wanted(&self) -> bool {
         !self.stage_in.is_empty() || !self.stage_out.is_empty()
     }
@@ -186,7 +194,7 @@ impl Beside {
                 continue;
             }
             let whole: serde_json::Value =
-                serde_json::from_str(&text).with_context(|| format!("what stage {way} printed: `{text}`"))?;
+                serde_json::from_str(&text).with_context(|| format!("output of stage {way}: `{text}`"))?;
             let printed = Printed::deserialize(&whole)?;
             overlap.staging = overlap.staging.max(printed.seconds);
             overlap.bytes += printed.moved.iter().map(|target| target.bytes - target.resumed).sum::<u64>();

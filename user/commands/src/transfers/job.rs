@@ -82,9 +82,9 @@ pub fn carry_out(transfer: PreparedTransfer, observer: &mut dyn TransferObserver
     socket.begin(input, &line);
     let mut report = MoversReport::default();
     for line in BufReader::new(output).lines() {
-        let line = line.context("what the movers print")?;
+        let line = line.context("output of the movers")?;
         let event =
-            serde_json::from_str(&line).with_context(|| format!("what the movers print: `{}`", one_line(&line)))?;
+            serde_json::from_str(&line).with_context(|| format!("output of the movers: `{}`", one_line(&line)))?;
         if let Event::Progress { arrived, total } = event {
             socket.progress(arrived, total);
             observer.progress(arrived, total);
@@ -111,7 +111,9 @@ impl MoversReport {
             Event::Failed { text } => self.failed = Some(one_line(&text).into_owned()),
             Event::Absent { from } => self.absent.push(from),
             Event::Progress { .. } | Event::Looked { .. } => {}
-            Event::Cancelled => self.failed = Some("cancelled: what had not arrived as a whole is removed".to_owned()),
+            Event::Cancelled => {
+                self.failed = Some("cancelled: files that had not arrived completely are removed".to_owned())
+            }
         }
     }
 

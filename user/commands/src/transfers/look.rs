@@ -69,7 +69,7 @@ fn by_movers(map: &Map, looks: &[(Place, At, Role)], deadline: Instant, checked:
         let (place, found) = match event {
             Event::Looked { place, found, .. } => (place, found),
             Event::Failed { text } => refuse!("{}", UntrustedText::from(text)),
-            _ => refuse!("the movers say something else than what they were asked"),
+            _ => refuse!("the movers answered another question than they were asked"),
         };
         match found {
             Found::Usable => {}
@@ -105,7 +105,7 @@ fn ask(
             let left = deadline.saturating_duration_since(Instant::now());
             match heard.recv_timeout(left) {
                 Ok(line) => {
-                    let event = serde_json::from_str(&line).context("what the movers print")?;
+                    let event = serde_json::from_str(&line).context("output of the movers")?;
                     if !hear(event)? {
                         return Ok(());
                     }

@@ -18,7 +18,7 @@ use starters::leash::LEASH;
 use types::roster::FORWARDER;
 use types::sites::Site;
 
-use crate::error::{Context, Result, refusal, refuse};
+use crate::error::{CommandError, Context, Result, refusal, refuse};
 use crate::machine::working_directory;
 use crate::runtime::runtime;
 use crate::sites_file;
@@ -105,7 +105,10 @@ impl Map {
     /// The nodes of the allocation: those given by the user, else those of the batch job around this process, else all
     /// of the own site.
     pub fn allocation(&self, hosts: &[Host]) -> Result<Vec<At>> {
-        for Host { site: name, node, .. } in hosts {
+        for (at, Host { site: name, node, .. }) in hosts.iter().enumerate() {
+            if hosts[..at].iter().any(|other| (&other.site, &other.node) == (name, node)) {
+                return Err(CommandError::Option(format!("--host {name}/{node} is given twice: give it once")));
+            }
             let site = self.site(name, &format!("--host {name}/{node}"))?;
             if !site.nodes.iter().any(|other| other.name == *node) {
                 refuse!("--host {name}/{node}: site {name} has no node `{node}`: it has {}", names(site));

@@ -43,7 +43,7 @@ impl Pace {
     pub(crate) fn settings(&self, targets: usize) -> Settings {
         let deadline = self.deadline.map(|deadline| deadline.as_millis() as u64);
         Settings {
-            block: self.block.unwrap_or(if targets > 2 { 1 << 20 } else { 4 << 20 }),
+            block: self.block.unwrap_or_else(|| usual_block(self.rate, targets)),
             rate: self.rate,
             kept: self.keep_free,
             deadline,
@@ -56,6 +56,16 @@ impl Pace {
     }
 }
 
+/// The size of a block, in bytes. A rate holds from block to block, so a block lasts an eighth of a second at most.
+fn usual_block(rate: Option<u64>, targets: usize) -> u32 {
+    let most: u32 = if targets > 2 { 1 << 20 } else { 4 << 20 };
+    let eighth = rate.map_or(u64::from(most), |rate| rate / 8).clamp(LEAST_BLOCK.into(), most.into());
+    1 << eighth.ilog2()
+}
+
+/// The least size of a block that the user has not chosen, in bytes.
+const LEAST_BLOCK: u32 = 16 << 10;
+
 /// A planned transfer.
 pub enum PlannedTransfer {
     /// The command is to be carried to this site.
@@ -66,5 +76,18 @@ pub enum PlannedTransfer {
 impl From<PreparedTransfer> for PlannedTransfer {
     fn from(transfer: PreparedTransfer) -> PlannedTransfer {
         PlannedTransfer::Here(Box::new(transfer))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_low_rate_has_short_blocks() {
+        assert_eq!([usual_block(None, 2), usual_block(None, 3)], [4 << 20, 1 << 20]);
+        assert_eq!(usual_block(Some(100_000), 1), LEAST_BLOCK);
+        assert_eq!(usual_block(Some(1_000_000), 1), 64 << 10);
+        assert_eq!([usual_block(Some(1 << 40), 1), usual_block(Some(0), 1)], [4 << 20, LEAST_BLOCK]);
     }
 }

@@ -39,6 +39,11 @@ use crate::{SessionError, Sites, until};
 const OPEN: Duration = Duration::from_secs(10);
 /// Time limit for gateways to close the job.
 const CLOSE: Duration = Duration::from_secs(2);
+/// Time for the partner to appear on a board, for a side that leaves.
+const LINGER: Duration = Duration::from_secs(4);
+/// Longest time in which a helper need not run: boards have forgotten its side after 8 s, and its partner has given it
+/// up soon after that.
+const PAUSE: Duration = Duration::from_secs(12);
 /// Time for which lost gateways are dialled again while none is connected.
 const RETURN: Duration = Duration::from_secs(8);
 /// The longest line from the process, in bytes.
@@ -79,9 +84,11 @@ pub enum CouplingError {
     Slow { site: String, seconds: u64 },
     #[error("the other side ({other}) has left: {reason}")]
     Left { other: String, reason: String },
+    #[error("this side did not run for {seconds} s, so the other side has given it up")]
+    Paused { seconds: u64 },
     #[error("no random numbers: {0}")]
     Random(String),
-    #[error("what the process says: {0}")]
+    #[error("bad line from the process: {0}")]
     Input(String),
 }
 
@@ -96,6 +103,7 @@ pub async fn run<R: AsyncBufRead + Unpin>(
 ) -> Result<(), CouplingError> {
     let mut input = input.lines();
     let said = |result: io::Result<()>| result.map_err(|e| CouplingError::Input(e.to_string()));
+    said(say(Said::Waiting(format!("no gateway of site {} has answered yet", request.home))))?;
     let gateways = Gateways::connect(&request).await?;
     said(say(home(&request)))?;
     let processes = match next(&mut input).await? {
@@ -106,13 +114,18 @@ pub async fn run<R: AsyncBufRead + Unpin>(
     let about = About::new(&request.home, &processes);
     matched(&about, &about)?;
     let pairing = Pairing::new(request.coupling.clone(), side, about);
-    let mut helper = Helper { request, gateways, pairing, opening: None, opened: None, absent: None };
+    let mut helper = Helper { request, gateways, pairing, opening: None, opened: None, absent: None, refused: None };
     let result = helper.couple(&mut input, &mut |line| said(say(line))).await;
     let reason = match &result {
         Ok(reason) => reason.clone(),
-        Err(error) => error.to_string(),
+        Err(error) => {
+            // The process need not wait until the partner has been told. It may have ended.
+            let _ = say(Said::Over(error.to_string()));
+            error.to_string()
+        }
     };
-    helper.leave(reason).await;
+    let lost = matches!(result, Err(CouplingError::Session(_))) || helper.gateways.outage.is_some();
+    helper.leave(reason, lost).await;
     result.map(drop)
 }
 
@@ -147,6 +160,8 @@ struct Gateways {
     connections: Connections,
     /// Time since which none is connected, and why the last one was lost.
     lost: Option<(Instant, ClientError)>,
+    /// The last time when none was connected, since the coupling began: why the last one was lost.
+    outage: Option<String>,
 }
 
 impl Gateways {
@@ -167,7 +182,7 @@ impl Gateways {
         for entry in entries {
             connections.add(entry);
         }
-        Ok(Gateways { site: site.name.clone(), connections, lost: None })
+        Ok(Gateways { site: site.name.clone(), connections, lost: None, outage: None })
     }
 
     fn send(&self, message: &CouplingMessage) {
@@ -180,11 +195,11 @@ impl Gateways {
         self.send(post);
     }
 
-    /// The next message about couplings. Cancel-safe.
+    /// The next message about couplings; `None` when the last connected gateway is lost. Cancel-safe.
     ///
     /// # Errors
     /// A gateway does not follow the protocol, or no gateway has been connected for a while.
-    async fn next(&mut self) -> Result<CouplingMessage, CouplingError> {
+    async fn next(&mut self) -> Result<Option<CouplingMessage>, CouplingError> {
         loop {
             let given_up = self.lost.as_ref().map(|(since, _)| *since + RETURN);
             let (_, news) = tokio::select! {
@@ -198,7 +213,7 @@ impl Gateways {
             match news {
                 News::Frame(frame) => {
                     if let Some(message) = coupling_message(&frame)? {
-                        return Ok(message);
+                        return Ok(Some(message));
                     }
                 }
                 News::Open => self.lost = None,
@@ -206,7 +221,9 @@ impl Gateways {
                     if let ClientError::Wire { source, .. } = error {
                         return Err(CouplingError::Refused(source.to_string()));
                     }
+                    self.outage = Some(error.to_string());
                     self.lost.get_or_insert((Instant::now(), error));
+                    return Ok(None);
                 }
                 News::Lost(_) | News::Failed(_) | News::Back(_) => {}
             }
@@ -234,8 +251,9 @@ struct Helper {
     pairing: Pairing,
     opening: Option<Opening>,
     opened: Option<Opened>,
-    /// As [`Pairing::absent`], with this process's core time at its beginning.
+    /// The beginnings of [`Pairing::absent`] and [`Pairing::refused`], with this process's core time then.
     absent: Option<(Instant, CoreTime)>,
+    refused: Option<(Instant, CoreTime)>,
 }
 
 /// A job that this side has opened.
@@ -256,9 +274,11 @@ impl Helper {
     ) -> Result<String, CouplingError> {
         let mut renew = interval(Duration::from_secs(RENEW_S));
         renew.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut renewed = Instant::now();
         self.gateways.post(&self.pairing.post());
         loop {
-            let gone = absence(self.absent, self.pairing.absent().map(|(_, patience)| patience));
+            let gone = overdue(self.absent, self.pairing.absent());
+            let refused = overdue(self.refused, self.pairing.refused());
             let actions = tokio::select! {
                 biased;
                 told = next(input) => match told? {
@@ -266,7 +286,13 @@ impl Helper {
                     Some(Told::Processes(_)) => return Err(CouplingError::Input("processes again".into())),
                     None => return Ok("its first process has ended".into()),
                 },
-                message = self.gateways.next() => self.pairing.heard(message?, Instant::now())?,
+                message = self.gateways.next() => match message? {
+                    Some(message) => self.pairing.heard(message, Instant::now())?,
+                    None => {
+                        self.pairing.forget_boards();
+                        continue;
+                    }
+                },
                 incoming = opened_next(self.opened.as_mut()) => {
                     if let Some(opened) = &mut self.opened {
                         opened.incoming(incoming?)?;
@@ -279,19 +305,31 @@ impl Helper {
                     self.pairing.opened(offer)
                 }
                 _ = renew.tick() => {
+                    let pause = std::mem::replace(&mut renewed, Instant::now()).elapsed();
+                    if pause > PAUSE && self.pairing.is_coupled() {
+                        return Err(CouplingError::Paused { seconds: pause.as_secs() });
+                    }
                     self.gateways.send(&self.pairing.renewal());
                     continue;
                 }
-                () = gone => return Err(self.pairing.gone()),
-                () = until(self.pairing.refused_at()) => return Err(self.pairing.refusal()),
+                () = gone => return Err(match self.gateways.outage.take() {
+                    // The other side could post its reason nowhere.
+                    Some(reason) => {
+                        let reason = format!("all its gateways were lost, and the coupling with them: {reason}");
+                        CouplingError::Site { site: self.gateways.site.clone(), reason }
+                    }
+                    None => self.pairing.gone(),
+                }),
+                () = refused => return Err(self.pairing.refusal()),
             };
             for action in actions {
                 self.act(action, say).await?;
             }
-            let absent = self.pairing.absent().map(|(since, _)| since);
-            if absent != self.absent.map(|(since, _)| since) {
-                self.absent = absent.map(|since| (since, core_time()));
+            if !self.pairing.lacks_partner() {
+                self.gateways.outage = None;
             }
+            note(&mut self.absent, self.pairing.absent());
+            note(&mut self.refused, self.pairing.refused());
         }
     }
 
@@ -326,10 +364,27 @@ impl Helper {
         }
     }
 
-    /// Posts the reason for leaving, and leaves.
-    async fn leave(mut self, reason: String) {
+    /// Waits until a board names the partner.
+    async fn meet_partner(&mut self) {
+        self.pairing.forget_boards();
+        while self.pairing.lacks_partner() {
+            match self.gateways.next().await {
+                Ok(Some(message)) => self.pairing.note(&message, Instant::now()),
+                Ok(None) => {}
+                Err(_) => return,
+            }
+        }
+    }
+
+    /// Posts the reason for leaving, and leaves. `lost`: the gateways of the job were lost, and perhaps the partner's
+    /// post with them.
+    async fn leave(mut self, reason: String, lost: bool) {
         self.pairing.end(reason);
-        self.gateways.send(&self.pairing.post());
+        self.gateways.post(&self.pairing.post());
+        if lost {
+            // The partner learns the reason once a gateway is back.
+            let _ = timeout(LINGER, self.meet_partner()).await;
+        }
         self.gateways.send(&self.pairing.leave());
         self.gateways.connections.goodbye(JobId::default(), CLOSE).await;
         if let Some(opened) = self.opened.take() {
@@ -355,10 +410,17 @@ async fn opened_next(opened: Option<&mut Opened>) -> Result<Vec<Incoming>, Coupl
     }
 }
 
-/// Ends when a side that has been absent since then counts as gone; on a machine that is slow meanwhile, later.
-/// Cancel-safe.
-async fn absence(since: Option<(Instant, CoreTime)>, calm: Option<Duration>) {
-    let Some(((since, before), calm)) = since.zip(calm) else { return std::future::pending().await };
+/// Notes the beginning of a wait, and this process's core time then.
+fn note(begun: &mut Option<(Instant, CoreTime)>, wait: Option<(Instant, Duration)>) {
+    let since = wait.map(|(since, _)| since);
+    if since != begun.map(|(since, _)| since) {
+        *begun = since.map(|since| (since, core_time()));
+    }
+}
+
+/// Ends when a wait is over: after its time, or later on a machine that is slow meanwhile. Cancel-safe.
+async fn overdue(begun: Option<(Instant, CoreTime)>, wait: Option<(Instant, Duration)>) {
+    let Some(((since, before), (_, calm))) = begun.zip(wait) else { return std::future::pending().await };
     let (patience, mut limit) = (Patience::new(calm), calm);
     loop {
         sleep_until(since + limit).await;
@@ -400,7 +462,7 @@ impl Opened {
     fn incoming(&mut self, incoming: Vec<Incoming>) -> Result<(), CouplingError> {
         for incoming in incoming {
             match incoming {
-                Incoming::Up(..) | Incoming::GatewayBack(_) | Incoming::Note(_) => {}
+                Incoming::Up(..) | Incoming::GatewayBack { .. } | Incoming::Note(_) => {}
                 Incoming::GatewayOpen(gateway) => self.gateways.connected(gateway),
                 Incoming::GatewayLost(gateway, reason) => {
                     self.gateways.disconnected(gateway);

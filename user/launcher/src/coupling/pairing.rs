@@ -3,7 +3,7 @@
 //!
 //! A board has room for two sides, so sides that join at the same time may see different others. A pair needs two
 //! posts: the side with the lower number *offers* a job to one other side at a time, and that one *accepts* it, once.
-//! Either of a pair refuses any third side; only a side without a partner believes that.
+//! Either of a pair refuses any third side; only a side without a partner believes that, if the pair lasts.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -21,10 +21,13 @@ use super::side::{About, Offer, Refusal, matched};
 const ABSENT: Duration = Duration::from_secs(4);
 /// Time for which it may be missing from a board that has just been restarted: long enough for several of its messages.
 const UNKNOWN: Duration = Duration::from_secs(12);
-/// Time until a report counts that a side is missing, or that boards are full: reports can overtake each other.
+/// Time until a report counts that a side is missing: reports can overtake each other.
 const OVERTAKEN: Duration = Duration::from_secs(1);
 /// Time for a board to take this side, after one refused it: long enough for boards to forget sides that were killed.
 const ELSEWHERE: Duration = Duration::from_secs(SILENCE_S + 2);
+/// Time for a pair that refuses this side to end: long enough for one of them to notice that the other was killed, so
+/// that a program that is started again finds the survivor.
+const OCCUPIED: Duration = Duration::from_secs(6);
 /// Most refusals that a side posts at a time.
 const REFUSALS: usize = 16;
 
@@ -75,8 +78,19 @@ pub(super) struct Pairing {
     unknown: bool,
     /// Time since which this side has been refused and is on no board, and the reason.
     refused: Option<(Instant, String)>,
+    /// A side with a partner that refuses this one.
+    turned_down: Option<TurnedDown>,
     /// The last side that has left without a pair, for messages.
     left: Option<String>,
+}
+
+/// A refusal of this side by one of a pair.
+#[derive(Debug)]
+struct TurnedDown {
+    by: u64,
+    since: Instant,
+    /// The home sites of the pair.
+    pair: [String; 2],
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -109,6 +123,7 @@ impl Pairing {
             absent: None,
             unknown: false,
             refused: None,
+            turned_down: None,
             left: None,
         }
     }
@@ -116,7 +131,8 @@ impl Pairing {
     /// This side's post.
     pub(super) fn post(&self) -> CouplingMessage {
         let (coupling, side, revision) = (self.coupling.clone(), self.side, self.revision);
-        CouplingMessage::Post { coupling, side, revision, about: self.about.text() }
+        let (partner, ended) = (self.chosen(), self.about.ended.is_some());
+        CouplingMessage::Post { coupling, side, revision, partner, ended, about: self.about.text() }
     }
 
     /// The message that keeps the post on boards.
@@ -129,6 +145,32 @@ impl Pairing {
         CouplingMessage::Leave { coupling: self.coupling.clone(), side: self.side, everywhere: true }
     }
 
+    /// Forgets the reports of all boards: no gateway is connected, or may not be.
+    pub(super) fn forget_boards(&mut self) {
+        self.boards.clear();
+    }
+
+    pub(super) fn is_coupled(&self) -> bool {
+        matches!(self.state, State::Coupled { .. })
+    }
+
+    /// Returns true if this side has a partner that no board names.
+    pub(super) fn lacks_partner(&self) -> bool {
+        matches!(self.state, State::Coupled { with } if !self.is_posted(with))
+    }
+
+    /// Notes whom a board's report names, and nothing else: this side has ended.
+    pub(super) fn note(&mut self, message: &CouplingMessage, now: Instant) {
+        let named = match message {
+            CouplingMessage::Other { board, other, .. } => Some((board, other.as_ref().map(|posted| posted.side))),
+            CouplingMessage::Renewed { board, other, .. } => Some((board, *other)),
+            _ => None,
+        };
+        if let Some((board, other)) = named.filter(|_| message.about() == (&self.coupling, self.side)) {
+            self.saw(board.clone(), View::Seen(other), now);
+        }
+    }
+
     /// Notes the end of this side, for the last post.
     pub(super) fn end(&mut self, reason: String) {
         self.change(|about| (about.ended, about.offer) = (Some(reason), None));
@@ -136,7 +178,7 @@ impl Pairing {
 
     /// Time since which the partner has been missing from all boards, and the time for which it may be.
     pub(super) fn absent(&self) -> Option<(Instant, Duration)> {
-        let since = self.absent.filter(|_| matches!(self.state, State::Coupled { .. }));
+        let since = self.absent.filter(|_| self.is_coupled());
         since.map(|since| (since, if self.unknown { UNKNOWN } else { ABSENT }))
     }
 
@@ -146,14 +188,25 @@ impl Pairing {
         CouplingError::Left { other, reason: "there is no sign of life of it".into() }
     }
 
-    /// Time at which a refusal counts.
-    pub(super) fn refused_at(&self) -> Option<Instant> {
-        self.refused.as_ref().map(|(since, _)| *since + ELSEWHERE)
+    /// Time since which this side has been refused, and the time after which that counts.
+    pub(super) fn refused(&self) -> Option<(Instant, Duration)> {
+        let by_boards = self.refused.as_ref().map(|(since, _)| (*since, ELSEWHERE));
+        by_boards.into_iter().chain(self.turned_down()).min_by_key(|(since, patience)| *since + *patience)
     }
 
-    /// The error for a side that no board has taken.
+    fn turned_down(&self) -> Option<(Instant, Duration)> {
+        self.turned_down.as_ref().map(|refusal| (refusal.since, OCCUPIED))
+    }
+
+    /// The error for a side that no board has taken, or that a pair has refused.
     pub(super) fn refusal(&self) -> CouplingError {
-        CouplingError::Refused(self.refused.as_ref().map(|(_, reason)| reason.clone()).unwrap_or_default())
+        match &self.turned_down {
+            Some(TurnedDown { pair: [one, other], .. }) if self.turned_down() == self.refused() => {
+                let (one, other) = (one.clone(), other.clone().into());
+                CouplingError::TwoSides { coupling: self.coupling.clone(), one, other }
+            }
+            _ => CouplingError::Refused(self.refused.as_ref().map(|(_, reason)| reason.clone()).unwrap_or_default()),
+        }
     }
 
     /// Processes a message of a board.
@@ -172,7 +225,7 @@ impl Pairing {
                     return Ok(self.refuse_thirds());
                 }
                 self.read(posted)?;
-                let mut actions = self.consider(side)?;
+                let mut actions = self.consider(side, now)?;
                 actions.extend(self.look_around(now)?);
                 Ok(actions)
             }
@@ -217,7 +270,7 @@ impl Pairing {
                     // The two at that board have renewed themselves since: they exist.
                     Some((since, _)) => {
                         let exist = silent_ms.is_some_and(|ms| now - *since > Duration::from_millis(ms));
-                        if exist && now - *since >= OVERTAKEN {
+                        if exist && now - *since >= OCCUPIED {
                             return Err(CouplingError::Refused(reason));
                         }
                     }
@@ -252,6 +305,9 @@ impl Pairing {
         self.boards.retain(|_, (_, heard)| now - *heard < Duration::from_secs(SILENCE_S));
         if self.is_seen() {
             self.refused = None;
+        }
+        if self.turned_down.as_ref().is_some_and(|refusal| !self.is_posted(refusal.by)) {
+            self.turned_down = None;
         }
         match self.chosen() {
             Some(chosen) if !self.is_posted(chosen) => drop(self.absent.get_or_insert(now)),
@@ -325,7 +381,7 @@ impl Pairing {
     }
 
     /// Decides what the latest post of another side means for this one.
-    fn consider(&mut self, side: u64) -> Actions {
+    fn consider(&mut self, side: u64, now: Instant) -> Actions {
         let Some(about) = self.met.get(&side).map(|met| met.about.clone()) else { return Ok(Vec::new()) };
         let is_chosen = self.chosen() == Some(side);
         let own_job = self.about.offer.as_ref().filter(|offer| offer.to == side).map(|offer| offer.job);
@@ -336,16 +392,24 @@ impl Pairing {
         }
         if let Some(reason) = &about.ended {
             let (other, reason) = (about.summary(), printable(reason));
-            if is_chosen {
+            if matches!(self.state, State::Coupled { with } if with == side) {
                 return Err(CouplingError::Left { other, reason });
             }
-            // The end of a side that this one has not chosen is no error, but may explain a long wait.
+            // The end of a side that was no partner is no error: a gateway that was unreachable may still have named a
+            // side of before. But it may explain a long wait.
             self.left = Some(format!("; another side ({other}) has left: {reason}"));
-            return Ok(self.waiting());
+            self.turned_down.take_if(|refusal| refusal.by == side);
+            let mut actions = if is_chosen { self.withdraw(now)? } else { Vec::new() };
+            actions.extend(self.waiting());
+            return Ok(actions);
         }
         if let Some(refusal) = about.refused.iter().find(|refusal| refusal.side == self.side) {
-            let (coupling, other) = (self.coupling.clone(), refusal.partner.clone().into());
-            return Err(CouplingError::TwoSides { coupling, one: about.home, other });
+            if self.turned_down.is_some() {
+                return Ok(Vec::new());
+            }
+            let pair = [about.home, refusal.partner.clone()];
+            self.turned_down = Some(TurnedDown { by: side, since: now, pair });
+            return Ok(vec![Action::Say(Said::Waiting(self.refusal().to_string()))]);
         }
         let offered = about.offer.as_ref().filter(|offer| offer.to == self.side).map(|offer| offer.job);
         match self.state {
@@ -396,7 +460,7 @@ impl Pairing {
             other: about.summary(),
         };
         self.state = State::Coupled { with: side };
-        self.refused = None;
+        (self.refused, self.turned_down) = (None, None);
         let mut actions = vec![Action::Say(Said::Coupled(Box::new(coupled))), Action::Post];
         actions.extend(self.refuse_thirds());
         Ok(actions)
@@ -426,17 +490,25 @@ impl Pairing {
         if !may_withdraw || self.absent.is_none_or(|since| now - since < OVERTAKEN) {
             return Ok(Vec::new());
         }
+        if self.others().is_empty() { Ok(Vec::new()) } else { self.withdraw(now) }
+    }
+
+    /// The other sides that boards name and that have not ended.
+    fn others(&self) -> Vec<u64> {
         let has_ended = |side: &u64| self.met.get(side).is_none_or(|met| met.about.ended.is_some());
         let mut others: Vec<u64> = self.posted().filter(|side| !has_ended(side)).collect();
         others.sort_unstable();
-        if others.is_empty() {
-            return Ok(Vec::new());
-        }
+        others.dedup();
+        others
+    }
+
+    /// Gives up the side that this one has chosen and has no job with yet, and considers the others.
+    fn withdraw(&mut self, now: Instant) -> Actions {
         (self.state, self.absent) = (State::Looking, None);
         self.change(|about| about.offer = None);
         let mut actions = vec![Action::Abandon, Action::Post];
-        for other in others {
-            actions.extend(self.consider(other)?);
+        for other in self.others() {
+            actions.extend(self.consider(other, now)?);
         }
         Ok(actions)
     }

@@ -39,22 +39,22 @@ impl Job {
         self.check_reached(reason, now);
     }
 
-    /// Handles the loss of a gateway that the job needs. If not all sites have opened the job yet, it may be opened
-    /// again through another gateway.
+    /// Handles the loss of a gateway that the job needs. If no rank has been started yet, the job may be opened again
+    /// through another gateway.
     pub(super) fn gateway_is_lost(&mut self, failure: Failure, now: Instant) {
-        self.note_unopened(&failure);
+        self.note_unstarted(&failure);
         self.lost(failure, now);
     }
 
-    pub(super) fn note_unopened(&mut self, failure: &Failure) {
-        if self.phase == Phase::Opening {
-            self.unopened.get_or_insert_with(|| failure.clone());
+    pub(super) fn note_unstarted(&mut self, failure: &Failure) {
+        if self.is_starting() {
+            self.unstarted.get_or_insert_with(|| failure.clone());
         }
     }
 
-    /// The reason why the job was not opened, if a gateway was lost meanwhile and no signal ended the job.
-    pub(crate) fn unopened(&self) -> Option<&Failure> {
-        self.unopened.as_ref().filter(|_| self.signals == 0)
+    /// The reason why no rank was started, if a gateway was lost meanwhile and no signal ended the job.
+    pub(crate) fn unstarted(&self) -> Option<&Failure> {
+        self.unstarted.as_ref().filter(|_| self.signals == 0)
     }
 
     /// Reports a site as lost if no own gateway reaches it.
@@ -136,7 +136,9 @@ impl Job {
             }
             self.sites[at].leaderless = Some(Leaderless { since: now, reason, look: now + LEADERLESS });
         }
-        self.actions.push_back(Action::Note(text));
+        if self.phase < Phase::Killing {
+            self.actions.push_back(Action::Note(text));
+        }
     }
 
     /// The leading gateway of a site has closed the job, with these counts of bytes.
@@ -187,7 +189,7 @@ impl Job {
                 "its agent did not connect within {waited} s after the leading gateway of its site had been lost: {lost}"
             );
             let failure = Failure::at_node(&node.site, &node.name, reason);
-            return self.lost(failure, now);
+            return self.gateway_is_lost(failure, now);
         };
         if let Some(leaderless) = &mut self.sites[at].leaderless {
             leaderless.look = leaderless.since + later;

@@ -286,6 +286,41 @@ fn a_site_is_lost_when_no_own_gateway_reaches_it() {
 }
 
 #[test]
+fn agents_are_asked_once_when_a_failure_is_known() {
+    let mut play = Play::running();
+    play.job.actions();
+    for rank in [0, 1] {
+        play.exits(rank, End::Code(3));
+    }
+    assert!(play.job.is_settling());
+    let asked = play.job.actions().into_iter().filter(|action| matches!(action, Action::QuestionAgents));
+    assert_eq!(asked.count(), 1);
+}
+
+#[test]
+fn a_job_begins_anew_if_a_leading_gateway_is_lost_before_ranks_start() {
+    let opened = || {
+        let mut play = Play::new();
+        for site in ["a", "b"] {
+            play.control(JobMessage::Opened { job: JOB, site: site.into(), window: 1000 });
+        }
+        assert_eq!(play.job.phase, Phase::Preparing);
+        play
+    };
+    let mut own = opened();
+    own.job.incoming(Incoming::GatewayLost(0, "gone".into()), own.now);
+    assert!(own.job.unstarted().is_some());
+    let mut other = opened();
+    other.control(JobMessage::LeadLost { job: JOB, site: "b".into(), reason: "killed".into() });
+    assert!(other.job.unstarted().is_none(), "its agents may have been started");
+    other.later();
+    assert!(other.job.unstarted().is_some_and(|failure| failure.site.as_deref() == Some("b")));
+    let mut running = Play::running();
+    running.job.incoming(Incoming::GatewayLost(0, "gone".into()), running.now);
+    assert!(running.job.unstarted().is_none());
+}
+
+#[test]
 fn a_site_that_an_own_gateway_reaches_again_is_not_lost() {
     let mut play = Play::running();
     play.job.incoming(Incoming::GatewayOpen(1), play.now);
@@ -299,23 +334,22 @@ fn a_site_that_an_own_gateway_reaches_again_is_not_lost() {
 
 #[test]
 fn what_follows_an_own_gateways_silence_is_its_effect() {
-    let told = |others: bool, later: u64| {
+    let named = |alone: bool, later: u64| {
         let mut play = Play::running();
-        if others {
-            play.job.incoming(Incoming::GatewayOpen(1), play.now);
-            play.site_lost(1, "a");
-        }
-        play.job.incoming(Incoming::GatewayBack("gateway gw1: no sign of life for 7 s".into()), play.now);
+        play.job.incoming(Incoming::GatewayOpen(1), play.now);
+        play.site_lost(1, "a");
+        let reason = "gateway gw1: no sign of life for 7 s".into();
+        play.job.incoming(Incoming::GatewayBack { reason, alone }, play.now);
         play.now += Duration::from_secs(later);
         play.site_lost(0, "a");
         let summary = play.job.summary(1.0);
         (summary.failure.unwrap().to_string(), summary.exit_code)
     };
-    let (reason, code) = told(false, 1);
+    let (reason, code) = named(true, 1);
     assert!(reason.starts_with("site a: gateway gw1: no sign of life for 7 s; meanwhile site b: "), "{reason}");
     assert_eq!(code, 75);
-    for (others, later) in [(true, 1), (false, 11)] {
-        assert!(told(others, later).0.starts_with("site b: "), "{others} {later}");
+    for (alone, later) in [(false, 1), (true, 31)] {
+        assert!(named(alone, later).0.starts_with("site b: "), "{alone} {later}");
     }
 }
 

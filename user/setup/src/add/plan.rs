@@ -6,7 +6,9 @@ use std::time::Duration;
 use job::capture::{CaptureError, capture};
 use thiserror::Error;
 use tokio::process::Command;
+use types::quantity::counted;
 use types::sites::{Gateway, Login, Site, any_address};
+use types::untrusted::printable;
 
 use super::Wish;
 use crate::book::{SiteEntry, Start};
@@ -61,7 +63,7 @@ pub(super) fn check(wish: &Wish, known: Option<&Site>) -> Result<Checked, SetupE
         }
     }
     let folder = wish.folder.clone().or_else(|| known.and_then(|site| site.folder.clone()));
-    if let Some(folder) = folder.as_ref().filter(|folder| !folder.starts_with('/') && !folder.starts_with("~/")) {
+    if let Some(folder) = folder.as_ref().filter(|folder| !types::sites::is_fixed_path(folder)) {
         note(SetupError::Request(format!("--folder `{folder}` must begin with / or ~/")));
     }
     let nodes = wish.nodes.as_deref().map(crate::nodes::expand).transpose();
@@ -76,12 +78,13 @@ pub(super) fn check(wish: &Wish, known: Option<&Site>) -> Result<Checked, SetupE
 }
 
 fn check_name(name: &str) -> Result<(), SetupError> {
-    if types::roster::is_name(name) && !name.starts_with(['-', '.']) {
+    if types::sites::is_name(name) {
         return Ok(());
     }
+    let name = printable(name);
     Err(SetupError::Request(format!(
-        "`{name}` cannot be the name of a site: use at most 64 letters, digits, `.`, `_` and `-`, with \
-         neither `-` nor `.` first"
+        "`{name}` cannot be the name of a site: use at most 64 letters, digits, `.`, `_` and `-`, with a letter or a \
+         digit first"
     )))
 }
 
@@ -97,12 +100,11 @@ fn place(wish: &Wish, known: Option<&Site>) -> Result<MachinePlace, SetupError> 
             "site {name} joined by itself: type `landbridge sites join {name} --ticket FILE` there to repair it"
         ))),
         (Some(wanted), there) => {
-            let recorded = site.ssh.as_deref().and_then(|text| text.parse::<MachinePlace>().ok());
-            if recorded.is_some_and(|recorded| recorded != wanted) {
+            let recorded = site.ssh.clone().map(MachinePlace::Ssh);
+            if let Some(recorded) = recorded.filter(|recorded| *recorded != wanted) {
                 return Err(SetupError::Request(format!(
-                    "the name {name} is taken by the site at {}: choose another, or take that one out with \
-                     `landbridge sites remove {name}`",
-                    site.ssh.as_deref().unwrap_or_default()
+                    "the name {name} is taken by the site at {recorded}: choose another, or take that one out with \
+                     `landbridge sites remove {name}`"
                 )));
             }
             // On the site's own machine there is no need to go through ssh.
@@ -165,7 +167,7 @@ async fn advertise(
             Ok(host) => Some(with_port("host", &host, port)?),
             Err(why) => {
                 notes.push(format!(
-                    "other sites cannot dial {}, it dials out: {why}; --advertise HOST says where",
+                    "other sites cannot dial {}, it dials out: {why}; give its address by --advertise HOST",
                     wish.name
                 ));
                 None
@@ -268,7 +270,7 @@ pub(super) fn describe(entry: &SiteEntry, survey: &Survey) -> String {
         [only] if *only == survey.host => "its node is this machine".to_owned(),
         [] => "its nodes are those that Slurm gives".to_owned(),
         [only] => format!("its node is {only}"),
-        nodes => format!("{} nodes, by ssh", nodes.len()),
+        nodes => format!("{}, by ssh", counted(nodes.len(), "node")),
     };
     format!("gateway at {}, {dialled}; {nodes}", entry.inside)
 }
@@ -276,7 +278,7 @@ pub(super) fn describe(entry: &SiteEntry, survey: &Survey) -> String {
 /// The survey described in text, for the table of findings.
 pub(super) fn describe_machine(survey: &Survey) -> String {
     let scheduler = match (&survey.slurm, survey.pbs) {
-        (Some(nodes), _) => format!("Slurm with {} nodes", nodes.len()),
+        (Some(nodes), _) => format!("Slurm with {}", counted(nodes.len(), "node")),
         (None, true) => "PBS".to_owned(),
         (None, false) => "no scheduler".to_owned(),
     };

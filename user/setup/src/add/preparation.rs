@@ -168,7 +168,7 @@ impl Preparation<'_> {
             ));
         }
         let ssh = (*place != MachinePlace::Here).then(|| place.to_string());
-        let ssh = ssh.or_else(|| old_entry.and_then(|site| site.ssh.clone()));
+        let ssh = ssh.or_else(|| old_entry.and_then(|site| site.ssh.as_ref()).map(ToString::to_string));
         self.after.identify(name, &key, ssh.as_deref(), self.folder.as_deref())?;
         self.after.sites()?;
         progress.step(name, &plan::describe(&entry, &survey));

@@ -55,8 +55,7 @@ fn shared_memory(report: &mut Report) {
             let detail =
                 format!("{} MiB free of {} MiB", free >> 20, room.f_blocks.saturating_mul(room.f_frsize) >> 20);
             if free < LEAST_SHARED {
-                let remedy =
-                    "free it (`ls -l /dev/shm`), give a container more (`--shm-size`), or set `memory = \"off\"`";
+                let remedy = "free it (`ls -l /dev/shm`), give a container more (`--shm-size`), or set `memory = \"off\"` for this site in the sites file";
                 report.failed("/dev/shm", detail, remedy);
             } else {
                 report.add("/dev/shm", Verdict::Ok, detail);

@@ -23,17 +23,19 @@ pub(super) async fn examine(question: &Question, report: &mut Report) {
     let path = question.path.display();
     let sites = match &question.sites {
         None => {
-            let detail =
-                format!("none at {path}: jobs run on this machine; `landbridge sites add NAME [USER@]HOST` begins one");
-            report.add("sites file", Verdict::Note, detail);
+            if question.variable("LANDBRIDGE_SITES").is_none_or(|path| path.is_empty()) {
+                let begin = "`landbridge sites add NAME [USER@]HOST` begins one";
+                report.add("sites file", Verdict::Note, format!("none at {path}: jobs run on this machine; {begin}"));
+            }
             return ssh(report, &[]).await;
         }
         Some(Err(problem)) => {
-            report.failed(
-                "sites file",
-                problem.to_string(),
-                format!("correct {path}; `sites.toml.old` beside it is the one before"),
-            );
+            let old = question.path.with_extension("toml.old");
+            let before = match old.exists() {
+                true => format!("; {} is the one before", old.display()),
+                false => String::new(),
+            };
+            report.failed("sites file", problem.to_string(), format!("correct {path}{before}"));
             return ssh(report, &[]).await;
         }
         Some(Ok(sites)) => sites,
@@ -42,7 +44,7 @@ pub(super) async fn examine(question: &Question, report: &mut Report) {
     report.add("sites file", Verdict::Ok, format!("{path}: {}", names.join(", ")));
     report
         .section(format!("sites file {path}"), &folders::read_sites(&question.path).ok().flatten().unwrap_or_default());
-    let logins: Vec<Login> = sites.file.sites.iter().filter_map(|site| site.ssh.as_deref()?.parse().ok()).collect();
+    let logins: Vec<Login> = sites.file.sites.iter().filter_map(|site| site.ssh.clone()).collect();
     ssh(report, &logins).await;
     match &question.home {
         Some(home) => from_site(question, sites, home, report).await,

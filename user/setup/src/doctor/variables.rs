@@ -1,10 +1,12 @@
 //! The environment's settings that a job would use, and those that cannot work.
 
 use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use job::message::Family;
 use job::mpi::{Library, settings};
+use job::settings::WrongSetting;
 
 use super::report::{Question, Report, Verdict};
 use super::secrets::is_secret;
@@ -15,7 +17,12 @@ const OURS: &[&str] =
 const OTHERS: &[&str] = &["PATH", "LD_LIBRARY_PATH", "LD_PRELOAD", "VIRTUAL_ENV", "CONDA_PREFIX", "LOADEDMODULES"];
 
 pub(super) fn examine(question: &Question, report: &mut Report) {
-    for (name, what) in [("LANDBRIDGE_SITES", "sites file"), ("LANDBRIDGE_PROVIDER", "provider")] {
+    for (name, what) in [
+        ("LANDBRIDGE_SITES", "sites file"),
+        ("LANDBRIDGE_PROVIDER", "provider"),
+        ("LANDBRIDGE_PMIX", "library"),
+        ("LANDBRIDGE_LIBFABRIC", "library"),
+    ] {
         if let Some(path) = question.variable(name).filter(|path| !Path::new(path).exists()) {
             let detail = format!("{name}={} names no {what}", path.display());
             report.failed(name, detail, format!("unset {name}, or correct it"));
@@ -26,7 +33,11 @@ pub(super) fn examine(question: &Question, report: &mut Report) {
         let name = conflict.split('=').next().unwrap_or_default();
         report.failed(name, conflict, format!("unset {name}"));
     }
-    if conflicts.is_empty() {
+    let wrong = wrong(question);
+    for setting in &wrong {
+        report.failed(setting.name(), setting.to_string(), format!("unset {}, or correct it", setting.name()));
+    }
+    if conflicts.is_empty() && wrong.is_empty() {
         report.add("settings", Verdict::Ok, "no variable conflicts with jobs across sites");
     }
     let matters = |name: &OsStr| {
@@ -42,6 +53,11 @@ fn line((name, value): &(std::ffi::OsString, std::ffi::OsString)) -> String {
     let name = name.to_string_lossy();
     let value = if is_secret(&name) { "[removed]".into() } else { value.to_string_lossy() };
     format!("{name}={value}")
+}
+
+/// The variables that `run` would refuse.
+fn wrong(question: &Question) -> Vec<WrongSetting> {
+    job::settings::wrong(question.variables.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes())))
 }
 
 /// The messages that `run` would print about settings that it must replace, for any MPI library that a program may use.
@@ -78,6 +94,15 @@ mod tests {
         let remedies: Vec<_> = report.findings.iter().filter_map(|finding| finding.remedy.as_deref()).collect();
         assert_eq!(remedies, ["unset LANDBRIDGE_SITES, or correct it", "unset FI_PROVIDER"]);
         assert!(!report.ok() && report.findings[1].detail.starts_with("FI_PROVIDER=tcp cannot work across sites"));
+    }
+
+    #[test]
+    fn a_value_that_run_refuses_is_named_with_its_remedy() {
+        let report = examined(&[("LANDBRIDGE_SPIN", "often"), ("LANDBRIDGE_TREES", "oak"), ("LANDBRIDGE_BIND", "")]);
+        let parts: Vec<_> = report.findings.iter().map(|finding| finding.part.as_str()).collect();
+        assert_eq!(parts, ["LANDBRIDGE_SPIN", "LANDBRIDGE_TREES"]);
+        assert!(report.findings[0].detail.starts_with("LANDBRIDGE_SPIN=often: give microseconds"));
+        assert_eq!(report.findings[0].remedy.as_deref(), Some("unset LANDBRIDGE_SPIN, or correct it"));
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::io::{Error, ErrorKind, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use folder::{Folder, Fresh, Named, text_of};
+use folder::{Folder, Fresh, Named, open_named, text_of};
 use rustix::fs::Mode;
 
 use super::error::HereError;
@@ -22,7 +22,7 @@ pub struct Folders {
 
 const SITES_FILE: &str = "sites.toml";
 /// Largest size of a file that is read whole, in bytes. A sites file with 10,000 named nodes has less than one million.
-const MOST_TEXT: u64 = 16 << 20;
+pub const MOST_TEXT: u64 = 16 << 20;
 
 impl Folders {
     /// The folders of the current user, by the XDG base directory specification.
@@ -132,7 +132,7 @@ pub(crate) fn read(path: &Path) -> Result<Option<String>, HereError> {
 /// # Errors
 /// The file cannot be read; or everybody can write to it, although it decides which programs run as this user.
 pub fn read_sites(path: &Path) -> Result<Option<String>, HereError> {
-    let text = File::open(path).and_then(|file| {
+    let text = open_named(path).and_then(|file| {
         let about = file.metadata()?;
         if about.is_file() && about.permissions().mode() & 0o002 != 0 {
             let problem = format!(

@@ -14,8 +14,6 @@ use crate::frames::{CarryFrame, Frames, PIECE, send};
 use crate::message::SiteRequest;
 use crate::place::MachinePlace;
 
-/// The exit code if the connection is lost while the command runs: "lost something it needs".
-const LOST: i32 = 75;
 /// The exit code if the output's reader is gone, as after SIGPIPE.
 const UNREAD: i32 = 128 + 13;
 
@@ -82,7 +80,7 @@ impl Machine {
                     Ok(Some(CarryFrame::Ended(code))) => return Ok(code),
                     _ => {
                         let _ = pass(errors, lost(&self.site, &self.place).as_bytes()).await;
-                        return Ok(LOST);
+                        return Ok(launcher::LOST_CODE);
                     }
                 },
                 // Standard error of ssh itself: the command's arrives in frames.
@@ -161,7 +159,7 @@ impl CarriedInput {
 
 /// The line for the user if the connection breaks while the command runs.
 fn lost(site: &str, place: &MachinePlace) -> String {
-    format!("landbridge: site {site}: {place}: the connection is lost; what runs there without --detach ends\n")
+    format!("landbridge: site {site}: {place}: the connection is lost; programs there end, but those with --detach\n")
 }
 
 async fn pass(to: &mut (impl AsyncWrite + Unpin), bytes: &[u8]) -> std::io::Result<()> {

@@ -27,7 +27,7 @@ pub(crate) fn command(place: &MachinePlace, line: &str, asking: bool) -> Command
         MachinePlace::Here => {
             command.args(["-c", line]);
         }
-        MachinePlace::Ssh { .. } => {
+        MachinePlace::Ssh(_) => {
             let batch = if asking { "-oBatchMode=no" } else { "-oBatchMode=yes" };
             command.args(["-c", r#"trap "" INT; exec ssh "$@""#, "ssh"]).args(OPTIONS).arg(batch);
             command.args(place.arguments()).arg(line);
@@ -92,9 +92,9 @@ impl Refusal {
         } else if self.problem.contains("no answer within") {
             format!("does `ssh {words} true` end? A start-up file of the login shell there must not wait for input")
         } else if self.problem.contains("Permission denied") {
-            format!("does `ssh {words}` let you in? `ssh -v {words}` says which keys it tries")
+            format!("does `ssh {words}` let you in? `ssh -v {words}` shows which keys it tries")
         } else {
-            format!("`ssh -v {words}` says more")
+            format!("`ssh -v {words}` shows more")
         };
         format!("{}; {advice}", self.problem)
     }

@@ -18,6 +18,8 @@ use launcher::tailor::Typed;
 const IN_JOB: Duration = Duration::from_secs(60);
 /// Time after a site's time limit in which its reply may still arrive.
 const GRACE: Duration = Duration::from_secs(10);
+/// What a finding about a batch system says where a job was asked for, but Landbridge makes none.
+const NO_JOB: &str = "; no job was tried: Landbridge makes jobs only with Slurm, so type `run` in a job of your own";
 
 /// Checks all these sites at once. `job`: makes a job at each site, which may wait this long; `None`: only asks.
 pub(super) async fn check(
@@ -39,7 +41,13 @@ pub(super) async fn check(
                     Some(wait) if site.starter.makes_jobs() => {
                         run_job(sites, home, &site.name, typed, wait, state).await
                     }
-                    _ => vec![Finding::new(&site.name, "nodes", would_give(sites, home, &site.name).await)],
+                    _ => {
+                        let mut found = Finding::new(&site.name, "nodes", would_give(sites, home, &site.name).await);
+                        if job.is_some() {
+                            found.detail += NO_JOB;
+                        }
+                        vec![found]
+                    }
                 }
             }
         });

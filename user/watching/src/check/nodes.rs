@@ -79,7 +79,7 @@ async fn ask(
                 Incoming::Up(..)
                 | Incoming::GatewayOpen(_)
                 | Incoming::GatewayLost(..)
-                | Incoming::GatewayBack(_)
+                | Incoming::GatewayBack { .. }
                 | Incoming::Note(_) => {}
                 Incoming::Job(_, message) => asked.gateway_reports(message, roster),
             }

@@ -108,8 +108,8 @@ fn a_request_that_nobody_may_make_is_refused_with_the_reason() {
     let mut place = PlaceInTime::new(8);
     place.refuses(A, &wish("b", "gw9", 0), "its sites file has no gateway gw9 of site b");
     place.refuses(A, &wish("x", "gw1", 0), "no gateway gw1 of site x");
-    place.refuses(A, &wish("c", "gw1", 0), "its sites file says where gateway gw1 of site c is dialled");
-    place.refuses(C, &wish("a", "gw1", 0), "its sites file says where gateway gw1 of site c is dialled");
+    place.refuses(A, &wish("c", "gw1", 0), "its sites file has the address at which gateway gw1 of site c is dialled");
+    place.refuses(C, &wish("a", "gw1", 0), "its sites file has the address at which gateway gw1 of site c is dialled");
     place.refuses(A, &wish("b", "gw1", 2), "link 2: its sites file has 2");
     // The asker is identified by its trunk, so a request on another's behalf is impossible.
     place.refuses(B, &wish("b", "gw2", 0), "two gateways of one site");

@@ -188,7 +188,10 @@ impl World {
             }
         }
         let pairing = &self.sides[at].pairing;
-        let limits = [pairing.absent().map(|(since, patience)| since + patience), pairing.refused_at()];
+        let limits = [
+            pairing.absent().map(|(since, patience)| since + patience),
+            pairing.refused().map(|(since, patience)| since + patience),
+        ];
         for limit in limits.into_iter().flatten() {
             let ms = (limit - self.start).as_millis() as u64;
             self.at(ms.max(self.now_ms + 1), at, SideEvent::Look);
@@ -247,7 +250,7 @@ impl World {
                 if pairing.absent().is_some_and(|(since, patience)| since + patience <= now) {
                     let error = pairing.gone().to_string();
                     self.fail(at, error);
-                } else if pairing.refused_at().is_some_and(|limit| limit <= now) {
+                } else if pairing.refused().is_some_and(|(since, patience)| since + patience <= now) {
                     let error = pairing.refusal().to_string();
                     self.fail(at, error);
                 }
@@ -395,6 +398,17 @@ fn a_side_that_left_without_a_pair_explains_a_wait() {
     assert_eq!(high.heard(nobody, now).unwrap(), [Action::Say(Said::Waiting(text.into()))]);
 }
 
+#[test]
+fn the_end_of_a_side_of_before_on_a_board_that_is_back_ends_no_search() {
+    let (mut new, mut before, partner, now) = (side(7, "lyon"), side(8, "kyoto"), side(9, "kyoto"), Instant::now());
+    let actions = new.heard(report("gw1", 7, "kyoto", &before), now).unwrap();
+    assert!(matches!(&actions[..], [Action::Open { to: 8, .. }]), "{actions:?}");
+    assert_eq!(new.heard(report("gw2", 7, "kyoto", &partner), now).unwrap(), []);
+    before.end("it is done".into());
+    let actions = new.heard(report("gw1", 7, "kyoto", &before), now).unwrap();
+    assert!(matches!(&actions[..], [Action::Abandon, Action::Post, Action::Open { to: 9, .. }]), "{actions:?}");
+}
+
 /// A pair, coupled by one board.
 fn coupled(now: Instant) -> (Pairing, Pairing) {
     let (mut one, mut two) = (side(7, "lyon"), side(8, "kyoto"));
@@ -417,9 +431,28 @@ fn only_a_side_without_a_partner_believes_a_refusal() {
     let actions = one.heard(report("gw2", 7, "lyon", &stranger), now).unwrap();
     assert_eq!(actions, [Action::Post], "it refuses the stranger");
     assert_eq!(one.heard(report("gw2", 7, "lyon", &stranger), now).unwrap(), [], "once");
-    let error = stranger.heard(report("gw2", 9, "lyon", &one), now).unwrap_err().to_string();
-    assert_eq!(error, "ocean@lyon already has two sides, from lyon and kyoto: take another name");
+    let text = "ocean@lyon already has two sides, from lyon and kyoto: take another name";
+    let actions = stranger.heard(report("gw2", 9, "lyon", &one), now).unwrap();
+    assert_eq!(actions, [Action::Say(Said::Waiting(text.into()))]);
+    assert_eq!(stranger.refused(), Some((now, OCCUPIED)));
+    assert_eq!(stranger.refusal().to_string(), text);
     drop(two);
+}
+
+#[test]
+fn a_program_that_is_started_again_waits_until_the_survivor_has_noticed_the_end() {
+    let now = Instant::now();
+    let (mut survivor, _) = coupled(now);
+    let mut again = side(9, "kyoto");
+    assert_eq!(survivor.heard(report("gw1", 7, "kyoto", &again), now).unwrap(), [Action::Post], "it is refused");
+    assert_eq!(again.heard(report("gw1", 9, "lyon", &survivor), now).unwrap().len(), 1);
+    assert!(again.refused().is_some());
+    survivor.end("there is no sign of life of it".into());
+    again.heard(report("gw1", 9, "lyon", &survivor), now).unwrap();
+    assert_eq!(again.refused(), None);
+    let fresh = side(10, "lyon");
+    let actions = again.heard(report("gw1", 9, "lyon", &fresh), now).unwrap();
+    assert!(matches!(&actions[..], [Action::Open { to: 10, .. }]), "{actions:?}");
 }
 
 #[test]
@@ -476,16 +509,17 @@ fn a_refusal_counts_if_no_board_takes_the_side() {
     let seen = || CouplingMessage::Other { coupling: coupling(), side: 7, board: "gw2".into(), other: None };
     for board in [None, Some("gw1")] {
         one.heard(refused(board), start).unwrap();
-        assert_eq!(one.refused_at(), Some(start + ELSEWHERE));
+        assert_eq!(one.refused(), Some((start, ELSEWHERE)));
         assert_eq!(one.refusal().to_string(), "no room");
         one.heard(seen(), start).unwrap();
-        assert_eq!(one.refused_at(), None);
+        assert_eq!(one.refused(), None);
         one.heard(refused(board), start).unwrap();
-        assert_eq!(one.refused_at(), None, "another board has it");
+        assert_eq!(one.refused(), None, "another board has it");
         one.boards.clear();
     }
     let after = |seconds| start + Duration::from_secs(seconds);
     assert!(one.heard(refused(Some("gw1")), after(20)).is_ok());
     assert!(one.heard(refused(Some("gw1")), after(22)).is_ok(), "one of the two may have been killed");
-    assert!(one.heard(refused(Some("gw1")), after(23)).is_err(), "both exist");
+    assert!(one.heard(refused(Some("gw1")), after(25)).is_ok(), "they may have lost each other, and leave");
+    assert!(one.heard(refused(Some("gw1")), after(26)).is_err(), "both exist");
 }
