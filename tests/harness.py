@@ -16,6 +16,8 @@ import uuid
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from scene import scene
+
 ROOT = Path(__file__).resolve().parent.parent
 # Cargo's folder of the build under test; `debug` is quicker to build while working.
 BUILT = ROOT / "target" / os.environ.get("LANDBRIDGE_TEST_PROFILE", "release")
@@ -180,8 +182,9 @@ class Running:
             if self.child.poll() is not None and not condition():
                 raise AssertionError(f"it ended before {what}: {self.finish()}")
             if time.monotonic() > end:
+                seen = scene(self.processes())
                 self.end()
-                raise AssertionError(f"waited {seconds * SHARE:g} s for {what}: {self.result()}")
+                raise AssertionError(f"waited {seconds * SHARE:g} s for {what}: {self.result()}\n--- processes\n{seen}")
             time.sleep(0.02)
 
     def result(self):
@@ -200,10 +203,12 @@ class Running:
         except subprocess.TimeoutExpired:
             overdue = True
         seconds = time.monotonic() - self.started
+        seen = ""
         if overdue:
+            seen = scene(self.processes())
             self.end()
         finished = replace(self.result(), seconds=seconds)
-        assert not overdue, f"still running after {limit:.0f} s\n{finished}"
+        assert not overdue, f"still running after {limit:.0f} s\n{finished}\n--- processes\n{seen}"
         end = time.monotonic() + GRACE_S
         while (left := self.processes()) and time.monotonic() < end:
             time.sleep(0.02)

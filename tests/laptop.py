@@ -90,8 +90,9 @@ class Result:
         assert self.code == 0, str(self)
         return self
 
-    def bad(self, *names, code=1):
-        assert self.code == code, str(self)
+    def bad(self, *names, codes=(1, 2)):
+        """The command failed, or was wrong as typed (2), and names all these."""
+        assert self.code in codes, str(self)
         for name in names:
             assert name in self.out + self.err, f"does not say `{name}`\n{self}"
         assert "panicked" not in self.err, str(self)

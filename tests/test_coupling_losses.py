@@ -12,6 +12,7 @@ from harness import LANDBRIDGE, wait_until
 
 # They take longer than a side may be missing from all boards.
 VERSIONS = 30
+TASKS = ("export", "fetch")
 PROGRAM = """
 import sys, time
 import numpy as np, landbridge as lb
@@ -38,7 +39,7 @@ def start_pair(coupled, delay=0):
     def program(task):
         return f"import sys; sys.argv = ['-', {task!r}, {delay}, {VERSIONS}]\n{PROGRAM}"
 
-    pair = [coupled.python(mpich(), site, program(task)) for site, task in (("a", "export"), ("b", "fetch"))]
+    pair = [coupled.python(mpich(), site, program(task)) for site, task in zip("ab", TASKS)]
     for run in pair:
         wait_until(lambda run=run: "joined" in run.out(), 30, "the coupling")
     return pair
@@ -103,6 +104,66 @@ for number in range(6):
         os.kill(gateway.pid, signal.SIGCONT)
 
 
+def test_both_sides_hear_that_all_gateways_were_restarted(workshop):
+    """The side that has not opened the job keeps its connection to the other's processes."""
+    coupled = Coupled(workshop, gateways=2)
+    pair = [coupled.python(mpich(), "a", f"import sys; sys.argv = ['-', {task!r}, 0, 60]\n{PROGRAM}") for task in TASKS]
+    for run in pair:
+        wait_until(lambda run=run: "joined" in run.out(), 30, "the coupling")
+    gateways = [coupled.gateways["a", number] for number in (1, 2)]
+    for gateway in gateways:
+        gateway.child.kill()
+    for number, gateway in enumerate(gateways, 1):
+        gateway.finish()
+        coupled.sites.start_gateway("a", number=number)
+    for run in pair:
+        done = run.finish(within=30)
+        assert "heard: " in done.out and "gateway gw" in done.out, str(done)
+        assert "no sign of life" not in done.out, str(done)
+
+
+@pytest.mark.parametrize("site", "ab")
+def test_a_pair_joins_again_at_once_after_all_gateways_of_a_site_were_restarted(workshop, site):
+    """Neither program closes the coupling that it has lost, and sides of before are on the boards for a while."""
+    coupled = Coupled(workshop, gateways=2)
+    text = """
+import time
+import numpy as np, landbridge as lb
+layout, again, kept = lb.Layout(8, lb.Whole()), 0, []
+while True:
+    try:
+        coupling = lb.join("pair@a", timeout=30)
+    except lb.CouplingError as error:
+        assert "Connection refused" in str(error), error
+        time.sleep(0.2)
+        continue
+    kept.append(coupling)
+    print("joined", again, flush=True)
+    try:
+        for version in range(200 if again == 0 else 5):
+            coupling.export("v", np.zeros(8), layout, version=version)
+            coupling.fetch("v", layout, version=version)
+            time.sleep(0.2)
+        break
+    except lb.CouplingError as error:
+        print("heard:", error, flush=True)
+        again += 1
+coupling.close()
+print("ended well")
+"""
+    pair = [coupled.python(mpich(), each, text) for each in "ab"]
+    for run in pair:
+        wait_until(lambda run=run: "joined 0" in run.out(), 30, "the coupling")
+    gateways = [coupled.gateways[site, number] for number in (1, 2)]
+    for gateway in gateways:
+        gateway.child.kill()
+    for number, gateway in enumerate(gateways, 1):
+        gateway.finish()
+        coupled.sites.start_gateway(site, number=number)
+    done = [run.finish(within=60) for run in pair]
+    assert all("ended well" in each.out and "joined 2" not in each.out for each in done), "\n".join(map(str, done))
+
+
 def test_two_of_one_site_meet_although_the_first_gateway_was_silent_for_one(workshop):
     coupled = Coupled(workshop, gateways=2)
     join = "import time, landbridge as lb; lb.join('pair@a', timeout=30); print('joined', flush=True); time.sleep(3)"
@@ -163,6 +224,15 @@ def test_an_unplugged_fetcher_that_waits_for_a_first_version_hears_of_it(worksho
     assert "heard:" in (workshop.folder / "a.out").read_text(), str(done)
     # The exporter sleeps for 60 s: only a hang takes longer than that.
     assert took[1] - took[0] < 55, took
+
+
+def test_a_side_that_was_frozen_hears_of_its_end_as_soon_as_it_runs_again(workshop, isolated):
+    fault = f"{LANDBRIDGE} lab freeze b-n1; sleep 20; {LANDBRIDGE} lab thaw b-n1"
+    done = in_lab(workshop, script_of(workshop, fault), 2)
+    assert "heard:" in (workshop.folder / "a.out").read_text(), str(done)
+    text = (workshop.folder / "b.out").read_text()
+    # Not by the absence of its partner, which it would notice much later.
+    assert "heard:" in text and "there is no sign of life of it" not in text, str(done)
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,9 @@ LIMIT_S = float(os.environ.get("LANDBRIDGE_LIMIT", "60")) * SHARE
 # From the fault, or its repair, until `run` ends and until the last process that it started is gone; from then until no
 # file is left. The time that processes of this machine waited for a core is added.
 ENDED_S, GONE_S, CLEAN_S = 10.0, 10.0, 5.0
+# The same for a node that is struck before its agent has connected: agents have 15 s for that, because nobody can tell
+# a slow start from a lost node.
+STARTED_S = 15.0
 
 # A round's class is its seed modulo the number of classes.
 CLASSES = [
@@ -298,7 +301,8 @@ def play(lab, plan):
     if LAUNCHER_HOST not in lab.frozen:
         until(job.over, waited("the end of run"))
         if LAUNCHER_HOST not in lab.dead:
-            clock.check(ENDED_S, waited("the end of run"))
+            limit = STARTED_S if plan.early and plan.victim == "node" else ENDED_S
+            clock.check(limit, waited("the end of run"))
     ended = clock.seconds()
     until(lambda: not [m for m in lab.of_jobs() if m.host not in lab.frozen], waited("the end of what the job started"))
     clock.check(GONE_S, waited("the end of what the job started"))

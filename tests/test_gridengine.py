@@ -105,6 +105,12 @@ def test_outside_a_job_the_site_has_no_nodes(workshop, mpich_only, cell):
     done.fails_naming("site a", "Grid Engine job", "qsub")
 
 
+def test_a_check_with_a_job_says_that_it_made_none(workshop, cell):
+    words = [LANDBRIDGE, "sites", "check", "--quick", "--job"]
+    done = start(workshop, {"a": grid_engine_site("a")}, words, host="a-gw1").finish().check()
+    assert "no job was tried: Landbridge makes jobs only with Slurm" in " ".join(done.out.split()), str(done)
+
+
 def test_a_job_without_a_parallel_environment_has_one_node(workshop, mpich_only, cell):
     script = workshop.folder / "job.sh"
     script.write_text(f"exec {LANDBRIDGE} run --prefix -- sh -c 'echo rank $LANDBRIDGE_RANK'\n")

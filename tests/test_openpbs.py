@@ -163,7 +163,11 @@ class Job:
         words = person.words("sh", "-c", script) if person else ["sh", "-c", script]
         about = {"environment": mpi.environment, "person": person}
         self.running = start(workshop, sites, words, host="a-gw1", limit=LIMIT_S, **about)
-        self.running.wait_for(working.exists, 90, "the job's ranks")
+        try:
+            self.running.wait_for(working.exists, 90, "the job's ranks")
+        except AssertionError as error:
+            out = workshop.folder / "job.out"
+            raise AssertionError(f"{error}\n--- job\n{out.read_text() if out.exists() else 'no output'}") from error
 
     def gateway(self):
         return next(process for process in self.running.processes("gateway") if process.words[-1] == "a")

@@ -266,7 +266,7 @@ def test_what_is_printed_about_names_and_removed_sites(person):
     for which in steps:
         results[which].good()
     assert 'directory = "/tmp"' in results[kept].out, str(results[kept])
-    assert "what is there stays there" in results[forced].out, str(results[forced])
+    assert "the files there stay" in results[forced].out, str(results[forced])
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ import urllib.request
 
 import pytest
 
-from harness import LANDBRIDGE, PROGRAMS, CuttingProxy, LoopbackSites, wait_until
+from harness import LANDBRIDGE, PROGRAMS, CuttingProxy, LoopbackSites, free_port, wait_until
 
 EXCHANGE = PROGRAMS / "exchange.py"
 
@@ -96,6 +96,45 @@ def test_a_job_of_one_site_goes_on_without_its_leading_gateway(workshop, mpich_o
     gateways["a", 1].child.send_signal(signal.SIGCONT)
     stop.write_text("stop\n")
     assert "rounds good on 2 ranks" in running.finish().check().out
+
+
+def test_a_job_ends_when_its_agents_know_none_of_the_gateways_that_are_left(workshop, mpich_only):
+    """A third gateway was added; the others, which start the agents, have not read the new sites file."""
+    old = LoopbackSites(workshop, names="a", gateways=2)
+    before = old.write("before.toml")
+    gateways = [old.start_gateway("a", file=before, number=number) for number in (1, 2)]
+    third = {("a", 3): free_port()}
+    old.gateways.update(third)
+    old.file = old.write("sites.toml")
+    old.start_gateway("a", number=3)
+    running, _ = start_exchange(workshop, old, mpich_only, rounds=1000, ranks=2)
+    for gateway in gateways:
+        gateway.child.kill()
+    done = running.finish(within=30)
+    assert done.code == 75, str(done)
+    assert "site a, node n1: agent lost with ranks 0 to 1: its gateways are lost" in done.err, str(done)
+
+
+@pytest.mark.parametrize("how", ["kill", "freeze"])
+def test_a_node_that_has_lost_its_last_gateway_is_the_reason_and_not_the_ranks_that_miss_it(
+    workshop, mpich_only, how, isolated
+):
+    started, stop, out = (workshop.folder / name for name in ("started", "stop", "run.out"))
+    script = f"""
+{LANDBRIDGE} run -n 3 --map-by node -- {mpich_only.python} {EXCHANGE} {started} {stop} 1000000 > {out} 2>&1 & job=$!
+until [ -e {started} ]; do sleep 0.1; done
+{LANDBRIDGE} lab enter a-n2 -- ip route add blackhole 10.1.0.102
+sleep 8
+{LANDBRIDGE} lab {how} a-gw1
+wait $job
+echo "code $?"
+tail -n 1 {out}
+"""
+    words = ["bash", "-c", script]
+    environment = mpich_only.environment
+    running = workshop.lab(words, sites=1, nodes=3, options=["--gateways", 2], environment=environment, limit=90)
+    done = running.finish()
+    assert "code 75" in done.out and "site a, node n2: agent lost with rank 1" in done.out, str(done)
 
 
 def kill_and_return(workshop, mpi, victims, gateways=3, how=signal.SIGKILL):
