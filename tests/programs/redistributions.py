@@ -156,8 +156,9 @@ class Case:
         part = self.whole[tuple(picks)]
         for at, by in enumerate(shift):
             part = np.roll(part, -by, at)
-        self.after = self.before.copy()
-        self.after[tuple(to_picks)] = part.transpose(axes)
+        self.after, self.fresh = self.before.copy(), np.zeros(to_shape, self.dtype)
+        for array in (self.after, self.fresh):
+            array[tuple(to_picks)] = part.transpose(axes)
         self.filler = values(chance, (1,), self.dtype)[0]
 
     def sent(self, process):
@@ -170,6 +171,44 @@ class Case:
 
     def target_part(self, process, whole):
         return local(self.target, process, whole, self.filler)[0]
+
+    def new_part(self, process):
+        """A process's part of the target after a run without `into`."""
+        return local(self.target, process, self.fresh, np.zeros((), self.dtype)[()])[0]
+
+
+def repeated(seed, case, plan):
+    """Runs a plan several times. Each rank keeps its arrays, replaces them, or receives into a new array, as it
+    pleases."""
+    rank = MPI.COMM_WORLD.Get_rank()
+    own = random.Random(seed * 1000 + rank)
+    sends = plan.src_ranks.index(rank) if rank in plan.src_ranks else None
+    receives = plan.dst_ranks.index(rank) if rank in plan.dst_ranks else None
+    a = into = None
+    for _ in range(6):
+        if sends is not None and (a is None or own.random() < 0.3):
+            a = strided(own, case.sent(sends))
+        wanted = other = None
+        if receives is not None:
+            kind = own.choice(["kept", "replaced", "none"])
+            if kind == "none":
+                # Another array may take the place of the last one.
+                into = None
+                wanted = case.new_part(receives)
+                other = np.full_like(wanted, case.filler)
+            else:
+                if kind == "replaced" or into is None:
+                    into = strided(own, case.target_part(receives, case.before))
+                wanted = case.target_part(receives, case.after)
+        got = plan.run(a, into=into) if own.random() < 0.8 else plan.start(a, into=into).wait()
+        if receives is None or into is not None:
+            right = got is into and (receives is None or np.array_equal(got, wanted))
+        else:
+            right = got.size == wanted.size == 0 or np.array_equal(got, wanted)
+            right = right and np.array_equal(other, np.full_like(other, case.filler))
+        if not right:
+            print(f"seed {seed}: rank {rank}: a later run, into {into!r}: got {got!r}, not {wanted!r}", file=sys.stderr)
+            MPI.COMM_WORLD.Abort(1)
 
 
 def check(seed):
@@ -190,6 +229,7 @@ def check(seed):
         texts = f"{source} to {target}, {case.select}: got {got!r}, not {wanted!r}"
         print(f"seed {seed}: rank {rank}: {texts}", file=sys.stderr)
         comm.Abort(1)
+    repeated(seed, case, lb.plan(source, target, case.dtype, comm, src_ranks, dst_ranks, case.select))
 
 
 def main():

@@ -12,7 +12,6 @@ import os
 import socket
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from math import prod
 from typing import TYPE_CHECKING, Any, Optional, Union, overload
@@ -22,6 +21,7 @@ import numpy as np
 from . import _core, arrays, directory
 from .arrays import Into, Labelled
 from .datatypes import made
+from .last_run import LastRun, address_of, key_of
 from .layout import Layout, Spread, natural, whole
 from .private import TAG, private
 from .running import PlanError, Running, described, is_own, joined
@@ -190,7 +190,7 @@ class Plan:
         self._private.beside.agree(self._beside(True), self._beside(False))
         self._straight_receives = [(at, self.src_ranks[peer]) for at, (peer, _) in enumerate(self._receives)]
         self._bound: dict[tuple, list] = {}
-        self._again: Optional[_Again] = None
+        self._last: Optional[LastRun] = None
         self._ready: dict[tuple, tuple[list, list]] = {}
         weakref.finalize(self, _free_all, self._ready)
 
@@ -322,13 +322,13 @@ class Plan:
         and the `into` of that rank lacks them. Ranks that only send to it raise the same error in this run, or in a
         later one of any plan of this communicator; the text of a later error contains "(in an earlier run)".
         To find problems on all ranks before anything is sent, use `problem_with` and a collective of your own."""
-        again = self._again
-        known = again is not None and not self._private.opened and again.is_of(a, into, casting)
-        if again is None or not known or self._ready.get(again.key) is not again.ready:
+        last = self._last
+        known = last is not None and not self._private.opened and last.is_of(a, into, casting)
+        if last is None or not known or self._ready.get(last.key) is not last.ready:
             return self._start(a, into, casting, self._budget).wait()
         # A fast path for the arrays of the last run: for a small array, all other checks would take longer than the
         # transfer.
-        requests, statuses = again.ready
+        requests, statuses = last.ready
         calls = self._mpi.Prequest.Startall, self._mpi.Request.Waitall
         number = _core.again(self._private.runs, *calls, requests, statuses)
         absent = [rank for at, rank in self._straight_receives if statuses[at].count == 0]
@@ -367,7 +367,7 @@ class Plan:
         moving: Any = None
         given, result = (a, into), into
         a, into = self._arrays(a, into)
-        key = (_key_of(a, self._source), _key_of(into, self._target), casting)
+        key = (key_of(a, self._source), key_of(into, self._target), casting)
         # Arrays of an earlier run need neither checks nor new requests.
         ready = self._ready.pop(key, None)
         if ready is None:
@@ -389,7 +389,7 @@ class Plan:
                 absent.update(moving.absent)
             if ready is not None:
                 self._keep_ready(key, ready)
-                self._again = _Again.of(given, casting, key, ready)
+                self._last = LastRun.of(given, casting, key, ready)
             self._unpack(arriving, into, absent)
             if moving is not None and moving.failure is not None:
                 raise moving.failure
@@ -449,9 +449,9 @@ class Plan:
             return None
         ready = []
         for (peer, _), place in zip(self._receives, receives):
-            ready.append(self.comm.Recv_init(place.at(_address(into)), self.src_ranks[peer], TAG))
+            ready.append(self.comm.Recv_init(place.at(address_of(into)), self.src_ranks[peer], TAG))
         for at in self._order:
-            ready.append(self.comm.Send_init(sends[at].at(_address(a)), self.dst_ranks[self._sends[at][0]], TAG))
+            ready.append(self.comm.Send_init(sends[at].at(address_of(a)), self.dst_ranks[self._sends[at][0]], TAG))
         return ready, [MPI.Status() for _ in ready]
 
     def _keep_ready(self, key, ready) -> None:
@@ -503,7 +503,7 @@ class Plan:
                 peer = self.src_ranks[peer]
                 come.append((len(begins), peer))
                 if place is not None:
-                    begins.append(partial(self.comm.Irecv, place.at(_address(into)), peer, TAG))
+                    begins.append(partial(self.comm.Irecv, place.at(address_of(into)), peer, TAG))
                     continue
                 buffer = np.empty(count * self.dtype.itemsize, np.uint8)
                 arriving.append((at, buffer))
@@ -515,11 +515,11 @@ class Plan:
                     continue
                 peer = self.dst_ranks[self._sends[at][0]]
                 if places[at] is not None:
-                    begins.append(partial(self.comm.Isend, places[at].at(_address(a)), peer, TAG))
+                    begins.append(partial(self.comm.Isend, places[at].at(address_of(a)), peer, TAG))
                     continue
                 packing = self._packings(a, True)[at]
                 buffer = np.empty(packing.bytes, np.uint8)
-                packing.pack(_address(a), _address(buffer))
+                packing.pack(address_of(a), address_of(buffer))
                 packed.append(buffer)
                 begins.append(partial(self.comm.Isend, [buffer, MPI.BYTE], peer, TAG))
         return begins, come
@@ -538,13 +538,13 @@ class Plan:
                 kept = tuple(flows.pop(at)[1] for flows, (at,) in zip((sends, receives), mine))
         size = self.dtype.itemsize
         elements = (size, size if into is None else into.dtype.itemsize)
-        arrays = (None if a is None else _address(a), None if into is None else _address(into))
+        arrays = (None if a is None else address_of(a), None if into is None else address_of(into))
         pieces = _core.Pieces(arrays, sends, receives, kept, elements, converts, shared, budget, self._buffers)
 
         def convert(at: int, length: int) -> tuple[np.ndarray, int]:
             piece = np.frombuffer(self._mpi.buffer.fromaddress(at, length), self.dtype)
             converted = np.ascontiguousarray(piece.astype(into.dtype, casting="unsafe"))
-            return converted, _address(converted)
+            return converted, address_of(converted)
 
         return _core.Moving(pieces, self.comm, self._mpi, TAG, convert if converts else None)
 
@@ -582,7 +582,7 @@ class Plan:
                 continue
             if into.dtype != self.dtype:
                 buffer = np.ascontiguousarray(buffer.view(self.dtype).astype(into.dtype, casting="unsafe"))
-            self._packings(into, False)[at].unpack(_address(buffer), _address(into))
+            self._packings(into, False)[at].unpack(address_of(buffer), address_of(into))
 
     def _places(self, array, sends: bool) -> list:
         """For each message, the places of its elements in arrays of these strides, in the form that MPI takes. None:
@@ -610,35 +610,6 @@ class Plan:
 plan = Plan
 
 
-@dataclass
-class _Again:
-    """The arrays of the last run, to recognize them in the next one."""
-
-    a: Callable[[], Optional[np.ndarray]]
-    into: Callable[[], Optional[np.ndarray]]
-    # Strides and dtype of each array. NumPy allows changing them in place.
-    kinds: tuple
-    casting: str
-    key: tuple
-    ready: tuple[list, list]
-
-    @staticmethod
-    def of(given: tuple, casting: str, key: tuple, ready: tuple[list, list]) -> Optional[_Again]:
-        if not all(type(array) is np.ndarray or array is None for array in given):
-            return None
-        a, into = ((lambda: None) if array is None else weakref.ref(array) for array in given)
-        kinds = tuple(None if array is None else (array.strides, array.dtype) for array in given)
-        return _Again(a, into, kinds, casting, key, ready)
-
-    def is_of(self, a: Any, into: Any, casting: str) -> bool:
-        if a is not self.a() or into is not self.into() or casting != self.casting:
-            return False
-        # NumPy does not move the elements of an array that is referenced elsewhere.
-        if a is not None and (a.strides, a.dtype) != self.kinds[0]:
-            return False
-        return into is None or ((into.strides, into.dtype) == self.kinds[1] and into.flags.writeable)
-
-
 def _place() -> tuple[str, str]:
     """This process's site and node, as set by `landbridge run`; otherwise an empty site and the host name."""
     return os.environ.get("LANDBRIDGE_SITE_NAME", ""), os.environ.get("LANDBRIDGE_NODE_NAME") or socket.gethostname()
@@ -658,20 +629,9 @@ def _free_all(kept: dict) -> None:
         _free(requests)
 
 
-def _key_of(array: Any, process: Optional[int]) -> Any:
-    """Address, shape, strides and dtype of an array. If there is no array: () if the rank has no part, else None."""
-    if array is None:
-        return () if process is None else None
-    return _address(array), array.shape, array.strides, array.dtype
-
-
 def _dense(shape: Sequence[int], size: int) -> tuple[int, ...]:
     """The strides, in bytes, of a dense array in C order with elements of `size` bytes."""
     return tuple(size * prod(shape[axis + 1 :]) for axis in range(len(shape)))
-
-
-def _address(array: np.ndarray) -> int:
-    return array.__array_interface__["data"][0]
 
 
 def expect(name: str, array: np.ndarray, shape: tuple[int, ...]) -> None:
