@@ -5,45 +5,32 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::net::{SocketAddr, TcpListener};
-use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use endpoint::operation::{CompleteWhen, Match, OperationKind, RecvOp, SendOp};
-use endpoint::{Completion, Config, Endpoint, Failure, JobConfig, OpenError, PeerId, UserData};
-use memory::{Buffer, Regions};
+use endpoint::{Config, Endpoint, JobConfig, OpenError, PeerId};
+use memory::Regions;
 use plan::redistribution::{Layout, Mapping, MemoryOrder};
 use pool::HostId;
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::event::{EventfdFlags, eventfd};
 use thiserror::Error;
 use types::id::plain;
-use types::{Address, Identity, Instance, Rank, SiteId, Slot};
+use types::{Address, Identity, Instance, Rank, Slot};
 
+use crate::call::{CallError, Patience, SETTLE};
 use crate::exchange::{
-    Arrived, Content, ElementSource, Exchange, ExchangeAction, ExchangeError, FetchId, Memory, Party, Variable, fresh,
+    Arrived, Content, ElementSource, Exchange, ExchangeError, FetchId, Memory, Party, Variable, fresh,
 };
 use crate::helper::HelperEnd;
-use crate::message::{PART, PartialMessage};
 use crate::pack::Packing;
 use crate::sealed;
+use shared::SharedCoupling;
+use state::{CouplingState, POSTED, named};
 
-/// Tag of messages. The tag of elements is their ticket with the bit [`ELEMENTS`].
-const MESSAGES: u64 = 1;
-const ELEMENTS: u64 = 1 << 63;
-/// Number of receives posted for messages.
-const POSTED: usize = 16;
-/// The longest sleep of the thread: the endpoint checks its connections for silence at this interval.
-const LONGEST: Duration = Duration::from_millis(250);
-
-/// Time limit for the reason of an end to arrive after its effect, such as a lost connection.
-pub(crate) const SETTLE: Duration = Duration::from_secs(1);
-
-/// Flags of an operation, which its completion returns.
-const OF_MESSAGE: u64 = 0;
-const OF_ELEMENTS: u64 = 1;
-const SENT: u64 = 2;
+mod shared;
+mod state;
 
 /// A process's place in a coupling.
 #[derive(Clone, Debug)]
@@ -67,19 +54,6 @@ pub enum CoupleError {
     System(#[from] std::io::Error),
 }
 
-/// Reasons why a call has failed.
-#[derive(Clone, Debug, PartialEq, Error)]
-#[non_exhaustive]
-pub enum CallError {
-    #[error(transparent)]
-    Exchange(#[from] ExchangeError),
-    #[error("{what} has taken longer than {seconds} s")]
-    Slow { what: String, seconds: f64 },
-    /// The caller's own check has stopped the call.
-    #[error("interrupted")]
-    Interrupted,
-}
-
 /// See the module docs. Dropping it ends this process's part in the coupling.
 pub struct Coupling {
     /// This process's number on its side.
@@ -87,35 +61,6 @@ pub struct Coupling {
     shared: Arc<SharedCoupling>,
     /// `None`: closed.
     thread: Mutex<Option<JoinHandle<()>>>,
-}
-
-struct SharedCoupling {
-    state: Mutex<CouplingState>,
-    /// Notified when the thread has moved bytes, and when the exchange has ended.
-    changed: Condvar,
-    /// Wakes the thread.
-    wake: OwnedFd,
-    ended: AtomicBool,
-    watcher: Mutex<Option<EndWatcher>>,
-}
-
-/// Called once with the reason, when the exchange has ended.
-type EndWatcher = Box<dyn FnOnce(&str) + Send>;
-
-struct CouplingState {
-    exchange: Exchange,
-    endpoint: Endpoint,
-    peers: HashMap<Party, PeerId>,
-    parties: HashMap<PeerId, Party>,
-    /// Names of the other processes, for messages about lost connections.
-    names: HashMap<Identity, String>,
-    /// Sends that have not begun, because the endpoint is full.
-    waiting: VecDeque<SendOp>,
-    arriving: HashMap<Party, PartialMessage>,
-    /// Number of sends of elements that have not been delivered.
-    in_flight: usize,
-    /// Time and description of the first lost connection.
-    lost: Option<(Instant, String)>,
 }
 
 impl Coupling {
@@ -435,260 +380,10 @@ impl Drop for Coupling {
     }
 }
 
-/// A call's time limit, and the caller's check for stopping it early.
-pub struct Patience<'a> {
-    pub limit: Option<Duration>,
-    /// Called several times a second; returns true to stop waiting.
-    pub stop: &'a mut dyn FnMut() -> bool,
-}
-
-impl SharedCoupling {
-    fn lock(&self) -> MutexGuard<'_, CouplingState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn wake(&self) {
-        // The counter cannot overflow: the thread resets it.
-        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
-    }
-
-    fn fail(&self, over: &HelperEnd) {
-        self.end(|exchange| match over.is_lost {
-            true => exchange.fail_alone(over.reason.clone(), format!("the other side has left: {}", over.reason)),
-            false => exchange.fail(over.reason.clone(), Some(Party { own: false, process: 0 })),
-        });
-    }
-
-    /// Ends the exchange, and every wait on it.
-    fn end(&self, end: impl FnOnce(&mut Exchange)) {
-        let mut state = self.lock();
-        end(&mut state.exchange);
-        self.step(state);
-        self.changed.notify_all();
-    }
-
-    /// Moves bytes without blocking, and wakes the thread for the rest.
-    fn step(&self, mut state: MutexGuard<'_, CouplingState>) {
-        state.step();
-        drop(state);
-        self.wake();
-    }
-
-    /// Waits until `done` returns a result.
-    fn until<T>(
-        &self,
-        patience: &mut Patience<'_>,
-        what: impl Fn() -> String,
-        mut done: impl FnMut(&mut CouplingState) -> Result<Option<T>, ExchangeError>,
-    ) -> Result<T, CallError> {
-        let begun = Instant::now();
-        let mut state = self.lock();
-        loop {
-            state.step();
-            if let Some(result) = done(&mut state)? {
-                self.step(state);
-                return Ok(result);
-            }
-            if let Some(limit) = patience.limit.filter(|limit| begun.elapsed() >= *limit) {
-                return Err(CallError::Slow { what: what(), seconds: limit.as_secs_f64() });
-            }
-            self.wake();
-            let nap = Duration::from_millis(100);
-            state = self.changed.wait_timeout(state, nap).unwrap_or_else(PoisonError::into_inner).0;
-            drop(state);
-            if (patience.stop)() {
-                return Err(CallError::Interrupted);
-            }
-            state = self.lock();
-        }
-    }
-
-    fn run(&self, sleeps_on: &[OwnedFd]) {
-        while !self.ended.load(Ordering::SeqCst) {
-            let _ = rustix::io::read(&self.wake, &mut [0; 8]);
-            let mut state = self.lock();
-            let moved = state.step();
-            let due = if moved { None } else { state.endpoint.arm() };
-            let over = state.exchange.check().err();
-            drop(state);
-            if let Some(ExchangeError::Over(reason)) = over {
-                let watcher = self.watcher.lock().unwrap_or_else(PoisonError::into_inner).take();
-                watcher.into_iter().for_each(|watcher| watcher(&reason));
-            }
-            if moved {
-                self.changed.notify_all();
-            }
-            let Some(due) = due else { continue };
-            let due = due.min(LONGEST);
-            let due = Timespec { tv_sec: due.as_secs() as i64, tv_nsec: due.subsec_nanos().into() };
-            let mut fds: Vec<PollFd<'_>> =
-                sleeps_on.iter().map(|fd| PollFd::from_borrowed_fd(fd.as_fd(), PollFlags::IN)).collect();
-            // An interrupted or failed wait counts as a short one.
-            let _ = poll(&mut fds, Some(&due));
-        }
-    }
-}
-
-impl CouplingState {
-    /// Moves bytes without blocking. Returns true if anything moved.
-    fn step(&mut self) -> bool {
-        let mut moved = false;
-        if self.lost.as_ref().is_some_and(|(since, _)| since.elapsed() > SETTLE)
-            && let Some((_, reason)) = self.lost.take()
-        {
-            self.exchange.fail(reason, None);
-            moved = true;
-        }
-        loop {
-            let mut again = self.endpoint.progress();
-            while let Some(completion) = self.endpoint.next_completion() {
-                self.completed(completion);
-                again = true;
-            }
-            again |= self.act();
-            if !again {
-                return moved;
-            }
-            moved = true;
-        }
-    }
-
-    /// Carries out the exchange's actions and begins waiting sends. Returns true if there were any.
-    fn act(&mut self) -> bool {
-        let mut any = false;
-        while let Some(action) = self.exchange.actions.pop_front() {
-            any = true;
-            match action {
-                ExchangeAction::Tell(party, message) => {
-                    let Some(to) = self.peers.get(&party).copied() else { continue };
-                    match message.parts() {
-                        Ok(parts) => self.waiting.extend(parts.into_iter().map(|part| SendOp {
-                            to,
-                            tag: Some(MESSAGES),
-                            data: None,
-                            buffer: Buffer::owned(part),
-                            complete: CompleteWhen::Sent,
-                            user: UserData { context: 0, flags: SENT },
-                        })),
-                        Err(error) => self.exchange.fail(error.to_string(), None),
-                    }
-                }
-                ExchangeAction::Send { to, ticket, bytes } => {
-                    let Some(to) = self.peers.get(&to).copied() else { continue };
-                    self.in_flight += 1;
-                    self.waiting.push_back(SendOp {
-                        to,
-                        tag: Some(ELEMENTS | u64::from(ticket)),
-                        data: None,
-                        buffer: Buffer::owned(bytes),
-                        complete: CompleteWhen::Delivered,
-                        user: UserData { context: 0, flags: OF_ELEMENTS | SENT },
-                    });
-                }
-                ExchangeAction::Await { from, ticket, length } => {
-                    let from = self.peers.get(&from).copied();
-                    let matching = Match { from, tagged: true, tag: ELEMENTS | u64::from(ticket), ignore: 0 };
-                    let user = UserData { context: context(ticket), flags: OF_ELEMENTS };
-                    self.receive(RecvOp { matching, buffer: Buffer::owned(vec![0; length]), multi: None, user });
-                }
-                ExchangeAction::Forget { ticket } => drop(self.endpoint.cancel(context(ticket))),
-            }
-        }
-        while !self.waiting.is_empty() && !self.endpoint.is_full() {
-            let Some(op) = self.waiting.pop_front() else { break };
-            any = true;
-            let party = self.parties.get(&op.to).copied();
-            if let Err(error) = self.endpoint.send(op) {
-                self.exchange.fail(format!("{}: {error}", named(party)), None);
-            }
-        }
-        any
-    }
-
-    /// Passes the gateways' figures of the paths from other sites to the exchange.
-    fn measure(&mut self) {
-        let (others, Some(own)) = self.exchange.ways() else { return };
-        let links = self.endpoint.links();
-        let figures = |site: &SiteId| (*site, links.map(|links| links.get(*site, own)).unwrap_or_default());
-        let known: Vec<_> = others.iter().map(figures).collect();
-        for (site, figures) in known {
-            self.exchange.measured(site, figures);
-        }
-    }
-
-    fn loses(&mut self, failure: &Failure) {
-        let what = match failure {
-            Failure::PeerLost { address, reason } => match self.names.get(&address.identity) {
-                Some(name) => format!("{name}: {reason}"),
-                None => failure.to_string(),
-            },
-            _ => failure.to_string(),
-        };
-        self.lost.get_or_insert((Instant::now(), what));
-    }
-
-    fn await_message(&mut self) {
-        let matching = Match { from: None, tagged: true, tag: MESSAGES, ignore: 0 };
-        let user = UserData { context: 0, flags: OF_MESSAGE };
-        self.receive(RecvOp { matching, buffer: Buffer::owned(vec![0; PART]), multi: None, user });
-    }
-
-    fn receive(&mut self, op: RecvOp) {
-        if let Err(error) = self.endpoint.receive(op) {
-            self.exchange.fail(format!("cannot receive: {error}"), None);
-        }
-    }
-
-    fn completed(&mut self, completion: Completion) {
-        let Completion { kind, user, length, from, buffer, result, .. } = completion;
-        let party = from.and_then(|peer| self.parties.get(&peer).copied());
-        if kind == OperationKind::Send {
-            match result {
-                Ok(()) => self.in_flight -= usize::from(user.flags == OF_ELEMENTS | SENT),
-                // A failed send stays in flight, so nothing finishes before the reason is known.
-                Err(failure) => self.loses(&failure),
-            }
-            return;
-        }
-        let bytes = buffer.map(|buffer| buffer.to_vec(0..length as usize));
-        match (user.flags, result, bytes) {
-            (_, Err(Failure::Cancelled), _) => {}
-            (_, Err(failure), _) => self.loses(&failure),
-            (OF_MESSAGE, Ok(()), Some(bytes)) => {
-                self.await_message();
-                let Some(party) = party else { return };
-                match self.arriving.entry(party).or_default().part(&bytes) {
-                    Ok(Some(message)) => self.exchange.handle_message(party, message),
-                    Ok(None) => {}
-                    Err(error) => self.exchange.fail(format!("{}: {error}", named(Some(party))), None),
-                }
-            }
-            (_, Ok(()), Some(bytes)) => {
-                let Some(party) = party else { return };
-                self.exchange.arrived(party, (user.context - 1) as u32, bytes);
-            }
-            (_, Ok(()), None) => {}
-        }
-    }
-}
-
-/// The context of the receive of a ticket's elements; receives of messages have 0.
-fn context(ticket: u32) -> usize {
-    ticket as usize + 1
-}
-
 /// The values of the axes, from the slowest axis in memory to the fastest.
 fn in_order<T: Copy>(layout: &Layout, axes: &[T]) -> Vec<T> {
     match layout.order() {
         MemoryOrder::C => axes.to_vec(),
         MemoryOrder::Fortran => axes.iter().rev().copied().collect(),
-    }
-}
-
-fn named(party: Option<Party>) -> String {
-    match party {
-        Some(Party { own: true, process }) => format!("process {process} of this side"),
-        Some(Party { own: false, process }) => format!("process {process} of the other side"),
-        None => "a process".to_owned(),
     }
 }

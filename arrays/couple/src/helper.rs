@@ -14,8 +14,7 @@ use std::time::{Duration, Instant};
 use rustix::net::{SendFlags, send};
 use types::coupling::{Said, Told};
 
-use crate::Patience;
-use crate::coupling::SETTLE;
+use crate::call::{Patience, SETTLE};
 use crate::side::JoinError;
 
 /// Time limit for the helper's exit; it is killed afterwards.

@@ -7,6 +7,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod beside;
+mod call;
 mod coupling;
 pub mod datatype;
 pub mod directory;
@@ -19,6 +20,7 @@ mod sealed;
 mod secret;
 pub mod side;
 
-pub use coupling::{CallError, CoupleError, Coupling, CouplingMembership, Patience};
+pub use call::{CallError, Patience};
+pub use coupling::{CoupleError, Coupling, CouplingMembership};
 pub use exchange::{Arrived, ExchangeError, FetchId, Variable};
 pub use pack::Packing;

@@ -21,9 +21,10 @@ use types::coupling::{Coupled, CouplingSite, Process, Said, Told, name_and_site}
 use types::id::is_link_local;
 use types::sites::Keys;
 
+use crate::call::Patience;
 use crate::helper::Helper;
 use crate::secret::{Sealed, SecretReceiver};
-use crate::{Coupling, CouplingMembership, Patience};
+use crate::{Coupling, CouplingMembership};
 
 /// Time limit for the helper to read the sites file and to reach its gateway.
 const HOME: Duration = Duration::from_secs(60);

@@ -8,42 +8,37 @@
 //! connections are read without asking epoll first, which saves a system call per message.
 
 use std::collections::VecDeque;
-use std::io::ErrorKind;
 use std::mem::MaybeUninit;
 use std::net::TcpListener;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use libfabric::Port;
-use member::handshake::{Acceptor, Answer};
 use rustc_hash::FxHashMap;
 use rustix::event::epoll::{self, EventData, EventFlags};
-use rustix::net::{SocketFlags, SocketType, sockopt};
 use slab::Slab;
 use types::Address;
 use wire::FrameHeader;
-use wire::frame::{FrameKind, MAX_PAYLOAD};
-use wire::handshake::{Handshake, Refusal, RefusalCode};
+use wire::frame::FrameKind;
 
 mod connection;
 mod driving;
 mod lane;
 mod life;
+mod losses;
 mod native;
+mod opening;
 mod sealing;
 mod tally;
 
 use connection::{PeerFrames, Phase, Said, SiteConnection};
-use life::Life;
 use native::Native;
 use sealing::Sealing;
 
-use crate::handshake::{self, Credentials};
-use crate::link::{Link, Misbehaved, Outgoing, Sink};
+use crate::handshake::Credentials;
+use crate::link::{Link, Outgoing, Sink};
 use crate::operation::PeerId;
-use crate::reader::{Broken, FrameReader};
-use crate::stream::{Stream, family};
-use crate::writer::Writer;
+use crate::reader::Broken;
 
 /// Maximum number of connections that may be silent for longer than the connect timeout: ranks that dialled and then
 /// computed, or strangers.
@@ -156,71 +151,6 @@ impl SiteLink {
         self.turn = u32::MAX;
     }
 
-    fn add(&mut self, stream: Stream, phase: Phase, flags: EventFlags) -> std::io::Result<usize> {
-        life::watch(&stream)?;
-        let life = Life::new(self.now_ns());
-        let entry = self.connections.vacant_entry();
-        let key = entry.key();
-        epoll::add(&self.epoll, &stream, EventData::new_u64(key as u64), flags)?;
-        entry.insert(SiteConnection {
-            stream,
-            phase,
-            peer: None,
-            reader: FrameReader::new(MAX_PAYLOAD),
-            writer: Writer::new(MAX_PAYLOAD),
-            queue: VecDeque::new(),
-            wants_write: flags.contains(EventFlags::OUT),
-            blocked: false,
-            held: false,
-            fruitless: 0,
-            deadline: Instant::now() + self.connect_timeout,
-            goodbye: false,
-            lane: None,
-            life,
-        });
-        self.opening += 1;
-        Ok(key)
-    }
-
-    fn dial(&mut self, to: PeerId, sink: &dyn Sink) -> Result<usize, Broken> {
-        let address = sink.address(to).ok_or_else(|| Broken::Refused("no such peer".into()))?;
-        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-        let socket = rustix::net::socket_with(family(address.socket), SocketType::STREAM, flags, None)
-            .map_err(std::io::Error::from)?;
-        sockopt::set_tcp_nodelay(&socket, true).map_err(std::io::Error::from)?;
-        match rustix::net::connect(&socket, &address.socket) {
-            Ok(()) | Err(rustix::io::Errno::INPROGRESS) => {}
-            Err(e) => return Err(std::io::Error::from(e).into()),
-        }
-        let stream = match &mut self.sealing {
-            None => Stream::from(socket),
-            Some(sealing) => sealing.dial(socket)?,
-        };
-        let (initiator, hello) = self.own.dial(address)?;
-        let key = self.add(stream, Phase::Connecting(initiator), EventFlags::IN | EventFlags::OUT)?;
-        self.connections[key].peer = Some(to);
-        self.connections[key].writer.stage(&hello.encode());
-        self.sending.insert(to, key);
-        Ok(key)
-    }
-
-    fn accept(&mut self) -> bool {
-        let mut any = false;
-        while let Ok((stream, _)) = self.listener.accept() {
-            any = true;
-            let ready = stream.set_nonblocking(true).and_then(|()| stream.set_nodelay(true));
-            let stream = ready.and_then(|()| match &mut self.sealing {
-                None => Ok(Stream::from(OwnedFd::from(stream))),
-                Some(sealing) => sealing.accept(stream.into()),
-            });
-            if let Ok(stream) = stream {
-                // If epoll accepts no more descriptors, the connection closes, and the peer notices that.
-                let _ = self.add(stream, Phase::Accepting(Acceptor::default()), EventFlags::IN);
-            }
-        }
-        any
-    }
-
     /// Reads and writes as much as possible on one connection.
     fn turn(&mut self, key: usize, sink: &mut dyn Sink) -> bool {
         match self.try_turn(key, sink) {
@@ -257,107 +187,6 @@ impl SiteLink {
             }
         }
         Ok(moved)
-    }
-
-    /// Continues the handshake.
-    fn open(&mut self, key: usize, sink: &mut dyn Sink) -> Result<bool, Broken> {
-        let connection = &mut self.connections[key];
-        if let Phase::Connecting(_) = connection.phase {
-            sockopt::socket_error(&connection.stream).map_err(std::io::Error::from)?.map_err(std::io::Error::from)?;
-            if rustix::net::getpeername(&connection.stream).is_err() {
-                return Ok(false);
-            }
-            if let Phase::Connecting(initiator) = std::mem::replace(&mut connection.phase, Phase::Open) {
-                connection.phase = Phase::Initiating(initiator);
-            }
-        }
-        connection.writer.send(&mut connection.stream, None)?;
-        let mut moved = match connection.reader.fill(&mut connection.stream) {
-            Err(_) if connection.stream.in_clear() => return Err(self.refuse_in_clear(key)),
-            filled => filled?,
-        };
-        // Send the bytes that were queued until both ends had their keys.
-        connection.writer.send(&mut connection.stream, None)?;
-        loop {
-            let connection = &mut self.connections[key];
-            let first = matches!(&connection.phase, Phase::Accepting(acceptor) if acceptor.is_first());
-            let Some(message) = connection.reader.handshake(first)? else { break };
-            moved = true;
-            if let Handshake::Hello(hello) = &message {
-                self.refuse_duplicate(key, hello.from, sink)?;
-            }
-            let connection = &mut self.connections[key];
-            let (reply, done) = match &mut connection.phase {
-                Phase::Initiating(initiator) => match initiator.inside(connection.stream.key()).step(message)? {
-                    Answer::Send(reply) => (Some(reply), None),
-                    Answer::Open(welcome) => {
-                        handshake::check(&welcome)?;
-                        (None, Some(Ok(initiator.hello().to)))
-                    }
-                },
-                Phase::Accepting(acceptor) => handshake::accept(acceptor, message, &self.own, connection.stream.key())?,
-                Phase::Connecting(_) | Phase::Open => break,
-            };
-            // We may have dialled since the peer sent its hello.
-            if let (Phase::Accepting(_), Some(Ok(address))) = (&connection.phase, &done) {
-                self.refuse_duplicate(key, *address, sink)?;
-            }
-            let connection = &mut self.connections[key];
-            if let Some(reply) = reply {
-                connection.writer.stage(&reply.encode());
-                connection.writer.send(&mut connection.stream, None)?;
-            }
-            match done {
-                None => continue,
-                Some(Err(refusal)) => return Err(refusal.into()),
-                Some(Ok(address)) => {
-                    let peer = connection.peer.unwrap_or_else(|| sink.peer(address));
-                    connection.peer = Some(peer);
-                    connection.phase = Phase::Open;
-                    self.opening -= 1;
-                    if let Some(native) = &mut self.native {
-                        let (lane, introduction) = native.lane(key)?;
-                        let me = self.own.me.identity;
-                        let header = FrameHeader::plain(FrameKind::Introduction, self.own.job, me, me);
-                        let connection = &mut self.connections[key];
-                        connection.lane = Some(lane);
-                        connection
-                            .writer
-                            .stage(&header.with_payload(&introduction.encode()).map_err(Misbehaved::from)?);
-                    }
-                    self.adopt(peer, key);
-                    self.flush(key, sink)?;
-                    return Ok(true);
-                }
-            }
-        }
-        self.update_interest(key)?;
-        Ok(moved)
-    }
-
-    /// Refuses a connection that this peer dialled if we have, or will have, another one. When two ranks dial each
-    /// other at once, the connection of the lower address is kept. Both ends have to agree on this until the very end
-    /// of the handshake, or each closes the connection that the other keeps.
-    fn refuse_duplicate(&mut self, key: usize, from: Address, sink: &dyn Sink) -> Result<(), Broken> {
-        let existing = sink.known(from).and_then(|peer| self.sending.get(&peer));
-        let is_kept =
-            |key: &usize| matches!(self.connections[*key].phase, Phase::Open) || self.own.me.key() < from.key();
-        if !existing.is_some_and(is_kept) {
-            return Ok(());
-        }
-        let connection = &mut self.connections[key];
-        let refusal = Refusal::new(RefusalCode::Duplicate, "this rank has already dialled yours");
-        connection.writer.stage(&Handshake::Refuse(refusal.clone()).encode());
-        connection.writer.send(&mut connection.stream, None)?;
-        Err(refusal.into())
-    }
-
-    /// Sends the reason for its refusal to a peer that does not use TLS.
-    fn refuse_in_clear(&mut self, key: usize) -> Broken {
-        let text = "ranks of this site must use TLS (`inside = \"encrypted\"`), but this one connected without TLS";
-        let refusal = Refusal::new(RefusalCode::Purpose, text);
-        self.connections[key].stream.refuse_in_clear(&Handshake::Refuse(refusal.clone()).encode());
-        refusal.into()
     }
 
     /// Sends queued items as far as the socket takes them. Returns true if anything was sent.
@@ -414,133 +243,6 @@ impl SiteLink {
                 .map_err(std::io::Error::from)?;
         }
         Ok(())
-    }
-
-    /// Gives an open connection the items queued for its peer, unless another open one already has them.
-    fn adopt(&mut self, peer: PeerId, key: usize) {
-        let before = self.sending.get(&peer).copied().filter(|before| *before != key);
-        if before.is_some_and(|before| matches!(self.connections[before].phase, Phase::Open)) {
-            return;
-        }
-        if let Some((_, items)) = self.parked.remove(&peer) {
-            self.connections[key].queue.extend(items);
-        }
-        if let Some(before) = before {
-            let mut dialling = self.connections.remove(before);
-            self.hot.retain(|hot| *hot != before);
-            self.opening -= 1;
-            self.connections[key].queue.append(&mut dialling.queue);
-        }
-        self.sending.insert(peer, key);
-    }
-
-    /// Handles a connection that can no longer be used. If it has a lane, it waits for the peer's earlier frames, and
-    /// possibly its goodbye.
-    fn lose_connection(&mut self, key: usize, broken: Broken, sink: &mut dyn Sink) {
-        let waits = matches!(broken, Broken::Closed | Broken::Io(_) | Broken::Lane(_));
-        self.note(key, &broken, sink);
-        let Some(connection) = self.connections.get_mut(key) else { return };
-        if let (Some(native), Some(lane), false, true) =
-            (&mut self.native, &mut connection.lane, connection.goodbye, waits)
-        {
-            native.end(key, lane, broken.to_string());
-            self.hot.retain(|hot| *hot != key);
-            // If this fails, epoll does not watch the socket, which is just as good.
-            let _ = epoll::delete(&self.epoll, &connection.stream);
-            return;
-        }
-        self.drop_connection(key, broken, sink);
-    }
-
-    /// Keeps the reason for a report, unless the peer's process has ended: the agent reports that.
-    fn note(&mut self, key: usize, broken: &Broken, sink: &dyn Sink) {
-        let has_ended = match broken {
-            Broken::Closed => true,
-            Broken::Io(error) => matches!(error.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe),
-            Broken::Duplicate => true,
-            Broken::Refused(_) | Broken::Misbehaved(_) | Broken::Lane(_) | Broken::Silent(_) => false,
-        };
-        let peer = self.connections.get(key).filter(|connection| !connection.goodbye).and_then(|c| c.peer);
-        if let (false, Some(address)) = (has_ended, peer.and_then(|peer| sink.address(peer))) {
-            self.trouble.get_or_insert_with(|| (address, broken.to_string()));
-        }
-    }
-
-    fn drop_connection(&mut self, key: usize, broken: Broken, sink: &mut dyn Sink) {
-        let mut connection = self.connections.remove(key);
-        if let (Some(native), Some(lane)) = (&mut self.native, connection.lane.take()) {
-            native.forget(key, lane);
-        }
-        self.hot.retain(|hot| *hot != key);
-        if !matches!(connection.phase, Phase::Open) {
-            self.opening -= 1;
-        }
-        let Some(peer) = connection.peer else { return };
-        if self.sending.get(&peer) == Some(&key) {
-            self.sending.remove(&peer);
-        }
-        if matches!(broken, Broken::Duplicate) {
-            let open =
-                |(_, other): &(usize, &SiteConnection)| other.peer == Some(peer) && matches!(other.phase, Phase::Open);
-            let items = std::mem::take(&mut connection.queue);
-            // The peer may have computed for hours before it refused: its time to dial starts now.
-            self.parked.insert(peer, (Instant::now() + self.connect_timeout, items));
-            if let Some(other) = self.connections.iter().find(open).map(|(key, _)| key) {
-                self.adopt(peer, other);
-                self.turn(other, sink);
-            }
-            return;
-        }
-        sink.lost(peer, (!connection.goodbye).then(|| broken.to_string()));
-        self.give_up(peer, connection.queue, sink);
-    }
-
-    /// Gives up connections and items whose time limit has passed. Only the peer's kernel has to be quick: its process
-    /// answers a handshake at its next call, which may be after hours of computing. See [`life`] for silent machines.
-    fn expire(&mut self, sink: &mut dyn Sink) {
-        let now = Instant::now();
-        let unreachable = |c: &SiteConnection| matches!(c.phase, Phase::Connecting(_)) && c.deadline < now;
-        let keys: Vec<usize> = self.connections.iter().filter(|(_, c)| unreachable(c)).map(|(key, _)| key).collect();
-        for key in keys {
-            let reason = format!("no answer within {} s of dialling", self.connect_timeout.as_secs());
-            self.lose_connection(key, Broken::Refused(reason), sink);
-        }
-        let silent = |c: &SiteConnection| {
-            matches!(&c.phase, Phase::Accepting(acceptor) if acceptor.is_first()) && c.deadline < now
-        };
-        let mut silent: Vec<(Instant, usize)> =
-            self.connections.iter().filter(|(_, c)| silent(c)).map(|(key, c)| (c.deadline, key)).collect();
-        if silent.len() > MAX_SILENT {
-            silent.sort_unstable();
-            for (_, key) in &silent[..silent.len() - MAX_SILENT] {
-                self.drop_connection(
-                    *key,
-                    Broken::Refused("it has sent nothing, and other connections wait".into()),
-                    sink,
-                );
-            }
-        }
-        // A connection in its handshake may come from a peer that we wait for.
-        if self.connections.iter().any(|(_, c)| matches!(c.phase, Phase::Accepting(_))) {
-            return;
-        }
-        let late = |(peer, (deadline, _)): (&PeerId, &(Instant, _))| (*deadline < now).then_some(*peer);
-        let peers: Vec<PeerId> = self.parked.iter().filter_map(late).collect();
-        for peer in peers {
-            sink.lost(peer, Some("it refused our connection and did not dial us instead".into()));
-            let items = self.parked.remove(&peer).map(|(_, items)| items).unwrap_or_default();
-            self.give_up(peer, items, sink);
-        }
-    }
-
-    /// Reports items that will never be sent.
-    fn give_up(&mut self, peer: PeerId, items: VecDeque<Outgoing>, sink: &mut dyn Sink) {
-        for item in items {
-            if item.detach {
-                self.buffered -= item.end;
-            }
-            item.sent.into_iter().for_each(|sent| sink.unsent(peer, sent));
-        }
     }
 
     fn ask_epoll(&mut self, sink: &mut dyn Sink) -> bool {

@@ -7,6 +7,7 @@
 mod allocate;
 mod cause;
 pub mod coupling;
+mod deadline;
 mod early;
 pub mod forward;
 pub mod hosts;
@@ -26,7 +27,7 @@ use std::io::Read;
 use std::time::{Duration, Instant as StdInstant};
 
 use client::patience::{core_time, slowness_in};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::Instant;
 use types::{Roster, SitesFile};
 use wire::control::{HeldAllocation, Part};
 
@@ -35,6 +36,7 @@ pub use observer::Observer;
 pub use outcome::{Failure, SiteSummary, Summary};
 pub use session::{SessionError, Sites};
 
+use self::deadline::until;
 use self::input::Source;
 use self::lifecycle::{Action, Job};
 use self::observer::{Teller, Told};
@@ -298,13 +300,6 @@ fn connection_lost(home: &str, error: &SessionError) -> (Failure, Option<i32>) {
 fn without_site(site: &str, error: &SessionError) -> String {
     let text = error.to_string();
     text.strip_prefix(&format!("site {site}: ")).map_or(text.clone(), str::to_owned)
-}
-
-async fn until(deadline: Option<Instant>) {
-    match deadline {
-        Some(deadline) => sleep_until(deadline).await,
-        None => std::future::pending().await,
-    }
 }
 
 /// The signals that do not end a job: passed to the ranks, stopping and continuing.

@@ -31,9 +31,10 @@ use wire::{Control, FrameKind};
 
 use self::pairing::{Action, Pairing};
 use self::side::{About, Offer, SideError, matched};
+use crate::deadline::until;
 use crate::own_gateways::OwnGateways;
 use crate::session::{Connection, Incoming, Session, dialled};
-use crate::{SessionError, Sites, until};
+use crate::{SessionError, Sites};
 
 /// Time limit for opening the job at all sites, on a machine that is not overloaded.
 const OPEN: Duration = Duration::from_secs(10);
