@@ -36,8 +36,10 @@ class Private:
         self.beside = Beside(comm)
         # The number of the last run. It is the same on all ranks, because they start the same runs in the same order.
         self.runs = [0]
-        # Runs with messages that have not begun.
+        # Runs of which an exception may have left messages: these have not begun, or nobody waits for them.
         self.opened: list[Running] = []
+        # Runs with pieces in flight.
+        self.moving: list[Running] = []
         self._next_look = 0.0
         self._sent: list[Any] = []
         # Run, rank and reason of each refusal received.
@@ -49,6 +51,15 @@ class Private:
         """Settles the runs that an exception has interrupted. Their messages come before those of the next run."""
         while self.opened:
             self.opened[0].settle()
+
+    def advance(self) -> bool:
+        """Moves pieces of all runs until it would have to wait. Returns true if any has moved."""
+        moved = False
+        for run in tuple(self.moving):
+            moved |= run.moving.advance()
+            if run.moving.is_over() and run in self.moving:
+                self.moving.remove(run)
+        return moved
 
     def refuse(self, run: int, peers: Iterable[int], reason: str) -> None:
         """Notifies `peers` that this rank has not taken part in the run."""

@@ -323,7 +323,8 @@ class Plan:
         later one of any plan of this communicator; the text of a later error contains "(in an earlier run)".
         To find problems on all ranks before anything is sent, use `problem_with` and a collective of your own."""
         last = self._last
-        known = last is not None and not self._private.opened and last.is_of(a, into, casting)
+        quiet = not self._private.opened and not self._private.moving
+        known = last is not None and quiet and last.is_of(a, into, casting)
         if last is None or not known or self._ready.get(last.key) is not last.ready:
             return self._start(a, into, casting, self._budget).wait()
         # A fast path for the arrays of the last run: for a small array, all other checks would take longer than the

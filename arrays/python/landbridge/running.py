@@ -92,27 +92,29 @@ class Running(Awaited[Result]):
     ) -> None:
         """Counts the run as the communicator's last. `begins`: calls that begin messages, and return their requests or
         None. `moving`: the messages that go in pieces, a `_core.Moving`. `held`: the memory that MPI uses."""
-        self._opened, self._begins, self._requests, self._statuses = private.opened, begins, requests, statuses
-        self._moving, self._finish, self._held = moving, finish, held
+        self._private, self._begins, self._requests, self._statuses = private, begins, requests, statuses
+        self.moving, self._finish, self._held = moving, finish, held
         self._result: Any = None
         self._error: Optional[BaseException] = None
         # Nobody waits for this run if an exception comes between; `Plan.start` gives it to the program.
         self._is_given = False
         # MPI uses the arrays until the run is over, even if the program drops this object.
         _in_flight.add(self)
+        if moving is not None:
+            private.moving.append(self)
         _core.register(private.opened, private.runs, self)
 
     def begin(self) -> None:
         """Begins the messages."""
         _core.begin(self._begins, self._requests)
-        if self._moving is not None:
-            self._moving.advance()
-        if self._moving is None or self._moving.is_begun():
-            self._close()
+        if self.moving is not None:
+            self.moving.advance()
 
     def given(self) -> Running[Result]:
         """Returns this run. The program waits for it from now on."""
         self._is_given = True
+        if self._is_begun():
+            self._close()
         return self
 
     def settle(self) -> None:
@@ -120,21 +122,32 @@ class Running(Awaited[Result]):
         have begun, or until they are over if the program does not."""
         _core.begin(self._begins, self._requests)
         if self._is_given:
-            self._move(self._moving.is_begun if self._moving is not None else None)
+            self._move(self._is_begun)
+            self._close()
         else:
             self._wait()
-            _in_flight.discard(self)
-        self._close()
+            self._forget()
 
     def _close(self) -> None:
-        if self in self._opened:
-            self._opened.remove(self)
+        if self in self._private.opened:
+            self._private.opened.remove(self)
 
-    def _move(self, until: Optional[Callable[[], bool]]) -> None:
-        """Moves pieces until this returns true; None: there are no pieces."""
+    def _forget(self) -> None:
+        """The run is over: nothing needs it any longer."""
+        if self in self._private.moving:
+            self._private.moving.remove(self)
+        self._close()
+        _in_flight.discard(self)
+
+    def _is_begun(self) -> bool:
+        return self.moving is None or self.moving.is_begun()
+
+    def _move(self, is_done: Callable[[], bool]) -> None:
+        """Moves pieces of all runs in flight until this returns true: other ranks may need those of an earlier run
+        before they begin this one."""
         begun, pauses = time.monotonic(), naps()
-        while until is not None and not until():
-            if self._moving.advance():
+        while not is_done():
+            if self._private.advance():
                 begun, pauses = time.monotonic(), naps()
             elif time.monotonic() - begun < SPIN:
                 os.sched_yield()
@@ -144,19 +157,23 @@ class Running(Awaited[Result]):
     def _wait(self) -> None:
         from mpi4py import MPI
 
-        self._move(self._moving.is_over if self._moving is not None else None)
-        _core.complete(MPI.Request.Waitall, self._requests, self._statuses)
+        if self._private.moving:
+            self._move(self._is_over)
+        else:
+            _core.complete(MPI.Request.Waitall, self._requests, self._statuses)
+
+    def _is_over(self) -> bool:
+        from mpi4py import MPI
+
+        if self.moving is not None and not self.moving.is_over():
+            return False
+        return _core.complete(MPI.Request.Testall, self._requests, self._statuses)
 
     def test(self) -> bool:
         """Returns true once the run is over, so that `wait` returns or raises at once. Moves data, as all MPI calls
         do."""
-        from mpi4py import MPI
-
-        if self._moving is not None:
-            self._moving.advance()
-            if not self._moving.is_over():
-                return False
-        return _core.complete(MPI.Request.Testall, self._requests, self._statuses)
+        self._private.advance()
+        return self._is_over()
 
     def wait(self, timeout: Optional[float] = None) -> Result:
         """Waits until the run is over, for at most `timeout` seconds; None: without a limit. Raises TimeoutError if the
@@ -179,8 +196,7 @@ class Running(Awaited[Result]):
             except BaseException as error:  # raised below, each time
                 self._error = error
             finally:
-                self._close()
-                _in_flight.discard(self)
+                self._forget()
                 self._held = None
         if self._error is not None:
             raise self._error

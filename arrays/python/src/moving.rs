@@ -5,7 +5,7 @@
 //! while MPI writes to it. No Python code runs between the calls in here, except conversions, whose exceptions are kept
 //! until the run is over.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 use pyo3::prelude::*;
 use pyo3::types::PyList;
@@ -27,6 +27,8 @@ pub(crate) struct Moving {
     requests: Py<PyList>,
     statuses: Py<PyList>,
     convert: Option<Py<PyAny>>,
+    /// Held by the thread that moves pieces.
+    turn: Mutex<()>,
     state: Mutex<State>,
 }
 
@@ -67,12 +69,18 @@ impl Moving {
             requests: PyList::new(py, vec![null; slots])?.unbind(),
             statuses: PyList::new(py, statuses)?.unbind(),
             convert,
+            turn: Mutex::default(),
             state: Mutex::new(State { ends: vec![(true, 0); slots], ..State::default() }),
         })
     }
 
-    /// Sends, receives and copies pieces until it would have to wait. Returns True if any piece has moved.
+    /// Sends, receives and copies pieces until it would have to wait, or does nothing if another thread does. Returns
+    /// True if any piece has moved.
     fn advance(&self, py: Python<'_>) -> PyResult<bool> {
+        let turn = self.turn.try_lock();
+        if matches!(turn, Err(TryLockError::WouldBlock)) {
+            return Ok(false);
+        }
         let (mut moved, pieces) = (false, self.pieces.get());
         while self.begin(py)? || self.end(py)? || pieces.copy_own(py) {
             moved = true;
