@@ -164,6 +164,16 @@ CASES = [
     (lambda: lb.plan(rows, columns, "U0", comm), "its elements have no bytes"),
     (lambda: lb.plan(rows, columns, "f8", comm, budget=1.5), "budget is 1.5: it must be a whole number"),
     (lambda: lb.plan(rows, columns, "f8", comm, dst_ranks=[0, 1.0]), "dst_ranks[1] is 1.0: it must be a whole number"),
+    (lambda: lb.plan(rows, columns, "f8", comm, src_ranks=5), "src_ranks is 5: it must list the ranks"),
+    (
+        lambda: lb.plan(rows, columns, "f8", comm, select=lb.Select(shift=[0.5, 0])),
+        "shift[0] is 0.5: it must be a whole number",
+    ),
+    (
+        lambda: lb.plan(rows, columns, "f8", comm, select=lb.Select(axes=["x", 0])),
+        "axes[0] is 'x': it must be a whole number",
+    ),
+    (lambda: lb.redistribute(part(), rows, columns, comm, casting="zz"), "casting must be one of"),
     (lambda: lb.plan(rows, lb.Runs((6, 4), -3, []), "f8", comm), "dst: size is -3: it cannot be negative"),
     (
         lambda: lb.plan(rows, columns, "f8", comm, select=[slice(0, 6, 0), slice(None)]),

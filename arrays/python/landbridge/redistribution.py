@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import socket
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from math import prod
 from typing import TYPE_CHECKING, Any, Optional, Union, overload
@@ -464,6 +464,8 @@ class Plan:
         self._ready[key] = ready
 
     def _check(self, a, into, casting):
+        # An unknown rule is an error without `into` too.
+        np.can_cast(self.dtype, self.dtype, casting)
         if self._source is None:
             if a is not None:
                 raise ValueError("a is an array, but this rank is no process of src: it must be None")
@@ -649,6 +651,8 @@ def _ranks(name: str, ranks: Optional[Sequence[int]], layout: Union[Layout, Spre
                 f"{name}: the layout is for {layout.size} processes, but the communicator has {size} ranks"
             )
         return list(range(layout.size))
+    if not isinstance(ranks, Iterable):
+        raise TypeError(f"{name} is {ranks!r}: it must list the ranks")
     ranks = [whole(rank, f"{name}[{at}]") for at, rank in enumerate(ranks)]
     if len(ranks) != layout.size:
         raise ValueError(f"{name} names {len(ranks)} ranks, but the layout is for {layout.size} processes")

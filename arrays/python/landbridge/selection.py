@@ -35,14 +35,19 @@ def picks(select, src: Sequence[int], dst: Sequence[int]) -> tuple[list, list, l
     source = _side("source", select.source, src)
     target = _side("target", select.target, dst)
     axes = sum(isinstance(pick, tuple) for pick in source)
-    order = list(range(axes)) if select.axes is None else [int(axis) for axis in select.axes]
+    order = (
+        list(range(axes))
+        if select.axes is None
+        else [whole(axis, f"axes[{at}]") for at, axis in enumerate(select.axes)]
+    )
     if any(axis < 0 for axis in order):
         raise ValueError(f"axes are {order}: they cannot be negative")
     counts = [pick[2] for pick in source if isinstance(pick, tuple)]
-    shift = [0] * axes if select.shift is None else list(select.shift)
+    given = [0] * axes if select.shift is None else select.shift
+    shift = [whole(by, f"shift[{at}]") for at, by in enumerate(given)]
     if len(shift) != axes:
         raise ValueError(f"shift names {len(shift)} axes, but {axes} are selected")
-    return source, target, order, [int(by) % max(count, 1) for by, count in zip(shift, counts)]
+    return source, target, order, [by % max(count, 1) for by, count in zip(shift, counts)]
 
 
 def _side(name: str, picks: Optional[Sequence[Index]], shape: tuple[int, ...]) -> list:
