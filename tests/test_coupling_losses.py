@@ -3,6 +3,7 @@
 import os
 import signal
 import time
+from pathlib import Path
 
 import pytest
 
@@ -192,6 +193,27 @@ def test_a_frozen_gateway_with_a_spare_ends_no_coupling(workshop, site):
         assert_all_came(pair)
     finally:
         os.kill(gateway.pid, signal.SIGCONT)
+
+
+@pytest.mark.parametrize("site", "ab")
+def test_a_program_that_is_stopped_while_it_waits_for_a_partner_is_missed(workshop, site):
+    coupled = Coupled(workshop, gateways=2)
+    join = PROGRAM.replace("timeout=40", "timeout=60")
+    first = coupled.python(mpich(), site, f"import sys; sys.argv = ['-', 'export', 0, 2]\n{join}")
+    children = f"/proc/{first.child.pid}/task/{first.child.pid}/children"
+    wait_until(lambda: Path(children).read_text(), 30, "the first program's helper")
+    # It is on the board now.
+    time.sleep(2)
+    os.kill(first.child.pid, signal.SIGSTOP)
+    try:
+        second = coupled.python(mpich(), "a", f"import sys; sys.argv = ['-', 'fetch', 0, 2]\n{PROGRAM}").finish(
+            within=60
+        )
+    finally:
+        os.kill(first.child.pid, signal.SIGCONT)
+    assert "has not connected to a gateway of its site" in second.out, str(second)
+    done = first.finish(within=30)
+    assert "heard:" in done.out and "nobody else" not in done.out, str(done)
 
 
 def script_of(workshop, fault, delay=0, versions=VERSIONS):

@@ -22,6 +22,9 @@ const FAREWELL: Duration = Duration::from_secs(5);
 /// Interval between two checks whether the caller wants to stop.
 const LOOK: Duration = Duration::from_millis(200);
 
+/// Time for a line that has arrived before a time limit to be read.
+const LATE: Duration = Duration::from_millis(100);
+
 /// The reason of a helper that has not stated one: it was killed, or it cannot be understood.
 const ENDED: &str = "its helper has ended";
 
@@ -113,6 +116,10 @@ impl Helper {
                 return Err(JoinError::Interrupted);
             }
             if let Some(limit) = patience.limit.filter(|limit| begun.elapsed() >= *limit) {
+                // If this process was stopped, the thread that listens may not have run since.
+                if let Ok(said) = self.said.recv_timeout(LATE) {
+                    return Ok(said);
+                }
                 let waiting = lock(&self.watched).waiting.clone();
                 let waiting = waiting.unwrap_or_else(|| "its helper has not started".to_owned());
                 return Err(JoinError::Slow { seconds: limit.as_secs_f64(), waiting });

@@ -38,6 +38,8 @@ use crate::{SessionError, Sites};
 
 /// Time limit for opening the job at all sites, on a machine that is not overloaded.
 const OPEN: Duration = Duration::from_secs(10);
+/// Time limit for processes to connect to gateways once the sides are coupled, on a machine that is not overloaded.
+const CONNECT: Duration = Duration::from_secs(8);
 /// Time limit for gateways to close the job.
 const CLOSE: Duration = Duration::from_secs(2);
 /// Time for the partner to appear on a board, for a side that leaves.
@@ -353,7 +355,12 @@ impl Helper {
                 }));
             }
             Action::Abandon => self.abandon().await,
-            Action::Say(line) => say(line)?,
+            Action::Say(line) => {
+                if let (Said::Coupled(_), Some(opened)) = (&line, &mut self.opened) {
+                    opened.session.question_ranks(CONNECT);
+                }
+                say(line)?;
+            }
         }
         Ok(())
     }
@@ -491,7 +498,10 @@ impl Opened {
     /// Fails when no gateway of the own site reaches one of the sites.
     fn check_reached(&self, reason: String) -> Result<(), CouplingError> {
         match self.gateways.unreached() {
-            Some(site) => Err(CouplingError::Site { site: site.to_owned(), reason }),
+            Some(site) => {
+                let reason = format!("all routes to it were lost: {reason}");
+                Err(CouplingError::Site { site: site.to_owned(), reason })
+            }
             None => Ok(()),
         }
     }

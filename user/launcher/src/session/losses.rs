@@ -6,7 +6,7 @@ use client::patience::{core_time, slowness_in};
 use tokio::time::Instant;
 use types::id::SlotKind;
 use types::patience::{CoreTime, Patience};
-use types::{Identity, SiteId, Slot};
+use types::{Identity, Instance, Rank, SiteId, Slot};
 use wire::control::JobMessage;
 
 use super::{Incoming, LEAD, Session};
@@ -98,6 +98,20 @@ impl Session {
     /// Asks all agents at once whether they are still there, instead of a question that is due.
     pub fn question_agents(&mut self) {
         self.question_all(ANSWER);
+    }
+
+    /// Asks all ranks of a job without agents whether they are there: gateways watch only those that have connected. A
+    /// rank that is connected to no gateway within `limit` is reported as lost.
+    pub fn question_ranks(&mut self, limit: Duration) {
+        let now = Instant::now();
+        let reason = format!("it has not connected to a gateway of its site within {} s", limit.as_secs());
+        for (site, _, first, node) in self.roster.nodes() {
+            for slot in (first.0..first.0 + node.ranks).filter_map(|rank| Slot::rank(Rank(rank), Instance(0))) {
+                let member = Identity { site, slot };
+                let report = JobMessage::MemberLost { job: self.job, member, reason: reason.clone() };
+                self.suspects.question(member, (usize::from(LEAD.0), report), limit, now, core_time());
+            }
+        }
     }
 
     fn question_all(&mut self, answer: Duration) {
