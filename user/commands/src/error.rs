@@ -118,12 +118,18 @@ pub fn whole(error: &(dyn Error + 'static)) -> String {
     let (mut text, mut source) = (error.to_string(), error.source());
     while let Some(error) = source {
         let cause = error.to_string();
-        if !text.ends_with(&cause) && !text.contains(&format!("{cause}: ")) {
+        if !contains_whole(&text, &cause) {
             text = format!("{text}: {cause}");
         }
         source = error.source();
     }
     text
+}
+
+/// Returns true if a text contains this cause, and not as the beginning of a longer word.
+fn contains_whole(text: &str, cause: &str) -> bool {
+    let mut found = text.match_indices(cause).map(|(at, _)| &text[at + cause.len()..]);
+    found.any(|rest| rest.is_empty() || rest.starts_with([':', ';', ',', ')']))
 }
 
 #[cfg(test)]
@@ -139,5 +145,8 @@ mod tests {
         let plain = Err::<(), _>(source()).context("/no/file").unwrap_err();
         assert_eq!(whole(&plain), "/no/file: No such file or directory (os error 2)");
         assert_eq!(whole(&refusal!("one")), "one");
+        let gateway = client::ClientError::Connect { address: "g:1".into(), source: source() };
+        assert_eq!(whole(&gateway), "gateway at g:1: No such file or directory (os error 2); is it running?");
+        assert!(contains_whole("site 1: 2", "1") && !contains_whole("site 12", "1"));
     }
 }

@@ -54,6 +54,9 @@ pub fn read(path: &Path) -> Result<Sites> {
     Ok(Sites { file, folder, secret: None })
 }
 
+/// Time limits for a gateway's machine to answer, one after the other: the second is for one that is busy.
+const NEAR: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(2)];
+
 /// The site of this machine: the one given by the user, else the first whose key is readable and whose gateway's
 /// machine answers.
 pub fn own_site(sites: &Sites, from: Option<&str>) -> Result<String> {
@@ -63,11 +66,22 @@ pub fn own_site(sites: &Sites, from: Option<&str>) -> Result<String> {
         return Ok(name);
     }
     let usable: Vec<_> = sites.file.sites.iter().filter(|site| sites.client_secret(site).is_ok()).collect();
-    let near = usable.iter().find(|site| site.gateways.iter().any(|gateway| answers(&gateway.inside)));
-    // If none answers, use the first: connecting to it then reports the problem.
-    let own = near.or(usable.first()).map(|site| site.name.clone());
-    if let Some(own) = own {
-        return Ok(own);
+    match usable[..] {
+        [] => {}
+        // If it does not answer, connecting to it reports the problem.
+        [only] => return Ok(only.name.clone()),
+        _ => {
+            let near = |limit| usable.iter().find(|site| site.gateways.iter().any(|g| answers(&g.inside, limit)));
+            let near = NEAR.into_iter().find_map(near).map(|site| site.name.clone());
+            let names = || usable.iter().map(|site| site.name.as_str()).collect::<Vec<_>>().join(", ");
+            return near.ok_or_else(|| {
+                refusal!(
+                    "at which site is this? There are keys of {} here, but no gateway of these sites answers: name the \
+                     site with --from or {OWN_SITE}",
+                    names()
+                )
+            });
+        }
     }
     let problems = sites.file.sites.iter().filter_map(|site| sites.client_secret(site).err());
     let problems = problems.map(|e| e.to_string()).collect::<Vec<_>>().join("; ");
@@ -83,9 +97,9 @@ pub fn named_site() -> Option<String> {
 
 /// Returns true if a machine answers at this address, even if it refuses the connection: the own site's gateway may be
 /// down, while gateways of other sites are unreachable at their inside addresses.
-fn answers(address: &str) -> bool {
+fn answers(address: &str, limit: Duration) -> bool {
     let mut addresses = address.to_socket_addrs().into_iter().flatten().take(4);
-    addresses.any(|address| match TcpStream::connect_timeout(&address, Duration::from_millis(500)) {
+    addresses.any(|address| match TcpStream::connect_timeout(&address, limit) {
         Ok(_) => true,
         Err(error) => error.kind() == ErrorKind::ConnectionRefused,
     })
