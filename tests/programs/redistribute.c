@@ -363,12 +363,14 @@ static void large(int rank, int ranks, int alone) {
     enum { ROWS = 1800, COLUMNS = 1024, BLOCK = 24 };
     int64_t shape[2] = {ROWS, COLUMNS}, from[2], to[2];
     lb_axis rows[2], columns[2];
-    lb_layout *source, *target;
+    int64_t few = ranks;
+    lb_axis block = lb_block(ranks), turned = lb_cyclic(ranks, 1, 1 % ranks);
+    lb_layout *source, *target, *own, *next;
     lb_options options;
-    lb_plan *plan;
+    lb_plan *plan, *small;
     double *a, *b;
     memset(&options, 0, sizeof options);
-    options.budget = 1 << 20;
+    options.budget = 1 << 19;
     rows[0] = lb_cyclic(ranks, 7, 0);
     rows[1] = lb_whole();
     columns[0] = lb_whole();
@@ -377,6 +379,9 @@ static void large(int rank, int ranks, int alone) {
         lb_layout_local_shape(source, rank, from) || lb_layout_local_shape(target, rank, to) ||
         lb_plan_create(source, target, "f8", MPI_COMM_WORLD, &options, &plan))
         fail("a large plan");
+    if (lb_layout_create(1, &few, &block, LB_C, &own) || lb_layout_create(1, &few, &turned, LB_C, &next) ||
+        lb_plan_create(own, next, "i4", MPI_COMM_WORLD, NULL, &small))
+        fail("a small plan");
     a = (double *)malloc((size_t)(from[0] * from[1]) * sizeof *a);
     b = (double *)malloc((size_t)(to[0] * to[1]) * sizeof *b);
     for (int run = 0; run < 2; run++) {
@@ -384,7 +389,13 @@ static void large(int rank, int ranks, int alone) {
             int64_t row = at / COLUMNS;
             a[at] = (double)(((row / 7 * ranks + rank) * 7 + row % 7) * COLUMNS + at % COLUMNS + run);
         }
-        if (lb_plan_run(plan, a, b)) fail("lb_plan_run");
+        /* Rank 1 waits for a later run first, while the others need the memory back that they lend it in this one. */
+        lb_run *started = NULL;
+        int32_t mine = rank, from_left = -1;
+        if (run && rank == 1 ? lb_plan_start(plan, a, b, &started) : lb_plan_run(plan, a, b)) fail("a large run");
+        if (lb_plan_run(small, &mine, &from_left)) fail("a small run");
+        if (from_left != (rank + ranks - 1) % ranks) fail("a wrong element from the left");
+        if (started && lb_run_wait(&started)) fail("lb_run_wait");
         for (int64_t at = 0; at < to[0] * to[1]; at++) {
             int64_t column = at % to[1];
             column = (column / BLOCK * ranks + rank) * BLOCK + column % BLOCK;
@@ -393,9 +404,12 @@ static void large(int rank, int ranks, int alone) {
     }
     if (alone && lent() != (ranks > 1 ? ranks : 0)) fail("ranks of a node send each other pieces");
     lb_plan_free(&plan);
+    lb_plan_free(&small);
     if (lent()) fail("memory of a plan that was freed");
     lb_layout_free(&source);
     lb_layout_free(&target);
+    lb_layout_free(&own);
+    lb_layout_free(&next);
     free(a);
     free(b);
 }

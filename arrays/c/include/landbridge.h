@@ -260,6 +260,16 @@ int32_t lb_pieces_copy_own(lb_pieces *pieces);
 int32_t lb_pieces_are_over(const lb_pieces *pieces);
 void lb_pieces_free(lb_pieces **pieces);
 
+/* The runs of this process whose pieces are not over. A wait for any of them moves the pieces of all: other ranks may
+ * need those of an earlier run before they begin this one. `run`: of the caller's own type. */
+void lb_runs_enter(void *run);
+void lb_runs_leave(void *run);
+int64_t lb_runs_count(void);
+
+/* Calls `advance` for each run; one thread at a time. It must not block, sets `moved` to 1 if it has moved a piece and
+ * `over` to 1 if all are over, which removes the run, and returns a code. Returns the first code that is not 0. */
+int lb_runs_advance(int (*advance)(void *run, int *moved, int *over), int *moved);
+
 /* Communication between the ranks of a coupling's side. Both functions are collective, move `length` bytes of each
  * rank, and return 0, or another number on failure. */
 typedef struct lb_ranks {

@@ -284,11 +284,11 @@ static inline int lb_mpi_fits(const lb_plan *plan, const void *a, const void *in
     return LB_OK;
 }
 
-/* Sends, receives and copies pieces until it would have to wait. */
-static inline int lb_mpi_advance(lb_run *run, int *moved) {
+/* Sends, receives and copies pieces of a run until it would have to wait: see lb_runs_advance. */
+static inline int lb_mpi_advance(void *of, int *moved, int *over) {
+    lb_run *run = (lb_run *)of;
     MPI_Comm comm = run->plan->comm;
     int code = MPI_SUCCESS, again = 1;
-    *moved = 0;
     while (again && run->pieces && code == MPI_SUCCESS) {
         lb_piece next;
         int count = 0;
@@ -314,6 +314,7 @@ static inline int lb_mpi_advance(lb_run *run, int *moved) {
         if (!again) again = lb_pieces_copy_own(run->pieces);
         *moved |= again;
     }
+    *over = (int)lb_pieces_are_over(run->pieces);
     return lb_mpi_check(code, "moving a piece");
 }
 
@@ -322,7 +323,7 @@ static inline int lb_mpi_cut(lb_run *run, const void *a, void *into, int hold, i
     lb_plan *plan = run->plan;
     const lb_mpi_side *sends = &plan->sides[0], *receives = &plan->sides[1];
     int64_t slots;
-    int rank, moved;
+    int rank, moved = 0;
     if (sends->cut + receives->cut == 0) return LB_OK;
     MPI_Comm_rank(plan->comm, &rank);
     if (lb_pieces_create(plan->transfer, sends->end, receives->end, rank, a, into, hold, all ? -1 : plan->budget,
@@ -338,7 +339,8 @@ static inline int lb_mpi_cut(lb_run *run, const void *a, void *into, int hold, i
     run->which = (int *)lb_mpi_room(plan, slots * (int64_t)sizeof *run->which);
     run->moved = (MPI_Status *)lb_mpi_room(plan, slots * (int64_t)sizeof *run->moved);
     for (int slot = 0; slot < run->slots; slot++) run->moving[slot] = MPI_REQUEST_NULL;
-    return lb_mpi_advance(run, &moved);
+    lb_runs_enter(run);
+    return lb_runs_advance(lb_mpi_advance, &moved);
 }
 
 /* Begins a run. `all`: packs all messages at once, so that MPI alone can complete it. */
@@ -415,11 +417,10 @@ static inline int lb_plan_start(lb_plan *plan, const void *a, void *into, lb_run
     return lb_mpi_begin(plan, a, into, 1, run);
 }
 
-static inline int lb_run_test(lb_run *run, int *over) {
-    int moved, code;
-    if (!run || !over) return lb_fail(LB_INVALID, run ? "over is NULL" : "run is NULL");
+/* Moves pieces of all runs. Sets `over` to 1 once this one is over, and `moved` to 1 if any piece has moved. */
+static inline int lb_mpi_test(lb_run *run, int *over, int *moved) {
+    int code = lb_runs_advance(lb_mpi_advance, moved);
     *over = 0;
-    code = lb_mpi_advance(run, &moved);
     if (code || (run->pieces && !lb_pieces_are_over(run->pieces))) return code;
     if (!run->over)
         code = lb_mpi_check(MPI_Testall(run->count, run->requests, &run->over, run->statuses), "MPI_Testall");
@@ -427,17 +428,24 @@ static inline int lb_run_test(lb_run *run, int *over) {
     return code;
 }
 
+static inline int lb_run_test(lb_run *run, int *over) {
+    int moved = 0;
+    if (!run || !over) return lb_fail(LB_INVALID, run ? "over is NULL" : "run is NULL");
+    return lb_mpi_test(run, over, &moved);
+}
+
 /* Waits until all messages of a run have been sent and received. */
 static inline int lb_mpi_finish(lb_run *run) {
     int64_t nap = 0;
-    int code = LB_OK, moved;
+    int code = LB_OK, over = 0;
     double begun = MPI_Wtime();
-    while (!code && run->pieces && !lb_pieces_are_over(run->pieces)) {
-        code = lb_mpi_advance(run, &moved);
+    while (!code && !over && lb_runs_count() > 0) {
+        int moved = 0;
+        code = lb_mpi_test(run, &over, &moved);
         if (moved) {
             begun = MPI_Wtime();
             nap = 0;
-        } else {
+        } else if (!over) {
             /* Others may compute on this core: at first this rank yields it between polls, later it sleeps. */
             if (MPI_Wtime() - begun > 3e-4) nap = nap < 250 ? 2 * nap + 10 : 250;
             lb_nap(nap);
@@ -455,6 +463,7 @@ static inline int lb_run_wait(lb_run **run) {
     over = *run;
     receives = &over->plan->sides[1];
     code = lb_mpi_finish(over);
+    lb_runs_leave(over);
     finished = code == LB_OK;
     for (int64_t each = 0; !code && each < receives->count; each++) {
         int count = 0;

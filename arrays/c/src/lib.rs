@@ -15,4 +15,5 @@ mod layout;
 mod overlap;
 mod pieces;
 mod pointers;
+mod runs;
 mod transfer;
