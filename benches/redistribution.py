@@ -5,13 +5,15 @@ against size, inside a site and between sites. Their limit between subnets was a
 
 import json
 import sys
+from functools import partial
 from statistics import median
 
+from against import Case
 from machine import (
     LANDBRIDGE,
     OPENMPI,
+    OURS,
     PROGRAMS,
-    RELEASE,
     VENV,
     Failed,
     clean_environment,
@@ -36,9 +38,11 @@ APART = {
     "two gateways": ([*TWO_SITES, "--gateways", "2"], 2 * RATE),
 }
 KINDS = {"quarters": "quarters to rows", "dealt": "64 x 64 to 48 x 80", "rows": "rows to the same rows"}
+# Rows and columns of the arrays between two sites.
+N = 2048
 # Processes of the other side, each of which fetches the whole array.
 COPIES = (1, 8)
-BASES = {256: "alltoallw_init"}
+BASES = {16: "alltoallw_init", 256: "alltoallw_init"}
 TIMES = {"ms": "cycle", "first_ms": "first", "join_ms": "join"}
 
 
@@ -61,16 +65,53 @@ def measure(arguments):
     return result
 
 
-def _inside(mpi, rounds):
-    environment = {**clean_environment(), **libraries(mpi), "PYTHONPATH": str(RELEASE / "python")}
+def cases(arguments):
+    """The cases for --against: every time, not its ratio to MPI's own or to a file's. The C program is compiled with
+    this checkout's header, so it takes no part."""
+    found = [Case(f"inside a job, {mpi}", partial(_inside_once, mpi)) for mpi in installed(arguments)]
+    found += [Case(f"on a node: {name}", partial(_together_once, kind)) for kind, name in KINDS.items()]
+    return found + [Case(f"two sites: {name}", partial(_apart_once, name)) for name in APART]
+
+
+def _inside_once(mpi, build, _problems):
+    times = {}
+    for line in _lines(mpi, [VENV[mpi] / "bin" / "python", PROGRAMS / "redistribute.py"], 1, build):
+        times[f"{line['case']}, {line['n']}"] = (median(line["ms"]["ours"]), "ms")
+        times[f"{line['case']}, {line['n']}: plan"] = (line["plan_ms"], "ms")
+    return times
+
+
+def _together_once(kind, build, problems):
+    words = _couple(build, build.landbridge, 4, 4096, kind, 16)
+    return _times(*in_lab(ONE_NODE, [{"name": kind, "words": words, "limit": 60}], 1, build), problems)
+
+
+def _apart_once(name, build, problems):
+    return _times(*in_lab(APART[name][0], _apart_commands(build), 1, build), problems)
+
+
+def _times(samples, failures, problems):
+    problems += failures.values()
+    return {
+        f"{kind}: {source}": (median(line[f"{source}_ms"] for line in lines), "ms")
+        for kind, lines in samples.items()
+        for source in TIMES.values()
+        if lines
+    }
+
+
+def _lines(mpi, words, rounds, build=OURS):
+    """What a program inside a job prints: a line of JSON for each case and size."""
+    environment = {**clean_environment(), **libraries(mpi), "PYTHONPATH": str(build.release / "python")}
     if mpi == "openmpi":
         environment |= OPENMPI
-    bin = VENV[mpi] / "bin"
-    lines = []
-    for words in ([bin / "python", PROGRAMS / "redistribute.py"], [program("redistribute", mpi)]):
-        out, _ = run([bin / "mpiexec", "-n", 4, *words, rounds], environment, limit=300)
-        lines += map(json.loads, out.splitlines())
-    for line in lines:
+    out, _ = run([VENV[mpi] / "bin" / "mpiexec", "-n", 4, *words, rounds], environment, limit=300)
+    return list(map(json.loads, out.splitlines()))
+
+
+def _inside(mpi, rounds):
+    python = [VENV[mpi] / "bin" / "python", PROGRAMS / "redistribute.py"]
+    for line in [*_lines(mpi, python, rounds), *_lines(mpi, [program("redistribute", mpi)], rounds)]:
         base = BASES.get(line["n"], "alltoallw")
         row = {"case": line["case"], "n": line["n"], "plan_ms": line["plan_ms"], "ms": summary(line["ms"]["ours"])}
         if base in line["ms"]:
@@ -79,18 +120,18 @@ def _inside(mpi, rounds):
         yield row
 
 
-def _couple(*words):
+def _couple(build, *words):
     bin = VENV["mpich"] / "bin"
-    environment = [f"LD_LIBRARY_PATH={VENV['mpich'] / 'lib'}", f"PYTHONPATH={RELEASE / 'python'}"]
+    environment = [f"LD_LIBRARY_PATH={VENV['mpich'] / 'lib'}", f"PYTHONPATH={build.release / 'python'}"]
     program = [sys.executable, PROGRAMS / "couple.py", *words[:1], bin / "mpiexec", bin / "python", *words[1:]]
     return ["env", *environment, *program]
 
 
 def _together(rounds, problems):
     """Four and four processes on one node, against copying into and out of a shared file."""
-    commands = [{"name": "file", "words": _couple("-", 4, 4096, "file", 12), "limit": 60}]
+    commands = [{"name": "file", "words": _couple(OURS, "-", 4, 4096, "file", 12), "limit": 60}]
     for kind in KINDS:
-        commands.append({"name": kind, "words": _couple(LANDBRIDGE, 4, 4096, kind, 16), "limit": 60})
+        commands.append({"name": kind, "words": _couple(OURS, LANDBRIDGE, 4, 4096, kind, 16), "limit": 60})
     samples, failures = in_lab(ONE_NODE, commands, rounds)
     problems += failures.values()
     rows, base = [], [line["cycle_ms"] for line in samples.get("file", [])]
@@ -103,25 +144,25 @@ def _together(rounds, problems):
     return rows
 
 
+def _apart_commands(build):
+    sides = {kind: (4, kind) for kind in ("quarters", "dealt")}
+    sides |= {f"{processes} copies": (processes, "copies") for processes in COPIES}
+    return [
+        {"name": name, "words": _couple(build, build.landbridge, processes, N, kind, 8, "a-n1", "b-n1"), "limit": 120}
+        for name, (processes, kind) in sides.items()
+    ]
+
+
 def _apart(name, options, rate, rounds, problems):
     """Four and four processes at two sites: the rate relative to that of the gateways' cards."""
-    n = 2048
-    commands = [
-        {"name": kind, "words": _couple(LANDBRIDGE, 4, n, kind, 8, "a-n1", "b-n1"), "limit": 120}
-        for kind in ("quarters", "dealt")
-    ]
-    consumers = {f"{processes} copies": processes for processes in COPIES}
-    for kind, processes in consumers.items():
-        words = _couple(LANDBRIDGE, processes, n, "copies", 8, "a-n1", "b-n1")
-        commands.append({"name": kind, "words": words, "limit": 120})
-    samples, failures = in_lab(options, commands, rounds)
+    samples, failures = in_lab(options, _apart_commands(OURS), rounds)
     problems += failures.values()
     rows = []
     for kind, lines in samples.items():
         if lines:
             row = {"lab": name, "kind": kind}
             row |= {key: summary([line[f"{source}_ms"] for line in lines]) for key, source in TIMES.items()}
-            rows.append({**row, "of_cards": round(n * n * 8 / (row["ms"]["median"] / 1e3) / rate, 3)})
+            rows.append({**row, "of_cards": round(N * N * 8 / (row["ms"]["median"] / 1e3) / rate, 3)})
     return rows
 
 

@@ -16,7 +16,7 @@ from mpi4py import MPI
 import landbridge as lb
 from slowest import timed
 
-SIZES = [256, 1024, 4096, 8192]
+SIZES = [16, 256, 1024, 4096, 8192]
 BLOCKS = [(64, 64), (48, 80)]
 comm = MPI.COMM_WORLD
 rank = comm.Get_rank()
