@@ -195,25 +195,43 @@ def test_a_frozen_gateway_with_a_spare_ends_no_coupling(workshop, site):
         os.kill(gateway.pid, signal.SIGCONT)
 
 
-@pytest.mark.parametrize("site", "ab")
-def test_a_program_that_is_stopped_while_it_waits_for_a_partner_is_missed(workshop, site):
+def stopped_in_join(workshop, site):
+    """Returns two sites and a program at one of them that is stopped while it waits for a partner."""
     coupled = Coupled(workshop, gateways=2)
     join = PROGRAM.replace("timeout=40", "timeout=60")
-    first = coupled.python(mpich(), site, f"import sys; sys.argv = ['-', 'export', 0, 2]\n{join}")
-    children = f"/proc/{first.child.pid}/task/{first.child.pid}/children"
+    program = coupled.python(mpich(), site, f"import sys; sys.argv = ['-', 'export', 0, 2]\n{join}")
+    children = f"/proc/{program.child.pid}/task/{program.child.pid}/children"
     wait_until(lambda: Path(children).read_text(), 30, "the first program's helper")
     # It is on the board now.
     time.sleep(2)
-    os.kill(first.child.pid, signal.SIGSTOP)
+    os.kill(program.child.pid, signal.SIGSTOP)
+    return coupled, program
+
+
+def start_partner(coupled):
+    return coupled.python(mpich(), "a", f"import sys; sys.argv = ['-', 'fetch', 0, 2]\n{PROGRAM}")
+
+
+@pytest.mark.parametrize("site", "ab")
+def test_a_program_that_is_stopped_while_it_waits_for_a_partner_is_missed(workshop, site):
+    coupled, first = stopped_in_join(workshop, site)
     try:
-        second = coupled.python(mpich(), "a", f"import sys; sys.argv = ['-', 'fetch', 0, 2]\n{PROGRAM}").finish(
-            within=60
-        )
+        second = start_partner(coupled).finish(within=60)
     finally:
         os.kill(first.child.pid, signal.SIGCONT)
     assert "has not connected to a gateway of its site" in second.out, str(second)
     done = first.finish(within=30)
     assert "heard:" in done.out and "nobody else" not in done.out, str(done)
+
+
+@pytest.mark.parametrize("site", "ab")
+def test_a_program_that_is_stopped_for_a_moment_before_its_partner_comes_is_waited_for(workshop, site):
+    coupled, first = stopped_in_join(workshop, site)
+    second = start_partner(coupled)
+    time.sleep(5.5)
+    os.kill(first.child.pid, signal.SIGCONT)
+    done = [run.finish(within=60) for run in (first, second)]
+    assert all("ended well" in each.out for each in done), "\n".join(map(str, done))
 
 
 def script_of(workshop, fault, delay=0, versions=VERSIONS):

@@ -60,10 +60,13 @@ const LOOK_NS: u64 = 100_000_000;
 const LEAVING_NS: u64 = 50_000_000;
 /// Delay of retransmissions after a refusal; the backoff doubles it up to seven times.
 const RETRY_NS: u64 = 5_000_000;
-/// When no gateway delivers, all are tried again after this time, which doubles with each attempt, up to
-/// [`MOST_STRAYS`] times.
+/// When no gateway delivers, all are tried again after this time, which doubles with each attempt, up to 32 times it.
 const STRAY_NS: u64 = 50_000_000;
-const MOST_STRAYS: u32 = 6;
+const MOST_DOUBLINGS: u32 = 5;
+/// Attempts to reach a peer that was connected when the job began: 3 s.
+pub const ATTEMPTS: u32 = 6;
+/// Attempts to reach a peer that may connect after this member: 13 s.
+pub const ATTEMPTS_AT_A_LATE_PEER: u32 = 12;
 /// Most attempts of a leaving member, whose peers may have left before it.
 const MOST_LEAVING: u32 = 3;
 /// With a window below this, in bytes, a sender cannot wait until the receiver acknowledges without a request.
@@ -125,6 +128,8 @@ pub struct Settings {
     pub striping: Striping,
     /// Most bytes in flight to one peer.
     pub window: Window,
+    /// Attempts to reach a peer that is connected to no gateway, before it counts as lost.
+    pub attempts: u32,
 }
 
 /// The carrier of frames for [`Conversations::send`].
@@ -373,11 +378,11 @@ impl<K: Copy + Eq + Hash, F: Clone, Q: PeerQueue + Default> Conversations<K, F, 
             peer.barred = 0;
             return false;
         }
-        if peer.strays >= if self.leaving { MOST_LEAVING } else { MOST_STRAYS } {
+        if peer.strays >= if self.leaving { MOST_LEAVING } else { self.settings.attempts } {
             return true;
         }
         if peer.retry_ns.is_none() {
-            let at = now_ns + (STRAY_NS << peer.strays);
+            let at = now_ns + (STRAY_NS << peer.strays.min(MOST_DOUBLINGS));
             peer.strays += 1;
             self.retry(key, at);
         }

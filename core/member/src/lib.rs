@@ -22,7 +22,7 @@ mod stripe;
 pub use budget::Budget;
 pub use channel::{ChannelError, Route};
 pub use conversation::{Conversation, PeerQueue};
-pub use conversations::{Carrier, Conversations, Settings, Striping, Window};
+pub use conversations::{ATTEMPTS, ATTEMPTS_AT_A_LATE_PEER, Carrier, Conversations, Settings, Striping, Window};
 pub use post::{Post, PostError};
 pub use pulse::{Beat, Pulse};
 pub use routes::Routes;

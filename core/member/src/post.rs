@@ -19,7 +19,7 @@ use wire::{FrameHeader, FrameKind, Passage, WireError};
 
 use crate::budget::Budget;
 use crate::conversation::PeerQueue;
-use crate::conversations::{Carrier, Conversations, Settings, Striping, Window};
+use crate::conversations::{ATTEMPTS, Carrier, Conversations, Settings, Striping, Window};
 use crate::{Misbehaved, Routes};
 
 /// Bytes (headers and payloads) in flight between two correspondents. Both ends use this constant.
@@ -150,7 +150,8 @@ impl Post {
     /// The post of `me`, on connections with payloads of at most `max_payload` bytes.
     pub fn new(job: JobId, me: Identity, max_payload: u32) -> Post {
         let max_payload = (max_payload as usize).clamp(64, (WINDOW / 8) as usize);
-        let settings = Settings { job, me, striping: Striping::First, window: Window::Fixed(WINDOW) };
+        let settings =
+            Settings { job, me, striping: Striping::First, window: Window::Fixed(WINDOW), attempts: ATTEMPTS };
         Post {
             conversations: Conversations::new(settings, Budget::unlimited()),
             partial: FxHashMap::default(),

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::sync::Arc;
 
-use member::{Budget, Carrier, Conversations, PeerQueue, RANK_WINDOW, Route, Settings, Striping, Window};
+use member::{ATTEMPTS, Budget, Carrier, Conversations, PeerQueue, RANK_WINDOW, Route, Settings, Striping, Window};
 use types::id::SlotKind;
 use types::{Identity, Instance, JobId, Rank, SiteId, Slot};
 use wire::frame::HEADER_LEN;
@@ -154,7 +154,7 @@ impl World {
         let share = (plan.memory / 4 / plan.members as u64).max(LEAST);
         let talk = |site, number| {
             let (striping, window) = (Striping::Adaptive { first: 0 }, Window::Adapting(RANK_WINDOW));
-            let settings = Settings { job: JOB, me: who(site, number), striping, window };
+            let settings = Settings { job: JOB, me: who(site, number), striping, window, attempts: ATTEMPTS };
             let mut talk = Talk::new(settings, Budget::starting_with(share));
             talk.route_open(ONE);
             talk

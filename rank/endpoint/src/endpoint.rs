@@ -463,6 +463,11 @@ impl Endpoint {
         self.gateway.as_ref().and_then(GatewayLink::links)
     }
 
+    /// Returns true if this rank needs gateways and is connected to none.
+    pub fn is_cut_off(&self) -> bool {
+        self.gateway.as_ref().is_some_and(|gateway| !gateway.any_is_open())
+    }
+
     /// The traffic sent so far, by link.
     pub fn traffic(&self) -> Traffic {
         self.traffic

@@ -15,7 +15,8 @@ use std::time::{Duration, Instant};
 
 use member::pulse::LOOK_NS;
 use member::{
-    Beat, Budget, Carrier, Conversations, MAX_GATEWAYS, PeerQueue, RANK_WINDOW, Route, Settings, Striping, Window,
+    ATTEMPTS, ATTEMPTS_AT_A_LATE_PEER, Beat, Budget, Carrier, Conversations, MAX_GATEWAYS, PeerQueue, RANK_WINDOW,
+    Route, Settings, Striping, Window,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use types::Identity;
@@ -208,7 +209,8 @@ impl GatewayLink {
             let reason = first.lost().unwrap_or("no answer").to_owned();
             return Err(OpenError::Gateway { address: first.gateway.address, reason });
         }
-        let mut talk = Talk::new(settings(&own, connections.len()), Budget::starting_with(job.window.into()));
+        let mut talk =
+            Talk::new(settings(&own, connections.len(), job.watched), Budget::starting_with(job.window.into()));
         for (at, _) in connections.iter().enumerate().filter(|(_, connection)| connection.is_open()) {
             talk.route_open(Route(at as u8));
         }
@@ -276,7 +278,7 @@ impl GatewayLink {
         self.opened.elapsed().as_nanos() as u64
     }
 
-    fn any_is_open(&self) -> bool {
+    pub(crate) fn any_is_open(&self) -> bool {
         self.connections.iter().any(GatewayConnection::is_open)
     }
 
@@ -416,13 +418,15 @@ impl GatewayLink {
 
 /// Settings for a rank's conversations. Ranks start with different gateways, so that the short messages of all ranks do
 /// not load the same one.
-fn settings(own: &Credentials, gateways: usize) -> Settings {
+fn settings(own: &Credentials, gateways: usize, watched: bool) -> Settings {
     let first = match own.me.identity.slot.kind() {
         SlotKind::Rank(rank, _) => rank.0 as usize % gateways.max(1),
         _ => 0,
     };
     let (striping, window) = (Striping::Adaptive { first }, Window::Adapting(RANK_WINDOW));
-    Settings { job: own.job, me: own.me.identity, striping, window }
+    // Gateways and the launcher report a process of a coupling that does not connect in time.
+    let attempts = if watched { ATTEMPTS_AT_A_LATE_PEER } else { ATTEMPTS };
+    Settings { job: own.job, me: own.me.identity, striping, window, attempts }
 }
 
 /// Puts a frame that is not kept on a connection. Its payload is a receipt, shorter than the limit for any frame.

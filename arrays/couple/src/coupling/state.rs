@@ -128,6 +128,8 @@ impl CouplingState {
 
     pub(super) fn loses(&mut self, failure: &Failure) {
         let what = match failure {
+            // The process at the other end is not to blame.
+            Failure::PeerLost { reason, .. } if self.endpoint.is_cut_off() => reason.clone(),
             Failure::PeerLost { address, reason } => match self.names.get(&address.identity) {
                 Some(name) => format!("{name}: {reason}"),
                 None => failure.to_string(),

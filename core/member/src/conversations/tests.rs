@@ -277,7 +277,7 @@ impl SimulatedJob {
             let me = Identity { site: SiteId(site as u16), slot };
             let striping = if number % 3 == 2 { Striping::First } else { Striping::Adaptive { first: number } };
             let budget = budget.map_or_else(Budget::unlimited, Budget::starting_with);
-            let mut talk = Talk::new(Settings { job: JOB, me, striping, window }, budget);
+            let mut talk = Talk::new(Settings { job: JOB, me, striping, window, attempts: ATTEMPTS }, budget);
             talk.rules = rules;
             world.members.push((me, talk));
             for gateway in 0..gateways[site] {
