@@ -384,15 +384,17 @@ static void large(int rank, int ranks, int alone) {
         fail("a small plan");
     a = (double *)malloc((size_t)(from[0] * from[1]) * sizeof *a);
     b = (double *)malloc((size_t)(to[0] * to[1]) * sizeof *b);
-    for (int run = 0; run < 2; run++) {
+    for (int run = 0; run < 3; run++) {
         for (int64_t at = 0; at < from[0] * from[1]; at++) {
             int64_t row = at / COLUMNS;
             a[at] = (double)(((row / 7 * ranks + rank) * 7 + row % 7) * COLUMNS + at % COLUMNS + run);
         }
-        /* Rank 1 waits for a later run first, while the others need the memory back that they lend it in this one. */
+        /* Rank 1 waits for a later run or in MPI first, while the others need the memory back that they lend it in this
+         * one. */
         lb_run *started = NULL;
         int32_t mine = rank, from_left = -1;
         if (run && rank == 1 ? lb_plan_start(plan, a, b, &started) : lb_plan_run(plan, a, b)) fail("a large run");
+        if (run == 2) MPI_Barrier(MPI_COMM_WORLD);
         if (lb_plan_run(small, &mine, &from_left)) fail("a small run");
         if (from_left != (rank + ranks - 1) % ranks) fail("a wrong element from the left");
         if (started && lb_run_wait(&started)) fail("lb_run_wait");

@@ -129,16 +129,19 @@ def packed(count, budget):
 
 
 def out_of_order(count):
-    """Rank 1 waits for a run while an earlier one is in flight, of which it has pieces that the others need back before
-    they send more."""
+    """Rank 1 waits for something else while a run is in flight, of which it has pieces that the others need back before
+    they send more: for a later run, one of another communicator, and MPI."""
     src, dst, own = layouts(4 * comm.size)
-    small, large = lb.plan(src, dst, "f8", comm), packed(count, 1 << 16)
+    small, large = [lb.plan(src, dst, "f8", each) for each in (comm, beside)], packed(count, 1 << 16)
     mine, index = np.arange(float(count)) + rank * count, np.arange(count * comm.size)
-    for turn in range(5):
+    for turn in range(6):
         note()
         started = large.start(mine + turn) if rank == 1 else None
         got = None if rank == 1 else large.run(mine + turn)
-        assert (small.run(np.arange(4.0) + 4 * rank) == own).all(), turn
+        if turn % 3 < 2:
+            assert (small[turn % 3].run(np.arange(4.0) + 4 * rank) == own).all(), turn
+        else:
+            comm.Barrier()
         got = started.wait() if rank == 1 else got
         assert (got == index[index // 75 % comm.size == rank] + turn).all(), turn
 

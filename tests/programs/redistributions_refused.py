@@ -350,6 +350,21 @@ for own in (whole[rank : rank + 1], whole[rank : rank + 1] if rank < 2 else np.e
 back = lb.redistribute(got, lb.Layout((2, 4), [lb.Whole(), lb.Block(2)]), few, comm)
 assert np.array_equal(back, whole[rank : rank + 1]) and back.shape == whole[rank : rank + 1].shape, back.shape
 
+# Of two runs in flight only the first is refused, and the second may be waited for first.
+pair = lb.plan(rows, columns, "f8", comm)
+right, wrong = part(), np.zeros((1, 1)) if rank == 0 else part()
+right[...] = np.arange(24.0).reshape(6, 4)[2 * rank : 2 * rank + 2]
+first, second = pair.start(wrong), pair.start(right)
+got = second.wait()
+assert got is None if rank == 2 else np.array_equal(got, np.arange(24.0).reshape(6, 4)[:, 2 * rank : 2 * rank + 2])
+try:
+    first.wait()
+except lb.PlanError as error:
+    assert "rank 0: ValueError: a has shape (1, 1)" in str(error) and "earlier" not in str(error), error
+else:
+    assert rank == 2, "rank 2 only sends"
+comm.Barrier()
+
 # Afterwards the communicator still works.
 source = part()
 if source is not None:

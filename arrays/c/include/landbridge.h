@@ -257,6 +257,9 @@ void lb_pieces_over(lb_pieces *pieces, int32_t slot, int64_t bytes);
 
 /* Copies a piece of the elements that stay in this process; returns 0 if none are left. */
 int32_t lb_pieces_copy_own(lb_pieces *pieces);
+
+/* The run goes on without the pieces that other ranks have not given back. For a run that has waited for long. */
+void lb_pieces_expect_nothing_back(lb_pieces *pieces);
 int32_t lb_pieces_are_over(const lb_pieces *pieces);
 void lb_pieces_free(lb_pieces **pieces);
 

@@ -447,7 +447,9 @@ static inline int lb_mpi_finish(lb_run *run) {
             nap = 0;
         } else if (!over) {
             /* Others may compute on this core: at first this rank yields it between polls, later it sleeps. */
-            if (MPI_Wtime() - begun > 3e-4) nap = nap < 250 ? 2 * nap + 10 : 250;
+            double waited = MPI_Wtime() - begun;
+            if (waited > 3e-4) nap = nap < 250 ? 2 * nap + 10 : 250;
+            if (waited > 0.05) lb_pieces_expect_nothing_back(run->pieces);
             lb_nap(nap);
         }
     }

@@ -118,6 +118,16 @@ pub(crate) unsafe extern "C" fn lb_pieces_copy_own(pieces: *mut Pieces) -> i32 {
 /// # Safety
 /// The caller keeps the contract in `landbridge.h`.
 #[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn lb_pieces_expect_nothing_back(pieces: *mut Pieces) {
+    // SAFETY: the caller's promise.
+    if let Some(pieces) = unsafe { pieces.as_mut() } {
+        pieces.expect_nothing_back();
+    }
+}
+
+/// # Safety
+/// The caller keeps the contract in `landbridge.h`.
+#[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn lb_pieces_are_over(pieces: *const Pieces) -> i32 {
     // SAFETY: the caller's promise.
     unsafe { pieces.as_ref() }.map_or(1, |pieces| i32::from(pieces.is_over()))

@@ -9,7 +9,8 @@
 //! A piece for a rank that can read this process's memory ([`Beside`]) need not be sent: it is packed into a slot where
 //! that rank unpacks it, and the message names the slot. If no slot is free while other ranks hold lent pieces of this
 //! run, the run waits: those pieces have lower numbers and steps than the remaining ones. A run that must not wait
-//! sends the elements instead.
+//! sends the elements instead, and so does one that has waited for long: a rank that has begun this run and now waits
+//! for something else gives nothing back.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -99,6 +100,8 @@ pub struct Pieces {
     most: Option<usize>,
     lender: Option<Arc<Lender>>,
     lent: Vec<Lent>,
+    /// See [`Pieces::expect_nothing_back`].
+    expects_nothing_back: bool,
     /// Slots of receives follow those of sends.
     slots: Vec<Option<Moving>>,
     first_receive: usize,
@@ -215,6 +218,7 @@ impl Pieces {
             most: budget.map(|_| s),
             lender: buffers.beside.lender(),
             lent: Vec::new(),
+            expects_nothing_back: false,
             slots: (0..s + r).map(|_| None).collect(),
             first_receive: s,
             ripe: VecDeque::new(),
@@ -257,13 +261,14 @@ impl Pieces {
         let mut lent = None;
         if let Some(lender) = self.lender.as_ref().filter(|_| sends) {
             self.lent.retain(|lent| lender.is_lent(*lent));
-            if self.most.is_some_and(|most| self.lent.len() + end.in_flight >= most) {
+            let held = if self.expects_nothing_back { 0 } else { self.lent.len() };
+            if self.most.is_some_and(|most| held + end.in_flight >= most) {
                 return None;
             }
             let may_be_lent = matches!(flow.way, Way::Lent) && local.is_some();
             if may_be_lent && (self.buffers.least..=lender.bytes()).contains(&bytes) {
                 lent = lender.take().map(|lent| (lent, lender.place(lent)));
-                if lent.is_none() && self.most.is_some() && !self.lent.is_empty() {
+                if lent.is_none() && self.most.is_some() && held > 0 {
                     return None;
                 }
             }
@@ -407,6 +412,12 @@ impl Pieces {
             self.own = None;
         }
         true
+    }
+
+    /// From now on, the run goes on without the pieces that other ranks have not given back: these may wait for
+    /// something else first. They are no longer part of the budget, and MPI moves what cannot be lent.
+    pub fn expect_nothing_back(&mut self) {
+        self.expects_nothing_back = true;
     }
 
     /// Returns true once everything has been sent, received and copied.

@@ -38,12 +38,12 @@ class Private:
         self.runs = [0]
         # Runs of which an exception may have left messages: these have not begun, or nobody waits for them.
         self.opened: list[Running] = []
-        # Runs with pieces in flight.
-        self.moving: list[Running] = []
         self._next_look = 0.0
         self._sent: list[Any] = []
         # Run, rank and reason of each refusal received.
         self._heard: list[tuple[int, int, str]] = []
+        # Numbers of runs that are not over here.
+        self.in_flight: set[int] = set()
         # Runs that have raised an error here. Later refusals of these runs are ignored.
         self._raised: set[int] = set()
 
@@ -51,15 +51,6 @@ class Private:
         """Settles the runs that an exception has interrupted. Their messages come before those of the next run."""
         while self.opened:
             self.opened[0].settle()
-
-    def advance(self) -> bool:
-        """Moves pieces of all runs until it would have to wait. Returns true if any has moved."""
-        moved = False
-        for run in tuple(self.moving):
-            moved |= run.moving.advance()
-            if run.moving.is_over() and run in self.moving:
-                self.moving.remove(run)
-        return moved
 
     def refuse(self, run: int, peers: Iterable[int], reason: str) -> None:
         """Notifies `peers` that this rank has not taken part in the run."""
@@ -74,6 +65,10 @@ class Private:
             return False
         self._next_look = now + LOOK
         return True
+
+    def _is_past(self, other: int, run: int) -> bool:
+        """Returns true if no wait for the other run will ask for its reasons."""
+        return other < run and other not in self.in_flight
 
     def reasons(self, run: int, absent: Iterable[int]) -> list[tuple[int, str]]:
         """Ranks that have not taken part in this run, or in an earlier one that raised no error here, with their
@@ -94,10 +89,10 @@ class Private:
             {
                 (rank, reason if of == run else f"{reason} (in an earlier run)")
                 for of, rank, reason in self._heard
-                if of <= run and of not in self._raised
+                if of == run or (self._is_past(of, run) and of not in self._raised)
             }
         )
-        self._heard = [heard for heard in self._heard if heard[0] > run]
+        self._heard = [heard for heard in self._heard if heard[0] != run and not self._is_past(heard[0], run)]
         return found
 
     def has_raised(self, run: int) -> None:

@@ -24,7 +24,7 @@ from .datatypes import made
 from .last_run import LastRun, address_of, key_of
 from .layout import Layout, Spread, natural, whole
 from .private import TAG, private
-from .running import PlanError, Running, described, is_own, joined
+from .running import PlanError, Running, described, in_pieces, is_own, joined
 from .selection import Index, Select, picks
 
 if TYPE_CHECKING:
@@ -323,7 +323,7 @@ class Plan:
         later one of any plan of this communicator; the text of a later error contains "(in an earlier run)".
         To find problems on all ranks before anything is sent, use `problem_with` and a collective of your own."""
         last = self._last
-        quiet = not self._private.opened and not self._private.moving
+        quiet = not self._private.opened and not in_pieces
         known = last is not None and quiet and last.is_of(a, into, casting)
         if last is None or not known or self._ready.get(last.key) is not last.ready:
             return self._start(a, into, casting, self._budget).wait()

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 # Seconds for which a rank polls its pieces in flight before it sleeps. It yields the core between two polls.
 SPIN = 3e-4
+# A run that has not moved for this many seconds goes on without the pieces that other ranks have not given back.
+STALL = 0.05
 # The longest sleep between two polls, in seconds.
 NAP = 5e-4
 # Maximum number of ranks with the same problem that a message lists.
@@ -100,8 +102,10 @@ class Running(Awaited[Result]):
         self._is_given = False
         # MPI uses the arrays until the run is over, even if the program drops this object.
         _in_flight.add(self)
+        self._number = private.runs[0] + 1
+        private.in_flight.add(self._number)
         if moving is not None:
-            private.moving.append(self)
+            in_pieces.append(self)
         _core.register(private.opened, private.runs, self)
 
     def begin(self) -> None:
@@ -134,8 +138,9 @@ class Running(Awaited[Result]):
 
     def _forget(self) -> None:
         """The run is over: nothing needs it any longer."""
-        if self in self._private.moving:
-            self._private.moving.remove(self)
+        if self in in_pieces:
+            in_pieces.remove(self)
+        self._private.in_flight.discard(self._number)
         self._close()
         _in_flight.discard(self)
 
@@ -144,20 +149,24 @@ class Running(Awaited[Result]):
 
     def _move(self, is_done: Callable[[], bool]) -> None:
         """Moves pieces of all runs in flight until this returns true: other ranks may need those of an earlier run
-        before they begin this one."""
+        before they begin this one. Ranks that wait in MPI give nothing back."""
         begun, pauses = time.monotonic(), naps()
         while not is_done():
-            if self._private.advance():
+            if advance(self):
                 begun, pauses = time.monotonic(), naps()
-            elif time.monotonic() - begun < SPIN:
+                continue
+            waited = time.monotonic() - begun
+            if waited < SPIN:
                 os.sched_yield()
-            else:
-                time.sleep(next(pauses))
+                continue
+            if waited > STALL and self.moving is not None:
+                self.moving.expect_nothing_back()
+            time.sleep(next(pauses))
 
     def _wait(self) -> None:
         from mpi4py import MPI
 
-        if self._private.moving:
+        if in_pieces:
             self._move(self._is_over)
         else:
             _core.complete(MPI.Request.Waitall, self._requests, self._statuses)
@@ -172,7 +181,7 @@ class Running(Awaited[Result]):
     def test(self) -> bool:
         """Returns true once the run is over, so that `wait` returns or raises at once. Moves data, as all MPI calls
         do."""
-        self._private.advance()
+        advance(self)
         return self._is_over()
 
     def wait(self, timeout: Optional[float] = None) -> Result:
@@ -204,6 +213,21 @@ class Running(Awaited[Result]):
 
 
 _in_flight: set[Running] = set()
+# Runs of all communicators whose pieces are not over.
+in_pieces: list[Running] = []
+
+
+def advance(own: Running) -> bool:
+    """Moves pieces of all runs until it would have to wait. Returns true if any has moved. Another run whose elements
+    are converted is left alone: its own wait raises the errors of the conversion, and what interrupts it."""
+    moved = False
+    for run in tuple(in_pieces):
+        if run is not own and run.moving.converts:
+            continue
+        moved |= run.moving.advance()
+        if run.moving.is_over() and run in in_pieces:
+            in_pieces.remove(run)
+    return moved
 
 
 def naps() -> Iterator[float]:

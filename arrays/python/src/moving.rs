@@ -88,6 +88,11 @@ impl Moving {
         Ok(moved)
     }
 
+    /// The run goes on without the pieces that other ranks have not given back.
+    fn expect_nothing_back(&self) {
+        self.pieces.get().expect_nothing_back();
+    }
+
     fn is_over(&self) -> bool {
         self.pieces.get().is_over()
     }
@@ -95,6 +100,12 @@ impl Moving {
     /// True if each piece is in flight or over.
     fn is_begun(&self) -> bool {
         self.pieces.get().is_begun()
+    }
+
+    /// True if received elements have another type in transit than in the array.
+    #[getter]
+    fn converts(&self) -> bool {
+        self.convert.is_some()
     }
 
     /// Ranks that have sent empty pieces, because they cannot take part.

@@ -137,6 +137,10 @@ impl PyPieces {
         py.detach(|| self.lock().copy_own())
     }
 
+    pub(crate) fn expect_nothing_back(&self) {
+        self.lock().expect_nothing_back();
+    }
+
     pub(crate) fn is_over(&self) -> bool {
         self.lock().is_over()
     }
