@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -133,13 +134,11 @@ class Running(Awaited[Result]):
             self._forget()
 
     def _close(self) -> None:
-        if self in self._private.opened:
-            self._private.opened.remove(self)
+        _remove(self, self._private.opened)
 
     def _forget(self) -> None:
         """The run is over: nothing needs it any longer."""
-        if self in in_pieces:
-            in_pieces.remove(self)
+        _remove(self, in_pieces)
         self._private.in_flight.discard(self._number)
         self._close()
         _in_flight.discard(self)
@@ -225,9 +224,15 @@ def advance(own: Running) -> bool:
         if run is not own and run.moving.converts:
             continue
         moved |= run.moving.advance()
-        if run.moving.is_over() and run in in_pieces:
-            in_pieces.remove(run)
+        if run.moving.is_over():
+            _remove(run, in_pieces)
     return moved
+
+
+def _remove(run: Running, runs: list[Running]) -> None:
+    # Another thread may remove it first.
+    with contextlib.suppress(ValueError):
+        runs.remove(run)
 
 
 def naps() -> Iterator[float]:
