@@ -351,7 +351,8 @@ back = lb.redistribute(got, lb.Layout((2, 4), [lb.Whole(), lb.Block(2)]), few, c
 assert np.array_equal(back, whole[rank : rank + 1]) and back.shape == whole[rank : rank + 1].shape, back.shape
 
 # Of two runs in flight only the first is refused, and the second may be waited for first.
-pair = lb.plan(rows, columns, "f8", comm)
+other = comm.Dup()
+pair = lb.plan(rows, columns, "f8", other)
 right, wrong = part(), np.zeros((1, 1)) if rank == 0 else part()
 right[...] = np.arange(24.0).reshape(6, 4)[2 * rank : 2 * rank + 2]
 first, second = pair.start(wrong), pair.start(right)
@@ -363,7 +364,22 @@ except lb.PlanError as error:
     assert "rank 0: ValueError: a has shape (1, 1)" in str(error) and "earlier" not in str(error), error
 else:
     assert rank == 2, "rank 2 only sends"
-comm.Barrier()
+other.Free()
+
+# Rank 2 only sends to rank 0, which cannot take part in the last run, and asks for no reason before the communicator is
+# gone. A later one has nothing of it, whatever number MPI gives it.
+for _ in range(20):
+    other = comm.Dup()
+    once = lb.plan(rows, lb.Layout((6, 4), [lb.Block(1), lb.Whole()]), "f8", other)
+    try:
+        once.run(right, into=np.zeros((1, 1)) if rank == 0 else None)
+    except lb.PlanError as error:
+        assert "into has shape (1, 1)" in str(error), error
+    other.Free()
+    other = comm.Dup()
+    assert not other.Iprobe(MPI.ANY_SOURCE, MPI.ANY_TAG)
+    assert lb.redistribute(right, rows, rows, other) is not None
+    other.Free()
 
 # Afterwards the communicator still works.
 source = part()

@@ -40,6 +40,8 @@ class Private:
         self.opened: list[Running] = []
         self._next_look = 0.0
         self._sent: list[Any] = []
+        # Numbers of reasons sent to each rank, and received.
+        self._sent_to, self._received = np.zeros(comm.Get_size(), np.int64), 0
         # Run, rank and reason of each refusal received.
         self._heard: list[tuple[int, int, str]] = []
         # Numbers of runs that are not over here.
@@ -55,7 +57,9 @@ class Private:
     def refuse(self, run: int, peers: Iterable[int], reason: str) -> None:
         """Notifies `peers` that this rank has not taken part in the run."""
         self._sent = [request for request in self._sent if not request.Test()]
-        self._sent += [self.comm.isend((run, reason), peer, REASON) for peer in peers]
+        for peer in peers:
+            self._sent.append(self.comm.isend((run, reason), peer, REASON))
+            self._sent_to[peer] += 1
 
     def is_due(self) -> bool:
         """Returns true if it is time to poll for refusals of ranks that send no elements to this one. Not every run
@@ -81,6 +85,7 @@ class Private:
         status = MPI.Status()
         while missing or self.comm.Iprobe(MPI.ANY_SOURCE, REASON, status):
             of, reason = self.comm.recv(None, MPI.ANY_SOURCE, REASON, status)
+            self._received += 1
             self._heard.append((of, status.source, reason))
             missing -= {status.source} if of == run else set()
         if not self._heard:
@@ -98,6 +103,18 @@ class Private:
     def has_raised(self, run: int) -> None:
         """Records that this run raises an error here."""
         self._raised.add(run)
+
+    def free(self) -> None:
+        """Receives the reasons that no run has asked for and frees the communicator; collective. MPI may give the next
+        communicator the same number, and with it any message that is left."""
+        from mpi4py import MPI
+
+        expected = np.zeros(1, np.int64)
+        self.comm.Reduce_scatter_block(self._sent_to, expected)
+        for _ in range(expected[0] - self._received):
+            self.comm.recv(None, MPI.ANY_SOURCE, REASON)
+        MPI.Request.Waitall(self._sent)
+        self.comm.Free()
 
 
 class Beside:
@@ -133,6 +150,13 @@ class Beside:
         self._come.update(come)
 
 
+def _freed(comm: Intracomm, _key: int, of: Private) -> None:
+    """Called when the user frees the communicator, and for MPI's own ones while MPI ends."""
+    from mpi4py import MPI
+
+    of.comm.Free() if comm in (MPI.COMM_WORLD, MPI.COMM_SELF) else of.free()
+
+
 def private(comm: Intracomm) -> Private:
     """The `Private` of this communicator. The first call for a communicator is collective."""
     from mpi4py import MPI
@@ -141,8 +165,7 @@ def private(comm: Intracomm) -> Private:
         raise TypeError(f"comm is {comm!r}: it must be an intracommunicator of mpi4py")
     global _key
     if _key is None:
-        # MPI frees the duplicate when the user frees the communicator.
-        _key = MPI.Comm.Create_keyval(delete_fn=lambda _comm, _key, of: of.comm.Free())
+        _key = MPI.Comm.Create_keyval(delete_fn=_freed)
     found = comm.Get_attr(_key)
     if found is None:
         found = Private(comm.Dup())
