@@ -8,6 +8,7 @@ use std::time::Duration;
 use launcher::Sites;
 use setup::here::folders::{Folders, read_sites};
 use types::SitesFile;
+use types::sites::Site;
 
 use crate::error::{CommandError, Context, Result, refusal, refuse};
 
@@ -54,11 +55,11 @@ pub fn read(path: &Path) -> Result<Sites> {
     Ok(Sites { file, folder, secret: None })
 }
 
-/// Time limits for a gateway's machine to answer, one after the other: the second is for one that is busy.
-const NEAR: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(2)];
+/// Time limit for a gateway's machine to answer.
+const NEAR: Duration = Duration::from_millis(500);
 
 /// The site of this machine: the one given by the user, else the first whose key is readable and whose gateway's
-/// machine answers.
+/// machine answers, or at least is in a network that this machine reaches.
 pub fn own_site(sites: &Sites, from: Option<&str>) -> Result<String> {
     let named = from.map(str::to_owned).or_else(named_site);
     if let Some(name) = named {
@@ -66,22 +67,20 @@ pub fn own_site(sites: &Sites, from: Option<&str>) -> Result<String> {
         return Ok(name);
     }
     let usable: Vec<_> = sites.file.sites.iter().filter(|site| sites.client_secret(site).is_ok()).collect();
-    match usable[..] {
-        [] => {}
-        // If it does not answer, connecting to it reports the problem.
-        [only] => return Ok(only.name.clone()),
-        _ => {
-            let near = |limit| usable.iter().find(|site| site.gateways.iter().any(|g| answers(&g.inside, limit)));
-            let near = NEAR.into_iter().find_map(near).map(|site| site.name.clone());
-            let names = || usable.iter().map(|site| site.name.as_str()).collect::<Vec<_>>().join(", ");
-            return near.ok_or_else(|| {
-                refusal!(
-                    "at which site is this? There are keys of {} here, but no gateway of these sites answers: name the \
-                     site with --from or {OWN_SITE}",
-                    names()
-                )
-            });
+    // If none answers, connecting to the best one reports the problem.
+    let mut own: Option<(Nearness, &Site)> = None;
+    for site in usable {
+        let found = site.gateways.iter().map(|gateway| nearness(&gateway.inside)).min();
+        let found = found.unwrap_or(Nearness::Unreachable);
+        if own.is_none_or(|(best, _)| found < best) {
+            own = Some((found, site));
         }
+        if found == Nearness::Answers {
+            break;
+        }
+    }
+    if let Some((_, own)) = own {
+        return Ok(own.name.clone());
     }
     let problems = sites.file.sites.iter().filter_map(|site| sites.client_secret(site).err());
     let problems = problems.map(|e| e.to_string()).collect::<Vec<_>>().join("; ");
@@ -95,12 +94,23 @@ pub fn named_site() -> Option<String> {
     std::env::var(OWN_SITE).ok().filter(|name| !name.is_empty())
 }
 
-/// Returns true if a machine answers at this address, even if it refuses the connection: the own site's gateway may be
-/// down, while gateways of other sites are unreachable at their inside addresses.
-fn answers(address: &str, limit: Duration) -> bool {
-    let mut addresses = address.to_socket_addrs().into_iter().flatten().take(4);
-    addresses.any(|address| match TcpStream::connect_timeout(&address, limit) {
-        Ok(_) => true,
-        Err(error) => error.kind() == ErrorKind::ConnectionRefused,
-    })
+/// The reach of a gateway's machine from here, the best first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Nearness {
+    Answers,
+    Silent,
+    Unreachable,
+}
+
+/// A machine answers even if it refuses the connection: the own site's gateway may be down, while gateways of other
+/// sites are unreachable at their inside addresses. Towards a silent one this machine has a route at least.
+fn nearness(address: &str) -> Nearness {
+    let addresses = address.to_socket_addrs().into_iter().flatten().take(4);
+    let reach = |address| match TcpStream::connect_timeout(&address, NEAR) {
+        Ok(_) => Nearness::Answers,
+        Err(error) if error.kind() == ErrorKind::ConnectionRefused => Nearness::Answers,
+        Err(error) if error.kind() == ErrorKind::NetworkUnreachable => Nearness::Unreachable,
+        Err(_) => Nearness::Silent,
+    };
+    addresses.map(reach).min().unwrap_or(Nearness::Unreachable)
 }
