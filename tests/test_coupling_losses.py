@@ -172,7 +172,16 @@ print("ended well")
 
 def test_two_of_one_site_meet_although_the_first_gateway_was_silent_for_one(workshop):
     coupled = Coupled(workshop, gateways=2)
-    join = "import time, landbridge as lb; lb.join('pair@a', timeout=60); print('joined', flush=True); time.sleep(3)"
+    # Neither leaves before the other has joined, which takes seconds on a busy machine.
+    join = f"""
+import os, time
+import landbridge as lb
+lb.join("pair@a", timeout=60)
+print("joined", flush=True)
+os.mkdir(f"{workshop.folder}/joined-{{os.getpid()}}")
+while sum(name.startswith("joined-") for name in os.listdir({str(workshop.folder)!r})) < 2:
+    time.sleep(0.1)
+"""
     gateway = coupled.gateways["a", 1].child
     os.kill(gateway.pid, signal.SIGSTOP)
     try:
