@@ -70,8 +70,7 @@ pub fn own_site(sites: &Sites, from: Option<&str>) -> Result<String> {
     // If none answers, connecting to the best one reports the problem.
     let mut own: Option<(Nearness, &Site)> = None;
     for site in usable {
-        let found = site.gateways.iter().map(|gateway| nearness(&gateway.inside)).min();
-        let found = found.unwrap_or(Nearness::Unreachable);
+        let found = best(site.gateways.iter().map(|gateway| nearness(&gateway.inside)));
         if own.is_none_or(|(best, _)| found < best) {
             own = Some((found, site));
         }
@@ -112,5 +111,32 @@ fn nearness(address: &str) -> Nearness {
         Err(error) if error.kind() == ErrorKind::NetworkUnreachable => Nearness::Unreachable,
         Err(_) => Nearness::Silent,
     };
-    addresses.map(reach).min().unwrap_or(Nearness::Unreachable)
+    best(addresses.map(reach))
+}
+
+/// The best of these. Tries none after one that answers.
+fn best(each: impl Iterator<Item = Nearness>) -> Nearness {
+    let mut best = Nearness::Unreachable;
+    for found in each {
+        best = best.min(found);
+        if best == Nearness::Answers {
+            break;
+        }
+    }
+    best
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_tried_after_a_machine_that_answers() {
+        let mut tried = Vec::new();
+        let given = [Nearness::Unreachable, Nearness::Silent, Nearness::Answers, Nearness::Silent];
+        assert_eq!(best(given.into_iter().inspect(|found| tried.push(*found))), Nearness::Answers);
+        assert_eq!(tried, given[..3]);
+        assert_eq!(best(given[..2].iter().copied()), Nearness::Silent);
+        assert_eq!(best(std::iter::empty()), Nearness::Unreachable);
+    }
 }
