@@ -1,4 +1,4 @@
-//! What the program's calls and the thread of a coupling share: the state behind a lock, and waits for it.
+//! The state of a coupling behind a lock, for the program's calls and for its thread, and waits for a change of it.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -64,7 +64,7 @@ impl CouplingState {
     }
 
     /// Carries out the exchange's actions and begins waiting sends. Returns true if there were any.
-    pub(super) fn act(&mut self) -> bool {
+    fn act(&mut self) -> bool {
         let mut any = false;
         while let Some(action) = self.exchange.actions.pop_front() {
             any = true;
@@ -126,7 +126,7 @@ impl CouplingState {
         }
     }
 
-    pub(super) fn loses(&mut self, failure: &Failure) {
+    fn loses(&mut self, failure: &Failure) {
         let what = match failure {
             // The process at the other end is not to blame.
             Failure::PeerLost { reason, .. } if self.endpoint.is_cut_off() => reason.clone(),
@@ -145,13 +145,13 @@ impl CouplingState {
         self.receive(RecvOp { matching, buffer: Buffer::owned(vec![0; PART]), multi: None, user });
     }
 
-    pub(super) fn receive(&mut self, op: RecvOp) {
+    fn receive(&mut self, op: RecvOp) {
         if let Err(error) = self.endpoint.receive(op) {
             self.exchange.fail(format!("cannot receive: {error}"), None);
         }
     }
 
-    pub(super) fn completed(&mut self, completion: Completion) {
+    fn completed(&mut self, completion: Completion) {
         let Completion { kind, user, length, from, buffer, result, .. } = completion;
         let party = from.and_then(|peer| self.parties.get(&peer).copied());
         if kind == OperationKind::Send {

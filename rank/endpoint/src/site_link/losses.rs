@@ -114,7 +114,7 @@ impl SiteLink {
     }
 
     /// Reports items that will never be sent.
-    pub(super) fn give_up(&mut self, peer: PeerId, items: VecDeque<Outgoing>, sink: &mut dyn Sink) {
+    fn give_up(&mut self, peer: PeerId, items: VecDeque<Outgoing>, sink: &mut dyn Sink) {
         for item in items {
             if item.detach {
                 self.buffered -= item.end;
