@@ -17,7 +17,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use crate::admission::Refusal;
 use crate::message::LONGEST;
 use crate::service::{Service, accepted, refuse_now};
-use crate::stream::LineError;
+use crate::stream::{LineError, first_line};
 
 /// Time limit for a caller to send its line.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -175,18 +175,13 @@ fn step(stranger: &mut Stranger, is_ready: bool) -> Result<Option<FirstLine>, Li
             Ok(count) => {
                 let looked = stranger.bytes.len();
                 stranger.bytes.extend_from_slice(&buffer[..count]);
-                if let Some(end) = stranger.bytes[looked..].iter().position(|byte| *byte == b'\n') {
-                    let rest = stranger.bytes.split_off(looked + end + 1);
-                    stranger.bytes.pop();
-                    return Ok(Some((std::mem::take(&mut stranger.bytes), rest)));
+                if let Some(line) = first_line(&mut stranger.bytes, looked, LONGEST)? {
+                    return Ok(Some((line, std::mem::take(&mut stranger.bytes))));
                 }
             }
             Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
             Err(error) => return Err(error.into()),
         }
-    }
-    if stranger.bytes.len() > LONGEST {
-        return Err(LineError::Long(LONGEST));
     }
     let limit = if stranger.is_refused { LAST } else { PATIENCE };
     match stranger.since.elapsed() > limit {

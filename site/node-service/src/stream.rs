@@ -56,16 +56,10 @@ pub(crate) fn line(
     let deadline = Instant::now() + within;
     let (mut buffer, mut looked) = ([0; 8192], 0);
     loop {
-        if let Some(end) = bytes[looked..].iter().position(|byte| *byte == b'\n') {
-            let rest = bytes.split_off(looked + end + 1);
-            let mut line = std::mem::replace(bytes, rest);
-            line.pop();
+        if let Some(line) = first_line(bytes, looked, longest)? {
             return Ok(line);
         }
         looked = bytes.len();
-        if looked > longest {
-            return Err(LineError::Long(longest));
-        }
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return Err(LineError::Slow(within.as_secs()));
@@ -81,6 +75,22 @@ pub(crate) fn line(
     }
 }
 
+/// Takes the first line off `bytes`, if its end has arrived, without that end. The first `looked` bytes hold no end.
+///
+/// # Errors
+/// [`LineError::Long`], in whatever pieces the line has arrived.
+pub(crate) fn first_line(bytes: &mut Vec<u8>, looked: usize, longest: usize) -> Result<Option<Vec<u8>>, LineError> {
+    let end = bytes[looked..].iter().position(|byte| *byte == b'\n').map(|end| looked + end);
+    if end.unwrap_or(bytes.len()) > longest {
+        return Err(LineError::Long(longest));
+    }
+    let Some(end) = end else { return Ok(None) };
+    let rest = bytes.split_off(end + 1);
+    let mut line = std::mem::replace(bytes, rest);
+    line.pop();
+    Ok(Some(line))
+}
+
 /// Enables keepalive: a caller whose machine is lost must not keep its program running.
 pub(crate) fn keep_alive(stream: &TcpStream) {
     let set = || {
@@ -94,4 +104,36 @@ pub(crate) fn keep_alive(stream: &TcpStream) {
     }
     let _ = stream.set_nodelay(true);
     let _ = stream.set_write_timeout(Some(WRITE));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The first line of what arrives in pieces of `piece` bytes, and what is left behind it.
+    fn arrived(text: &[u8], piece: usize, longest: usize) -> (Result<Option<Vec<u8>>, LineError>, Vec<u8>) {
+        let mut bytes = Vec::new();
+        for piece in text.chunks(piece) {
+            let looked = bytes.len();
+            bytes.extend_from_slice(piece);
+            match first_line(&mut bytes, looked, longest) {
+                Ok(None) => {}
+                done => return (done, bytes),
+            }
+        }
+        (Ok(None), bytes)
+    }
+
+    #[test]
+    fn the_longest_line_is_the_same_in_whatever_pieces_it_arrives() {
+        for piece in 1..12 {
+            assert!(matches!(arrived(b"12345678\n", piece, 8), (Ok(Some(line)), _) if line == b"12345678"), "{piece}");
+            for long in [&b"123456789\n"[..], b"123456789", b"123456789\n\n"] {
+                assert!(matches!(arrived(long, piece, 8), (Err(LineError::Long(8)), _)), "{piece}: {long:?}");
+            }
+        }
+        assert!(
+            matches!(arrived(b"1\n234567890", 20, 8), (Ok(Some(line)), rest) if line == b"1" && rest == b"234567890")
+        );
+    }
 }

@@ -76,6 +76,9 @@ impl Lines {
         self.buffer.extend_from_slice(bytes);
         let mut commands = Vec::new();
         while let Some(end) = self.buffer.iter().position(|byte| *byte == b'\n') {
+            if end > MAX_LINE {
+                return Err(PmiError::LongLine);
+            }
             let line: Vec<u8> = self.buffer.drain(..=end).collect();
             let line = String::from_utf8_lossy(&line[..end]).into_owned();
             if let Some(command) = self.line(&line)? {
@@ -139,7 +142,10 @@ mod tests {
     #[test]
     fn other_protocols_are_refused() {
         assert!(Lines::default().feed(b"GET / HTTP/1.1\n").unwrap_err().to_string().contains("GET / HTTP"));
-        assert!(Lines::default().feed(&vec![b'x'; MAX_LINE + 1]).is_err());
+        let long = [b"cmd=get_maxes a=".as_slice(), &vec![b'x'; MAX_LINE], b"\n"].concat();
+        for arrived in [&long[..=MAX_LINE], &long] {
+            assert!(matches!(Lines::default().feed(arrived), Err(PmiError::LongLine)));
+        }
     }
 
     proptest! {
