@@ -1,6 +1,6 @@
 """Rank 0 sends to rank 1; every byte is checked. STARTED is made once the first has arrived.
 
-stream.py stream STARTED SECONDS: messages of 1 MiB without a pause, for SECONDS.
+stream.py stream STARTED SECONDS: messages of 1 MiB without a pause, for SECONDS after STARTED was made.
 stream.py computing STARTED SECONDS: one of 64 MiB that rank 1 begins to take, and then computes for SECONDS.
 """
 
@@ -45,12 +45,13 @@ def compute(request):
 if what == "computing":
     transfer(64 << 20, 0, compute)
 else:
-    turn, end = 0, time.monotonic() + seconds
-    while not comm.bcast(time.monotonic() > end, root=1):
+    turn, end = 0, None
+    while not comm.bcast(end is not None and time.monotonic() > end, root=1):
         for _ in range(16):
             transfer(1 << 20, turn)
             turn += 1
-        if comm.rank == 1:
+        if comm.rank == 1 and end is None:
             started.touch()
+            end = time.monotonic() + seconds
 if comm.rank == 1:
     print(f"{what}: good", flush=True)
