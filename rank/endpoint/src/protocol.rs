@@ -1,5 +1,5 @@
-//! Transfers: the protocol between endpoints, without I/O. This file has the state and the user's operations; `arrival`
-//! handles frames from peers.
+//! Transfers: the protocol between endpoints, without I/O. This file has the state; `send`, `receive` and `rma` have the
+//! operations, and `arrival` takes frames from peers.
 //!
 //! Implements the messages of [`wire::message`] over the queues of `matching`. Operations go in as method calls, frames
 //! through [`Sink`](crate::link::Sink); completions and items to send ([`Outgoing`]) come out of queues.
@@ -21,14 +21,13 @@ use wire::message::{Status, TransferId};
 
 mod arrival;
 mod receive;
+mod rma;
+mod send;
 
 use crate::config::EndpointLimits;
-use crate::link::{Bytes, Outgoing, Sent};
+use crate::link::{Outgoing, Sent};
 use crate::matching::{Envelope, Posted, Unexpected, UnexpectedKey};
-use crate::operation::{
-    AtomicOp, CompleteWhen, Completion, Failure, MAX_ATOMIC, Match, NotBegun, OperationKind, PeekThen, PeerId, ReadOp,
-    RecvOp, SendOp, ShareOp, UserData, WriteOp,
-};
+use crate::operation::{CompleteWhen, Completion, Failure, NotBegun, OperationKind, PeerId, SendOp, ShareOp, UserData};
 use crate::sharing::{self, Sharing};
 
 /// The cost of an envelope against a sender's credit, in bytes: about as much as the receiver stores for it.
@@ -270,317 +269,9 @@ impl Protocol {
         self.peers.get_mut(peer.0 as usize).ok_or(NotBegun::UnknownPeer)
     }
 
-    pub(crate) fn send(&mut self, op: SendOp) -> Result<(), NotBegun> {
-        let peer = self.checked(op.to)?;
-        if peer.lost.is_some() {
-            self.unsent_op(&op);
-            return Ok(());
-        }
-        if peer.waiting.is_empty() && peer.credit >= ENVELOPE {
-            self.start(op);
-            return Ok(());
-        }
-        if peer.waiting.len() >= MAX_WAITING {
-            return Err(NotBegun::Again);
-        }
-        let buffered = op.complete == CompleteWhen::Buffered;
-        peer.waiting.push_back(if buffered { SendOp { buffer: op.buffer.into_owned(), ..op } } else { op });
-        Ok(())
-    }
-
-    /// Sends a short message whole, if nothing prevents it and `write` takes it at once. Otherwise returns the
-    /// operation. Most messages over memory take this short path.
-    pub(crate) fn send_whole(&mut self, op: SendOp, write: impl FnOnce(&Message, &[u8]) -> bool) -> Result<(), SendOp> {
-        let (Some(bytes), Some(peer)) = (op.buffer.as_slice(), self.peers.get_mut(op.to.0 as usize)) else {
-            return Err(op);
-        };
-        let total = bytes.len() as u64;
-        let delivered = op.complete == CompleteWhen::Delivered;
-        if delivered
-            || total > peer.eager
-            || peer.credit < ENVELOPE + total
-            || !peer.waiting.is_empty()
-            || peer.lost.is_some()
-        {
-            return Err(op);
-        }
-        let (tagged, tag) = (op.tag.is_some(), op.tag.unwrap_or(0));
-        let message =
-            Message::Start { id: WHOLE, tagged, tag, total, promised: total, data: op.data, wants_done: false };
-        if !write(&message, bytes) {
-            return Err(op);
-        }
-        peer.credit -= ENVELOPE + total;
-        self.completions.push_back(Completion { tagged, tag, length: total, ..blank(OperationKind::Send, op.user) });
-        Ok(())
-    }
-
-    /// Starts sends that waited for credit.
-    fn start_waiting(&mut self, to: PeerId) {
-        loop {
-            let peer = &mut self.peers[to.0 as usize];
-            if peer.credit < ENVELOPE {
-                return;
-            }
-            let Some(op) = peer.waiting.pop_front() else { return };
-            self.start(op);
-        }
-    }
-
-    /// Starts a send whose envelope has credit.
-    fn start(&mut self, op: SendOp) {
-        let SendOp { to, tag, data, buffer, complete, user } = op;
-        let total = buffer.len() as u64;
-        let peer = &mut self.peers[to.0 as usize];
-        let wish = total.min(peer.eager);
-        let promised = if peer.credit >= ENVELOPE + wish { wish } else { 0 };
-        peer.credit -= ENVELOPE + promised;
-        let (tagged, tag) = (tag.is_some(), tag.unwrap_or(0));
-        let start = |id, wants_done| Message::Start { id, tagged, tag, total, promised, data, wants_done };
-        let done = Sent::Complete { kind: OperationKind::Send, user, tagged, tag, length: total };
-        let item = |id, wants_done, end, bytes| {
-            let head = Some(start(id, wants_done));
-            Outgoing { head, id, reply: false, at: 0, end, bytes, detach: false, sent: None }
-        };
-        let item = match complete {
-            CompleteWhen::Sent if promised == total => {
-                let id = self.number();
-                Outgoing { sent: Some(done), ..item(id, false, total, Bytes::Buffer(buffer)) }
-            }
-            CompleteWhen::Buffered if promised == total => {
-                let id = self.number();
-                self.completions.push_back(completion_of(done, Ok(())));
-                Outgoing { detach: true, ..item(id, false, total, Bytes::Buffer(buffer)) }
-            }
-            complete => {
-                let buffered = complete == CompleteWhen::Buffered;
-                let buffer = Arc::new(if buffered { buffer.into_owned() } else { buffer });
-                if buffered {
-                    self.completions.push_back(completion_of(done, Ok(())));
-                }
-                let rest = (promised < total).then(|| buffer.clone());
-                let id = self.transfers.insert(OwnTransfer::Send { to, rest, promised, queued: 1, complete, done });
-                let id = id as TransferId;
-                let bytes = if promised > 0 { Bytes::Shared(buffer) } else { Bytes::None };
-                let sent = Some(Sent::Transfer(id));
-                Outgoing { sent, ..item(id, complete == CompleteWhen::Delivered, promised, bytes) }
-            }
-        };
-        self.outbox.push_back((to, item));
-    }
-
-    /// A number for a transfer that has no state here, distinct from the numbers that `transfers` gives.
-    fn number(&mut self) -> TransferId {
-        self.next_number = self.next_number % 0x7FFF_FFFE + 1;
-        self.next_number | WHOLE
-    }
-
-    fn unsent_op(&mut self, op: &SendOp) {
-        let (tagged, tag) = (op.tag.is_some(), op.tag.unwrap_or(0));
-        let done = Sent::Complete { kind: OperationKind::Send, user: op.user, tagged, tag, length: 0 };
-        let failure = self.lost_failure(op.to);
-        if op.complete != CompleteWhen::Buffered || op.user.context != 0 {
-            self.completions.push_back(completion_of(done, Err(failure)));
-        }
-    }
-
     fn lost_failure(&self, peer: PeerId) -> Failure {
         let peer = &self.peers[peer.0 as usize];
         Failure::PeerLost { address: peer.address, reason: peer.lost.clone().unwrap_or_default() }
-    }
-
-    pub(crate) fn receive(&mut self, op: RecvOp) -> Result<(), NotBegun> {
-        let RecvOp { matching, buffer, multi, user } = op;
-        if let Some(from) = matching.from {
-            self.checked(from)?;
-        }
-        match multi {
-            Some(least) => self.post_multi(matching, buffer, least, user),
-            None => match self.unexpected.find(&matching) {
-                Some(key) => {
-                    self.unexpected.hide(key);
-                    self.take(key, user, false, Into::Own(buffer));
-                }
-                None => match matching.from.filter(|from| self.peers[from.0 as usize].lost.is_some()) {
-                    Some(from) => {
-                        let failure = self.lost_failure(from);
-                        self.complete_failed(user, matching.tagged, matching.tag, failure, Some(buffer));
-                    }
-                    None => self.posted.push(matching, Receive { buffer, user, multi: None }),
-                },
-            },
-        }
-        Ok(())
-    }
-
-    fn post_multi(&mut self, matching: Match, buffer: Buffer, least: usize, user: UserData) {
-        let multi = self.multis.insert(Multi { buffer, least, used: 0, arriving: 0, retired: false });
-        while let Some(key) = self.unexpected.find(&matching) {
-            let total = self.unexpected.get(key).total;
-            let Some(into) = self.reserve(multi, total) else { break };
-            self.unexpected.hide(key);
-            self.take(key, user, false, into);
-            if !self.multis.contains(multi) || self.multis[multi].retired {
-                return;
-            }
-        }
-        if self.multis[multi].retired {
-            self.release_empty(multi, user);
-            return;
-        }
-        self.posted.push(matching, Receive { buffer: Buffer::empty(), user, multi: Some(multi) });
-    }
-
-    /// Reserves room for a message in a multi-receive buffer; `None`: too little is left, and the buffer is retired.
-    fn reserve(&mut self, key: usize, total: u64) -> Option<Into> {
-        let multi = &mut self.multis[key];
-        let left = multi.buffer.len() - multi.used;
-        let fits = u64::try_from(left).is_ok_and(|left| total <= left);
-        if !fits && multi.used > 0 {
-            multi.retired = true;
-            return None;
-        }
-        let room = if fits { total as usize } else { left };
-        let offset = multi.used;
-        multi.used += room;
-        multi.arriving += 1;
-        multi.retired = multi.buffer.len() - multi.used < multi.least.max(1);
-        Some(Into::Multi { multi: key, offset, room })
-    }
-
-    /// Returns a retired multi-receive buffer to the user, if no message is arriving in it.
-    fn release_empty(&mut self, multi: usize, user: UserData) {
-        if self.multis[multi].arriving == 0 {
-            self.multis.remove(multi);
-            self.completions.push_back(Completion { released: true, ..blank(OperationKind::Recv, user) });
-        }
-    }
-
-    /// Gives a hidden unexpected message to a receive.
-    fn take(&mut self, key: UnexpectedKey, user: UserData, discard: bool, into: Into) {
-        let envelope = self.unexpected.envelope(key);
-        let waiting = self.unexpected.get(key);
-        let message = MessageStart {
-            envelope,
-            id: waiting.id,
-            total: waiting.total,
-            promised: waiting.promised,
-            data: waiting.data,
-            wants_done: waiting.wants_done,
-        };
-        let complete = waiting.received == waiting.promised;
-        let active = self.activate(&message, user, discard, into);
-        self.unexpected.get_mut(key).active = Some(active);
-        if complete {
-            self.settle(key, active);
-        }
-    }
-
-    pub(crate) fn peek(&mut self, matching: Match, then: PeekThen, user: UserData) {
-        let Some(key) = self.unexpected.find(&matching) else {
-            self.complete_failed(user, matching.tagged, matching.tag, Failure::NoMessage, None);
-            return;
-        };
-        let envelope = self.unexpected.envelope(key);
-        let waiting = self.unexpected.get(key);
-        let found = Completion {
-            tagged: envelope.tagged,
-            tag: envelope.tag,
-            length: waiting.total,
-            data: waiting.data,
-            from: Some(envelope.from),
-            ..blank(OperationKind::Recv, user)
-        };
-        match then {
-            PeekThen::Leave => self.completions.push_back(found),
-            PeekThen::Claim => {
-                self.unexpected.hide(key);
-                self.claimed.insert(user.context, key);
-                self.completions.push_back(found);
-            }
-            PeekThen::Discard => {
-                self.unexpected.hide(key);
-                self.take(key, user, true, Into::Own(Buffer::empty()));
-            }
-        }
-    }
-
-    pub(crate) fn receive_claimed(&mut self, buffer: Buffer, user: UserData, discard: bool) -> Result<(), NotBegun> {
-        let key = self.claimed.remove(&user.context).ok_or(NotBegun::NotClaimed)?;
-        self.take(key, user, discard, Into::Own(buffer));
-        Ok(())
-    }
-
-    pub(crate) fn cancel(&mut self, context: usize) -> bool {
-        let Some(key) = self.posted.find_where(|_, receive| receive.user.context == context) else { return false };
-        let (matching, receive) = self.posted.remove(key);
-        let failed = Err(Failure::Cancelled);
-        let mut released = false;
-        if let Some(multi) = receive.multi {
-            self.multis[multi].retired = true;
-            released = self.multis[multi].arriving == 0;
-            if released {
-                self.multis.remove(multi);
-            }
-        }
-        let (tagged, tag, buffer) = (matching.tagged, matching.tag, Some(receive.buffer));
-        let done =
-            Completion { tagged, tag, buffer, released, result: failed, ..blank(OperationKind::Recv, receive.user) };
-        self.completions.push_back(done);
-        true
-    }
-
-    pub(crate) fn write(&mut self, op: WriteOp) -> Result<(), NotBegun> {
-        let WriteOp { to, key, address, buffer, data, complete, user } = op;
-        let total = buffer.len() as u64;
-        let done = Sent::Complete { kind: OperationKind::Write, user, tagged: false, tag: 0, length: total };
-        if self.checked(to)?.lost.is_some() {
-            let failure = self.lost_failure(to);
-            self.completions.push_back(completion_of(done, Err(failure)));
-            return Ok(());
-        }
-        let delivered = complete == CompleteWhen::Delivered;
-        let detach = complete == CompleteWhen::Buffered;
-        let report = delivered.then_some(done);
-        let id = self.transfers.insert(OwnTransfer::Write { to, report }) as TransferId;
-        let head = Some(Message::Write { id, key, address, total, data });
-        let sent = (complete == CompleteWhen::Sent).then_some(done);
-        if detach {
-            self.completions.push_back(completion_of(done, Ok(())));
-        }
-        let bytes = Bytes::Buffer(buffer);
-        self.outbox.push_back((to, Outgoing { head, id, reply: false, at: 0, end: total, bytes, detach, sent }));
-        Ok(())
-    }
-
-    pub(crate) fn read(&mut self, op: ReadOp) -> Result<(), NotBegun> {
-        let ReadOp { from, key, address, buffer, user } = op;
-        if self.checked(from)?.lost.is_some() {
-            let failure = self.lost_failure(from);
-            self.completions.push_back(Completion { result: Err(failure), ..blank(OperationKind::Read, user) });
-            return Ok(());
-        }
-        let total = buffer.len() as u64;
-        let id = self.transfers.insert(OwnTransfer::Read { from, user, buffer, received: 0 }) as TransferId;
-        self.outbox.push_back((from, Outgoing::header(Message::Read { id, key, address, total })));
-        Ok(())
-    }
-
-    pub(crate) fn atomic(&mut self, op: AtomicOp) -> Result<(), NotBegun> {
-        let AtomicOp { to, key, address, datatype, operation, form, count, operands, result, user } = op;
-        if operands.len() > MAX_ATOMIC {
-            return Err(NotBegun::TooLong);
-        }
-        if self.checked(to)?.lost.is_some() {
-            let failure = self.lost_failure(to);
-            self.completions.push_back(Completion { result: Err(failure), ..blank(OperationKind::Atomic, user) });
-            return Ok(());
-        }
-        let id = self.transfers.insert(OwnTransfer::Atomic { to, user, result }) as TransferId;
-        let head = Some(Message::Atomic { id, key, address, datatype, operation, form, count });
-        let (end, bytes) = (operands.len() as u64, Bytes::Buffer(Buffer::owned(operands)));
-        self.outbox.push_back((to, Outgoing { head, id, reply: false, at: 0, end, bytes, detach: false, sent: None }));
-        Ok(())
     }
 
     pub(crate) fn share(&mut self, op: ShareOp) -> Result<(), NotBegun> {
@@ -622,11 +313,6 @@ impl Protocol {
         self.peers[from.0 as usize].held -= cost;
         self.outbox.push_back((from, Outgoing::header(Message::Ready { key, bytes })));
         Ok(())
-    }
-
-    fn complete_failed(&mut self, user: UserData, tagged: bool, tag: u64, failure: Failure, buffer: Option<Buffer>) {
-        let failed = Completion { tagged, tag, buffer, result: Err(failure), ..blank(OperationKind::Recv, user) };
-        self.completions.push_back(failed);
     }
 }
 

@@ -1,19 +1,19 @@
-//! Handling of frames from peers: the receiving half of the protocol.
+//! Frames from peers.
 
 use std::io;
 
 use memory::Regions;
 use types::Address;
 use wire::Message;
-use wire::message::{AtomicForm, Status, TransferId};
+use wire::message::{Status, TransferId};
 
 use super::{
-    Active, ENVELOPE, FramePlace, FrameTarget, Incoming, Into, MAX_ATOMIC, MessageStart, OwnTransfer, Protocol,
-    Receive, SCRATCH, UnexpectedMessage, blank, completion_of,
+    ENVELOPE, FramePlace, FrameTarget, Incoming, Into, MessageStart, OwnTransfer, Protocol, Receive, SCRATCH, blank,
+    completion_of,
 };
-use crate::link::{Bytes, Misbehaved, Outgoing, Sent, Sink, status_of};
-use crate::matching::{Envelope, UnexpectedKey};
-use crate::operation::{CompleteWhen, Completion, Failure, OperationKind, PeerId, UserData};
+use crate::link::{Misbehaved, Outgoing, Sent, Sink, status_of};
+use crate::matching::Envelope;
+use crate::operation::{CompleteWhen, Completion, MAX_ATOMIC, OperationKind, PeerId};
 
 impl Sink for Protocol {
     fn begin(&mut self, from: PeerId, message: Message, following: u32) -> Result<FramePlace, Misbehaved> {
@@ -340,115 +340,8 @@ impl Sink for Protocol {
 }
 
 impl Protocol {
-    /// Starts a message that arrives: finds its receive, or stores it.
-    fn arrive(&mut self, message: &MessageStart, following: u32) -> Result<FrameTarget, Misbehaved> {
-        let from = message.envelope.from;
-        let cost = ENVELOPE + message.promised;
-        self.hold(from, cost)?;
-        let whole = u64::from(following) == message.promised;
-        while let Some(key) = self.posted.find(&message.envelope) {
-            let (user, multi) = (self.posted.get_mut(key).user, self.posted.get_mut(key).multi);
-            let into = match multi {
-                None => Some(Into::Own(self.posted.remove(key).1.buffer)),
-                Some(multi) => {
-                    let into = self.reserve(multi, message.total);
-                    if self.multis[multi].retired {
-                        self.posted.remove(key);
-                    }
-                    if into.is_none() {
-                        self.release_empty(multi, user);
-                    }
-                    into
-                }
-            };
-            let Some(into) = into else { continue };
-            self.free(from, cost);
-            let active = self.activate(message, user, false, into);
-            if !(whole && message.promised == self.active[active].expected) {
-                self.claim_id(from, message.id, Incoming::Active(active))?;
-            }
-            return Ok(FrameTarget::Active(active));
-        }
-        let key = self.unexpected.push(
-            message.envelope,
-            UnexpectedMessage {
-                id: message.id,
-                total: message.total,
-                promised: message.promised,
-                received: 0,
-                data: message.data,
-                wants_done: message.wants_done,
-                store: vec![0; message.promised as usize],
-                active: None,
-            },
-        );
-        if !whole {
-            self.claim_id(from, message.id, Incoming::Unexpected(key))?;
-        }
-        Ok(FrameTarget::Unexpected(key))
-    }
-
-    fn claim_id(&mut self, from: PeerId, id: TransferId, incoming: Incoming) -> Result<(), Misbehaved> {
-        match self.incoming.insert((from, id), incoming) {
-            None => Ok(()),
-            Some(_) => Err(Misbehaved::Protocol("a transfer number that is in use")),
-        }
-    }
-
-    /// Gives a message to its receive, and requests the bytes that were not promised.
-    pub(super) fn activate(&mut self, message: &MessageStart, user: UserData, discard: bool, into: Into) -> usize {
-        let room = match &into {
-            Into::Own(buffer) => buffer.len(),
-            Into::Multi { room, .. } => *room,
-        } as u64;
-        let MessageStart { envelope, id, total, promised, data, wants_done } = *message;
-        let limit = total.min(room);
-        let expected = if promised < total { promised.max(limit) } else { total };
-        if promised < total {
-            self.outbox.push_back((envelope.from, Outgoing::header(Message::Go { id, limit })));
-        }
-        let Envelope { from, tagged, tag } = envelope;
-        self.active.insert(Active {
-            from,
-            id,
-            tagged,
-            tag,
-            data,
-            total,
-            expected,
-            received: 0,
-            wants_done,
-            discard,
-            user,
-            into,
-        })
-    }
-
-    /// Moves an unexpected message to its receive, once all its promised bytes have arrived.
-    pub(super) fn settle(&mut self, key: UnexpectedKey, active_key: usize) {
-        let (envelope, waiting) = self.unexpected.remove(key);
-        let active = &mut self.active[active_key];
-        match &mut active.into {
-            Into::Own(buffer) => {
-                buffer.copy_in(0, &waiting.store);
-            }
-            Into::Multi { multi, offset, room } => {
-                let count = waiting.store.len().min(*room);
-                self.multis[*multi].buffer.copy_in(*offset, &waiting.store[..count]);
-            }
-        }
-        active.received += waiting.promised;
-        let (received, expected) = (active.received, active.expected);
-        self.free(envelope.from, ENVELOPE + waiting.promised);
-        if received == expected {
-            self.finish_receive(active_key);
-        } else {
-            self.incoming.insert((envelope.from, waiting.id), Incoming::Active(active_key));
-        }
-    }
-
     /// Charges a message to its sender's credit.
-    fn hold(&mut self, from: PeerId, cost: u64) -> Result<(), Misbehaved> {
+    pub(super) fn hold(&mut self, from: PeerId, cost: u64) -> Result<(), Misbehaved> {
         let peer = &mut self.peers[from.0 as usize];
         peer.held += cost;
         if peer.held + peer.freed > self.credit_window {
@@ -458,7 +351,7 @@ impl Protocol {
     }
 
     /// Returns credit, in batches.
-    fn free(&mut self, from: PeerId, cost: u64) {
+    pub(super) fn free(&mut self, from: PeerId, cost: u64) {
         let peer = &mut self.peers[from.0 as usize];
         peer.held -= cost;
         peer.freed += cost;
@@ -505,7 +398,7 @@ impl Protocol {
     }
 
     /// Our transfer to which this peer's answer belongs.
-    fn transfer_with(&self, from: PeerId, id: TransferId) -> Result<&OwnTransfer, Misbehaved> {
+    pub(super) fn transfer_with(&self, from: PeerId, id: TransferId) -> Result<&OwnTransfer, Misbehaved> {
         let transfer = self.transfers.get(id as usize);
         let theirs = |transfer: &&OwnTransfer| match transfer {
             OwnTransfer::Send { to, .. } | OwnTransfer::Write { to, .. } | OwnTransfer::Atomic { to, .. } => {
@@ -514,160 +407,5 @@ impl Protocol {
             OwnTransfer::Read { from: of, .. } => *of == from,
         };
         transfer.filter(theirs).ok_or(Misbehaved::Protocol("an answer to an unknown transfer"))
-    }
-
-    fn go(&mut self, from: PeerId, id: TransferId, limit: u64) -> Result<(), Misbehaved> {
-        self.transfer_with(from, id)?;
-        let Some(OwnTransfer::Send { rest, promised, queued, .. }) = self.transfers.get_mut(id as usize) else {
-            return Err(Misbehaved::Protocol("a go for something other than a send"));
-        };
-        let rest = rest.take().ok_or(Misbehaved::Protocol("a second go"))?;
-        let (at, end) = (*promised, limit.min(rest.len() as u64));
-        if end <= at {
-            // The receive is too short even for the promised bytes, some of which may not have been sent yet.
-            self.end_send(id);
-            return Ok(());
-        }
-        *queued += 1;
-        let (bytes, sent) = (Bytes::Shared(rest), Some(Sent::Transfer(id)));
-        self.outbox.push_back((from, Outgoing { head: None, id, reply: false, at, end, bytes, detach: false, sent }));
-        Ok(())
-    }
-
-    /// Ends a send that has nothing left to send and whose remaining bytes will not be requested. A send that waits for
-    /// delivery ends when its peer confirms it.
-    fn end_send(&mut self, id: TransferId) {
-        let Some(OwnTransfer::Send { rest: None, queued: 0, complete, done, .. }) = self.transfers.get(id as usize)
-        else {
-            return;
-        };
-        let (complete, done) = (*complete, *done);
-        if complete != CompleteWhen::Delivered {
-            self.transfers.remove(id as usize);
-        }
-        if complete == CompleteWhen::Sent {
-            self.completions.push_back(completion_of(done, Ok(())));
-        }
-    }
-
-    fn done(&mut self, from: PeerId, id: TransferId, status: Status) -> Result<(), Misbehaved> {
-        self.transfer_with(from, id)?;
-        let result = if status == Status::Ok { Ok(()) } else { Err(Failure::Refused(status)) };
-        let completion = match self.transfers.get_mut(id as usize) {
-            Some(OwnTransfer::Send { rest: None, complete: complete @ CompleteWhen::Delivered, .. })
-                if result.is_ok() =>
-            {
-                // Everything has arrived, but a link may not know yet that it can release the memory.
-                *complete = CompleteWhen::Sent;
-                self.end_send(id);
-                return Ok(());
-            }
-            Some(OwnTransfer::Write { report, .. }) => report.map(|done| completion_of(done, result)),
-            Some(OwnTransfer::Atomic { user, .. }) => {
-                Some(Completion { result, ..blank(OperationKind::Atomic, *user) })
-            }
-            _ => return Err(Misbehaved::Protocol("a done that was not requested")),
-        };
-        self.transfers.remove(id as usize);
-        self.completions.extend(completion);
-        Ok(())
-    }
-
-    fn serve_read(&mut self, from: PeerId, id: TransferId, key: u64, address: u64, total: u64) {
-        let status = self.regions.check(key, address, total, false).map_or_else(status_of, |()| Status::Ok);
-        let item = if status != Status::Ok || total == 0 {
-            Outgoing::header(Message::Fetched { id, status })
-        } else {
-            let bytes = Bytes::Region { key, address };
-            Outgoing { head: None, id, reply: true, at: 0, end: total, bytes, detach: false, sent: None }
-        };
-        self.outbox.push_back((from, item));
-    }
-
-    fn end_write(&mut self, from: PeerId, id: TransferId, count: u64) {
-        let Some(Incoming::Write { key, address, total, received, data, status }) = self.incoming.get_mut(&(from, id))
-        else {
-            return;
-        };
-        *received += count;
-        if *received < *total {
-            return;
-        }
-        // The region may have been closed while bytes arrived.
-        if *status == Status::Ok {
-            *status = self.regions.check(*key, *address, *total, true).map_or_else(status_of, |()| Status::Ok);
-        }
-        let (status, data, length) = (*status, *data, *total);
-        self.incoming.remove(&(from, id));
-        if data.is_some() && status == Status::Ok {
-            let event = blank(OperationKind::RemoteWrite, UserData::default());
-            self.completions.push_back(Completion { length, data, from: Some(from), ..event });
-        }
-        self.outbox.push_back((from, Outgoing::header(Message::Done { id, status })));
-    }
-
-    fn apply_atomic(&mut self, from: PeerId, id: TransferId) {
-        let Some(Incoming::Atomic { message, bytes, .. }) = self.incoming.remove(&(from, id)) else { return };
-        let Message::Atomic { key, address, datatype, operation, form, count, .. } = message else { return };
-        let mut old = Vec::new();
-        let status = match memory::atomic::size(datatype) {
-            None => Status::Unsupported,
-            Some(size) => {
-                let length = size.saturating_mul(count as usize);
-                let (operands, compares) = bytes.split_at(bytes.len().min(length));
-                let apply = |target: &mut [u8]| {
-                    memory::atomic::apply(datatype, operation, target, operands, compares, &mut old)
-                };
-                match self.regions.with_mut(key, address, length, apply) {
-                    Ok(Ok(())) => Status::Ok,
-                    Ok(Err(_)) => Status::Unsupported,
-                    Err(error) => status_of(error),
-                }
-            }
-        };
-        let item = if form == AtomicForm::Write {
-            Outgoing::header(Message::Done { id, status })
-        } else {
-            if status != Status::Ok {
-                old.clear();
-            }
-            let head = Some(Message::Fetched { id, status });
-            let (end, bytes) = (old.len() as u64, Bytes::Buffer(memory::Buffer::owned(old)));
-            Outgoing { head, id, reply: true, at: 0, end, bytes, detach: false, sent: None }
-        };
-        self.outbox.push_back((from, item));
-    }
-
-    /// Ends a frame with bytes of a read, or with the answer to an atomic.
-    fn end_result(&mut self, id: TransferId, count: u64, status: Option<Status>) {
-        let Some(transfer) = self.transfers.get_mut(id as usize) else { return };
-        let finished = match transfer {
-            OwnTransfer::Read { buffer, received, .. } => {
-                *received += count;
-                status.is_some() || *received >= buffer.len() as u64
-            }
-            _ => true,
-        };
-        if !finished {
-            return;
-        }
-        let status = status.unwrap_or(Status::Ok);
-        let result = if status == Status::Ok { Ok(()) } else { Err(Failure::Refused(status)) };
-        let completion = match self.transfers.remove(id as usize) {
-            OwnTransfer::Read { user, buffer, .. } => Completion {
-                length: buffer.len() as u64,
-                buffer: Some(buffer),
-                result,
-                ..blank(OperationKind::Read, user)
-            },
-            OwnTransfer::Atomic { user, result: buffer, .. } => Completion {
-                length: buffer.len() as u64,
-                buffer: Some(buffer),
-                result,
-                ..blank(OperationKind::Atomic, user)
-            },
-            OwnTransfer::Send { .. } | OwnTransfer::Write { .. } => return,
-        };
-        self.completions.push_back(completion);
     }
 }

@@ -4,7 +4,9 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::link::Bytes;
 use crate::link::Sink;
+use crate::operation::{Match, RecvOp};
 
 const MAX_PAYLOADS: [u32; 4] = [64, 200, 4096, 1 << 20];
 
