@@ -34,19 +34,18 @@ use std::collections::VecDeque;
 use std::hash::Hash;
 use std::sync::Arc;
 
-use channel::{Arrival, Outbound, Route};
+use channel::{Outbound, Route};
 use rustc_hash::FxHashMap;
-use types::{Identity, JobId, SiteId};
-use wire::frame::HEADER_LEN;
-use wire::{FrameHeader, FrameKind, Passage};
+use types::Identity;
+use wire::FrameHeader;
 
-use crate::Misbehaved;
 use crate::budget::Budget;
 use crate::conversation::{Conversation, PeerQueue};
 use crate::routes::Routes;
-use crate::share::{Bans, Share, ShareId, Trees, split};
+use crate::share::{Bans, Share, ShareId, Trees};
 use crate::stripe::Stripe;
 use sending::choose;
+pub use settings::{Settings, Striping, Window};
 
 /// A sender that waits this long for an acknowledgement requests it, and again each time the wait has doubled, up to
 /// [`LONGEST_NS`].
@@ -84,53 +83,12 @@ macro_rules! rule {
 }
 pub(crate) use rule;
 
+mod arrivals;
+mod losses;
 mod sending;
+mod settings;
 mod sharing;
 mod stalls;
-
-/// The choice of a gateway for each frame.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Striping {
-    /// Frames are striped over all gateways according to the amount that each delivers; after a pause, `first` comes
-    /// first.
-    Adaptive {
-        /// The number of the gateway.
-        first: usize,
-    },
-    /// The first gateway that reaches the peer.
-    First,
-}
-
-/// Most bytes in flight to one peer. Both ends use the same number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Window {
-    /// The sender uses only as much of this window as keeps the path full.
-    Adapting(u32),
-    /// The sender uses all of it.
-    Fixed(u32),
-}
-
-impl Window {
-    fn bytes(self) -> u32 {
-        match self {
-            Window::Adapting(bytes) | Window::Fixed(bytes) => bytes,
-        }
-    }
-}
-
-/// A member's identity and its way of sending.
-#[derive(Clone, Copy, Debug)]
-pub struct Settings {
-    pub job: JobId,
-    /// The member's identity.
-    pub me: Identity,
-    /// The choice of a gateway for each frame.
-    pub striping: Striping,
-    /// Most bytes in flight to one peer.
-    pub window: Window,
-    /// Attempts to reach a peer that is connected to no gateway, before it counts as lost.
-    pub attempts: u32,
-}
 
 /// The carrier of frames for [`Conversations::send`].
 pub trait Carrier<F, Q: PeerQueue> {
@@ -293,263 +251,6 @@ impl<K: Copy + Eq + Hash, F: Clone, Q: PeerQueue + Default> Conversations<K, F, 
         let open = self.routes.open().fold(0, |routes, route| routes | route.bit());
         if let Some(peer) = self.peers.get_mut(&key) {
             peer.asks_by |= open;
-            self.wake(key);
-        }
-    }
-
-    /// Notes that a gateway is connected, for the first time or again.
-    pub fn route_open(&mut self, route: Route) {
-        self.routes.opened(route);
-        self.reconsider(true);
-        for peer in self.peers.values_mut() {
-            peer.barred &= !route.bit();
-            // Other gateways' reports about copies may have gone to the old connection after this end had lost it.
-            peer.lost_through(|_, _| true);
-            if rule!(self, ask_on_return) && peer.outbound.in_flight() > 0 {
-                // On the new route, so that the peer learns about it; and on any route, which may be quicker.
-                peer.asks = true;
-                peer.asks_by |= route.bit();
-            }
-            // While the gateway was away, no notice could arrive of copies from other sites that it lost.
-            peer.asks_again |= peer.shares && rule!(self, again_on_return);
-        }
-        self.wake_all(|_| true);
-    }
-
-    /// Notes that a gateway is no longer connected: all frames in flight through it are lost, in both directions.
-    pub fn route_lost(&mut self, route: Route) {
-        self.routes.lost(route);
-        self.reconsider(false);
-        for peer in self.peers.values_mut() {
-            peer.lost_by(route);
-            // Other gateways' reports about copies may have been lost with it.
-            if peer.lost_through(|_, _| true) {
-                peer.asks = true;
-            }
-            peer.asks &= rule!(self, ask_on_loss);
-            // Frames from peers through this gateway may be lost as well, and only this member knows.
-            peer.asks_again = rule!(self, again_on_loss);
-            peer.barred &= !route.bit();
-        }
-        self.wake_all(|_| true);
-    }
-
-    /// Notes a change of a gateway's trunks to a site, which the gateway reports.
-    pub fn passage(&mut self, route: Route, site: SiteId, passage: &Passage) {
-        match passage {
-            Passage::Open => {
-                self.routes.back(route, site);
-                self.reconsider(true);
-                for peer in self.peers.values_mut().filter(|peer| peer.identity.site == site) {
-                    peer.barred &= !route.bit();
-                }
-            }
-            Passage::Away(reason) => {
-                self.routes.away(route, site, reason);
-                self.broken(route, site);
-            }
-            Passage::Broken => self.broken(route, site),
-        }
-        self.wake_all(|_| true);
-    }
-
-    fn broken(&mut self, route: Route, site: SiteId) {
-        for peer in self.peers.values_mut().filter(|peer| peer.identity.site == site) {
-            peer.lost_by(route);
-            peer.asks &= rule!(self, ask_on_loss);
-        }
-        self.broken_below(site);
-    }
-
-    /// Notes that a gateway could not deliver a frame, because the peer is not connected at the frame's last gateway.
-    /// If no route is left, all are retried for a while. Returns true if frames for the peer remain and the retries are
-    /// exhausted: the caller then [loses](Conversations::lose) the peer.
-    pub fn undeliverable(&mut self, route: Route, key: K, now_ns: u64) -> bool {
-        let Some(peer) = self.peers.get_mut(&key).filter(|peer| !peer.gone) else { return false };
-        peer.lost_by(route);
-        peer.asks &= rule!(self, ask_on_loss);
-        peer.barred |= route.bit();
-        if self.routes.open().any(|route| peer.barred & route.bit() == 0) {
-            self.wake(key);
-            return false;
-        }
-        if !peer.has_something() && peer.outbound.in_flight() == 0 {
-            // The peer has left, or will send a frame itself: the next frame for it tries all gateways again.
-            peer.barred = 0;
-            return false;
-        }
-        if peer.strays >= if self.leaving { MOST_LEAVING } else { self.settings.attempts } {
-            return true;
-        }
-        if peer.retry_ns.is_none() {
-            let at = now_ns + (STRAY_NS << peer.strays.min(MOST_DOUBLINGS));
-            peer.strays += 1;
-            self.retry(key, at);
-        }
-        false
-    }
-
-    /// Notes that a gateway was short of memory and dropped frames to a peer.
-    pub fn refused(&mut self, route: Route, key: K, now_ns: u64) {
-        self.budget.refused(now_ns);
-        let Some(peer) = self.peers.get_mut(&key).filter(|peer| !peer.gone) else { return };
-        peer.outbound.lost(route);
-        peer.stripe.lost(usize::from(route.0));
-        if peer.retry_ns.is_none() {
-            // Once for all frames affected by one shortage.
-            peer.outbound.refused(route);
-            let at = now_ns + (RETRY_NS << peer.refusals.min(7));
-            peer.refusals += 1;
-            self.retry(key, at);
-        }
-    }
-
-    /// Delays all frames for a peer until this time.
-    fn retry(&mut self, key: K, at_ns: u64) {
-        let Some(peer) = self.peers.get_mut(&key) else { return };
-        peer.retry_ns = Some(at_ns);
-        self.refused.push(key);
-        self.retry_ns = self.retry_ns.min(at_ns);
-    }
-
-    /// Marks a peer as lost, or as gone after a goodbye. Returns its queue.
-    pub fn lose(&mut self, key: K) -> Option<Q> {
-        let peer = self.peers.get_mut(&key).filter(|peer| !peer.gone)?;
-        peer.gone = true;
-        self.shares_ready = true;
-        self.budget.forgotten(peer.outbound.in_flight());
-        Some(std::mem::take(&mut peer.queue))
-    }
-
-    /// Starts leaving: nothing more will be sent. Requests acknowledgements from all peers, and repeats the requests
-    /// until everything is acknowledged.
-    pub fn leave(&mut self, now_ns: u64) {
-        self.leaving = true;
-        self.asked_ns = now_ns;
-        for peer in self.peers.values_mut().filter(|peer| !peer.is_settled()) {
-            peer.asks = true;
-        }
-        self.wake_all(|_| true);
-    }
-
-    /// Processes an acknowledging frame without data from a peer, with its receipt.
-    ///
-    /// # Errors
-    /// The peer violated the rules of the channel, or its receipt is invalid.
-    pub fn heard(
-        &mut self,
-        route: Route,
-        key: K,
-        header: &FrameHeader,
-        payload: &[u8],
-        now_ns: u64,
-    ) -> Result<(), Misbehaved> {
-        let receipt = wire::receipt::decode(payload)?;
-        self.acknowledged(route, key, header, now_ns)?;
-        let Some(peer) = self.peers.get_mut(&key) else { return Ok(()) };
-        let (gateways, by_flow) = split(receipt);
-        peer.stripe.arrived(&gateways);
-        if let Some(flows) = &mut peer.flows {
-            flows.stripe.arrived(&by_flow);
-        }
-        match header.kind {
-            FrameKind::Ask => peer.asked_by(route, header.route),
-            FrameKind::Again => {
-                peer.outbound.lost_all();
-                peer.asks |= peer.outbound.in_flight() > 0;
-                let site = peer.identity.site;
-                self.lost_below(site);
-            }
-            FrameKind::Answer => peer.answered(header.route, header.sequence),
-            _ => {}
-        }
-        self.wake(key);
-        Ok(())
-    }
-
-    /// Processes a data frame from a peer. Passes each payload that is now in order to `deliver`, with true if it is a
-    /// copy of a frame for several receivers, which may have passed through another site.
-    ///
-    /// # Errors
-    /// The peer violated the rules of the channel, or an error of `deliver`.
-    pub fn data<E: From<Misbehaved>>(
-        &mut self,
-        route: Route,
-        key: K,
-        header: &FrameHeader,
-        payload: &[u8],
-        now_ns: u64,
-        mut deliver: impl FnMut(&[u8], bool) -> Result<(), E>,
-    ) -> Result<(), E> {
-        if header.relayed {
-            // It neither acknowledges frames nor shows that this route reaches the peer.
-            self.peer(key, header.from).shares = true;
-        } else {
-            self.acknowledged(route, key, header, now_ns)?;
-        }
-        let Some(peer) = self.peers.get_mut(&key) else { return Ok(()) };
-        let bytes = HEADER_LEN as u32 + header.length;
-        peer.stripe.came(header.route as u8, bytes);
-        peer.data_by = Some(route);
-        match peer.inbound.received(header.sequence, bytes).map_err(Misbehaved::from)? {
-            Arrival::Next => {
-                deliver(payload, header.relayed)?;
-                while let Some((early, relayed)) = peer.inbound.next_early() {
-                    deliver(&early, relayed)?;
-                }
-            }
-            Arrival::Early => peer.inbound.keep(header.sequence, bytes, (payload.to_vec(), header.relayed)),
-            // It would not have been retransmitted if the sender had received our acknowledgement.
-            Arrival::Again => peer.inbound.ack_now(),
-        }
-        self.wake(key);
-        Ok(())
-    }
-
-    /// Processes the acknowledgement in any frame of a peer. The frame's arrival shows that `route` reaches the peer.
-    fn acknowledged(&mut self, route: Route, key: K, header: &FrameHeader, now_ns: u64) -> Result<(), Misbehaved> {
-        let leaving = self.leaving;
-        self.peer(key, header.from);
-        let Some(peer) = self.peers.get_mut(&key) else { return Ok(()) };
-        peer.barred &= !route.bit();
-        peer.strays = 0;
-        if let Some(flows) = peer.flows.as_mut().filter(|flows| flows.stray & route.bit() != 0) {
-            flows.stray &= !route.bit();
-            self.epoch += 1;
-        }
-        if peer.gone {
-            return Ok(());
-        }
-        let before = peer.outbound.in_flight();
-        peer.outbound.at(now_ns).acknowledged(header.ack)?;
-        let freed = before - peer.outbound.in_flight();
-        peer.answers(freed > 0, now_ns);
-        if freed > 0 {
-            self.budget.acknowledged(freed);
-            peer.silent_since_ns = now_ns;
-            (peer.silences, peer.refusals) = (0, 0);
-            peer.retry_ns = None;
-            self.shares_ready = true;
-            if let Some(flows) = peer.flows.as_mut().filter(|_| peer.outbound.in_flight() == 0) {
-                flows.stripe.settle();
-            }
-        }
-        // A request may have overtaken the frames that it concerns.
-        peer.asks |= leaving && !peer.is_settled();
-        Ok(())
-    }
-
-    /// Notes that bytes from a peer are kept here; beyond a quarter of the window, no frame is acknowledged.
-    pub fn hold(&mut self, key: K, bytes: u64) {
-        if let Some(peer) = self.peers.get_mut(&key) {
-            peer.held += bytes;
-        }
-    }
-
-    /// Notes that kept bytes are released.
-    pub fn release(&mut self, key: K, bytes: u64) {
-        if let Some(peer) = self.peers.get_mut(&key) {
-            peer.held = peer.held.saturating_sub(bytes);
             self.wake(key);
         }
     }

@@ -8,7 +8,14 @@ use types::{Rank, Slot};
 use wire::many::{Astray, Block, Why};
 
 use super::*;
+use super::{Settings, Striping, Window};
+use crate::Misbehaved;
 use crate::share::{ShareSource, ShareTree};
+use types::JobId;
+use types::SiteId;
+use wire::FrameKind;
+use wire::Passage;
+use wire::frame::HEADER_LEN;
 
 mod shares;
 mod singles;
