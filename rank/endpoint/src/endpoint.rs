@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use memory::{Buffer, Regions};
+use memory::Regions;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use types::id::{SlotKind, plain};
 use types::links::LinkTable;
@@ -15,30 +15,20 @@ use wire::Secret;
 use crate::config::{Config, EndpointLimits};
 use crate::gateway_link::GatewayLink;
 use crate::handshake::Credentials;
-use crate::link::{Bytes, Link, Outgoing, Sink};
+use crate::link::{Link, Outgoing, Sink};
 use crate::memory_link::MemoryLink;
-use crate::operation::{
-    AtomicOp, CompleteWhen, Completion, Match, NotBegun, PeekThen, PeerId, ReadOp, RecvOp, SendOp, ShareOp, UserData,
-    WriteOp,
-};
+use crate::operation::{Completion, NotBegun, PeerId};
 use crate::protocol::Protocol;
 use crate::site_link::SiteLink;
 
+mod delivery;
 mod opening;
+mod operations;
 mod waiting;
 
+use delivery::Route;
 pub use opening::OpenError;
 use opening::open_memory;
-
-/// The link that carries items to a peer. It is chosen with the first item and then kept, because different links do
-/// not keep the order of items.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Route {
-    Own,
-    Memory,
-    Site,
-    Gateway,
-}
 
 /// The volume handed to one link.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -205,163 +195,9 @@ impl Endpoint {
         self.protocol.address(peer)
     }
 
-    /// Starts sending a message.
-    ///
-    /// # Errors
-    /// [`NotBegun::Again`] when too much is queued; [`NotBegun::UnknownPeer`].
-    pub fn send(&mut self, op: SendOp) -> Result<(), NotBegun> {
-        self.check_room()?;
-        let mut op = op;
-        if self.route(op.to) == Route::Memory
-            && let Some(memory) = &mut self.memory
-        {
-            let (to, length) = (op.to, op.buffer.len() as u64);
-            let copied = op.complete == CompleteWhen::Buffered;
-            match self.protocol.send_whole(op, |message, bytes| memory.write_whole(to, message, bytes)) {
-                Ok(()) => {
-                    self.traffic.memory.items += 1;
-                    self.traffic.memory.bytes += length;
-                    return Ok(());
-                }
-                Err(back) => op = back,
-            }
-            // The message would be copied only to wait: it is better to try again later.
-            if copied && memory.is_full(to) {
-                return Err(NotBegun::Again);
-            }
-        }
-        self.protocol.send(op)?;
-        self.drain();
-        Ok(())
-    }
-
     /// True if a send would be refused for now, because too much is queued.
     pub fn is_full(&self) -> bool {
         self.check_room() == Err(NotBegun::Again)
-    }
-
-    /// Posts a receive.
-    ///
-    /// # Errors
-    /// [`NotBegun::UnknownPeer`].
-    pub fn receive(&mut self, op: RecvOp) -> Result<(), NotBegun> {
-        self.check_open()?;
-        self.protocol.receive(op)?;
-        self.drain();
-        Ok(())
-    }
-
-    /// Starts a share: bytes for several ranks at other sites. It is sent when all receivers are ready or have room for
-    /// it, and completes when its buffer is no longer read. If a receiver is lost, the others still get the share, and
-    /// it completes with a failure.
-    ///
-    /// # Errors
-    /// [`NotBegun::Tree`], [`NotBegun::UnknownPeer`], [`NotBegun::Closed`].
-    pub fn share(&mut self, op: ShareOp) -> Result<(), NotBegun> {
-        self.check_open()?;
-        if self.gateway.is_none() {
-            return Err(NotBegun::Tree("this rank's job has no other site"));
-        }
-        self.protocol.share(op)?;
-        self.drain();
-        Ok(())
-    }
-
-    /// Awaits the share of a peer with this key. It completes when all its bytes are in the buffer.
-    ///
-    /// # Errors
-    /// [`NotBegun::Again`] if a share of the peer with this key is awaited already, or too many shares are;
-    /// [`NotBegun::UnknownPeer`].
-    pub fn receive_share(&mut self, from: PeerId, key: u64, buffer: Buffer, user: UserData) -> Result<(), NotBegun> {
-        self.check_open()?;
-        self.protocol.receive_share(from, key, buffer, user)?;
-        if let Some(gateway) = &mut self.gateway {
-            gateway.expect_share(from, &self.protocol);
-        }
-        self.drain();
-        Ok(())
-    }
-
-    /// Number of bytes at the start of an awaited share that are in its buffer, to be passed on before the rest
-    /// arrives. `None`: the share has completed.
-    pub fn share_arrived(&self, user: UserData) -> Option<u64> {
-        self.protocol.sharing.arrived(user)
-    }
-
-    /// Gives a share up. `true`: its memory is no longer used, and it has no completion with this `user`. `false`: it
-    /// is being sent, and completes when its receivers have it or are lost; or it has completed already.
-    pub fn forget_share(&mut self, user: UserData) -> bool {
-        self.protocol.sharing.forget(user)
-    }
-
-    /// The oldest completion of a share not yet taken.
-    pub fn next_share_completion(&mut self) -> Option<Completion> {
-        self.protocol.sharing.completions.pop_front()
-    }
-
-    /// Looks for a message that has arrived (without making progress). Completes at once, possibly with `NoMessage`.
-    pub fn peek(&mut self, matching: Match, then: PeekThen, user: UserData) {
-        self.protocol.peek(matching, then, user);
-        self.drain();
-    }
-
-    /// Receives the message claimed earlier under `user.context`.
-    ///
-    /// # Errors
-    /// [`NotBegun::NotClaimed`].
-    pub fn receive_claimed(&mut self, buffer: Buffer, user: UserData) -> Result<(), NotBegun> {
-        self.protocol.receive_claimed(buffer, user, false)?;
-        self.drain();
-        Ok(())
-    }
-
-    /// Discards the message claimed earlier under `user.context`; completes.
-    ///
-    /// # Errors
-    /// [`NotBegun::NotClaimed`].
-    pub fn discard_claimed(&mut self, user: UserData) -> Result<(), NotBegun> {
-        self.protocol.receive_claimed(Buffer::empty(), user, true)?;
-        self.drain();
-        Ok(())
-    }
-
-    /// Cancels the oldest posted receive with this context that has not matched. It completes with `Cancelled`. Returns
-    /// false if there is none.
-    pub fn cancel(&mut self, context: usize) -> bool {
-        self.protocol.cancel(context)
-    }
-
-    /// Starts writing into a peer's region.
-    ///
-    /// # Errors
-    /// As [`Endpoint::send`].
-    pub fn write(&mut self, op: WriteOp) -> Result<(), NotBegun> {
-        self.check_room()?;
-        self.protocol.write(op)?;
-        self.drain();
-        Ok(())
-    }
-
-    /// Starts reading from a peer's region.
-    ///
-    /// # Errors
-    /// As [`Endpoint::send`].
-    pub fn read(&mut self, op: ReadOp) -> Result<(), NotBegun> {
-        self.check_open()?;
-        self.protocol.read(op)?;
-        self.drain();
-        Ok(())
-    }
-
-    /// Starts an atomic operation on a peer's region.
-    ///
-    /// # Errors
-    /// As [`Endpoint::send`], and [`NotBegun::TooLong`].
-    pub fn atomic(&mut self, op: AtomicOp) -> Result<(), NotBegun> {
-        self.check_room()?;
-        self.protocol.atomic(op)?;
-        self.drain();
-        Ok(())
     }
 
     /// Moves bytes without blocking. Returns true if any moved.
@@ -548,91 +384,7 @@ impl Endpoint {
         let buffered = self.site.buffered() + others.into_iter().flatten().sum::<u64>();
         if buffered > self.limits.buffered { Err(NotBegun::Again) } else { Ok(()) }
     }
-
-    /// The link to a peer.
-    fn route(&mut self, to: PeerId) -> Route {
-        let index = to.0 as usize;
-        if let Some(Some(route)) = self.routes.get(index) {
-            return *route;
-        }
-        let Some(address) = self.protocol.address(to) else { return Route::Site };
-        let route = if to == self.own_peer {
-            Route::Own
-        } else if self.memory.as_ref().is_some_and(|memory| memory.reaches(address)) {
-            self.protocol.set_eager(to, self.limits.eager_memory);
-            Route::Memory
-        } else if self.gateway.is_some() && address.identity.site != self.me.identity.site {
-            Route::Gateway
-        } else {
-            Route::Site
-        };
-        if self.routes.len() <= index {
-            self.routes.resize(index + 1, None);
-        }
-        self.routes[index] = Some(route);
-        route
-    }
-
-    /// Hands the protocol's outgoing items to the links.
-    fn drain(&mut self) {
-        loop {
-            while let Some((to, item)) = self.protocol.outbox.pop_front() {
-                let route = self.route(to);
-                let (link, carried): (&mut dyn Link, _) = match (route, &mut self.memory, &mut self.gateway) {
-                    (Route::Own, ..) => {
-                        self.looped.push_back(item);
-                        continue;
-                    }
-                    (Route::Memory, Some(memory), _) => (memory, &mut self.traffic.memory),
-                    (Route::Gateway, _, Some(gateway)) => (gateway, &mut self.traffic.gateway),
-                    _ => (&mut self.site, &mut self.traffic.site),
-                };
-                carried.items += 1;
-                carried.bytes += item.left();
-                let more = self.protocol.outbox.front().is_some_and(|(next, _)| *next == to);
-                link.send(to, item, more, &mut self.protocol);
-            }
-            for (number, op) in std::mem::take(&mut self.protocol.sharing.begin) {
-                if let Some(gateway) = &mut self.gateway {
-                    gateway.share(number, op, &mut self.protocol);
-                }
-            }
-            let Some(item) = self.looped.pop_front() else { return };
-            self.deliver_to_self(item);
-        }
-    }
-
-    /// Delivers an item to ourselves at once.
-    fn deliver_to_self(&mut self, mut item: Outgoing) {
-        let count = item.left().min(SELF_FRAME);
-        let message = item.head.unwrap_or(wire::Message::More { id: item.id, offset: item.at, reply: item.reply });
-        let mut region = Vec::new();
-        let failed = item.is_region() && item.copy_to(count, self.protocol.regions(), &mut region).is_err();
-        if failed {
-            let status = wire::message::Status::UnknownKey;
-            item = Outgoing::header(wire::Message::Fetched { id: item.id, status });
-            return self.deliver_to_self(item);
-        }
-        // We follow our own protocol, so this cannot fail; if it did, the transfer would fail like one to a lost peer.
-        let place = match self.protocol.begin(self.own_peer, message, count as u32) {
-            Ok(place) => place,
-            Err(error) => return self.protocol.lost(self.own_peer, Some(error.to_string())),
-        };
-        let mut place = place;
-        match item.bytes {
-            Bytes::Region { .. } => self.protocol.put(&mut place, &region),
-            _ => item.slices(count).for_each(|slice| self.protocol.put(&mut place, slice)),
-        }
-        self.protocol.end(place);
-        if item.advance(count) {
-            item.sent.into_iter().for_each(|sent| self.protocol.sent(sent));
-        } else {
-            self.looped.push_front(item);
-        }
-    }
 }
-
-const SELF_FRAME: u64 = 1 << 30;
 
 impl Drop for Endpoint {
     fn drop(&mut self) {

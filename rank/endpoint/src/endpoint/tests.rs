@@ -1,7 +1,9 @@
 use super::*;
 use crate::config::{JobConfig, NativeConfig};
 use crate::operation::{CompleteWhen, Failure, OperationKind};
+use crate::operation::{Match, PeekThen, ReadOp, RecvOp, SendOp, UserData, WriteOp};
 use memory::Access;
+use memory::Buffer;
 
 mod encrypted;
 
