@@ -6,27 +6,27 @@
 //! closing. Every phase has a deadline; running has one only if the user set it.
 
 mod agents;
+mod deadlines;
+mod ending;
 mod gateways;
 
 use std::collections::{BTreeSet, VecDeque};
-use std::io;
 use std::ops::Range;
 use std::time::Duration;
 
 use tokio::time::Instant;
 use types::quantity::counted;
-use types::{Identity, Patience, Rank, Roster, SiteId, Slot, Slowness};
+use types::{Identity, Patience, Roster, SiteId, Slot};
 use wire::control::Traffic;
 
-use super::cause::{Cause, EFFECT, LOST, LOST_CODE, SIGNAL, Weight};
+use super::cause::Cause;
 use super::input::Flow;
-use super::outcome::{Failure, SiteSummary, Summary};
+use super::outcome::Failure;
 use super::own_gateways::OwnGateways;
 use super::session::Incoming;
 use job::fence::Fences;
 use job::message::{Down, End, Family, InputTo, MpiState, Program, Stream};
 use job::mpi::layer::Coverage;
-use job::processes::signal_name;
 use job::signals;
 
 /// Time limit until the next site has admitted the job, on a machine that is not overloaded.
@@ -240,93 +240,8 @@ impl Job {
         self.wait_for(OPEN, now);
     }
 
-    fn wait_for(&mut self, calm: Duration, now: Instant) {
-        (self.wait, self.long_wait) = ((now, Patience::new(calm)), false);
-        self.deadline = Some(now + calm);
-    }
-
     fn is_starting(&self) -> bool {
         matches!(self.phase, Phase::Opening | Phase::Preparing)
-    }
-
-    /// A site or an agent has completed the step that all must complete. Extends the deadline.
-    fn progress(&mut self, now: Instant) {
-        if self.is_starting() {
-            let (begun, patience) = &mut self.wait;
-            patience.progress(now - *begun);
-            self.deadline = Some(*begun + patience.deadline(Slowness::NONE));
-        }
-    }
-
-    /// Seconds of the current wait so far, for messages.
-    fn waited(&self, now: Instant) -> u64 {
-        (now - self.wait.0).as_secs()
-    }
-
-    /// Ends the job: something that it needs is lost or missing.
-    fn lost(&mut self, failure: Failure, now: Instant) {
-        let failure = self.blamed(failure, now);
-        self.fail_now(LOST, failure, self.lost_code(), now);
-    }
-
-    /// Names the cause of a loss at another site. If all own gateways were silent shortly before, other sites gave up
-    /// the job because of that silence, so the failure belongs to the user's own site.
-    fn blamed(&self, failure: Failure, now: Instant) -> Failure {
-        match &self.silent {
-            Some((since, reason))
-                if now - *since < AFTERMATH && failure.site.as_ref().is_some_and(|site| *site != self.home) =>
-            {
-                Failure::at_site(&self.home, format!("{reason}; meanwhile {failure}"))
-            }
-            _ => failure,
-        }
-    }
-
-    /// The exit code for a loss: 1 until ranks run, then [`LOST_CODE`].
-    fn lost_code(&self) -> i32 {
-        if self.phase < Phase::Running { 1 } else { LOST_CODE }
-    }
-
-    /// Reports that the launcher's own connection is lost, or that the user has ended the job.
-    pub(super) fn broken(&mut self, failure: Failure, code: Option<i32>) {
-        if code.is_none() {
-            self.note_unstarted(&failure);
-        }
-        let code = code.unwrap_or_else(|| self.lost_code());
-        self.cause.add(LOST, failure, code);
-    }
-
-    fn fail_now(&mut self, weight: Weight, failure: Failure, code: i32, now: Instant) {
-        match self.phase {
-            Phase::Opening | Phase::Preparing => {
-                self.cause.add(weight, failure, code);
-                self.kill(now);
-            }
-            Phase::Running | Phase::Settling => {
-                self.cause.add(weight, failure, code);
-                if weight >= SIGNAL {
-                    self.kill(now);
-                } else {
-                    if self.phase == Phase::Running {
-                        self.actions.push_back(Action::QuestionAgents);
-                    }
-                    self.phase = Phase::Settling;
-                    let patience = if weight == EFFECT { SETTLE_EFFECT } else { SETTLE };
-                    let settled = now + patience;
-                    self.deadline = Some(self.deadline.map_or(settled, |deadline| deadline.min(settled)));
-                }
-            }
-            // Failures while the job is being ended are caused by ending it.
-            Phase::Killing | Phase::Draining | Phase::Closing | Phase::Over => {}
-        }
-    }
-
-    fn kill(&mut self, now: Instant) {
-        self.phase = Phase::Killing;
-        self.deadline = Some(now + KILL);
-        self.actions.push_back(Action::Progress(Some("ending all ranks".into())));
-        self.tell_agents(&Down::Kill { signal: self.signal });
-        self.check_ended(now);
     }
 
     fn tell_agents(&mut self, message: &Down) {
@@ -334,50 +249,11 @@ impl Job {
         self.actions.extend(there.map(|node| Action::Send(node.agent, message.clone())));
     }
 
-    fn check_ended(&mut self, now: Instant) {
-        let left = |node: &Node| matches!(node.state, NodeState::Here | NodeState::Ready);
-        if self.nodes.iter().any(left) {
-            return;
-        }
-        match self.phase {
-            Phase::Killing => self.close(now),
-            Phase::Running => {
-                self.phase = Phase::Draining;
-                self.deadline = None;
-            }
-            _ => {}
-        }
-    }
-
     /// `everything`: true if all output has been passed on.
     pub(super) fn heard(&mut self, everything: bool) {
         if self.phase == Phase::Draining && everything && self.actions.is_empty() {
             self.close(Instant::now());
         }
-    }
-
-    fn close(&mut self, now: Instant) {
-        self.phase = Phase::Closing;
-        self.deadline = Some(now + CLOSE);
-        let agents = self.nodes.iter().filter(|node| node.state == NodeState::Ended).map(|node| node.agent);
-        self.actions.extend(agents.map(|agent| Action::Send(agent, Down::Finish)));
-        self.actions.push_back(Action::Close);
-    }
-
-    /// The user interrupts the job. A second interruption sends SIGKILL to the ranks.
-    pub(super) fn interrupted(&mut self, signal: i32, now: Instant) {
-        self.signals += 1;
-        let failure = Failure::new(format!("interrupted by {}", signal_name(signal)));
-        if self.signals == 1 && !matches!(self.phase, Phase::Killing | Phase::Closing | Phase::Over) {
-            self.signal = signal;
-            self.cause.add(LOST, failure, 128 + signal);
-            self.kill(now);
-            return;
-        }
-        self.cause.add(LOST, failure, 128 + signal);
-        self.tell_agents(&Down::Kill { signal: 9 });
-        let soon = now + Duration::from_millis(300);
-        self.deadline = Some(self.deadline.map_or(soon, |deadline| deadline.min(soon)));
     }
 
     /// Passes a signal on to the ranks.
@@ -391,85 +267,6 @@ impl Job {
     pub(super) fn stopped(&mut self) {
         self.signalled(signals::STOP);
         self.actions.push_back(Action::Stop);
-    }
-
-    /// Output can no longer be passed on, for example because `head` has closed the pipe.
-    pub(super) fn output_failed(&mut self, error: &io::Error, now: Instant) {
-        let code = if error.kind() == io::ErrorKind::BrokenPipe { 141 } else { 1 };
-        if self.phase == Phase::Draining {
-            self.cause.add(LOST, Failure::new(format!("cannot write output: {error}")), code);
-            return;
-        }
-        self.fail_now(LOST, Failure::new(format!("cannot write output: {error}")), code, now);
-    }
-
-    /// A deadline has passed. `slowness`: this machine's.
-    pub(super) fn deadline_over(&mut self, now: Instant, slowness: Slowness) {
-        if self.is_starting() {
-            self.look_for_agents(now, slowness);
-            if self.deadline.is_some_and(|deadline| deadline > now) {
-                return;
-            }
-            let (begun, patience) = self.wait;
-            if let Some(later) = patience.next_look(now - begun, slowness) {
-                self.deadline = Some(begun + later);
-                self.note_long_wait(begun + patience.deadline(slowness), now);
-                return;
-            }
-        }
-        self.deadline = None;
-        match self.phase {
-            Phase::Opening => self.gateway_is_lost(self.silent_gateway(now), now),
-            Phase::Preparing => self.lost(self.silent_agent(now).unwrap_or_default(), now),
-            Phase::Settling => self.kill(now),
-            Phase::Killing => self.close(now),
-            Phase::Closing => self.phase = Phase::Over,
-            Phase::Running => {
-                let seconds = self.timeout.unwrap_or_default().as_secs_f64();
-                let failure = Failure::new(format!("the ranks have run for {seconds} s, as long as --timeout allows"));
-                self.fail_now(LOST, failure, TIMEOUT_CODE, now);
-            }
-            Phase::Draining | Phase::Over => {}
-        }
-    }
-
-    /// Names, once in a wait, what a busy machine is given more time for.
-    fn note_long_wait(&mut self, until: Instant, now: Instant) {
-        if until - now < LONG {
-            return;
-        }
-        let silent = match self.phase {
-            Phase::Opening => Some(self.silent_gateway(now)),
-            _ => self.silent_agent(now),
-        };
-        if let Some(silent) = silent.filter(|_| !std::mem::replace(&mut self.long_wait, true)) {
-            let seconds = (until - self.wait.0).as_secs();
-            let text = format!("{silent}; this machine is busy, so it has {seconds} s or more");
-            self.actions.push_back(Action::Note(text));
-        }
-    }
-
-    /// The failure that a site's gateway has not opened the job.
-    fn silent_gateway(&self, now: Instant) -> Failure {
-        let silent = self.sites.iter().position(|site| site.window.is_none()).unwrap_or(0);
-        let name = &self.roster.sites()[silent].name;
-        let waited = self.waited(now);
-        let reason = format!(
-            "did not open the job within {waited} s: is its gateway running and reachable? `landbridge sites check` \
-             shows it"
-        );
-        Failure::at_site(name, reason)
-    }
-
-    /// The failure that an agent is not ready.
-    fn silent_agent(&self, now: Instant) -> Option<Failure> {
-        let silent = self.nodes.iter().find(|node| node.state < NodeState::Ready)?;
-        let what = match silent.state {
-            NodeState::Awaited => "its agent did not connect",
-            _ => "its agent did not answer",
-        };
-        let reason = format!("{what} within {} s", self.waited(now));
-        Some(Failure::at_node(&silent.site, &silent.name, reason))
     }
 
     pub(super) fn incoming(&mut self, incoming: Incoming, now: Instant) {
@@ -547,46 +344,6 @@ impl Job {
         let reached = self.nodes.iter().filter(|node| ranks.iter().any(|rank| node.ranks.contains(rank)));
         let input = |node: &Node| Action::Send(node.agent, Down::Input { bytes: bytes.clone() });
         self.actions.extend(reached.map(input));
-    }
-
-    fn at_rank(&self, rank: u32, reason: String) -> Failure {
-        match self.roster.place(Rank(rank)) {
-            Some(place) => Failure { rank: Some(rank), ..Failure::at_node(place.site_name, place.node_name, reason) },
-            None => Failure::new(format!("rank {rank}: {reason}")),
-        }
-    }
-
-    pub(super) fn summary(&self, seconds: f64) -> Summary {
-        let unfinished = self.exits.iter().any(Option::is_none);
-        let (failure, code) = match self.cause.get() {
-            Some((failure, code)) => (Some(failure.clone()), code),
-            None if unfinished => (Some(Failure::new("the job ended before all ranks did")), 1),
-            None => (None, 0),
-        };
-        let mut next = 0;
-        let sites = self.roster.sites().iter().zip(&self.sites).map(|(site, state)| {
-            let traffic = state.closed.flatten();
-            let first = next;
-            next += site.size();
-            SiteSummary {
-                name: site.name.clone(),
-                nodes: site.nodes.iter().map(|node| node.name.clone()).collect(),
-                ranks: (first..next).collect(),
-                bytes_sent: traffic.map(|traffic| traffic.sent + state.relayed.sent),
-                bytes_received: traffic.map(|traffic| traffic.received + state.relayed.received),
-            }
-        });
-        let sites: Vec<SiteSummary> = sites.collect();
-        Summary {
-            ok: failure.is_none(),
-            exit_code: code,
-            seconds,
-            ranks: self.roster.size(),
-            mpi: self.mpi.map(|mpi| mpi.to_string()),
-            bytes_relayed: sites.iter().filter_map(|site| site.bytes_sent).sum(),
-            sites,
-            failure,
-        }
     }
 }
 

@@ -6,35 +6,30 @@
 //! job without agents, in which all processes of both sides are ranks, and offers it to the other (`pairing`). The
 //! coupling lasts as long as both helpers do; each helper ends with its process.
 
+mod gateways;
+mod opening;
 mod pairing;
 pub mod side;
 
-use std::collections::BTreeSet;
 use std::io;
-use std::pin::Pin;
 use std::time::Duration;
 
-use client::patience::{core_time, slowness_in};
-use client::{ClientError, Connections, Entry, Frame, News, Role};
+use client::patience::core_time;
 use thiserror::Error;
 use tokio::io::{AsyncBufRead, AsyncBufReadExt, Lines};
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
+use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 use types::coupling::{CouplingSite, Said, Told};
-use types::id::SlotKind;
-use types::patience::{CoreTime, Patience};
+use types::patience::CoreTime;
 use types::sites::Inside;
 use types::untrusted::UntrustedText;
-use types::{Identity, JobId, Roster, SiteId, Slot};
-use wire::control::coupling::{Coupling, CouplingMessage, RENEW_S};
-use wire::control::{JobMessage, Part};
-use wire::{Control, FrameKind};
+use types::{Identity, JobId, SiteId, Slot};
+use wire::control::coupling::{Coupling, RENEW_S};
 
 use self::pairing::{Action, Pairing};
-use self::side::{About, Offer, SideError, matched};
-use crate::deadline::until;
-use crate::own_gateways::OwnGateways;
-use crate::session::{Connection, Incoming, Session, dialled};
+use self::side::{About, SideError, matched};
 use crate::{SessionError, Sites};
+use gateways::Gateways;
+use opening::{Opened, Opening, open, opened_next, opening_done, overdue};
 
 /// Time limit for opening the job at all sites, on a machine that is not overloaded.
 const OPEN: Duration = Duration::from_secs(10);
@@ -148,7 +143,7 @@ fn home(request: &Request) -> Said {
 }
 
 /// The process's next line; `None` at its end.
-async fn next<R: AsyncBufRead + Unpin>(input: &mut Lines<R>) -> Result<Option<Told>, CouplingError> {
+pub(super) async fn next<R: AsyncBufRead + Unpin>(input: &mut Lines<R>) -> Result<Option<Told>, CouplingError> {
     match input.next_line().await {
         Ok(None) => Ok(None),
         Ok(Some(line)) if line.len() > LONGEST => Err(CouplingError::Input(format!("a line of {} bytes", line.len()))),
@@ -156,97 +151,6 @@ async fn next<R: AsyncBufRead + Unpin>(input: &mut Lines<R>) -> Result<Option<To
         Err(error) => Err(CouplingError::Input(error.to_string())),
     }
 }
-
-/// The connections to the gateways of the own site. A message goes through all of them, so that none is missed.
-struct Gateways {
-    site: String,
-    connections: Connections,
-    /// Time since which none is connected, and why the last one was lost.
-    lost: Option<(Instant, ClientError)>,
-    /// The last time when none was connected, since the coupling began: why the last one was lost.
-    outage: Option<String>,
-}
-
-impl Gateways {
-    /// Connects to the first gateway that answers, and then to the others.
-    async fn connect(request: &Request) -> Result<Gateways, SessionError> {
-        let site = request.sites.site(&request.home)?;
-        let (client, name) = request.sites.connect(site).await?;
-        let role = Role::Client { secret: request.sites.client_secret(site)? };
-        let mut entries: Vec<Entry> = site
-            .gateways
-            .iter()
-            .map(|gateway| Entry { gateway: dialled(site, gateway), role: role.clone(), opening: None })
-            .collect();
-        let first = entries.iter().position(|entry| entry.gateway.name == name).unwrap_or(0);
-        let mut connections = Connections::new(NOBODY, client, entries.remove(first));
-        // The other side does not know how busy this machine is, and takes a side that is posted nowhere for gone.
-        connections.be_impatient();
-        for entry in entries {
-            connections.add(entry);
-        }
-        Ok(Gateways { site: site.name.clone(), connections, lost: None, outage: None })
-    }
-
-    fn send(&self, message: &CouplingMessage) {
-        self.connections.all().for_each(|gateway| self.connections.control(gateway, message.clone()));
-    }
-
-    /// Posts this side; also at gateways that are connected later.
-    fn post(&self, post: &CouplingMessage) {
-        self.connections.all().for_each(|gateway| self.connections.reopen_with(gateway, post.clone()));
-        self.send(post);
-    }
-
-    /// The next message about couplings; `None` when the last connected gateway is lost. Cancel-safe.
-    ///
-    /// # Errors
-    /// A gateway does not follow the protocol, or no gateway has been connected for a while.
-    async fn next(&mut self) -> Result<Option<CouplingMessage>, CouplingError> {
-        loop {
-            let given_up = self.lost.as_ref().map(|(since, _)| *since + RETURN);
-            let (_, news) = tokio::select! {
-                next = self.connections.next() => next,
-                () = until(given_up) => {
-                    let reason = self.lost.take().map(|(_, error)| error.to_string()).unwrap_or_default();
-                    let reason = format!("the gateway is lost: {reason}");
-                    return Err(CouplingError::Site { site: self.site.clone(), reason });
-                }
-            };
-            match news {
-                News::Frame(frame) => {
-                    if let Some(message) = coupling_message(&frame)? {
-                        return Ok(Some(message));
-                    }
-                }
-                News::Open => self.lost = None,
-                News::Lost(error) if self.connections.open().next().is_none() => {
-                    if let ClientError::Wire { source, .. } = error {
-                        return Err(CouplingError::Refused(source.to_string()));
-                    }
-                    self.outage = Some(error.to_string());
-                    self.lost.get_or_insert((Instant::now(), error));
-                    return Ok(None);
-                }
-                News::Lost(_) | News::Failed(_) | News::Back(_) => {}
-            }
-        }
-    }
-}
-
-fn coupling_message(frame: &Frame) -> Result<Option<CouplingMessage>, CouplingError> {
-    if frame.header.kind != FrameKind::Control {
-        return Ok(None);
-    }
-    match Control::decode(&frame.payload) {
-        Ok(Control::Coupling(message)) => Ok(Some(message)),
-        Ok(_) => Ok(None),
-        Err(error) => Err(CouplingError::Refused(error.to_string())),
-    }
-}
-
-/// A job that is being opened for the other side.
-type Opening = Pin<Box<dyn Future<Output = Result<(Opened, Offer), CouplingError>>>>;
 
 struct Helper {
     request: Request,
@@ -257,13 +161,6 @@ struct Helper {
     /// The beginnings of [`Pairing::absent`] and [`Pairing::refused`], with this process's core time then.
     absent: Option<(Instant, CoreTime)>,
     refused: Option<(Instant, CoreTime)>,
-}
-
-/// A job that this side has opened.
-struct Opened {
-    session: Session,
-    roster: Roster,
-    gateways: OwnGateways,
 }
 
 const NOBODY: Identity = Identity { site: SiteId(0), slot: Slot::LAUNCHER };
@@ -401,117 +298,10 @@ impl Helper {
     }
 }
 
-async fn opening_done(opening: Option<&mut Opening>) -> Result<(Opened, Offer), CouplingError> {
-    match opening {
-        Some(opening) => opening.await,
-        None => std::future::pending().await,
-    }
-}
-
-async fn opened_next(opened: Option<&mut Opened>) -> Result<Vec<Incoming>, CouplingError> {
-    match opened {
-        Some(opened) => {
-            opened.session.flush();
-            Ok(opened.session.next().await?)
-        }
-        None => std::future::pending().await,
-    }
-}
-
 /// Notes the beginning of a wait, and this process's core time then.
 fn note(begun: &mut Option<(Instant, CoreTime)>, wait: Option<(Instant, Duration)>) {
     let since = wait.map(|(since, _)| since);
     if since != begun.map(|(since, _)| since) {
         *begun = since.map(|since| (since, core_time()));
-    }
-}
-
-/// Ends when a wait is over: after its time, or later on a machine that is slow meanwhile. Cancel-safe.
-async fn overdue(begun: Option<(Instant, CoreTime)>, wait: Option<(Instant, Duration)>) {
-    let Some(((since, before), (_, calm))) = begun.zip(wait) else { return std::future::pending().await };
-    let (patience, mut limit) = (Patience::new(calm), calm);
-    loop {
-        sleep_until(since + limit).await;
-        let elapsed = since.elapsed();
-        let Some(later) = patience.next_look(elapsed, slowness_in(elapsed, before)) else { return };
-        limit = later;
-    }
-}
-
-/// Opens the job of both sides.
-async fn open(request: &Request, roster: &Roster, to: u64) -> Result<(Opened, Offer), CouplingError> {
-    let connection = Connection::new(&request.sites, &request.home).await?;
-    let session = connection.open(roster, Part::LeadWithoutAgents).await?;
-    let mut opened = Opened { session, roster: roster.clone(), gateways: OwnGateways::new(&request.home) };
-    let began = Instant::now();
-    let (mut sites, mut window) = (BTreeSet::new(), u32::MAX);
-    while sites.len() < roster.sites().len() {
-        opened.session.flush();
-        let incoming = timeout(OPEN.saturating_sub(began.elapsed()), opened.session.next()).await;
-        let Ok(incoming) = incoming else {
-            let silent = roster.sites().iter().find(|site| !sites.contains(&site.name));
-            let site = silent.map(|site| site.name.clone()).unwrap_or_default();
-            return Err(CouplingError::Slow { site, seconds: OPEN.as_secs() });
-        };
-        for incoming in incoming? {
-            if let Incoming::Job(_, JobMessage::Opened { site, window: granted, .. }) = &incoming {
-                sites.insert(site.clone());
-                window = window.min(*granted);
-            }
-            opened.incoming(vec![incoming])?;
-        }
-    }
-    opened.session.open_relays(roster, window);
-    let (job, secret) = opened.session.credentials();
-    Ok((opened, Offer { to, job, secret, window }))
-}
-
-impl Opened {
-    fn incoming(&mut self, incoming: Vec<Incoming>) -> Result<(), CouplingError> {
-        for incoming in incoming {
-            match incoming {
-                Incoming::Up(..) | Incoming::GatewayBack { .. } | Incoming::Note(_) => {}
-                Incoming::GatewayOpen(gateway) => self.gateways.connected(gateway),
-                Incoming::GatewayLost(gateway, reason) => {
-                    self.gateways.disconnected(gateway);
-                    self.check_reached(reason)?;
-                }
-                Incoming::Job(gateway, message) => match message {
-                    JobMessage::Refused { site, reason, .. } => return Err(CouplingError::Site { site, reason }),
-                    JobMessage::MemberLost { member, reason, .. } => self.member_lost(member, reason)?,
-                    JobMessage::SiteLost { site, seen_from, reason, .. } => {
-                        self.gateways.lost(gateway, &seen_from, &site);
-                        self.check_reached(reason)?;
-                    }
-                    JobMessage::SiteFound { site, .. } => self.gateways.found(gateway, &site),
-                    JobMessage::Closed { site, led: true, .. } => {
-                        let reason = "its gateway closed the coupling".to_owned();
-                        return Err(CouplingError::Site { site, reason });
-                    }
-                    _ => {}
-                },
-            }
-        }
-        Ok(())
-    }
-
-    /// Fails when no gateway of the own site reaches one of the sites.
-    fn check_reached(&self, reason: String) -> Result<(), CouplingError> {
-        match self.gateways.unreached() {
-            Some(site) => {
-                let reason = format!("all routes to it were lost: {reason}");
-                Err(CouplingError::Site { site: site.to_owned(), reason })
-            }
-            None => Ok(()),
-        }
-    }
-
-    /// Fails because a process is lost. In a job without agents, the gateways watch the processes.
-    fn member_lost(&self, member: Identity, reason: String) -> Result<(), CouplingError> {
-        let Some(site) = self.roster.site(member.site).map(|site| &site.name) else { return Ok(()) };
-        let SlotKind::Rank(rank, _) = member.slot.kind() else { return Ok(()) };
-        let node = self.roster.place(rank).map_or("", |place| place.node_name);
-        let reason = format!("a process on node {node} is lost: {reason}");
-        Err(CouplingError::Site { site: site.to_owned(), reason })
     }
 }

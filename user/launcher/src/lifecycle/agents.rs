@@ -3,8 +3,8 @@
 use tokio::time::Instant;
 use types::{Identity, Rank, Slot};
 
-use super::{Action, Job, LOST, NodeState, Phase};
-use crate::cause::{ABORT, EFFECT, MPI_ERROR, of_end};
+use super::{Action, Job, NodeState, Phase};
+use crate::cause::{ABORT, EFFECT, LOST, MPI_ERROR, of_end};
 use crate::outcome::Failure;
 use job::fence::{Fence, FenceError};
 use job::group::first_agent;

@@ -1,7 +1,9 @@
+use super::super::outcome::Summary;
 use super::*;
 use job::fence::Fence;
 use job::group::Group;
 use job::message::Up;
+use types::Slowness;
 use types::{JobId, NodeId};
 use wire::control::JobMessage;
 
