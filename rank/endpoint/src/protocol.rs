@@ -1,5 +1,5 @@
-//! Transfers: the protocol between endpoints, without I/O. This file has the state; `send`, `receive` and `rma` have the
-//! operations, and `arrival` takes frames from peers.
+//! Transfers: the protocol between endpoints, without I/O. This file has the state; `send`, `receive` and `rma` have
+//! the operations, and `arrival` takes frames from peers.
 //!
 //! Implements the messages of [`wire::message`] over the queues of `matching`. Operations go in as method calls, frames
 //! through [`Sink`](crate::link::Sink); completions and items to send ([`Outgoing`]) come out of queues.

@@ -8,26 +8,26 @@ pub(crate) mod allocation;
 pub(crate) mod entry;
 pub(crate) mod error;
 pub(crate) mod job;
+mod members;
 pub(crate) mod message;
 pub(crate) mod shared;
 pub(crate) mod site;
 pub(crate) mod spread;
+mod trunks;
 pub(crate) mod window;
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::time::Duration;
 
 use gateway_hooks::AllocationOrder;
-use types::id::SlotKind;
-use types::{Identity, JobId, NodeId, SiteId, Slot};
+use types::{JobId, NodeId, SiteId, Slot};
 use wire::control::JobMessage;
 use wire::{Control, FrameHeader, Passage, Secret};
 
 use crate::log::{self, Suppressed};
 use crate::table::allocation::Allocation;
 use crate::table::error::JobError;
-use crate::table::job::{Job, is_rank, passage_without, trunks_to};
-use crate::table::site::{SitePhase, SiteState};
+use crate::table::job::{Job, is_rank};
 use crate::table::window::Grants;
 
 /// Index of a trunk: a pair of this gateway and one other.
@@ -280,223 +280,6 @@ impl<M: Clone + PartialEq> Table<M> {
         self.ended.push_back(job);
     }
 
-    /// Admits a member that has proved the job's secret.
-    ///
-    /// # Errors
-    /// The reason for not admitting it.
-    pub(crate) fn join(&mut self, id: JobId, identity: Identity, member: M) -> Result<(), JobError> {
-        self.may_join(id, identity)?;
-        if let Some(job) = self.jobs.get_mut(&id) {
-            job.members.insert(identity.slot, member.clone());
-            job.lost.remove(&identity.slot);
-            let is_last = is_rank(identity.slot) && job.is_whole();
-            self.tell_what_is_away(id, &member);
-            if is_last {
-                self.say_here(id);
-            }
-        }
-        Ok(())
-    }
-
-    /// Notifies a new member of the sites that cannot be reached now.
-    pub(crate) fn tell_what_is_away(&mut self, id: JobId, member: &M) {
-        let Some(job) = self.jobs.get(&id) else { return };
-        for (at, site) in job.sites.iter().enumerate().filter(|(at, _)| *at != usize::from(job.own.0)) {
-            if !site.routes().iter().any(|route| self.trunks[route.0].up) {
-                let known = site.routes().first().map(|route| self.trunks[route.0].problem.clone());
-                let reason = known.unwrap_or_else(|| "the job is not open there yet".to_owned());
-                self.effects.push(Effect::Passage(member.clone(), SiteId(at as u16), Passage::Away(reason)));
-            }
-        }
-    }
-
-    /// Checks that a member may join; returns its initial window: the bytes that it may have in flight.
-    ///
-    /// # Errors
-    /// The reason for not admitting it.
-    pub(crate) fn may_join(&self, id: JobId, identity: Identity) -> Result<u32, JobError> {
-        self.secret(id)?;
-        let open = self.jobs.get(&id);
-        let job = open.ok_or_else(|| JobError::NotOpen { job: id, site: self.site.clone() })?;
-        job.may_join(identity, &self.site)?;
-        if job.members.contains_key(&identity.slot) {
-            return Err(JobError::Connected { job: id, slot: identity.slot });
-        }
-        Ok(job.grant.window)
-    }
-
-    /// Handles the end of a member's connection.
-    pub(crate) fn leave(&mut self, id: JobId, slot: Slot, member: &M, how: Leave) {
-        let Some(job) = self.jobs.get_mut(&id) else { return };
-        if job.members.get(&slot) != Some(member) {
-            return;
-        }
-        job.members.remove(&slot);
-        let reason = match how {
-            Leave::Goodbye if slot == Slot::LAUNCHER => return self.close(id, "the launcher has ended"),
-            Leave::Goodbye => return,
-            Leave::Silent(reason) => {
-                if let SlotKind::Agent(node) = slot.kind() {
-                    self.out_of_reach(id, node);
-                }
-                reason
-            }
-            // The member is connected to other gateways of the site, and reconnects to this one.
-            Leave::Lost(reason) if self.siblings && job.watches(slot) && !job.closing && !job.waits() => {
-                job.lost.insert(slot, reason);
-                return self.effects.push(Effect::Timer(id, job.epoch, Timer::Return(slot), RETURN));
-            }
-            // The agent's starter reports its end, and the reason, a moment later.
-            Leave::Lost(reason) if job.has_agent(slot) && !job.closing => {
-                job.lost.insert(slot, reason);
-                return self.effects.push(Effect::Timer(id, job.epoch, Timer::Return(slot), CAUSE));
-            }
-            Leave::Lost(reason) => reason,
-        };
-        self.is_lost(id, slot, reason);
-    }
-
-    /// Handles a silent agent. The launcher ends the job if no gateway reaches the agent's node. But perhaps only this
-    /// gateway does not reach it: then its frames for the node's ranks go nowhere, although its trunks are up. So it
-    /// drops these ranks, and gateways of other sites prefer the gateways that reach all ranks. A rank that still can
-    /// dials again.
-    fn out_of_reach(&mut self, id: JobId, node: NodeId) {
-        let Some(job) = self.jobs.get_mut(&id).filter(|job| self.siblings && !job.closing) else { return };
-        let own = job.own;
-        let place = job.roster.nodes().find(|(site, at, ..)| (*site, *at) == (own, node));
-        let Some(there) = place.map(|(.., first, entry)| first.0..first.0 + entry.ranks) else { return };
-        let is_there = |slot: &Slot, _: &mut M| match slot.kind() {
-            SlotKind::Rank(rank, _) => there.contains(&rank.0),
-            _ => false,
-        };
-        let dropped = job.members.extract_if(is_there).map(|(_, member)| member);
-        let reason = "the agent of your node is silent at this gateway";
-        self.effects.extend(dropped.map(|member| Effect::Dismiss(member, reason.to_owned())));
-        self.say_here(id);
-    }
-
-    /// Handles the loss of a member that the job needs and that does not come back.
-    pub(crate) fn is_lost(&mut self, id: JobId, slot: Slot, reason: String) {
-        let Some(job) = self.jobs.get(&id) else { return };
-        let identity = Identity { site: job.own, slot };
-        if slot == Slot::LAUNCHER {
-            self.cut_off(id, &format!("the launcher is gone: {reason}"));
-        } else if !job.closing {
-            let reason = reason + &self.perhaps_cancelled(id);
-            self.tell_launcher(id, JobMessage::MemberLost { job: id, member: identity, reason });
-        }
-    }
-
-    /// Takes a member's identity from a connection that is no longer used, if `which` returns true for it.
-    pub(crate) fn displace(&mut self, id: JobId, slot: Slot, which: impl FnOnce(&M) -> bool) -> Option<M> {
-        let members = &mut self.jobs.get_mut(&id)?.members;
-        if members.get(&slot).is_some_and(which) { members.remove(&slot) } else { None }
-    }
-
-    /// Notes that the first link of a trunk is up.
-    pub(crate) fn trunk_up(&mut self, trunk: TrunkId) {
-        let info = &mut self.trunks[trunk.0];
-        info.up = true;
-        info.changes += 1;
-        self.tell_members(None, trunk, |others| (!others).then_some(Passage::Open));
-        let waiting: Vec<JobId> = self.jobs.iter().filter(|(_, job)| job.waits()).map(|(id, _)| *id).collect();
-        for id in waiting {
-            self.advance(id);
-        }
-        self.say_what_is_here(trunk);
-    }
-
-    /// Notes that a trunk failed, or still cannot be established.
-    pub(crate) fn trunk_problem(&mut self, trunk: TrunkId, problem: String) {
-        self.trunks[trunk.0].problem = problem;
-    }
-
-    /// Handles the loss of a link, and of the frames in flight on it, while another link of the trunk is up.
-    pub(crate) fn trunk_broken(&mut self, trunk: TrunkId) {
-        self.tell_members(None, trunk, |_| Some(Passage::Broken));
-    }
-
-    /// Handles the loss of a trunk's last link, and of all frames in flight. Jobs wait for the trunk to come back while
-    /// this gateway's patience lasts.
-    pub(crate) fn trunk_away(&mut self, trunk: TrunkId, reason: &str) {
-        let info = &mut self.trunks[trunk.0];
-        info.up = false;
-        info.problem = reason.to_owned();
-        info.changes += 1;
-        let changes = info.changes;
-        self.tell_members(None, trunk, |others| Some(passage_without(others, reason)));
-        self.effects.push(Effect::Patience(trunk, changes, self.patience));
-    }
-
-    /// Gives up a trunk when patience with it has run out, unless the trunk has changed since.
-    pub(crate) fn patience_over(&mut self, trunk: TrunkId, changes: u64) {
-        let info = &self.trunks[trunk.0];
-        if info.changes == changes && !info.up {
-            let waited = self.patience.as_secs_f64();
-            let reason = format!("{} (and it did not come back within {waited} s)", info.problem);
-            self.trunk_lost(trunk, &reason);
-        }
-    }
-
-    /// Notifies members of jobs (all jobs, or the `only` one) of a change in a trunk that is one of their routes.
-    /// `passage` makes the message; its argument is true if there are other routes.
-    pub(crate) fn tell_members(
-        &mut self,
-        only: Option<JobId>,
-        trunk: TrunkId,
-        passage: impl Fn(bool) -> Option<Passage>,
-    ) {
-        for (_, job) in self.jobs.iter().filter(|(id, job)| !job.closing && only.is_none_or(|only| only == **id)) {
-            for (at, site) in job.sites.iter().enumerate().filter(|(_, site)| site.routes().contains(&trunk)) {
-                let others = site.routes().iter().any(|route| *route != trunk && self.trunks[route.0].up);
-                let Some(passage) = passage(others) else { continue };
-                let told = |member: &M| Effect::Passage(member.clone(), SiteId(at as u16), passage.clone());
-                self.effects.extend(job.members.values().map(told));
-            }
-        }
-    }
-
-    /// Gives up a trunk for good, in all jobs.
-    pub(crate) fn trunk_lost(&mut self, trunk: TrunkId, reason: &str) {
-        let all: Vec<JobId> = self.jobs.keys().copied().collect();
-        all.into_iter().for_each(|id| self.lost_over(id, trunk, reason));
-        self.allocations_without(trunk, reason);
-    }
-
-    /// Gives up a trunk for good, in one job.
-    pub(crate) fn lost_over(&mut self, id: JobId, trunk: TrunkId, reason: &str) {
-        let Some(job) = self.jobs.get_mut(&id) else { return };
-        let theirs = |site: &SiteState| site.trunk == Some(trunk) || site.routes.contains(&trunk);
-        let asked = || job.askers.contains(&trunk).then_some(usize::from(job.home.0));
-        let Some(at) = job.sites.iter().position(theirs).or_else(asked) else { return };
-        let site = &mut job.sites[at];
-        // A site that has not been asked yet may still be asked when the trunk comes back.
-        if site.phase == SitePhase::Waiting {
-            return;
-        }
-        let led = job.part.leads() && site.trunk == Some(trunk) && site.phase.is_led();
-        if led {
-            site.phase = SitePhase::Leaderless;
-        }
-        let routes = site.routes.iter().filter(|route| **route != trunk).count();
-        let (at_home, closing) = (job.own == job.home, job.closing);
-        // If the job cannot continue here without this trunk, the loss of the trunk is not reported separately.
-        self.is_gone(id, trunk, reason);
-        if closing || self.jobs.get(&id).is_none_or(|job| job.closing) {
-            return;
-        }
-        let (job, site, reason) = (id, self.trunks[trunk.0].site.clone(), reason.to_owned());
-        if routes == 0 {
-            if let Some(job) = self.jobs.get_mut(&id).filter(|_| at_home) {
-                job.sites[at].told_lost = true;
-            }
-            let seen_from = self.site.clone();
-            self.tell_launcher(id, JobMessage::SiteLost { job, site, seen_from, reason });
-        } else if led && at_home {
-            self.tell_launcher(id, JobMessage::LeadLost { job, site, reason });
-        }
-    }
-
     /// Closes everything at the end of the program. With `siblings` (other gateways of the site), jobs that these can
     /// continue are spared and returned. They get no message, as if the program had been killed.
     pub(crate) fn close_all(&mut self, reason: &str, siblings: bool) -> BTreeSet<JobId> {
@@ -555,29 +338,6 @@ impl<M: Clone + PartialEq> Table<M> {
             Some(job) => self.may_log(job.home_name()),
             None => self.may_log(self.asker_site(id)),
         }
-    }
-
-    /// Adds a trunk to a new site; returns its id.
-    pub(crate) fn add_trunk(&mut self, trunk: TrunkInfo) -> TrunkId {
-        self.trunks.push(trunk);
-        TrunkId(self.trunks.len() - 1)
-    }
-
-    /// Notes that a gateway is in the sites file again.
-    pub(crate) fn take_back_trunk(&mut self, trunk: TrunkId) {
-        self.trunks[trunk.0].retired = false;
-    }
-
-    /// Gives up a gateway that is no longer in the sites file: jobs do without it.
-    pub(crate) fn retire_trunk(&mut self, trunk: TrunkId, reason: &str) {
-        self.trunks[trunk.0].retired = true;
-        self.trunk_lost(trunk, reason);
-    }
-
-    /// The trunk to the gateway of a site that leads jobs started from here: the first reachable one.
-    pub(crate) fn lead_trunk(&self, site: &str) -> Option<TrunkId> {
-        let up = trunks_to(&self.trunks, site).find(|trunk| self.trunks[trunk.0].up);
-        up.or_else(|| trunks_to(&self.trunks, site).next())
     }
 
     /// This site's id in a job's roster, for messages.

@@ -6,6 +6,7 @@ use gateway_hooks::StartError;
 
 use super::*;
 use crate::table::error::Violation;
+use types::Identity;
 use types::{Instance, Rank, Roster};
 use wire::control::{AllocationMessage, JobMessage, Part, Traffic};
 
