@@ -97,7 +97,7 @@ BY_PATH_ALLOWED = {
     ("core/folder/src/removal.rs", "through("): "the descriptor itself, by its entry in /proc",
     ("core/folder/src/beneath.rs", "through("): "its definition",
     ("user/setup/src/here/stage.rs", "through("): "the descriptor itself, by its entry in /proc",
-    ("stage/src/source.rs", "through("): "attributes of a name in an open folder: no call takes both",
+    ("stage/src/source/lister.rs", "through("): "attributes of a name in an open folder: no call takes both",
     ("stage/src/mover/message.rs", "canonicalize"): "names a source for messages and the hidden folder; opens nothing",
     ("stage/src/journal.rs", "read_to_string"): "/proc/sys: which boot it is",
     ("stage/src/pressure.rs", "std::fs::"): "/proc: how long threads wait for a core",

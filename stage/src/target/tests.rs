@@ -10,11 +10,13 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::manifest::Stamp;
+use crate::manifest::{Entry, EntryKind};
 use crate::mover::Settings;
 use crate::pressure::Whose;
 use crate::source::Source;
 use crate::supervise::Before;
 use crate::transfer::local;
+use rustix::fs::FileType;
 
 /// The metadata and contents of all files below a path, for comparison.
 fn contents(path: &Path) -> BTreeMap<OsString, String> {
