@@ -3,7 +3,9 @@
 //! Each endpoint has one lock. Its holder either begins an operation or drives the endpoint, and then passes all
 //! completions on to their queues and counters.
 
+mod binding;
 mod calls;
+mod driving;
 mod route;
 
 use std::net::SocketAddr;
@@ -14,19 +16,17 @@ use std::time::{Duration, Instant};
 use endpoint::PeerId;
 use types::Address;
 
-use crate::abi::constants::{FI_ADDR_NOTAVAIL, FI_DELIVERY_COMPLETE, FI_MSG, FI_RECV, FI_SEND, FI_TAGGED};
+use crate::abi::constants::{FI_ADDR_NOTAVAIL, FI_DELIVERY_COMPLETE};
 use crate::av::Av;
 use crate::bound::Driven;
 use crate::cntr::Cntr;
 use crate::collectives_door::missing_layer;
-use crate::cq::Cq;
 use crate::domain::Domain;
-use crate::errno::{EADDRNOTAVAIL, EBUSY, EINVAL, ENETUNREACH, ENOAV, ENOCQ, EOPBADSTATE, Errno};
+use crate::errno::{EADDRNOTAVAIL, EINVAL, ENETUNREACH, EOPBADSTATE, Errno};
 use crate::log;
-use crate::opened;
-use crate::progress::{Awaited, Idle, Pause, Ran, Use};
-use crate::wait_fd::{LONGEST, WaitFd};
+use crate::progress::{Awaited, Idle, Use};
 
+use binding::CompletionBinding;
 pub(crate) use calls::{endpoint_behind, open, open2};
 pub(crate) use route::Wanted;
 
@@ -95,14 +95,6 @@ enum Stage {
     /// Enabled: carries messages.
     Open(endpoint::Endpoint),
     Closed,
-}
-
-/// Destination of one direction's completions.
-#[derive(Default)]
-struct CompletionBinding {
-    cq: Option<Arc<Cq>>,
-    /// If true, only operations with `FI_COMPLETION` report success (`FI_SELECTIVE_COMPLETION`).
-    selective: bool,
 }
 
 /// Bound counters, by kind of operation.
@@ -277,34 +269,6 @@ impl Endpoint {
         true
     }
 
-    /// Wakes all threads that wait on a descriptor for this endpoint: they have to prepare their waits again.
-    fn end_waits(&self, state: &mut EndpointState) {
-        if std::mem::take(&mut state.prepared.armed) {
-            [&state.tx.cq, &state.rx.cq].into_iter().flatten().for_each(|cq| cq.wake());
-            state.counters.all().for_each(|cntr| cntr.wake());
-            if let Some(driver) = &self.domain.driver {
-                driver.wait().signal();
-            }
-        }
-    }
-
-    /// A reader found nothing: yields or naps if that is due and no other thread waits for the endpoint.
-    fn maybe_pause(&self, state: &mut EndpointState, awaited: impl FnOnce(&endpoint::Endpoint) -> Awaited) {
-        if self.waiting.load(Ordering::Relaxed) > 0 {
-            return;
-        }
-        let Stage::Open(transport) = &mut state.stage else { return };
-        match state.idle.pause(Instant::now, Ran::now, || awaited(transport), state.used.others()) {
-            Pause::None => return,
-            Pause::Yield => {
-                std::thread::yield_now();
-                transport.ask_sockets_soon();
-            }
-            Pause::Nap(time) => self.sleep(state, time),
-        }
-        state.idle.woke(Instant::now(), Ran::now);
-    }
-
     /// Sleeps until something arrives or the time is over. Holds the endpoint's lock meanwhile.
     fn sleep(&self, state: &mut EndpointState, time: Duration) {
         state.sleep(time, self.caps);
@@ -319,80 +283,6 @@ impl Endpoint {
             Ok(())
         })?;
         Ok(found)
-    }
-
-    fn bind_av(&self, av: &Arc<Av>) -> Result<(), Errno> {
-        let mut state = self.lock();
-        if state.av.is_some() {
-            return Err(EBUSY);
-        }
-        state.av = Some(av.clone());
-        Ok(())
-    }
-
-    fn bind_cq(self: &Arc<Self>, cq: &Arc<Cq>, send: bool, recv: bool, selective: bool) -> Result<(), Errno> {
-        {
-            let mut state = self.lock();
-            if (send && state.tx.cq.is_some()) || (recv && state.rx.cq.is_some()) {
-                return Err(EBUSY);
-            }
-            if send {
-                state.tx = CompletionBinding { cq: Some(cq.clone()), selective };
-            }
-            if recv {
-                state.rx = CompletionBinding { cq: Some(cq.clone()), selective };
-            }
-        }
-        cq.bound.add(self.clone());
-        Ok(())
-    }
-
-    fn bind_cntr(self: &Arc<Self>, cntr: &Arc<Cntr>, [send, recv, read, write]: [bool; 4]) {
-        {
-            let counters = &mut self.lock().counters;
-            for (wanted, place) in [
-                (send, &mut counters.send),
-                (recv, &mut counters.recv),
-                (read, &mut counters.read),
-                (write, &mut counters.write),
-            ] {
-                if wanted {
-                    *place = Some(cntr.clone());
-                }
-            }
-        }
-        // Reading a counter drives its endpoints; `close` removes them again.
-        if send || recv || read || write {
-            cntr.bound.add(self.clone());
-        }
-    }
-
-    /// Opens the endpoint: from now on peers can reach it.
-    ///
-    /// # Errors
-    /// `FI_ENOAV`, `FI_ENOCQ`: not bound. `FI_ENETUNREACH`: a gateway cannot be reached. `FI_EADDRNOTAVAIL`: it cannot
-    /// listen on its address. The reason goes to standard error.
-    fn enable(self: &Arc<Self>) -> Result<(), Errno> {
-        let mut state = self.lock();
-        if state.av.is_none() {
-            return Err(ENOAV);
-        }
-        let (tx, rx) = (&state.tx.cq, &state.rx.cq);
-        let messages = self.caps & (FI_MSG | FI_TAGGED) != 0;
-        let sends = self.caps & FI_SEND != 0 || messages;
-        let receives = messages && (self.caps & FI_RECV != 0 || self.caps & FI_SEND == 0);
-        if (sends && tx.is_none() && state.counters.send.is_none())
-            || (receives && rx.is_none() && state.counters.recv.is_none())
-        {
-            return Err(ENOCQ);
-        }
-        self.open(&mut state)?;
-        drop(state);
-        opened::add(self);
-        if let Some(driver) = &self.domain.driver {
-            driver.add(self.clone());
-        }
-        Ok(())
     }
 
     /// Opens the transport if it is not open.
@@ -460,67 +350,6 @@ impl Endpoint {
         drop(state);
         [tx.cq, rx.cq].iter().flatten().for_each(|cq| cq.bound.remove(&driven));
         [send, recv, read, write].iter().flatten().for_each(|cntr| cntr.bound.remove(&driven));
-    }
-}
-
-impl Driven for Endpoint {
-    fn poll(&self, may_nap: bool) {
-        let Ok(mut state) = self.state.try_lock() else { return };
-        let Stage::Open(transport) = &mut state.stage else { return };
-        if transport.progress() {
-            state.used.moved();
-            state.idle.busy(Instant::now);
-            state.prepared.quiet_since = None;
-            state.pass_on(self.caps);
-            return;
-        }
-        // Operations may fail although nothing has moved: a peer took too long.
-        if transport.has_completed() {
-            state.pass_on(self.caps);
-        } else if may_nap {
-            self.maybe_pause(&mut state, |transport| {
-                if !transport.is_idle() {
-                    Awaited::Departure
-                } else if transport.is_awaited() {
-                    Awaited::Arrival
-                } else {
-                    Awaited::Nothing
-                }
-            });
-        }
-    }
-
-    fn wait(&self, time: Duration) {
-        if self.waiting.load(Ordering::Relaxed) > 0 {
-            std::thread::yield_now();
-        }
-        self.sleep(&mut self.lock(), time);
-    }
-
-    fn arm(&self, wait: &WaitFd, by_driver: bool) -> Option<Duration> {
-        if self.domain.driver.is_some() != by_driver {
-            return Some(Duration::MAX);
-        }
-        if self.waiting.load(Ordering::Relaxed) > 0 {
-            std::thread::yield_now();
-        }
-        let mut state = self.lock();
-        let state = &mut *state;
-        let Stage::Open(transport) = &mut state.stage else { return Some(Duration::MAX) };
-        // If the descriptors cannot be watched (no room for another one), the wait is short.
-        let most = if wait.watch(transport.wait_fds()).is_ok() { LONGEST } else { SHORTEST_WAIT };
-        let Some(due) = transport.arm() else {
-            state.used.moved();
-            state.idle.busy(Instant::now);
-            state.prepared.quiet_since = None;
-            state.pass_on(self.caps);
-            return None;
-        };
-        let most = if transport.is_idle() { most } else { most.min(SOON) };
-        let quiet = state.prepared.quiet_since.get_or_insert_with(Instant::now).elapsed();
-        let due = due.min((quiet / 4).clamp(SHORTEST_WAIT, most));
-        state.prepared = Prepared { armed: true, due, ..state.prepared };
-        Some(due)
     }
 }
 

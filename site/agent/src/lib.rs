@@ -23,6 +23,7 @@ pub mod pmi;
 mod pmix;
 pub mod prepare;
 mod rank;
+mod ranks;
 mod spawn;
 
 pub use self::error::AgentError;
@@ -42,22 +43,22 @@ use types::{Identity, UntrustedText};
 use self::input::Inputs;
 use self::membership::Membership;
 use self::memory::Shared;
-use self::pmix::{Heard, Pmix, spawn_refused};
+use self::pmix::{Heard, Pmix};
 use self::prepare::{PrepareError, Prepared, Reach, prepare};
 use self::rank::{Output, RankEvent, RankHandle, Sinks};
 use crate::folder::Folder;
 use job::descriptors;
 use job::environment::Environment;
-use job::fence::{Fence, Fences};
+use job::fence::Fences;
 
 use crate::pmi::mapping::process_mapping;
-use crate::pmi::{Event, Lines, Server, space_name};
-use job::group::{Group, first_agent};
-use job::message::{Down, Entry, Family, MpiState, Program, Up};
+use crate::pmi::{Lines, Server, space_name};
+use job::group::first_agent;
+use job::message::{Down, Family, Program, Up};
 use job::mpi;
 use job::mpi::layer::Coverage;
 use job::order::Order;
-use job::processes::{adopt_orphans, end_descendants, signal_group};
+use job::processes::{adopt_orphans, end_descendants};
 use job::program;
 use job::signals;
 
@@ -413,170 +414,5 @@ impl Agent {
         };
         self.ranks.push(Running { alive: handle.is_some(), handle, lines: Lines::default() });
         failed.map_or(Ok(()), |failed| self.report(&failed))
-    }
-
-    fn rank_number(&self, local: usize) -> u32 {
-        self.prepared.as_ref().map_or(0, |prepared| prepared.first.0) + local as u32
-    }
-
-    fn rank_event(&mut self, event: Option<RankEvent>) -> Result<(), AgentError> {
-        match event {
-            None => Ok(()),
-            // The agent was ordered to end meanwhile.
-            Some(RankEvent::Modules { .. }) if self.ended || self.deadline.is_some() => Ok(()),
-            Some(RankEvent::Modules { program, roster, loaded: Ok(loaded) }) => {
-                self.prepare(&program, &roster, &loaded)
-            }
-            Some(RankEvent::Modules { loaded: Err(error), .. }) => {
-                self.report(&Up::Refused { reason: error.to_string() })
-            }
-            Some(RankEvent::Trouble { local, reason }) => {
-                self.report(&Up::Trouble { rank: self.rank_number(local), reason })
-            }
-            Some(RankEvent::Pmi { local, bytes }) => {
-                let commands = match self.ranks[local].lines.feed(&bytes) {
-                    Ok(commands) => commands,
-                    Err(error) => {
-                        let problem = error.to_string();
-                        return self.pmi_events(vec![Event::Broken { local, problem }]);
-                    }
-                };
-                let Some(server) = self.pmi.as_mut() else { return Ok(()) };
-                let events = commands.iter().flat_map(|command| server.command(local, command)).collect();
-                self.pmi_events(events)
-            }
-            Some(RankEvent::Input { local, bytes }) => {
-                self.report(&Up::InputTaken { rank: self.rank_number(local), bytes })
-            }
-            Some(RankEvent::Exited { local, end }) => {
-                // The rank's last output is already queued, and must be reported before its end.
-                while let Ok(output) = self.outputs.try_recv() {
-                    self.output(Some(output))?;
-                }
-                self.ranks[local].alive = false;
-                // The rank's last calls to libpmix are already queued too.
-                while let Ok(heard) = self.heard.try_recv() {
-                    self.heard(heard)?;
-                }
-                let state = match (&self.pmix, &self.pmi) {
-                    (Some(pmix), _) => pmix.state(local),
-                    (None, Some(pmi)) => pmi.state(local),
-                    (None, None) => MpiState::Untouched,
-                };
-                self.report(&Up::Exited { rank: self.rank_number(local), end, state })?;
-                self.modex_ended(self.rank_number(local))?;
-                self.check_ended()
-            }
-        }
-    }
-
-    fn pmi_events(&mut self, events: Vec<Event>) -> Result<(), AgentError> {
-        for event in events {
-            match event {
-                Event::Reply { local, line } => {
-                    let sent = self.ranks[local].handle.as_ref().map_or(Ok(()), |handle| handle.reply(line));
-                    if let Err(error) = sent {
-                        let reason = error.to_string();
-                        self.report(&Up::Failed { rank: Some(self.rank_number(local)), reason })?;
-                    }
-                }
-                Event::Initialised { local } => self.initialised(local)?,
-                Event::Barrier { entries } => self.barrier(&entries)?,
-                Event::SpawnRefused { local, program } => {
-                    self.report(&spawn_refused(self.rank_number(local), &program))?;
-                }
-                Event::Abort { local, code, message } => {
-                    self.report(&Up::Aborted { rank: self.rank_number(local), code, message })?;
-                }
-                Event::Broken { local, problem } => {
-                    let reason = format!("its MPI library broke the PMI-1 protocol: {problem}");
-                    self.report(&Up::Failed { rank: Some(self.rank_number(local)), reason })?;
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// A rank that uses PMI-1 has called `MPI_Init`.
-    fn initialised(&mut self, local: usize) -> Result<(), AgentError> {
-        if self.prepared.as_ref().is_some_and(|prepared| prepared.mpi.is_none() && !prepared.uses_libfabric) {
-            let part = self.prepared.as_ref().and_then(|prepared| prepared.part(local as u32));
-            let program = part.and_then(|part| part.path.clone()).unwrap_or_default();
-            let reason = format!(
-                "started an MPI library, but {} did not show which: name it with --mpi mpich or --mpi intel; --mpi none is for programs without one",
-                program.display()
-            );
-            return self.report(&Up::Failed { rank: Some(self.rank_number(local)), reason });
-        }
-        self.uses_mpi()
-    }
-
-    fn uses_mpi(&mut self) -> Result<(), AgentError> {
-        if !std::mem::replace(&mut self.reported_mpi, true) {
-            self.report(&Up::UsesMpi)?;
-        }
-        Ok(())
-    }
-
-    /// All ranks of this node have entered a PMI-1 barrier.
-    fn barrier(&mut self, entries: &[Entry]) -> Result<(), AgentError> {
-        let size = self.prepared.as_ref().map_or(0, |prepared| prepared.roster.size());
-        self.fence(Fence::plain(Group::all(size)), fence::write_entries(entries))
-    }
-
-    fn takes_output(&self) -> bool {
-        self.dumping || self.membership.has_room(self.launcher)
-    }
-
-    fn output(&mut self, output: Option<Output>) -> Result<(), AgentError> {
-        match output {
-            Some(Output { local, stream, bytes }) if !self.dumping => {
-                self.report(&Up::Output { rank: self.rank_number(local), stream, bytes })
-            }
-            _ => Ok(()),
-        }
-    }
-
-    fn signal_ranks(&self, signal: i32) {
-        for handle in self.ranks.iter().filter(|rank| rank.alive).filter_map(|rank| rank.handle.as_ref()) {
-            signal_group(handle.pid, signal);
-        }
-    }
-
-    fn kill(&mut self, signal: i32) -> Result<(), AgentError> {
-        // Every rank gets the signal, and every rank's end is reported, so all ranks must be started first.
-        while self.starting.is_some() {
-            self.start_next()?;
-        }
-        self.signal_ranks(signal);
-        if signal == 9 {
-            self.killed = true;
-            self.deadline = Some(Instant::now() + DUMP_AFTER);
-        } else if !self.killed {
-            self.deadline.get_or_insert(Instant::now() + GRACE);
-        }
-        self.check_ended()
-    }
-
-    /// Handles the deadline: sends SIGKILL first; the next time, drops the output instead of waiting for it to be
-    /// taken.
-    fn harden(&mut self) {
-        if std::mem::replace(&mut self.killed, true) {
-            self.dumping = true;
-            self.deadline = None;
-        } else {
-            self.signal_ranks(9);
-            self.deadline = Some(Instant::now() + DUMP_AFTER);
-        }
-    }
-
-    fn check_ended(&mut self) -> Result<(), AgentError> {
-        if self.ended || self.starting.is_some() || self.ranks.iter().any(|rank| rank.alive) {
-            return Ok(());
-        }
-        self.ended = true;
-        self.deadline = None;
-        end_descendants(LIMIT);
-        self.report(&Up::Ended)
     }
 }
