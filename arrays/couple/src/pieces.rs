@@ -12,14 +12,16 @@
 //! sends the elements instead, and so does one that has waited for long: a rank that has begun this run and now waits
 //! for something else gives nothing back.
 
+mod buffers;
+
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use pool::lending::{Borrower, Lender, Lent};
 
-use crate::beside::{Beside, LEAST};
 use crate::pack::Cursor;
 use crate::pack::Packing;
+pub use buffers::Buffers;
 
 /// Bytes of a piece, before rounding to whole elements: few enough to stay in a core's own cache. All processes of a
 /// run must cut messages alike.
@@ -63,24 +65,6 @@ pub struct Ripe {
     pub bytes: usize,
     /// False if the message was empty.
     pub came: bool,
-}
-
-/// Memory for pieces, reused by later runs.
-#[derive(Debug)]
-pub struct Buffers {
-    /// Bytes of each.
-    piece: usize,
-    /// Minimum bytes of a lent piece.
-    least: usize,
-    spare: Mutex<Spare>,
-    beside: Arc<Beside>,
-}
-
-#[derive(Debug, Default)]
-struct Spare {
-    buffers: Vec<Vec<u8>>,
-    /// Maximum number of buffers kept.
-    most: usize,
 }
 
 /// See the module docs.
@@ -468,38 +452,6 @@ impl OwnElements {
     fn new(from: Arc<Packing>, to: Arc<Packing>, buffers: &Buffers) -> OwnElements {
         let cursors = (from.begin(), to.begin());
         OwnElements { from, to, cursors, buffer: buffers.take(buffers.piece) }
-    }
-}
-
-impl Buffers {
-    /// Buffers for runs whose ranks lend each other memory through `beside`.
-    pub fn new(beside: Arc<Beside>) -> Buffers {
-        Buffers { piece: PIECE, least: LEAST, spare: Mutex::default(), beside }
-    }
-
-    /// Raises the limit of kept buffers to at least this many bytes.
-    fn keep(&self, bytes: usize) {
-        let mut spare = self.lock();
-        spare.most = spare.most.max(bytes / self.piece + 1);
-    }
-
-    /// A buffer with room for at least this many bytes.
-    fn take(&self, bytes: usize) -> Vec<u8> {
-        match bytes <= self.piece {
-            true => self.lock().buffers.pop().unwrap_or_else(|| Vec::with_capacity(self.piece)),
-            false => Vec::with_capacity(bytes),
-        }
-    }
-
-    fn give(&self, buffer: Vec<u8>) {
-        let mut spare = self.lock();
-        if buffer.capacity() == self.piece && spare.buffers.len() < spare.most {
-            spare.buffers.push(buffer);
-        }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Spare> {
-        self.spare.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

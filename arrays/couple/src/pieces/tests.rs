@@ -3,7 +3,10 @@ use std::collections::HashMap;
 use plan::redistribution::testing::{Case, Chance};
 use plan::redistribution::{Steps, Transfer, TransferMessage};
 
+use super::Buffers;
 use super::*;
+use crate::beside::Beside;
+use std::sync::Mutex;
 
 const ELEMENT: usize = 4;
 
