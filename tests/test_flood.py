@@ -45,7 +45,7 @@ def test_gateway_memory_is_bounded(workshop, mpi, count, size, how):
     peak = 0
     while time.monotonic() < end:
         peaks = [gateway.peak_bytes() for gateway in gateways]
-        assert None not in peaks, str(running.finish(within=5))
+        assert None not in peaks, str(running.finish(within=30))
         peak = max(peak, *peaks)
         assert peak <= BOUND + IDLE, f"a gateway used {peak / MEBIBYTE:.0f} MiB"
         time.sleep(0.1)

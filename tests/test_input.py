@@ -50,7 +50,7 @@ def test_a_terminal_is_read_line_by_line_to_its_end(workshop):
 
 def test_a_silent_terminal_holds_nothing_up(workshop):
     leader, running = at_a_terminal(workshop, "echo done")
-    assert running.finish(within=10).check().out == "done\n"
+    assert running.finish(within=30).check().out == "done\n"
     os.close(leader)
 
 
@@ -66,5 +66,5 @@ def test_a_job_in_the_background_of_a_terminal_goes_on(workshop):
     os.close(follower)
     time.sleep(0.5)
     os.write(leader, b"not for the job\n")
-    assert running.finish(within=10).check().out == "done\n"
+    assert running.finish(within=30).check().out == "done\n"
     os.close(leader)

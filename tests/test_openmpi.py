@@ -120,5 +120,5 @@ def test_no_file_stays(workshop, openmpi_only, victim):
         agents = [process for gateway in workshop.running for process in gateway.processes(victim)]
         assert agents, victim
         agents[0].kill()
-        running.finish(within=10)
+        running.finish(within=30)
     wait_until(lambda: not folders() - before, 5, f"{folders() - before} to go")

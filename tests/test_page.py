@@ -129,7 +129,7 @@ def test_the_page_and_the_metrics_follow_what_happens(workshop, browser, mpich_o
     own.child.send_signal(signal.SIGTERM)
     now = until(lambda now: now["state"] == "stale", "the page to notice")
     assert "has not answered since" in now["banner"] and now["own"] == ["a", "gw1"], now
-    own.finish(within=10)
+    own.finish(within=30)
     sites.start_gateway("a")
     until(lambda now: now["state"] == "live" and now["banner"] == "", "the page to recover")
 

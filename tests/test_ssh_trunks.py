@@ -125,7 +125,7 @@ def test_no_ssh_is_left_of_a_gateway(workshop, number):
             proxy.hold(cut)
             a.child.send_signal(number)
             # Fails if any process that the gateway started is left.
-            a.finish(within=5)
+            a.finish(within=30)
             gateways["b", 1].child.terminate()
             gateways["b", 1].finish(within=8)
             proxy.hold(False)

@@ -74,7 +74,7 @@ class Terminal:
 
     def end(self, code):
         """Checks that the command ends with this exit code and left the terminal as it was."""
-        done = self.running.finish(within=10)
+        done = self.running.finish(within=30)
         self.read(0.2)
         assert done.code == code, f"{done}\n{self.written[-3000:]!r}"
         assert termios.tcgetattr(self.far) == self.modes, "the terminal's modes are others than before"

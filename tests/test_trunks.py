@@ -264,7 +264,7 @@ def test_a_gateway_that_was_started_anew_has_lost_its_jobs_and_serves_new_ones(w
     gateways = {site: sites.start_gateway(site) for site in "ab"}
     running, _ = start_exchange(workshop, sites, mpich_only, rounds=3)
     gateways["b"].child.kill()
-    gateways["b"].finish(within=5)
+    gateways["b"].finish(within=30)
     sites.start_gateway("b")
     running.finish(within=20).fails_naming("site b")
     sites.run(mpich_only, [mpich_only.python, PROGRAMS / "reach.py"], ranks=2).check()

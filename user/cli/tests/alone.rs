@@ -6,11 +6,9 @@ mod stage;
 
 use std::fs::File;
 use std::process::Command;
-use std::time::Duration;
 
-use stage::{Done, Running, Stage, kill, wait_for};
+use stage::{Done, Running, SOON, Stage, kill, wait_for};
 
-const SOON: Duration = Duration::from_secs(15);
 const NOTE: &str = "landbridge: no sites file, so all ranks run on this machine; `landbridge sites add NAME [USER@]HOST` \
                     adds a site\n";
 

@@ -6,15 +6,14 @@ mod stage;
 
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
-use std::time::Duration;
 
-use stage::{Done, Stage, landbridge};
+use stage::{Done, SOON, Stage, landbridge};
 
 fn check(stage: &Stage, words: &[&str]) -> Done {
     let provider = |command: &mut Command| {
         command.env("LANDBRIDGE_PROVIDER", "/bin/true");
     };
-    stage.start_with(&[&["sites", "check"], words].concat(), provider).finish(Duration::from_secs(20))
+    stage.start_with(&[&["sites", "check"], words].concat(), provider).finish(SOON)
 }
 
 #[test]
@@ -116,7 +115,7 @@ fn a_wrong_log_level_is_named_before_the_gateway_starts() {
     let loud = |command: &mut Command| {
         command.env("LANDBRIDGE_LOG", "info,loud");
     };
-    let done = stage.start_with(&words, loud).finish(Duration::from_secs(10));
+    let done = stage.start_with(&words, loud).finish(SOON);
     assert_eq!(done.code, Some(1), "{done:?}");
     assert!(done.err.contains("LANDBRIDGE_LOG=info,loud: `loud` is not a level"), "{done:?}");
 }

@@ -4,11 +4,7 @@
 
 mod stage;
 
-use std::time::Duration;
-
-use stage::{Done, Stage};
-
-const SOON: Duration = Duration::from_secs(15);
+use stage::{Done, SOON, Stage};
 
 /// A user without a sites file types this.
 fn typed(stage: &Stage, words: &[&str]) -> Done {

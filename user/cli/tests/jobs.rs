@@ -6,11 +6,8 @@ mod stage;
 
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::process::Stdio;
-use std::time::Duration;
 
-use stage::{Done, Stage, kill, wait_for};
-
-const SOON: Duration = Duration::from_secs(15);
+use stage::{Done, SOON, Stage, kill, wait_for};
 
 fn type_it(stage: &Stage, words: &[&str]) -> Done {
     stage.start_with(words, |command| drop_env(command, stage)).finish(SOON)

@@ -10,14 +10,12 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use stage::{Done, OPEN_FILES, Running, Stage, kill, wait_for};
+use stage::{Done, OPEN_FILES, Running, SOON, Stage, kill, wait_for};
 
 fn pipe() -> (std::io::PipeWriter, File) {
     let (reader, writer) = std::io::pipe().unwrap();
     (writer, OwnedFd::from(reader).into())
 }
-
-const SOON: Duration = Duration::from_secs(5);
 
 fn lines(text: &str) -> Vec<&str> {
     let mut lines: Vec<&str> = text.lines().collect();
@@ -136,7 +134,7 @@ fn fed(stage: &Stage, options: &[&str], script: &str, input: File) -> Done {
     let feed = |command: &mut Command| {
         command.stdin(input);
     };
-    stage.start_with(&words, feed).finish(Duration::from_secs(20))
+    stage.start_with(&words, feed).finish(SOON)
 }
 
 #[test]
@@ -182,12 +180,10 @@ fn input_that_never_ends_or_is_not_read_holds_nothing_up() {
     // Unread input does not keep a job alive after its timeout.
     let done = fed(&stage, &["-n", "2", "--timeout", "500ms"], "sleep 1000", endless());
     assert_eq!(done.code, Some(124), "{done:?}");
-    assert!(done.took < SOON, "{done:?}");
     // A pipe that stays open and silent: the job ends with its ranks.
     let (_writer, reader) = pipe();
     let done = fed(&stage, &["-n", "2"], "echo done", reader);
     assert_eq!((done.code, done.out.as_str()), (Some(0), "done\ndone\n"), "{done:?}");
-    assert!(done.took < SOON, "{done:?}");
     stage.nothing_left();
 }
 
@@ -271,7 +267,6 @@ fn a_job_ends_when_its_time_is_over() {
     let done = stage.script(&["-n", "4", "--timeout", "700ms"], "echo up; trap '' TERM; sleep 1000 & wait; sleep 1000");
     assert_eq!((done.code, lines(&done.out)), (Some(124), vec!["up"; 4]), "{done:?}");
     assert!(done.err.ends_with("the ranks have run for 0.7 s, as long as --timeout allows\n"), "{done:?}");
-    assert!(done.took < SOON, "{done:?}");
     assert_eq!(stage.script(&["-n", "2", "--timeout", "1min"], "true").code, Some(0));
     stage.nothing_left();
 }
@@ -285,7 +280,6 @@ fn exit_codes_and_signals_come_back_with_their_place() {
     let done = stage.script(&["-n", "4"], "[ $LANDBRIDGE_RANK = 3 ] && kill -9 $$; sleep 1000");
     assert_eq!(done.code, Some(137), "{done:?}");
     assert!(done.err.contains("site b, node n2: rank 3 killed by signal 9 (SIGKILL)"), "{done:?}");
-    assert!(done.took < SOON, "{done:?}");
     stage.nothing_left();
 }
 
@@ -295,7 +289,6 @@ fn ranks_that_ignore_sigterm_are_killed() {
     let done =
         stage.script(&["-n", "2"], "trap '' TERM; [ $LANDBRIDGE_RANK = 1 ] && exit 5; while :; do sleep 1; done");
     assert_eq!(done.code, Some(5), "{done:?}");
-    assert!(done.took < SOON, "{done:?}");
     stage.nothing_left();
 }
 
@@ -425,7 +418,7 @@ fn output_that_nobody_reads_stops_the_ranks_and_loses_nothing() {
     let mut pipe = running.child.stdout.take().unwrap();
     let mut text = Vec::new();
     std::io::Read::read_to_end(&mut pipe, &mut text).unwrap();
-    let done = running.finish(Duration::from_secs(20));
+    let done = running.finish(SOON);
     assert_eq!(done.code, Some(0), "{done:?}");
     assert_eq!(text.iter().filter(|byte| **byte == b'x').count(), 2 * 19_999_980);
     let whole = text.split(|byte| *byte == b'\n').filter(|line| line.len() == 99).count();
@@ -467,7 +460,7 @@ fn two_jobs_share_the_gateways() {
     let began = Instant::now();
     let jobs: Vec<Running> =
         (0..2).map(|_| stage.start_script(&["-n", "4"], "sleep 0.5; echo $LANDBRIDGE_JOB")).collect();
-    let outs: Vec<String> = jobs.into_iter().map(|job| job.finish(Duration::from_secs(10)).out).collect();
+    let outs: Vec<String> = jobs.into_iter().map(|job| job.finish(SOON).out).collect();
     for out in &outs {
         let ids = lines(out);
         assert!(ids.len() == 4 && ids[0] == ids[3], "{outs:?} after {:?}", began.elapsed());
@@ -494,23 +487,23 @@ fn ranks_of_all_nodes_exchange_values_by_pmi() {
         command.env("LANDBRIDGE_PROVIDER", "/bin/true");
     };
     let script = format!("{PMI} echo \"$answer\"; ask barrier_in; ask finalize");
-    let done = stage.start_with(&[&words[..], &[&script]].concat(), provider).finish(Duration::from_secs(10));
+    let done = stage.start_with(&[&words[..], &[&script]].concat(), provider).finish(SOON);
     assert_eq!(done.code, Some(0), "{done:?}");
     let expected: Vec<String> =
         (0..8).map(|rank| format!("cmd=get_result rc=0 msg=success value=from {rank}")).collect();
     assert_eq!(lines(&done.out), expected);
 
     let script = format!("{PMI} [ $PMI_RANK = 5 ] && exit 0; ask barrier_in; ask finalize");
-    let done = stage.start_with(&[&words[..], &[&script]].concat(), provider).finish(Duration::from_secs(10));
+    let done = stage.start_with(&[&words[..], &[&script]].concat(), provider).finish(SOON);
     assert_eq!(done.code, Some(1), "{done:?}");
     assert!(done.err.contains("rank 5 exited without calling MPI_Finalize"), "{done:?}");
 
     let script = format!("{PMI} [ $PMI_RANK = 6 ] && ask 'abort exitcode=7'; ask barrier_in");
-    let done = stage.start_with(&[&words[..], &[&script]].concat(), provider).finish(Duration::from_secs(10));
+    let done = stage.start_with(&[&words[..], &[&script]].concat(), provider).finish(SOON);
     assert_eq!(done.code, Some(7), "{done:?}");
     assert!(done.err.contains("rank 6 called MPI_Abort with code 7"), "{done:?}");
 
-    let unrecognised = stage.start_script(&["-n", "2"], PMI).finish(Duration::from_secs(10));
+    let unrecognised = stage.start_script(&["-n", "2"], PMI).finish(SOON);
     assert!(unrecognised.err.contains("name it with --mpi"), "{unrecognised:?}");
     stage.nothing_left();
 }

@@ -4,11 +4,7 @@
 
 mod stage;
 
-use std::time::Duration;
-
-use stage::{Done, Running, Stage, kill, wait_for};
-
-const SOON: Duration = Duration::from_secs(20);
+use stage::{Done, Running, SOON, Stage, kill, wait_for};
 
 fn start(stage: &Stage, words: &[&str]) -> Running {
     stage.start_with(words, |command| {

@@ -12,6 +12,8 @@ use std::time::{Duration, Instant};
 
 /// An environment variable that marks all processes of a test.
 const MARKER: &str = "LANDBRIDGE_STAGE";
+/// Time limit for what happens by itself. No bar: only a hang takes this long.
+pub(crate) const SOON: Duration = Duration::from_secs(60);
 /// The soft limit of open files that gateways are started with.
 pub(crate) const OPEN_FILES: u64 = 500;
 
@@ -136,7 +138,7 @@ impl Stage {
         let pid = child.id();
         self.gateways.push(child);
         let port = self.ports[usize::from(site == "b")];
-        wait_for("a gateway", Duration::from_secs(10), || std::net::TcpStream::connect(("127.0.0.1", port)).ok());
+        wait_for("a gateway", SOON, || std::net::TcpStream::connect(("127.0.0.1", port)).ok());
         pid
     }
 
@@ -162,7 +164,7 @@ impl Stage {
 
     /// Runs a shell script on ranks and waits for the end.
     pub(crate) fn script(&self, options: &[&str], script: &str) -> Done {
-        self.start_script(options, script).finish(Duration::from_secs(20))
+        self.start_script(options, script).finish(SOON)
     }
 
     pub(crate) fn start_script(&self, options: &[&str], script: &str) -> Running {
@@ -193,7 +195,7 @@ impl Stage {
 
     /// Waits until only gateways are left of the stage's processes.
     pub(crate) fn nothing_left(&self) {
-        wait_for("everything to be gone", Duration::from_secs(5), || self.processes("").is_empty().then_some(()));
+        wait_for("everything to be gone", SOON, || self.processes("").is_empty().then_some(()));
     }
 }
 
