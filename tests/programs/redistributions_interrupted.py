@@ -4,6 +4,7 @@ at any time. That rank goes on. Later runs have the right elements, and nothing 
 
 For three ranks."""
 
+import faulthandler
 import os
 import random
 import signal
@@ -28,6 +29,7 @@ def watch():
     while time.monotonic() < beat + 120:
         time.sleep(0.5)
     print(f"rank {rank}: waits for over 120 s", flush=True)
+    faulthandler.dump_traceback(all_threads=True)
     os._exit(7)
 
 
@@ -172,6 +174,127 @@ def repeated_interruptions(count, budget):
     return struck
 
 
+def waits_interrupted(count):
+    """Rank 1 is struck again and again while it waits, finishes the run, or takes reasons. Each wait that is not struck
+    returns the elements, or raises the reason of this run and no other error."""
+    plan, whole = packed(count, None), packed(4, None)
+    mine, index = np.arange(float(count)) + rank * count, np.arange(count * comm.size)
+    own, chance = index[index // 75 % comm.size == rank], random.Random(count)
+    struck, in_wait = 0, [False]
+
+    def strike_wait(_number, _frame):
+        if in_wait[0]:
+            raise Struck
+
+    signal.signal(signal.SIGALRM, strike_wait)
+    for turn in range(ROUNDS):
+        note()
+        # In each third run the part of rank 2 does not fit: ranks that would receive from it raise its reason.
+        wrong = turn % 3 == 0
+        running = plan.start(np.zeros(1) if wrong and rank == 2 else mine + turn)
+        while True:
+            try:
+                try:
+                    if rank == 1:
+                        in_wait[0] = True
+                        signal.setitimer(signal.ITIMER_REAL, chance.choice([2e-5, 1e-4, 5e-4]))
+                    got = running.wait()
+                finally:
+                    in_wait[0] = False
+                assert not wrong and (got == own + turn).all(), turn
+                break
+            except Struck:
+                struck += 1
+                # With less time than this between two strikes, nothing is ever over.
+                if struck % 50 == 0:
+                    time.sleep(0.002)
+            except lb.PlanError as error:
+                assert wrong and "rank 2: ValueError: a has shape (1,)" in str(error), (turn, error)
+                break
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        try:
+            assert running.wait() is got and not wrong
+        except lb.PlanError:
+            assert wrong
+    assert whole.run(np.arange(4.0)) is not None
+    return struck
+
+
+def several_threads(count):
+    """Three threads wait for each of several runs, and another one tests them. All get the elements of their run."""
+    if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
+        return
+    src, dst, own = layouts(count * comm.size)
+    mine, index = np.arange(float(count)) + rank * count, np.arange(count * comm.size)
+    cases = [
+        (packed(count, None), index[index // 75 % comm.size == rank]),
+        (lb.plan(src, dst, "f8", comm), own),
+        (lb.plan(src, lb.Layout(count * comm.size, lb.Block(comm.size)), "f8", comm), mine),
+    ]
+    wrong = []
+    for turn in range(20):
+        note()
+        runs = [(plan.start(mine + 1e9 * turn), wanted + 1e9 * turn) for plan, wanted in cases]
+
+        def waits(run, wanted):
+            try:
+                got = run.wait()
+                if not (got == wanted).all():
+                    wrong.append((got, wanted))
+            except BaseException as error:
+                wrong.append(repr(error))
+
+        def tests(run, _wanted):
+            try:
+                while not run.test():
+                    time.sleep(0)
+            except BaseException as error:
+                wrong.append(repr(error))
+
+        threads = [threading.Thread(target=waits, args=run) for run in 3 * runs]
+        threads += [threading.Thread(target=tests, args=run) for run in runs]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert not wrong, (turn, wrong[:2])
+
+
+def freed_in_flight(count):
+    """A communicator is freed while runs of it are in flight: they end first, and their waits return the elements."""
+    mine, index = np.arange(float(count)) + rank * count, np.arange(count * comm.size)
+    own = index[index // 75 % comm.size == rank]
+    for turn in range(6):
+        note()
+        other = comm.Dup()
+        plan = lb.plan(
+            lb.Layout(count * comm.size, lb.Block(comm.size)),
+            lb.Layout(count * comm.size, lb.Cyclic(comm.size, block=75)),
+            "f8",
+            other,
+        )
+        runs = [plan.start(mine + 1e9 * run) for run in range(3)]
+        wrong = plan.start(np.zeros(1) if rank == 2 else mine)
+        dropped = plan.start(mine)
+        del dropped
+        other.Free()
+        after = packed(count, None).run(mine)
+        assert (after == own).all(), turn
+        for run, running in enumerate(runs):
+            assert (running.wait() == own + 1e9 * run).all(), (turn, run)
+        try:
+            wrong.wait()
+            raise SystemExit(f"rank {rank} has heard nothing")
+        except lb.PlanError as error:
+            assert "rank 2: ValueError" in str(error), error
+        for attempt in (plan.run, plan.start):
+            try:
+                attempt(mine)
+                raise SystemExit("a freed communicator was used")
+            except RuntimeError as error:
+                assert "has been freed" in str(error), error
+
+
 class Hostile(Exception):
     """An error whose text cannot be made."""
 
@@ -201,6 +324,11 @@ out_of_order(60_000)
 repeated = repeated_interruptions(60_000, 1 << 16)
 # All messages of rank 1 have begun when it is interrupted, and the others still need their memory back.
 repeated += repeated_interruptions(60_000, None if rank == 1 else 1 << 16)
+waits = waits_interrupted(300) + waits_interrupted(60_000)
+assert rank != 1 or waits > ROUNDS / 4, waits
+several_threads(3000)
+several_threads(100_000)
+freed_in_flight(60_000)
 # On a busy machine some signals come before the run, or after it.
 assert rank != 1 or repeated > 6, repeated
 src, dst, _ = layouts(12)

@@ -41,9 +41,11 @@ class Private:
         self._next_look = 0.0
         self._sent: list[Any] = []
         # Numbers of reasons sent to each rank, and received.
-        self._sent_to, self._received = np.zeros(comm.Get_size(), np.int64), 0
+        self._sent_to, self._received = np.zeros(comm.Get_size(), np.int64), [0]
         # Run, rank and reason of each refusal received.
         self._heard: list[tuple[int, int, str]] = []
+        # For each run that is not over here: the reasons that were found for it.
+        self._found: dict[int, list[tuple[int, str]]] = {}
         # Numbers of runs that are not over here.
         self.in_flight: set[int] = set()
         # Runs that have raised an error here. Later refusals of these runs are ignored.
@@ -57,8 +59,9 @@ class Private:
     def refuse(self, run: int, peers: Iterable[int], reason: str) -> None:
         """Notifies `peers` that this rank has not taken part in the run."""
         self._sent = [request for request in self._sent if not request.Test()]
+        own = self.comm.Get_rank()
         for peer in peers:
-            self._sent.append(self.comm.isend((run, reason), peer, REASON))
+            self._sent.append(self.comm.isend((run, own, reason), peer, REASON))
             self._sent_to[peer] += 1
 
     def is_due(self) -> bool:
@@ -77,17 +80,14 @@ class Private:
     def reasons(self, run: int, absent: Iterable[int]) -> list[tuple[int, str]]:
         """Ranks that have not taken part in this run, or in an earlier one that raised no error here, with their
         reasons. Waits for the reasons of the ranks in `absent`, which have sent them or are about to. From other ranks,
-        takes only the reasons that have arrived."""
+        takes only the reasons that have arrived. Returns the same again until the run is forgotten."""
         from mpi4py import MPI
 
+        if run in self._found:
+            return self._found[run]
         missing = set(absent)
-        missing -= {rank for of, rank, _ in self._heard if of == run}
-        status = MPI.Status()
-        while missing or self.comm.Iprobe(MPI.ANY_SOURCE, REASON, status):
-            of, reason = self.comm.recv(None, MPI.ANY_SOURCE, REASON, status)
-            self._received += 1
-            self._heard.append((of, status.source, reason))
-            missing -= {status.source} if of == run else set()
+        while missing - {rank for of, rank, _ in self._heard if of == run} or self.comm.Iprobe(MPI.ANY_SOURCE, REASON):
+            _core.take(self.comm.recv, (None, MPI.ANY_SOURCE, REASON), self._heard, self._received)
         if not self._heard:
             return []
         found = sorted(
@@ -97,21 +97,30 @@ class Private:
                 if of == run or (self._is_past(of, run) and of not in self._raised)
             }
         )
+        self._found[run] = found
         self._heard = [heard for heard in self._heard if heard[0] != run and not self._is_past(heard[0], run)]
         return found
+
+    def forget(self, run: int) -> None:
+        """The run is over: its reasons are not asked for again."""
+        self._found.pop(run, None)
+        self.in_flight.discard(run)
 
     def has_raised(self, run: int) -> None:
         """Records that this run raises an error here."""
         self._raised.add(run)
 
     def free(self) -> None:
-        """Receives the reasons that no run has asked for and frees the communicator; collective. MPI may give the next
-        communicator the same number, and with it any message that is left."""
+        """Waits for the runs in flight, receives the reasons that no run has asked for, and frees the communicator;
+        collective. MPI may give the next communicator the same number, and with it any message that is left."""
         from mpi4py import MPI
 
+        from .running import complete
+
+        complete(self)
         expected = np.zeros(1, np.int64)
         self.comm.Reduce_scatter_block(self._sent_to, expected)
-        for _ in range(expected[0] - self._received):
+        for _ in range(expected[0] - self._received[0]):
             self.comm.recv(None, MPI.ANY_SOURCE, REASON)
         MPI.Request.Waitall(self._sent)
         self.comm.Free()

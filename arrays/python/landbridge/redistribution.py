@@ -323,7 +323,7 @@ class Plan:
         later one of any plan of this communicator; the text of a later error contains "(in an earlier run)".
         To find problems on all ranks before anything is sent, use `problem_with` and a collective of your own."""
         last = self._last
-        quiet = not self._private.opened and not in_pieces
+        quiet = self.comm and not self._private.opened and not in_pieces
         known = last is not None and quiet and last.is_of(a, into, casting)
         if last is None or not known or self._ready.get(last.key) is not last.ready:
             return self._start(a, into, casting, self._budget).wait()
@@ -334,7 +334,10 @@ class Plan:
         number = _core.again(self._private.runs, *calls, requests, statuses)
         absent = [rank for at, rank in self._straight_receives if statuses[at].count == 0]
         if absent or self._private.is_due():
-            self._raise(number, self._private.reasons(number, absent))
+            error = self._problem_in(number, absent)
+            self._private.forget(number)
+            if error is not None:
+                raise error
         return into
 
     @overload
@@ -351,6 +354,8 @@ class Plan:
         return self._start(a, into, casting, None).given()
 
     def _start(self, a: Any, into: Any, casting: str, budget: Optional[int]) -> Running[Any]:
+        if not self.comm:
+            raise RuntimeError("the communicator of this plan has been freed: make a plan for another communicator")
         number = self._private.runs[0] + 1
         try:
             self._private.settle()
@@ -383,7 +388,7 @@ class Plan:
         else:
             begins, requests, statuses = [partial(MPI.Prequest.Startall, ready[0])], list(ready[0]), ready[1]
 
-        def finish() -> Any:
+        def finish() -> tuple[Any, Optional[BaseException]]:
             # The messages of a rank that cannot take part are empty.
             absent = {rank for at, rank in receives if statuses[at].count == 0}
             if moving is not None:
@@ -391,11 +396,12 @@ class Plan:
             if ready is not None:
                 self._keep_ready(key, ready)
                 self._last = LastRun.of(given, casting, key, ready)
-            self._unpack(arriving, into, absent)
+            failure = self._unpack(arriving, into, absent)
             if moving is not None and moving.failure is not None:
-                raise moving.failure
-            self._raise(number, self._private.reasons(number, absent) if absent or self._private.is_due() else [])
-            return result
+                failure = moving.failure
+            if failure is None and (absent or self._private.is_due()):
+                failure = self._problem_in(number, absent)
+            return result, failure
 
         held = (a, into, packed, arriving)
         return Running(self._private, begins, requests, statuses, moving, finish, held)
@@ -413,11 +419,13 @@ class Plan:
         statuses = [self._mpi.Status() for _ in begins]
         moving = self._moving(None, None, False, budget)
 
-        def finish() -> Any:
+        def finish() -> tuple[Any, Optional[BaseException]]:
             if is_own(error):
-                raise error
-            heard = self._private.reasons(number, ()) if self._private.is_due() else []
-            self._raise(number, [*heard, (self.comm.Get_rank(), problem)])
+                return None, error
+            own = self._problem_in(number, (), [(self.comm.Get_rank(), problem)])
+            if own is not None:
+                own.__cause__ = error
+            return None, own
 
         running: Running[Any] = Running(self._private, begins, [], statuses, moving, finish, packed)
         if self._private.opened[0] is not running:
@@ -425,10 +433,16 @@ class Plan:
         running.begin()
         return running
 
-    def _raise(self, number: int, reasons: Sequence[tuple[int, str]]) -> None:
-        if reasons:
-            self._private.has_raised(number)
-            raise PlanError(joined(reasons))
+    def _problem_in(
+        self, number: int, absent: Iterable[int], own: Sequence[tuple[int, str]] = ()
+    ) -> Optional[PlanError]:
+        """The error of this run here: the reasons of the ranks in `absent`, of others that have told theirs, and this
+        rank's `own`. None: all have taken part, as far as is known here."""
+        reasons = [*self._private.reasons(number, absent), *own]
+        if not reasons:
+            return None
+        self._private.has_raised(number)
+        return PlanError(joined(reasons))
 
     def _arrays(self, a, into) -> tuple[Optional[np.ndarray], Optional[np.ndarray]]:
         return None if a is None else arrays.taken(a), None if into is None else arrays.target(into)
@@ -458,6 +472,8 @@ class Plan:
     def _keep_ready(self, key, ready) -> None:
         """Keeps requests for the next run with these arrays. Frees those of the least recently used pair of arrays if
         there are too many."""
+        if self._ready.get(key) is ready:
+            return
         _free(self._ready.pop(key, ([],))[0])
         if len(self._ready) >= MOST_READY:
             _free(self._ready.pop(next(iter(self._ready)))[0])
@@ -579,13 +595,20 @@ class Plan:
         begins.append(partial(self._private.refuse, number, peers - {own}, problem))
         return begins
 
-    def _unpack(self, arriving: list, into, absent: set[int]) -> None:
+    def _unpack(self, arriving: list, into, absent: set[int]) -> Optional[Exception]:
+        """Unpacks messages that arrived whole. Returns the first error of a conversion."""
+        failure = None
         for at, buffer in arriving:
             if self.src_ranks[self._receives[at][0]] in absent:
                 continue
             if into.dtype != self.dtype:
-                buffer = np.ascontiguousarray(buffer.view(self.dtype).astype(into.dtype, casting="unsafe"))
+                try:
+                    buffer = np.ascontiguousarray(buffer.view(self.dtype).astype(into.dtype, casting="unsafe"))
+                except Exception as error:  # the run's own, which each wait raises
+                    failure = failure or error
+                    continue
             self._packings(into, False)[at].unpack(address_of(buffer), address_of(into))
+        return failure
 
     def _places(self, array, sends: bool) -> list:
         """For each message, the places of its elements in arrays of these strides, in the form that MPI takes. None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Optional, TypeVar
@@ -90,13 +91,18 @@ class Running(Awaited[Result]):
         requests: list,
         statuses: list,
         moving: Optional[Any],
-        finish: Callable[[], Result],
+        finish: Callable[[], tuple[Result, Optional[BaseException]]],
         held: Any,
     ) -> None:
         """Counts the run as the communicator's last. `begins`: calls that begin messages, and return their requests or
-        None. `moving`: the messages that go in pieces, a `_core.Moving`. `held`: the memory that MPI uses."""
+        None. `moving`: the messages that go in pieces, a `_core.Moving`. `finish`: returns the result, and the error
+        that each wait raises; it is called again if an exception from outside has interrupted it. `held`: the memory
+        that MPI uses."""
         self._private, self._begins, self._requests, self._statuses = private, begins, requests, statuses
-        self.moving, self._finish, self._held = moving, finish, held
+        self.moving, self._held = moving, held
+        self._finish: Optional[Callable[[], tuple[Result, Optional[BaseException]]]] = finish
+        # Held by the thread that asks MPI for this run's requests, or finishes the run.
+        self._turn = threading.RLock()
         self._result: Any = None
         self._error: Optional[BaseException] = None
         # Nobody waits for this run if an exception comes between; `Plan.start` gives it to the program.
@@ -133,14 +139,28 @@ class Running(Awaited[Result]):
             self._wait()
             self._forget()
 
+    def is_of(self, private: Private) -> bool:
+        return self._private is private
+
+    def number(self) -> int:
+        """The number of this run of its communicator."""
+        return self._number
+
+    def complete(self) -> None:
+        """Waits until the run is over. Leaves its error to the program's wait."""
+        self._wait()
+        with contextlib.suppress(Exception):
+            self._over()
+
     def _close(self) -> None:
         _remove(self, self._private.opened)
 
     def _forget(self) -> None:
         """The run is over: nothing needs it any longer."""
         _remove(self, in_pieces)
-        self._private.in_flight.discard(self._number)
+        self._private.forget(self._number)
         self._close()
+        self._held = None
         _in_flight.discard(self)
 
     def _is_begun(self) -> bool:
@@ -167,7 +187,8 @@ class Running(Awaited[Result]):
 
         if in_pieces:
             self._move(self._is_over)
-        else:
+            return
+        with self._turn:
             _core.complete(MPI.Request.Waitall, self._requests, self._statuses)
 
     def _is_over(self) -> bool:
@@ -175,7 +196,12 @@ class Running(Awaited[Result]):
 
         if self.moving is not None and not self.moving.is_over():
             return False
-        return _core.complete(MPI.Request.Testall, self._requests, self._statuses)
+        if not self._turn.acquire(blocking=False):
+            return False
+        try:
+            return _core.complete(MPI.Request.Testall, self._requests, self._statuses)
+        finally:
+            self._turn.release()
 
     def test(self) -> bool:
         """Returns true once the run is over, so that `wait` returns or raises at once. Moves data, as all MPI calls
@@ -197,18 +223,23 @@ class Running(Awaited[Result]):
         return self._over()
 
     def _over(self) -> Result:
-        finish, self._finish = self._finish, None
-        if finish is not None:
-            try:
-                self._result = finish()
-            except BaseException as error:  # raised below, each time
-                self._error = error
-            finally:
+        # An exception may come between any two steps: the next wait goes on there.
+        with self._turn:
+            if self._finish is not None:
+                self._result, self._error = self._finish()
+                self._finish = None
+            if self in _in_flight:
                 self._forget()
-                self._held = None
         if self._error is not None:
             raise self._error
         return self._result
+
+
+def complete(of: Private) -> None:
+    """Waits for the runs of a communicator that is about to be freed. Their results and errors stay for their waits."""
+    of.settle()
+    for run in sorted((run for run in tuple(_in_flight) if run.is_of(of)), key=Running.number):
+        run.complete()
 
 
 _in_flight: set[Running] = set()

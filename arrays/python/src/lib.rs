@@ -264,7 +264,7 @@ mod _core {
     #[pymodule_export]
     use super::directory::{Directory, PyPart};
     #[pymodule_export]
-    use super::moving::{Moving, again, begin, complete, register};
+    use super::moving::{Moving, again, begin, complete, register, take};
     #[pymodule_export]
     use super::pieces::{Beside, Buffers, PyPieces};
     #[pymodule_export]

@@ -8,7 +8,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 use pyo3::prelude::*;
-use pyo3::types::PyList;
+use pyo3::types::{PyList, PyTuple};
 
 use crate::pieces::PyPieces;
 
@@ -212,6 +212,18 @@ pub(crate) fn complete(
 pub(crate) fn register(opened: &Bound<'_, PyList>, runs: &Bound<'_, PyList>, run: &Bound<'_, PyAny>) -> PyResult<()> {
     opened.append(run)?;
     count(runs).map(drop)
+}
+
+/// Calls `receive` of mpi4py, appends what it returns to `received`, and counts it. `counts`: a list of one number.
+#[pyfunction]
+pub(crate) fn take(
+    receive: &Bound<'_, PyAny>,
+    arguments: &Bound<'_, PyTuple>,
+    received: &Bound<'_, PyList>,
+    counts: &Bound<'_, PyList>,
+) -> PyResult<()> {
+    received.append(receive.call1(arguments)?)?;
+    count(counts).map(drop)
 }
 
 fn count(runs: &Bound<'_, PyList>) -> PyResult<u64> {
