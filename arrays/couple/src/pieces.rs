@@ -11,6 +11,8 @@
 //! run, the run waits: those pieces have lower numbers and steps than the remaining ones. A run that must not wait
 //! sends the elements instead, and so does one that has waited for long: a rank that has begun this run and now waits
 //! for something else gives nothing back.
+//!
+//! [`Beside`]: crate::beside::Beside
 
 mod buffers;
 

@@ -29,6 +29,12 @@
 //! which frames were lost before the request. If all of that misses a loss, a sender without an acknowledgement for a
 //! second sends requests on every route on which it has frames in flight, so no wait depends on a single notice. One
 //! loss goes unreported: the first frames from a peer the receiver does not know yet.
+//!
+//! [`FrameKind::Again`]: wire::FrameKind::Again
+//! [`Passage`]: wire::Passage
+//! [`FrameKind::Many`]: wire::FrameKind::Many
+//! [`FrameKind::Astray`]: wire::FrameKind::Astray
+//! [`FrameKind::Ask`]: wire::FrameKind::Ask
 
 use std::collections::VecDeque;
 use std::hash::Hash;
