@@ -1,6 +1,8 @@
 """In a lab a node of one site cannot reach the other; the job still runs."""
 
 import json
+import re
+import sys
 
 import pytest
 
@@ -32,6 +34,32 @@ def test_a_node_has_no_way_to_the_other_site(workshop, isolated):
     done = workshop.lab(["bash", "-c", f"exec 3<>/dev/tcp/{host}/{port}"]).finish()
     assert done.code != 0
     assert "unreachable" in done.err, str(done)
+
+
+ORDERS = r"""
+import re, sys
+text = open(sys.argv[1]).read() + "\n"
+reversed_text = "".join(reversed(re.split(r"(?=^\[\[site\]\])", text, flags=re.M)))
+open("reversed.toml", "w").write(reversed_text)
+open("plain.toml", "w").write(re.sub("^inside.*\n", "", reversed_text, flags=re.M))
+"""
+
+
+@pytest.mark.parametrize("options", [(), ("--same-range",)], ids=["own-ranges", "same-range"])
+def test_a_command_finds_its_own_site_though_it_has_the_keys_of_all(workshop, isolated, options):
+    """Whatever the order of the sites, if they use the same addresses, and if their gateways have outer ones only."""
+    (workshop.folder / "orders.py").write_text(ORDERS)
+    lines = [
+        "f=$(dirname $LANDBRIDGE_SITES)",
+        f"(cp orders.py $f; cd $f; {sys.executable} orders.py $LANDBRIDGE_SITES)",
+    ]
+    for order in ("sites", "reversed", "plain"):
+        for host in ["a-gw1", "b-gw1"] if order == "plain" else ["a-gw1", "a-n2", "b-gw1", "b-n1"]:
+            check = f"{LANDBRIDGE} sites check --quick --sites $f/{order}.toml"
+            lines.append(f"echo {order}: typed at {host[0]} $({LANDBRIDGE} lab enter {host} -- {check} | head -n 1)")
+    done = workshop.lab(["bash", "-c", "\n".join(lines)], options=options).finish().check()
+    typed = re.findall(r"typed at (.) .*from site (.)", done.out)
+    assert len(typed) == 10 and all(at == found for at, found in typed), str(done)
 
 
 def test_two_labs_at_once_know_nothing_of_each_other(workshop, mpich_only, isolated):

@@ -1,12 +1,14 @@
 //! Finding and reading the sites file, and determining the site of this machine.
 
 use std::io::ErrorKind;
-use std::net::{TcpStream, ToSocketAddrs};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, ToSocketAddrs, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use launcher::Sites;
+use client::ClientError;
+use launcher::{SessionError, Sites};
 use setup::here::folders::{Folders, read_sites};
+use tokio::time::timeout;
 use types::SitesFile;
 use types::sites::Site;
 
@@ -57,20 +59,30 @@ pub fn read(path: &Path) -> Result<Sites> {
 
 /// Time limit for a gateway's machine to answer.
 const NEAR: Duration = Duration::from_millis(500);
+/// Time limit for a gateway to prove that it holds its site's key.
+const PROOF: Duration = Duration::from_secs(2);
 
-/// The site of this machine: the one given by the user, else the first whose key is readable and whose gateway's
-/// machine answers, or at least is in a network that this machine reaches.
+/// The site of this machine: the one given by the user, else the only one whose key is readable. Of several, the first
+/// one with a gateway on this machine; else the first whose gateway's machine answers, or at least is in a network that
+/// this machine reaches. Sites may use the same addresses, so a gateway that holds another site's key does not count.
 pub fn own_site(sites: &Sites, from: Option<&str>) -> Result<String> {
     let named = from.map(str::to_owned).or_else(named_site);
     if let Some(name) = named {
         sites.site(&name).map_err(CommandError::option)?;
         return Ok(name);
     }
-    let usable: Vec<_> = sites.file.sites.iter().filter(|site| sites.client_secret(site).is_ok()).collect();
+    let mut usable: Vec<_> = sites.file.sites.iter().filter(|site| sites.client_secret(site).is_ok()).collect();
+    if let [only] = usable[..] {
+        return Ok(only.name.clone());
+    }
+    usable.sort_by_key(|site| !site.gateways.iter().any(|gateway| is_here(&gateway.inside)));
     // If none answers, connecting to the best one reports the problem.
     let mut own: Option<(Nearness, &Site)> = None;
     for site in usable {
-        let found = best(site.gateways.iter().map(|gateway| nearness(&gateway.inside)));
+        let mut found = best(site.gateways.iter().map(|gateway| nearness(&gateway.inside)));
+        if found == Nearness::Answers && holds_another_key(sites, site) {
+            found = Nearness::Other;
+        }
         if own.is_none_or(|(best, _)| found < best) {
             own = Some((found, site));
         }
@@ -99,6 +111,8 @@ enum Nearness {
     Answers,
     Silent,
     Unreachable,
+    /// At its address is another site's gateway.
+    Other,
 }
 
 /// A machine answers even if it refuses the connection: the own site's gateway may be down, while gateways of other
@@ -112,6 +126,29 @@ fn nearness(address: &str) -> Nearness {
         Err(_) => Nearness::Silent,
     };
     best(addresses.map(reach))
+}
+
+/// True if the address is one of this machine's own. A loopback address may be the end of a tunnel.
+fn is_here(address: &str) -> bool {
+    let own = |address: SocketAddr| {
+        let any: IpAddr = if address.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+        let socket = UdpSocket::bind((any, 0)).ok()?;
+        // Nothing is sent; the system only chooses the address from which it would send.
+        socket.connect(address).ok()?;
+        Some(socket.local_addr().ok()?.ip() == address.ip() && !address.ip().is_loopback())
+    };
+    address.to_socket_addrs().into_iter().flatten().take(4).any(|address| own(address) == Some(true))
+}
+
+/// True if a gateway proves that it holds the key of another site. One that proves nothing in time may be frozen.
+fn holds_another_key(sites: &Sites, site: &Site) -> bool {
+    let connect = || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().ok()?;
+        runtime.block_on(async { timeout(PROOF, sites.connect(site)).await }).ok()?.err()
+    };
+    // The caller may be a task of a runtime.
+    let failed = std::thread::scope(|scope| scope.spawn(connect).join().ok().flatten());
+    matches!(failed, Some(SessionError::Gateway { source: ClientError::OtherKey { .. }, .. }))
 }
 
 /// The best of these. Tries none after one that answers.
