@@ -237,8 +237,11 @@ impl GatewayLink {
             if let Broken::Silent(_) = broken {
                 self.trouble.get_or_insert_with(|| reason.clone());
             }
-            // The peers are not to blame.
-            let reason = format!("this process has lost its last gateway: {reason}");
+            // The peers are not to blame, nor is a gateway that gives a reason.
+            let reason = match broken {
+                Broken::Refused(_) => reason,
+                _ => format!("this process has lost its last gateway: {reason}"),
+            };
             let peers: Vec<PeerId> = self.talk.iter().map(|(peer, _)| peer).collect();
             for peer in peers {
                 lose(&mut self.talk, &mut self.buffered, peer, Some(reason.clone()), sink);

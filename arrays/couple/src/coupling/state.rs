@@ -1,14 +1,13 @@
 //! The exchange of a coupling over its endpoint: what moves bytes.
 
 use std::collections::{HashMap, VecDeque};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use endpoint::operation::{CompleteWhen, Match, OperationKind, RecvOp, SendOp};
 use endpoint::{Completion, Endpoint, Failure, PeerId, UserData};
 use memory::Buffer;
 use types::{Identity, SiteId};
 
-use crate::call::SETTLE;
 use crate::exchange::{Exchange, ExchangeAction, Party};
 use crate::message::{PART, PartialMessage};
 
@@ -17,6 +16,8 @@ const MESSAGES: u64 = 1;
 const ELEMENTS: u64 = 1 << 63;
 /// Number of receives posted for messages.
 pub(super) const POSTED: usize = 16;
+/// Time limit for the helper to tell why a connection is lost, on a busy machine. It knows which gateway ended.
+const CAUSE: Duration = Duration::from_secs(3);
 
 /// Flags of an operation, which its completion returns.
 const OF_MESSAGE: u64 = 0;
@@ -43,7 +44,7 @@ impl CouplingState {
     /// Moves bytes without blocking. Returns true if anything moved.
     pub(super) fn step(&mut self) -> bool {
         let mut moved = false;
-        if self.lost.as_ref().is_some_and(|(since, _)| since.elapsed() > SETTLE)
+        if self.lost.as_ref().is_some_and(|(since, _)| since.elapsed() > CAUSE)
             && let Some((_, reason)) = self.lost.take()
         {
             self.exchange.fail(reason, None);
