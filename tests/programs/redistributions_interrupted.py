@@ -123,11 +123,11 @@ def note():
     beat = time.monotonic()
 
 
-def packed(count, budget):
+def packed(count, budget, among=comm):
     """A plan whose messages go in pieces."""
     extent = count * comm.size
     layouts = lb.Layout(extent, lb.Block(comm.size)), lb.Layout(extent, lb.Cyclic(comm.size, block=75))
-    return lb.plan(*layouts, "f8", comm, budget=budget)
+    return lb.plan(*layouts, "f8", among, budget=budget)
 
 
 def out_of_order(count):
@@ -267,12 +267,7 @@ def freed_in_flight(count):
     for turn in range(6):
         note()
         other = comm.Dup()
-        plan = lb.plan(
-            lb.Layout(count * comm.size, lb.Block(comm.size)),
-            lb.Layout(count * comm.size, lb.Cyclic(comm.size, block=75)),
-            "f8",
-            other,
-        )
+        plan = packed(count, None, other)
         runs = [plan.start(mine + 1e9 * run) for run in range(3)]
         wrong = plan.start(np.zeros(1) if rank == 2 else mine)
         dropped = plan.start(mine)
@@ -293,6 +288,32 @@ def freed_in_flight(count):
                 raise SystemExit("a freed communicator was used")
             except RuntimeError as error:
                 assert "has been freed" in str(error), error
+
+
+def freed_before_all_have_started(count):
+    """Rank 0 has not started the last run when the communicator is freed: the others give it up."""
+    mine = np.arange(float(count)) + rank * count
+    for turn in range(3):
+        note()
+        other = comm.Dup()
+        plan = packed(count, None, other)
+        all_of_them = plan.start(mine)
+        some = plan.start(mine) if rank > 0 else None
+        if rank > 0 and turn > 0:
+            try:
+                some.wait(timeout=0.05)
+                raise SystemExit("the run is over without rank 0")
+            except TimeoutError:
+                pass
+        other.Free()
+        assert all_of_them.wait() is not None
+        for _ in range(2 if rank > 0 else 0):
+            try:
+                some.wait()
+                raise SystemExit("the run is over without rank 0")
+            except RuntimeError as error:
+                assert "before all ranks had started" in str(error), error
+        assert some is None or some.test()
 
 
 class Hostile(Exception):
@@ -329,6 +350,7 @@ assert rank != 1 or waits > ROUNDS / 4, waits
 several_threads(3000)
 several_threads(100_000)
 freed_in_flight(60_000)
+freed_before_all_have_started(60_000)
 # On a busy machine some signals come before the run, or after it.
 assert rank != 1 or repeated > 6, repeated
 src, dst, _ = layouts(12)

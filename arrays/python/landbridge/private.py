@@ -111,14 +111,16 @@ class Private:
         self._raised.add(run)
 
     def free(self) -> None:
-        """Waits for the runs in flight, receives the reasons that no run has asked for, and frees the communicator;
-        collective. MPI may give the next communicator the same number, and with it any message that is left."""
+        """Waits for the runs that all ranks have started, receives the reasons that no run has asked for, and frees the
+        communicator; collective. MPI may give the next communicator the same number, and with it any message that is
+        left."""
         from mpi4py import MPI
 
         from .running import complete
 
-        complete(self)
-        expected = np.zeros(1, np.int64)
+        last, expected = np.zeros(1, np.int64), np.zeros(1, np.int64)
+        self.comm.Allreduce(np.array(self.runs, np.int64), last, MPI.MIN)
+        complete(self, int(last[0]))
         self.comm.Reduce_scatter_block(self._sent_to, expected)
         for _ in range(expected[0] - self._received[0]):
             self.comm.recv(None, MPI.ANY_SOURCE, REASON)

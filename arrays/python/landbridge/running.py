@@ -152,6 +152,15 @@ class Running(Awaited[Result]):
         with contextlib.suppress(Exception):
             self._over()
 
+    def give_up(self) -> None:
+        """Ends the run with an error, because it cannot be over."""
+        self._error = RuntimeError("the communicator was freed before all ranks had started this run")
+        self._finish = None
+        _given_up.add(self)
+        _remove(self, in_pieces)
+        self._close()
+        _in_flight.discard(self)
+
     def _close(self) -> None:
         _remove(self, self._private.opened)
 
@@ -189,11 +198,14 @@ class Running(Awaited[Result]):
             self._move(self._is_over)
             return
         with self._turn:
-            _core.complete(MPI.Request.Waitall, self._requests, self._statuses)
+            if self not in _given_up:
+                _core.complete(MPI.Request.Waitall, self._requests, self._statuses)
 
     def _is_over(self) -> bool:
         from mpi4py import MPI
 
+        if self in _given_up:
+            return True
         if self.moving is not None and not self.moving.is_over():
             return False
         if not self._turn.acquire(blocking=False):
@@ -235,14 +247,21 @@ class Running(Awaited[Result]):
         return self._result
 
 
-def complete(of: Private) -> None:
-    """Waits for the runs of a communicator that is about to be freed. Their results and errors stay for their waits."""
-    of.settle()
+def complete(of: Private, last: int) -> None:
+    """Waits for the runs of a communicator that is about to be freed. Their results and errors stay for their waits.
+    Gives up the runs after `last`, which not all ranks have started."""
     for run in sorted((run for run in tuple(_in_flight) if run.is_of(of)), key=Running.number):
+        if run.number() > last:
+            run.give_up()
+            continue
+        if run in of.opened:
+            run.settle()
         run.complete()
 
 
 _in_flight: set[Running] = set()
+# Runs without an end: MPI may use their memory as long as this process lives.
+_given_up: set[Running] = set()
 # Runs of all communicators whose pieces are not over.
 in_pieces: list[Running] = []
 
