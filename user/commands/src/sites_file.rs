@@ -78,9 +78,10 @@ pub fn own_site(sites: &Sites, from: Option<&str>) -> Result<String> {
     usable.sort_by_key(|site| !site.gateways.iter().any(|gateway| is_here(&gateway.inside)));
     // If none answers, connecting to the best one reports the problem.
     let mut own: Option<(Nearness, &Site)> = None;
-    for site in usable {
+    for site in usable.iter().copied() {
         let mut found = best(site.gateways.iter().map(|gateway| nearness(&gateway.inside)));
-        if found == Nearness::Answers && holds_another_key(sites, site) {
+        let is_shared = usable.iter().any(|other| other.name != site.name && have_an_address_in_common(site, other));
+        if found == Nearness::Answers && is_shared && holds_another_key(sites, site) {
             found = Nearness::Other;
         }
         if own.is_none_or(|(best, _)| found < best) {
@@ -138,6 +139,10 @@ fn is_here(address: &str) -> bool {
         Some(socket.local_addr().ok()?.ip() == address.ip() && !address.ip().is_loopback())
     };
     address.to_socket_addrs().into_iter().flatten().take(4).any(|address| own(address) == Some(true))
+}
+
+fn have_an_address_in_common(one: &Site, other: &Site) -> bool {
+    one.gateways.iter().any(|gateway| other.gateways.iter().any(|of_other| of_other.inside == gateway.inside))
 }
 
 /// True if a gateway proves that it holds the key of another site. One that proves nothing in time may be frozen.
