@@ -52,7 +52,9 @@ pub async fn status(book: &Book, asking: bool, progress: &mut dyn Progress) -> R
         }
         let asked = async {
             let Some(place) = &place else {
-                return Err(SetupError::site(&site.name, "joined by itself: type `landbridge sites status` there"));
+                let text = "the sites file has no way to its machine: `landbridge sites check` tests its gateways from \
+                            here. If the site joined by itself, type `landbridge sites status` there";
+                return Err(SetupError::site(&site.name, text));
             };
             progress.step(&site.name, "asking its machine");
             let machine = company.reach(&site.name, place, site.folder.as_deref(), progress).await?;
