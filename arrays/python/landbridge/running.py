@@ -256,7 +256,9 @@ def complete(of: Private, last: int) -> None:
             continue
         if run in of.opened:
             run.settle()
-        run.complete()
+        # One that the program does not wait for is over now.
+        if run in _in_flight:
+            run.complete()
 
 
 _in_flight: set[Running] = set()

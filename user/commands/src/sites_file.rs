@@ -119,14 +119,18 @@ enum Nearness {
 /// A machine answers even if it refuses the connection: the own site's gateway may be down, while gateways of other
 /// sites are unreachable at their inside addresses. Towards a silent one this machine has a route at least.
 fn nearness(address: &str) -> Nearness {
-    let addresses = address.to_socket_addrs().into_iter().flatten().take(4);
     let reach = |address| match TcpStream::connect_timeout(&address, NEAR) {
         Ok(_) => Nearness::Answers,
         Err(error) if error.kind() == ErrorKind::ConnectionRefused => Nearness::Answers,
         Err(error) if error.kind() == ErrorKind::NetworkUnreachable => Nearness::Unreachable,
         Err(_) => Nearness::Silent,
     };
-    best(addresses.map(reach))
+    best(resolved(address).map(reach))
+}
+
+/// The first addresses of a `host:port`; none if the name has none.
+fn resolved(address: &str) -> impl Iterator<Item = SocketAddr> {
+    address.to_socket_addrs().into_iter().flatten().take(4)
 }
 
 /// True if the address is one of this machine's own. A loopback address may be the end of a tunnel.
@@ -138,7 +142,7 @@ fn is_here(address: &str) -> bool {
         socket.connect(address).ok()?;
         Some(socket.local_addr().ok()?.ip() == address.ip() && !address.ip().is_loopback())
     };
-    address.to_socket_addrs().into_iter().flatten().take(4).any(|address| own(address) == Some(true))
+    resolved(address).any(|address| own(address) == Some(true))
 }
 
 fn have_an_address_in_common(one: &Site, other: &Site) -> bool {
