@@ -131,7 +131,7 @@ class Coupling:
             self._together(lambda: self._open.wait_for_room(part.nbytes, self._budget, timeout))
         text = repr(np.lib.format.dtype_to_descr(kind))
         strides = list(part.strides) if rank < layout.size else [0] * len(layout.shape)
-        address = part.__array_interface__["data"][0]
+        address = _core.address_of(part)
         # An error from here on is the same on all ranks.
         try:
             self._open.export(name, version, layout._core, text, kind.itemsize, address, strides)
@@ -352,15 +352,15 @@ class Coupling:
         return into
 
     def _unpack(self, arrived, target, dtype) -> None:
-        address = target.__array_interface__["data"][0]
+        address = _core.address_of(target)
         if target.dtype == dtype:
             self._core.unpack(arrived, address)
             return
         for elements in arrived:
             buffer = np.empty(elements.bytes // dtype.itemsize, dtype)
-            if self._core.copy(elements, buffer.__array_interface__["data"][0]):
+            if self._core.copy(elements, _core.address_of(buffer)):
                 buffer = np.ascontiguousarray(buffer.astype(target.dtype, casting="unsafe"))
-                elements.unpack(buffer.__array_interface__["data"][0], address)
+                elements.unpack(_core.address_of(buffer), address)
 
     def _together(self, work: Callable[[], Optional[str]]) -> None:
         """Calls `work`, which may fail on some ranks; then all ranks raise. Its result must be the same on all

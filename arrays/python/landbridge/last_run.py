@@ -9,6 +9,8 @@ from typing import Any, Optional
 
 import numpy as np
 
+from . import _core
+
 
 @dataclass
 class LastRun:
@@ -47,8 +49,4 @@ def key_of(array: Any, process: Optional[int]) -> Any:
     """Address, shape, strides and dtype of an array. If there is no array: () if the rank has no part, else None."""
     if array is None:
         return () if process is None else None
-    return address_of(array), array.shape, array.strides, array.dtype
-
-
-def address_of(array: np.ndarray) -> int:
-    return array.__array_interface__["data"][0]
+    return _core.address_of(array), array.shape, array.strides, array.dtype

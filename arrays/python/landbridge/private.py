@@ -32,7 +32,10 @@ class Private:
     """A duplicate of a user's communicator, with the same ranks."""
 
     def __init__(self, comm: Intracomm) -> None:
-        self.comm = comm
+        from mpi4py import MPI
+
+        # Calls of each run would spend longer on an import of their own than on what they do with it.
+        self.comm, self.mpi = comm, MPI
         self.beside = Beside(comm)
         # The number of the last run. It is the same on all ranks, because they start the same runs in the same order.
         self.runs = [0]
@@ -81,13 +84,11 @@ class Private:
         """Ranks that have not taken part in this run, or in an earlier one that raised no error here, with their
         reasons. Waits for the reasons of the ranks in `absent`, which have sent them or are about to. From other ranks,
         takes only the reasons that have arrived. Returns the same again until the run is forgotten."""
-        from mpi4py import MPI
-
         if run in self._found:
             return self._found[run]
-        missing = set(absent)
-        while missing - {rank for of, rank, _ in self._heard if of == run} or self.comm.Iprobe(MPI.ANY_SOURCE, REASON):
-            _core.take(self.comm.recv, (None, MPI.ANY_SOURCE, REASON), self._heard, self._received)
+        missing, any_source = set(absent), self.mpi.ANY_SOURCE
+        while missing - {rank for of, rank, _ in self._heard if of == run} or self.comm.Iprobe(any_source, REASON):
+            _core.take(self.comm.recv, (None, any_source, REASON), self._heard, self._received)
         if not self._heard:
             return []
         found = sorted(
@@ -114,17 +115,15 @@ class Private:
         """Waits for the runs that all ranks have started, receives the reasons that no run has asked for, and frees the
         communicator; collective. MPI may give the next communicator the same number, and with it any message that is
         left."""
-        from mpi4py import MPI
-
         from .running import complete
 
         last, expected = np.zeros(1, np.int64), np.zeros(1, np.int64)
-        self.comm.Allreduce(np.array(self.runs, np.int64), last, MPI.MIN)
+        self.comm.Allreduce(np.array(self.runs, np.int64), last, self.mpi.MIN)
         complete(self, int(last[0]))
         self.comm.Reduce_scatter_block(self._sent_to, expected)
         for _ in range(expected[0] - self._received[0]):
-            self.comm.recv(None, MPI.ANY_SOURCE, REASON)
-        MPI.Request.Waitall(self._sent)
+            self.comm.recv(None, self.mpi.ANY_SOURCE, REASON)
+        self.mpi.Request.Waitall(self._sent)
         self.comm.Free()
 
 

@@ -21,7 +21,7 @@ import numpy as np
 from . import _core, arrays, directory
 from .arrays import Into, Labelled
 from .datatypes import made
-from .last_run import LastRun, address_of, key_of
+from .last_run import LastRun, key_of
 from .layout import Layout, Spread, natural, whole
 from .private import TAG, private
 from .running import PlanError, Running, described, in_pieces, is_own, joined
@@ -464,9 +464,10 @@ class Plan:
             return None
         ready = []
         for (peer, _), place in zip(self._receives, receives):
-            ready.append(self.comm.Recv_init(place.at(address_of(into)), self.src_ranks[peer], TAG))
+            ready.append(self.comm.Recv_init(place.at(_core.address_of(into)), self.src_ranks[peer], TAG))
         for at in self._order:
-            ready.append(self.comm.Send_init(sends[at].at(address_of(a)), self.dst_ranks[self._sends[at][0]], TAG))
+            peer = self.dst_ranks[self._sends[at][0]]
+            ready.append(self.comm.Send_init(sends[at].at(_core.address_of(a)), peer, TAG))
         return ready, [MPI.Status() for _ in ready]
 
     def _keep_ready(self, key, ready) -> None:
@@ -509,9 +510,7 @@ class Plan:
         """Prepares the messages that both ends can leave to MPI, which moves the elements from array to array by
         datatypes and may then copy only once. If this end cannot, as with an array of many gaps, it packs the message
         itself. Returns the calls that begin them, and for each receiving one its index and the sending rank."""
-        from mpi4py import MPI
-
-        begins: list[Callable[[], Any]] = []
+        MPI, begins = self._mpi, []
         come: list = []
         if into is not None and any(self._come_straight):
             as_is = not shared and into.dtype == self.dtype
@@ -522,7 +521,7 @@ class Plan:
                 peer = self.src_ranks[peer]
                 come.append((len(begins), peer))
                 if place is not None:
-                    begins.append(partial(self.comm.Irecv, place.at(address_of(into)), peer, TAG))
+                    begins.append(partial(self.comm.Irecv, place.at(_core.address_of(into)), peer, TAG))
                     continue
                 buffer = np.empty(count * self.dtype.itemsize, np.uint8)
                 arriving.append((at, buffer))
@@ -534,11 +533,11 @@ class Plan:
                     continue
                 peer = self.dst_ranks[self._sends[at][0]]
                 if places[at] is not None:
-                    begins.append(partial(self.comm.Isend, places[at].at(address_of(a)), peer, TAG))
+                    begins.append(partial(self.comm.Isend, places[at].at(_core.address_of(a)), peer, TAG))
                     continue
                 packing = self._packings(a, True)[at]
                 buffer = np.empty(packing.bytes, np.uint8)
-                packing.pack(address_of(a), address_of(buffer))
+                packing.pack(_core.address_of(a), _core.address_of(buffer))
                 packed.append(buffer)
                 begins.append(partial(self.comm.Isend, [buffer, MPI.BYTE], peer, TAG))
         return begins, come
@@ -557,13 +556,13 @@ class Plan:
                 kept = tuple(flows.pop(at)[1] for flows, (at,) in zip((sends, receives), mine))
         size = self.dtype.itemsize
         elements = (size, size if into is None else into.dtype.itemsize)
-        arrays = (None if a is None else address_of(a), None if into is None else address_of(into))
+        arrays = (None if a is None else _core.address_of(a), None if into is None else _core.address_of(into))
         pieces = _core.Pieces(arrays, sends, receives, kept, elements, converts, shared, budget, self._buffers)
 
         def convert(at: int, length: int) -> tuple[np.ndarray, int]:
             piece = np.frombuffer(self._mpi.buffer.fromaddress(at, length), self.dtype)
             converted = np.ascontiguousarray(piece.astype(into.dtype, casting="unsafe"))
-            return converted, address_of(converted)
+            return converted, _core.address_of(converted)
 
         return _core.Moving(pieces, self.comm, self._mpi, TAG, convert if converts else None)
 
@@ -607,7 +606,7 @@ class Plan:
                 except Exception as error:  # the run's own, which each wait raises
                     failure = failure or error
                     continue
-            self._packings(into, False)[at].unpack(address_of(buffer), address_of(into))
+            self._packings(into, False)[at].unpack(_core.address_of(buffer), _core.address_of(into))
         return failure
 
     def _places(self, array, sends: bool) -> list:

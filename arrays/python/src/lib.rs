@@ -1,6 +1,7 @@
 //! Native core of the Python package `landbridge`: layouts, and the messages between processes. Only the package's
 //! Python code imports it, and that code checks the addresses it passes.
 
+mod address;
 mod coupling;
 mod directory;
 mod moving;
@@ -259,6 +260,8 @@ impl Packed {
 
 #[pymodule]
 mod _core {
+    #[pymodule_export]
+    use super::address::address_of;
     #[pymodule_export]
     use super::coupling::Coupled;
     #[pymodule_export]
