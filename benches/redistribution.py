@@ -101,7 +101,7 @@ def _times(samples, failures, problems):
 
 
 def _lines(mpi, words, rounds, build=OURS):
-    """What a program inside a job prints: a line of JSON for each case and size."""
+    """The output of a program inside a job: a line of JSON for each case and size."""
     environment = {**clean_environment(), **libraries(mpi), "PYTHONPATH": str(build.release / "python")}
     if mpi == "openmpi":
         environment |= OPENMPI

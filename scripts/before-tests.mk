@@ -1,9 +1,9 @@
-# What `make test` has built before whole-system tests begin, side by side: the crates' tests, which mostly wait once they are built, the
-# release, and what else those tests need. make -j6 -O -f scripts/before-tests.mk: what each says in one piece.
+# `make test` builds these side by side before whole-system tests begin: the crates' tests, which mostly wait once they
+# are built, the release, and the other programs of those tests. make -j6 -O keeps the output of each in one piece.
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 LOG := target/release-build.log
-# Each cargo starts as many compilers as there are cores; make has no say in it.
+# Each cargo starts as many compilers as there are cores; make cannot limit them.
 ALONE := env -u MAKEFLAGS -u MFLAGS
 STREAMS := units tests-to-l tests-from-m documents
 

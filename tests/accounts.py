@@ -9,7 +9,7 @@ accounts.py PLAN.json, where the plan has
   sshd       more lines for the configuration of each sshd
   sshd_of    the same for single hosts
   slurm      for each site with Slurm: arguments of `Inside.slurm`
-  environment   what a login there finds in its environment
+  environment   the environment of a login there
   steps      one after the other: `host`, `words`, and perhaps `environment`, `stdin`, `limit`; `interrupt`: a path,
              when it exists the step gets SIGINT; `background`: it runs until the end. Instead of `words`: `follows`,
              the number of an earlier step; what it printed between backquotes and matches `pattern` is typed as

@@ -1,4 +1,4 @@
-"""A lab as its operator sees it, from outside: gateways that can be restarted, jobs, faults, and what they leave
+"""A lab as its operator sees it, from outside: gateways that can be restarted, jobs, faults, and the remains of jobs
 behind.
 
 The lab's command runs on a-n1, which takes part in no job, so that any other host can fail.

@@ -1,4 +1,4 @@
-"""Runs inside a lab, as its command: brings up what a real site has (sshd on every node, Slurm), gateways with
+"""Runs inside a lab, as its command: brings up the services of a real site (sshd on every node, Slurm), gateways with
 starters that use it, and then the command of a test, whose exit code is its own.
 
 inside.py PLAN.json, where the plan has
@@ -109,14 +109,14 @@ class Inside:
             config.write_text(
                 f"HostKey {host_key}\nAuthorizedKeysFile {user_key}.pub\nPidFile none\nStrictModes no\nUsePAM no\n"
                 "PermitRootLogin prohibit-password\nPasswordAuthentication no\nKbdInteractiveAuthentication no\n"
-                # ssh carries no environment; the harness looks for what is left of a test by this variable. Shells that
+                # ssh carries no environment; the harness finds the remains of a test by this variable. Shells that
                 # a test kills leave their locks in no home but its own.
                 f"SetEnv LANDBRIDGE_TEST_MARKER={os.environ.get('LANDBRIDGE_TEST_MARKER', '')} HOME={home}\n"
             )
             self.start(host, "/usr/sbin/sshd", "-D", "-e", "-f", config, log=f"sshd-{host}")
             with known.open("a") as file:
                 file.write(f"{host},{host.split('-')[1]} {Path(f'{host_key}.pub').read_text()}")
-        # Names are the same at every site, so host keys are told apart by who asks.
+        # Names are the same at every site, so host keys differ by the asking host.
         known.rename(self.folder / f"known_hosts.{site}")
         for host in self.hosts(site, "n"):
             self.wait_for(f"sshd of {host}", host, "bash", "-c", "exec 3<>/dev/tcp/127.0.0.1/22")

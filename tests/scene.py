@@ -1,4 +1,4 @@
-"""What processes and their machine are doing, as text: for the message of a test that has waited too long."""
+"""The states of processes and of their machine, as text: for the message of a test that has waited too long."""
 
 import ipaddress
 import os
@@ -18,8 +18,8 @@ def text_of(path):
 
 
 def scene(found):
-    """Describes these processes (an iterable of harness.Process): their states, what their threads wait for in the
-    kernel, and the TCP connections of their networks on which data is on its way or unread."""
+    """Describes these processes (an iterable of harness.Process): their states, the wait channels of their
+    threads, and the TCP connections of their networks on which data is on its way or unread."""
     rows, networks = [], {}
     for process in sorted(found, key=lambda process: process.pid)[:MOST_ROWS]:
         folder = f"/proc/{process.pid}"

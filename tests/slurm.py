@@ -12,7 +12,7 @@ EMPTY = "QUEUE[]"
 
 
 def queue(site):
-    """Shell words that print what is pending or running at a site, after giving it time to end. Jobs that Slurm only
+    """Shell words that print the pending and running jobs of a site, after giving it time to end. Jobs that Slurm only
     cleans up (CG) count as ended."""
     squeue = (
         f"{LANDBRIDGE} lab enter {site}-gw1 -- env SLURM_CONF=/run/slurm-{site}/slurm.conf squeue -h -t PD,CF,R,S -o "

@@ -121,7 +121,7 @@ def staged(name, node):
 
 
 def left():
-    """What is left on each node."""
+    """The processes and files that are left on each node."""
     return [on(f"a-n{node}", f'echo "left on n{node}:" $(ls -A /tmp)') for node in NODES]
 
 

@@ -1,4 +1,4 @@
-"""examples/arrays, as its README says, with programs at two sites on different MPI libraries."""
+"""The commands of examples/arrays/README.md, with programs at two sites on different MPI libraries."""
 
 import re
 

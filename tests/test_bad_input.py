@@ -91,7 +91,7 @@ def test_a_working_directory_missing_on_one_site_only(workshop, mpich_only, isol
 
 
 def test_two_sites_on_loopback_work_at_all(sites, mpi):
-    """The tests below make one thing wrong in what this one shows to be right."""
+    """The tests below each spoil one part of the input that this one shows to be right."""
     gateways = [sites.start_gateway(site) for site in "ab"]
     done = sites.run(mpi, [mpi.python, PROGRAMS / "messages.py", 11]).check()
     assert "messages: 44 good" in done.out

@@ -50,8 +50,8 @@ def test_broadcast_is_right_from_every_root(workshop, mpi, sites):
 @pytest.mark.one_mpi
 @pytest.mark.parametrize("sites", [pytest.param(2, marks=pytest.mark.matrix), 3])
 def test_kin_are_right(workshop, mpi, sites):
-    # Open MPI's han, which gets what the layer leaves alone, misplaces blocks of interleaved ranks and of two datatypes
-    # that differ, on several nodes of one site too.
+    # Open MPI's han, which gets the calls that the layer leaves alone, misplaces blocks of interleaved ranks and of two
+    # datatypes that differ, on several nodes of one site too.
     options = ["-x", "OMPI_MCA_coll=^han"] if mpi.name == "openmpi" else []
     program = [mpi.python, KIN]
     started = workshop.across(mpi, 2 * sites, program, run_options=options, sites=sites, nodes=1, limit=240)

@@ -29,7 +29,8 @@ def run(workshop, mpi, way, sites, *words, nodes=1, program=REDUCTIONS, plain=Fa
     each = ["--ranks-per-node", -(-max(sites) // nodes)]
     options = [*places, *each, "--mpi", mpi.name, "--collectives", way]
     if mpi.name == "openmpi" and not plain:
-        # Its han, which gets what the layer leaves alone, misplaces blocks of interleaved ranks, in one site too.
+        # Its han, which gets the calls that the layer leaves alone, misplaces blocks of interleaved ranks, also in one
+        # site.
         options += ["-x", "OMPI_MCA_coll=^han"]
     if mpi.name == "intel" and not plain:
         # Its collectives in shared memory, which it chooses on some processors (Sapphire Rapids), take the gaps of a

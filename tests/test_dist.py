@@ -1,5 +1,5 @@
-"""What `make dist` made, as a user gets it: the wheel in a fresh environment, here and in an older Debian, the archive,
-their checksums."""
+"""The products of `make dist`, as a user gets them: the wheel in a fresh environment, here and in an older
+Debian, the archive, their checksums."""
 
 import hashlib
 import os

@@ -1,6 +1,6 @@
 """Seeded rounds of faults at the start of a job and in mid-run: processes and hosts are killed, hosts hang, cables
-are pulled, connections are reset. The job's results are exact to the byte, or it ends and its last lines name what
-was lost. Nothing is left either way.
+are pulled, connections are reset. The job's results are exact to the byte, or it ends and its last lines name the host
+that was lost. Nothing is left either way.
 
 `LANDBRIDGE_SEED=n` replays one round; `make test-faults ROUNDS=100` plays that many, each class of fault in turn.
 """

@@ -1,5 +1,5 @@
 """A stranger's first hour: a laptop, two centres that only ssh reaches, one with Slurm that wants an account, one whose
-login shell is tcsh. Typed is what README.md and docs/first-use.md say; other are only addresses, users and programs."""
+login shell is tcsh. The commands are those of README.md and docs/first-use.md, for other addresses and programs."""
 
 import os
 import re

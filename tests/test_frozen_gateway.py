@@ -1,5 +1,5 @@
 """The only gateway of a site hangs for as long as its peers need to give it up, and goes on: not all have noticed then,
-and each that has tells the launcher something else. The job ends as one that lost its gateway, which it names."""
+and each that has reports something else to the launcher. The job ends as one that lost its gateway, which it names."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Every program whose output the command reads, in turn replaced by one that prints what it should not: escapes, lines
+"""Every program whose output the command reads, in turn replaced by one with hostile output: escapes, lines
 that pass for ours, other fields, no newline at the end, or no end at all."""
 
 import os

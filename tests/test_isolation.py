@@ -47,7 +47,7 @@ open("plain.toml", "w").write(re.sub("^inside.*\n", "", reversed_text, flags=re.
 
 @pytest.mark.parametrize("options", [(), ("--same-range",)], ids=["own-ranges", "same-range"])
 def test_a_command_finds_its_own_site_though_it_has_the_keys_of_all(workshop, isolated, options):
-    """Whatever the order of the sites, if they use the same addresses, and if their gateways have outer ones only."""
+    """For any order of the sites, if they use the same addresses, and if their gateways have outer ones only."""
     (workshop.folder / "orders.py").write_text(ORDERS)
     lines = [
         "f=$(dirname $LANDBRIDGE_SITES)",

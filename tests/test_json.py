@@ -1,4 +1,4 @@
-"""Every command that has `--json` prints objects with the schema, as docs/json.md says. The commands are those that
+"""Every command that has `--json` prints objects with the schema of docs/json.md. The commands are those that
 `--help` lists, so a new one cannot be forgotten."""
 
 import json

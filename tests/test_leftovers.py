@@ -21,7 +21,7 @@ def left_on(host):
 
 
 def job(mpi, program, options=""):
-    """A script that runs a program on two ranks of each of two nodes and prints what they leave. The exit code is
+    """A script that runs a program on two ranks of each of two nodes and prints their remains. The exit code is
     the job's."""
     words = " ".join(f"'{word}'" for word in map(str, program))
     run = f"{LANDBRIDGE} run --site a=2 --site b=2 --mpi {mpi.name} {options} -- {words}"

@@ -42,7 +42,7 @@ def in_lab(workshop, mpi, steps, limit):
 
 
 # On an idle machine rates are within 0.1 of the links' own. Where other tests run meanwhile, this is only enough to
-# tell the links apart. A transfer that measures is one of its kind and too short for that: those tests run alone.
+# distinguish the links. A transfer that measures is one of its kind and too short for that: those tests run alone.
 WITHIN = 0.5
 
 

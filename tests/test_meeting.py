@@ -100,7 +100,7 @@ def test_a_place_that_is_killed_is_replaced_by_another_and_nothing_is_lost(works
 @pytest.mark.parametrize("links", [1, 4])
 def test_connections_that_are_cut_lose_nothing(workshop, mpich_only, links):
     """Also connections to the meeting's host, where it is dialled at another address than it listens on: its trunks,
-    and what it carries."""
+    and its own traffic."""
     with CuttingProxy() as proxy:
         sites = LoopbackSites(workshop, names="abz", hidden="ab", links=links, proxies={"z": proxy})
         sites.start_gateways()

@@ -189,7 +189,7 @@ class Job:
         ]
 
     def ends(self):
-        """Waits until nothing of the run is left. Returns what `run` printed."""
+        """Waits until nothing of the run is left. Returns the output of `run`."""
         wait_until(lambda: not self.parts(), END_S, "the end of the run's processes")
         self.closing.touch()
         done = self.running.finish()

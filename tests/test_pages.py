@@ -1,4 +1,4 @@
-"""scripts/pages.py finds what it is for, and scripts/docs.py what it makes pages of: a check that finds nothing
+"""scripts/pages.py finds its faults, and scripts/docs.py finds the pages: a check that finds nothing
 proves nothing."""
 
 import importlib.util

@@ -113,8 +113,8 @@ def test_the_first_job_on_real_clusters(workshop, isolated, mpich_only):
 @pytest.mark.slow
 @pytest.mark.skipif("LANDBRIDGE_FRESH_CLONE" not in os.environ, reason="takes minutes: make test-readme")
 def test_its_commands_work_from_a_fresh_clone(workshop):
-    """What somebody types who has only the repository: the demo, the build, the installation, the first job. Packages
-    come from their indexes. Cargo's folder is kept in target/fresh, so that only what changed is built again."""
+    """The commands of a user who has only the repository: the demo, the build, the installation, the first job.
+    Packages come from their indexes. Cargo's folder is kept in target/fresh, so that only changes are built."""
     clone, kept = workshop.folder / "clone", ROOT / "target" / "fresh"
     subprocess.run(["git", "clone", "--quiet", ROOT, clone], check=True)
     kept.mkdir(exist_ok=True)

@@ -1,4 +1,4 @@
-"""Every command that a message about sites tells its reader to type is typed by a test, as printed, and helps.
+"""Every command in a message about sites is typed by a test, as printed, and helps.
 
 `REMEDIES` lists each command that stands between backquotes in a message of `SOURCES`, with the tests that type it. A
 new message with a command fails `test_every_command_of_a_message_is_typed` until a test types it."""

@@ -1,5 +1,5 @@
-"""First use by a person with ssh accounts: `sites add` against real sshd in a lab, the job that follows, and what
-goes wrong."""
+"""First use by a person with ssh accounts: `sites add` against real sshd in a lab, the job that follows, and
+its failures."""
 
 import json
 import os
@@ -378,7 +378,7 @@ def test_a_site_that_does_not_work_is_undone(person):
 
 
 def test_two_commands_at_once_and_a_sites_file_that_cannot_be_written(person):
-    """One changes the sites file after the other, and both sites know each other; what cannot be written is noticed
+    """One changes the sites file after the other, and both sites know each other; a failed write is noticed
     before anything is done."""
     person = person()
 
@@ -449,7 +449,7 @@ def test_a_site_closed_but_for_ssh_dials_out(person):
 @pytest.mark.skipif(os.geteuid() != 0, reason="a firewall needs root")
 def test_two_sites_closed_but_for_ssh_run_a_checked_job(person, mpich_only):
     """Neither can dial the other: trunks go through ssh, by keys that are good for nothing else. The connections
-    are cut, by killing ssh and by a reset of what carries it, and the job goes on; nothing is left after kill -9 and
+    are cut, by killing ssh and by a reset of its connection, and the job goes on; nothing is left after kill -9 and
     `sites remove`."""
     person = person()
     for host in ("a-gw1", "b-gw1"):

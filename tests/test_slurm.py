@@ -152,8 +152,8 @@ def test_a_refused_job_names_site_and_partition(workshop, mpich_only, slurm):
 
 
 def test_a_job_that_a_gateways_memory_cannot_hold_makes_no_batch_job(workshop, mpich_only, slurm):
-    """Site b would grant its nodes at once, and its gateway would then refuse what 300 ranks of site a may have in
-    flight."""
+    """Site b would grant its nodes at once, and its gateway would then refuse the bytes that 300 ranks of site a
+    may have in flight."""
     sites = {"a": ssh_site("a"), "b": slurm_site()}
     run = [LANDBRIDGE, "run", "--site", "a=300", "--site", "b=2", "--", "true"]
     asked = f"{LANDBRIDGE} lab enter b-gw1 -- env SLURM_CONF=/run/slurm-b/slurm.conf scontrol show config"

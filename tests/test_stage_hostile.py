@@ -1,4 +1,4 @@
-"""`landbridge stage move` where somebody plants links, changes the source, damages or removes what has arrived, starts
+"""`landbridge stage move` where somebody plants links, changes the source, damages or removes arrived files, starts
 the same transfer twice or kills a process at the worst moment. Files, signals and mounts are real."""
 
 import contextlib

@@ -47,7 +47,7 @@ def arrived_once(node, folder, source):
 )
 def test_after_random_kills_all_arrives_once(workshop, people, slurm, blows, gateways):
     """Movers, the command, agents, gateways and node services. From a node of a site without a batch system to two
-    nodes of a cluster, where node services start what moves, and from one of these to the other site's gateway."""
+    nodes of a cluster, where node services start the movers, and from one of these to the other site's gateway."""
     anna, _ = people
     source, back, enough = (workshop.folder / name for name in ("source", "back", "enough"))
     make_tree(source)

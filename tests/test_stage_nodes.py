@@ -59,7 +59,7 @@ def test_all_nodes_get_what_is_staged_in_and_give_what_is_staged_out(workshop, i
 
 
 def test_a_node_on_which_something_computes_feeds_no_other(workshop, isolated):
-    """The nodes of a site pass on what they get; the first one would, but it computes, and so it comes last."""
+    """The nodes of a site pass on files; the first one would, but it computes, and so it comes last."""
     source = workshop.folder / "source"
     source.write_bytes(random.Random(8).randbytes(4_000_000))
     sent = "cat /proc/net/dev"

@@ -1,5 +1,5 @@
-"""`landbridge stage` and what else writes to folders that another user can write to, who renames, plants links, or owns
-what is there. Users are real."""
+"""`landbridge stage` and all other writers to folders that another user can write to, who renames, plants links, or
+owns the files there. Users are real."""
 
 import hashlib
 import json

@@ -1,5 +1,5 @@
-"""What users see of gateways: `landbridge top` during a job (one table, JSON, the live view in a terminal), and what
-`sites check` measures between sites."""
+"""Gateways as users see them: `landbridge top` during a job (one table, JSON, the live view in a terminal), and the
+measurements of `sites check` between sites."""
 
 import fcntl
 import json

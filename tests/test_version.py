@@ -1,4 +1,4 @@
-"""What `--version` shows, by the build script that composes it: from a clone, from a source archive, and inside a
+"""The output of `--version`, by the build script that composes it: from a clone, from a source archive, and inside a
 stranger's repository."""
 
 import os

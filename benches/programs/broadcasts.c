@@ -31,7 +31,7 @@ static double now_s(void) {
 
 static uint64_t word(size_t at, uint64_t turn) { return (uint64_t)at * 0x9e3779b97f4a7c15u + turn; }
 
-/* One broadcast. The message's first word tells whether another one follows; every other page's, which turn this is. */
+/* One broadcast. The first word is nonzero if another one follows; the first word of each other page holds the turn. */
 static int broadcast(char *data, size_t bytes, uint64_t turn, int again) {
     uint64_t *first = (uint64_t *)data;
     if (rank == 0) {

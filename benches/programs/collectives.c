@@ -3,7 +3,7 @@
  *   collectives OPERATION QUIET SECONDS ROOT SIZE...
  *
  * OPERATION: see `operations` below; QUIET: seconds to sleep first, so that gateways find time to measure their trunks;
- * SECONDS: spent on each size, with what comes between operations.
+ * SECONDS: spent on each size, with the time between operations.
  *
  * SIZE is in bytes: of the message (bcast), of each rank's contribution (all others). Rank 0 prints one JSON object for
  * each size. The time of one operation is from the moment at which all ranks begin until the last rank has returned.
@@ -22,7 +22,7 @@ enum { TAG = 11, MOST_SAMPLES = 10000, LEAST_SAMPLES = 3 };
 /* From rank 0's word until all begin: longer than any one-way delay here. */
 static const double LEAD_S = 0.15;
 /* A turn in which a rank begins this late, and this part of the turn, does not count, and this many such turns are too
- * many. What counts includes the delay: 32 ranks that wake together on two cores are 3 ms late. */
+ * many. The others include a delay: 32 ranks that wake together on two cores are 3 ms late. */
 static const double LATE_S = 0.001, LATE_OF_TURN = 0.3;
 enum { MOST_LATE = 1000 };
 

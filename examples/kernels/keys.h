@@ -8,7 +8,7 @@
  * Parallel Benchmarks' integer sort: many keys near the middle, few at the ends. */
 uint32_t key_make(uint64_t set, uint64_t index, uint32_t range);
 
-/* Tells one multiset of keys from another whatever their order. */
+/* A sum that differs between two multisets of keys, and does not depend on their order. */
 struct digest {
     uint64_t count, sum, xor; /* of keys, and of their hashes */
 };

@@ -150,7 +150,7 @@ void grid_exchange(struct grid *grid) {
     }
 }
 
-/* One row along K. Every point is computed by the same sequence of roundings whatever the row's length, so the
+/* One row along K. Every point is computed by the same sequence of roundings for any length of the row, so the
  * field does not depend on the decomposition (built with -ffp-contract=off, never with -ffast-math). */
 static double sweep_row(struct grid *grid, size_t row, int first_k, int last_k) {
     const size_t si = grid->stride[0], sj = grid->stride[1];

@@ -8,7 +8,7 @@
 #include <string.h>
 
 /* Himeno's names. Its arrays are one larger on every axis (mimax = 33 for XS) to keep rows off powers of two;
- * the grid it computes on (imax = mimax - 1) is what is listed here. */
+ * this lists the grids that it computes on (imax = mimax - 1). */
 static const struct {
     const char *name;
     int size[AXES];

@@ -1,4 +1,4 @@
-"""A backend of torch.distributed for tensors in main memory, over mpi4py: what an MPI carries, Landbridge carries.
+"""A backend of torch.distributed for tensors in main memory, over mpi4py: Landbridge carries the traffic of any MPI.
 
 PyTorch's own `mpi` backend exists only in builds from source, and `gloo` needs every process to reach every other one.
 This backend is registered as `mpi4py` when the module is imported. It needs no store that all processes reach:

@@ -1,5 +1,5 @@
 """Suites that others wrote, run on Landbridge and on libfabric's tcp provider side by side.
 
-Start reading at `job.py` (what is run and remembered), then `verdict.py` (what counts as a regression). Each suite is a
-module with `jobs(options)` and `execute(job)`: `fabtests.py`, `mpi4py_suite.py`, `imb.py`. `run` is the command.
+Start reading at `job.py` (the runs and their kept results), then `verdict.py` (the rules for a regression). Each suite
+is a module with `jobs(options)` and `execute(job)`: `fabtests.py`, `mpi4py_suite.py`, `imb.py`. `run` is the command.
 """

@@ -1,9 +1,9 @@
 """libfabric's fabtests: server and client pairs on this machine, from an installed fabtests (`FABTESTS=folder of
 fi_rdm …`).
 
-fabtests' own `runfabtests.sh` wants ssh even for localhost and ends processes by name; this does neither. What is
-run is what that script calls unit, functional and short tests, as far as they are for reliable datagram endpoints
-(`-e rdm`): the only kind that landbridge is. Each test gets a port of its own."""
+fabtests' own `runfabtests.sh` wants ssh even for localhost and ends processes by name; this does neither. It
+runs the tests that the script calls unit, functional and short, as far as they are for reliable datagram endpoints
+(`-e rdm`), the only kind that landbridge offers. Each test gets a port of its own."""
 
 import contextlib
 import os

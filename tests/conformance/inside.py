@@ -1,4 +1,4 @@
-"""Inside a lab: the jobs of one place, one after the other. Reads them from a file, says on stdout what became of each.
+"""Inside a lab: the jobs of one place, one after the other. Reads them from a file, and prints the outcome of each.
 
 python inside.py JOBS.json
 """

@@ -53,7 +53,7 @@ def _in_lab(where, jobs):
     folder = Path(tempfile.mkdtemp(prefix=f"{where}-", dir=OUT / "labs"))
     (folder / "jobs.json").write_text(json.dumps([asdict(job) for job in jobs]))
     lab = [LANDBRIDGE, "lab", "--isolation", "namespaces", *PLACES[where], "--nic-rate", "0", "--wan-rate", "0"]
-    # Labs have a /tmp, /dev/shm and /run of their own; what is needed of ours they are told.
+    # Labs have a /tmp, /dev/shm and /run of their own; the suites get the paths of the files they need from ours.
     # Sandia OpenSHMEM's programs find their library above their own folder, where both were built.
     built = sos.folder() and next((above for above in sos.folder().parents if (above / "src").is_dir()), sos.folder())
     for needed in filter(None, [imb.folder(), built]):

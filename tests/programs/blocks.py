@@ -2,7 +2,8 @@
 blocks, in any order in memory and with gaps between them, in place, with derived datatypes. Every number is checked,
 and so is that nothing else was written.
 
-With the word `mismatched`, ranks disagree about lengths instead, and the receiver must learn of what does not fit."""
+With the word `mismatched`, ranks disagree about lengths instead, and the receiver must get an error for each that
+does not fit."""
 
 import sys
 

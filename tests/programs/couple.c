@@ -1,5 +1,5 @@
-/* One side of a coupling, through landbridge_coupling.h: couple NAME exports or fetches what tests/test_c.py says;
- * couple NAME wrong: what cannot be is refused on all ranks alike; couple NAME leave: ends it in the middle. */
+/* One side of a coupling, through landbridge_coupling.h: couple NAME exports or fetches the arrays of tests/test_c.py;
+ * couple NAME wrong: impossible requests are refused on all ranks alike; couple NAME leave: ends it in the middle. */
 #include <landbridge_coupling.h>
 
 enum { ROWS = 37, COLUMNS = 26, VERSIONS = 20 };

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Random arrays between two programs, against what NumPy says of the whole array.
+"""Random arrays between two programs, against NumPy's result for the whole array.
 
     couplings.py NAME@SITE SIDE SIZES SEEDS [FIRST]
 

@@ -1,6 +1,6 @@
 /* A program that uses libfabric without an MPI, started by PMI-1 as Sandia OpenSHMEM's are. Each rank sends its number
- * to the next one and says what it heard, and by which provider. With the argument `die`, rank 2 kills itself once all
- * have each other's addresses. */
+ * to the next one and prints the message it received, and the provider. With the argument `die`, rank 2 kills itself
+ * once all have each other's addresses. */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>

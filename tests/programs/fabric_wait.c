@@ -3,13 +3,13 @@
  * and on one node none does.
  *
  * `fd`: completion queues with FI_WAIT_FD. The second of a pair waits in poll() for a message that comes after two idle
- * seconds, then for many that are answered, then for a long one; it says how much processor time the idle wait took.
+ * seconds, then for many that are answered, then for a long one; it prints the processor time that the idle wait took.
  * `auto`: FI_PROGRESS_AUTO. The second of a pair exposes memory and sleeps in usleep() while the first one writes to it
  * and reads from it; the first one waits in fi_cq_sread().
- * `sst`: what ADIOS2's SST asks for and does: FI_THREAD_SAFE, automatic control, old modes and registration, FI_AV_MAP,
+ * `sst`: the calls of ADIOS2's SST: FI_THREAD_SAFE, automatic control, old modes and registration, FI_AV_MAP,
  * a queue with FI_WAIT_UNSPEC; reads of the writer's memory while the writer waits in fi_cq_sread(), until another
  * thread ends that by fi_cq_signal().
- * `mercury`: what Mercury's na_ofi asks for and does, with addresses as FI_ADDR_STR: FI_WAIT_FD, multi-receive buffers,
+ * `mercury`: the calls of Mercury's na_ofi, with addresses as FI_ADDR_STR: FI_WAIT_FD, multi-receive buffers,
  * FI_INJECT_COMPLETE; requests with answers and transfers by RMA, waiting in poll(). */
 #include <poll.h>
 #include <pthread.h>

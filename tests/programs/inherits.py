@@ -1,4 +1,4 @@
-"""Each rank starts a child, which inherits everything it can, and prints what either has of the job's secret:
+"""Each rank starts a child, which inherits everything it can, and prints the parts of the job's secret that either has:
 nothing is expected."""
 
 import os

@@ -1,4 +1,4 @@
-"""Rank by rank, each sends to each other as fast as it can for a while: what the gateways see of it is the path's rate.
+"""Rank by rank, each sends to each other as fast as it can for a while, so that the gateways see the path's rate.
 
 links.py SECONDS [QUIET]: then all ranks wait for QUIET seconds, calling MPI now and then.
 """

@@ -1,7 +1,7 @@
-"""node_caller.py ADDRESS:PORT SOCKET WHAT…: sends a node service what this user makes of each WHAT, and prints its
+"""node_caller.py ADDRESS:PORT SOCKET REQUEST…: sends a node service this user's version of each REQUEST, and prints its
 last answers as a list of JSON.
 
-WHAT is a list of JSON: how to make the line, then the request as an object (or any text). Ways: "munge" with options
+REQUEST is a list of JSON: how to make the line, then the request as an object (or any text). Ways: "munge" with options
 in between, "again" (the line before once more), "raw" (the text itself), "long" (more than a line has), "changed" (a
 credential with one other letter).
 

@@ -1,6 +1,6 @@
 """Collective operations with random datatypes, operations, counts, roots and communicators, all of them covered by the
 layer in a job of several sites. Every number of every buffer, between and around the elements too, is compared with
-what NumPy makes of the same numbers.
+NumPy's results for the same numbers.
 
 randomized.py SEED CASES: prints the case that is wrong, and whether the collectives layer is
 loaded."""

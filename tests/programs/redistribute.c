@@ -1,5 +1,5 @@
 /* Random redistributions through landbridge_mpi.h, each compared element by element: redistribute CASES SEED; or
- * redistribute refuse: what cannot be is refused on all ranks alike. */
+ * redistribute refuse: impossible requests are refused on all ranks alike. */
 #include <landbridge_mpi.h>
 
 enum { AXES = 3, MOST = 24 };
@@ -156,8 +156,8 @@ static int is_empty(const part *of, int axes) {
     return 0;
 }
 
-/* Writes, or compares with, what belongs into a part. `from`: for each axis, the axis of the source, its extent,
- * whether it is reversed, and its shift; the source's shape is `shape`. Returns how many elements differ. */
+/* Writes the elements of a part, or compares the part with them. `from`: for each axis, the axis of the source, its
+ * extent, whether it is reversed, and its shift; the source's shape is `shape`. Returns how many elements differ. */
 static int visit(const part *of, int axes, char *memory, int64_t size, int run, int writes, const int64_t *shape,
                  const int *from, const int *reversed, const int64_t *shift) {
     int64_t at[AXES] = {0};

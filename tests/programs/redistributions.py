@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Random redistributions among the ranks of MPI_COMM_WORLD, against what NumPy says of the whole array.
+"""Random redistributions among the ranks of MPI_COMM_WORLD, against NumPy's result for the whole array.
 
 redistributions.py SEEDS [FIRST]
 """
@@ -139,7 +139,7 @@ def strided(chance, array):
 
 
 class Case:
-    """A random redistribution from `senders` processes to `receivers`: layouts, what is selected, and the whole arrays
+    """A random redistribution from `senders` processes to `receivers`: layouts, the selection, and the whole arrays
     before and after."""
 
     def __init__(self, chance, senders, receivers):

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Redistributions that cannot be: each must raise the same error on all ranks, which names what is wrong.
+"""Redistributions that cannot be: each must raise the same error on all ranks, which names the fault.
 
 For three ranks."""
 
@@ -291,7 +291,7 @@ def says(plan, a):
     return ""
 
 
-# What went wrong in a run is not said again in another, and one that hears of it late says that it was earlier.
+# An error of one run is not raised again in another. A rank that hears of it late reports an earlier run.
 said = says(lb.plan(rows, columns, "f8", comm), np.zeros((1, 4)))
 assert "a has shape (1, 4)" in said, said
 comm.Barrier()
@@ -309,7 +309,7 @@ assert later == ("" if said else f"{reason} (in an earlier run)"), (said, later)
 # Ranks that only send to one that fails hear of it in a later run of the communicator.
 other = comm.Dup()
 
-# A rank that is interrupted tells the others, and raises that itself.
+# A rank that is interrupted notifies the others, and raises the interruption itself.
 for attempt in (
     lambda: lb.plan(Failing("runs", KeyboardInterrupt), rows, "f8", other),
     lambda: lb.plan(rows, columns, "f8", other).run(Interrupted() if rank == 2 else part()),
@@ -367,7 +367,7 @@ else:
 other.Free()
 
 # Rank 2 only sends to rank 0, which cannot take part in the last run, and asks for no reason before the communicator is
-# gone. A later one has nothing of it, whatever number MPI gives it.
+# gone. A later one has nothing of it, even if MPI gives it the same number.
 for _ in range(20):
     other = comm.Dup()
     once = lb.plan(rows, lb.Layout((6, 4), [lb.Block(1), lb.Whole()]), "f8", other)

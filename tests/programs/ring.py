@@ -1,5 +1,5 @@
 """One of three programs in a ring of couplings: ring.py NUMBER ROUNDS. An array goes round, in another layout and on
-another MPI library at each, and each adds to it; the first compares what comes back."""
+another MPI library at each, and each adds to it; the first compares the result."""
 
 import sys
 

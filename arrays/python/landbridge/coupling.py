@@ -547,7 +547,7 @@ def _text(problem: Optional[BaseException]) -> Optional[tuple[str, str]]:
     kind = "timeout" if isinstance(problem, TimeoutError) else "value"
     if isinstance(problem, ConnectionError):
         kind = "over"
-    # The text of any other error does not say what it is.
+    # The text of any other error does not name its kind.
     is_known = isinstance(problem, (ValueError, TypeError, TimeoutError, ConnectionError))
     return kind, str(problem) if is_known else described(problem)
 

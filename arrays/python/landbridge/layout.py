@@ -191,7 +191,7 @@ class Layout:
         entries = range(len(self.axes)) if grid is None else _sequence(grid, "grid", "axes, Along or Copies")
         self.grid = tuple(_grid_entry(entry, f"grid[{at}]") for at, entry in enumerate(entries))
         self._text: Optional[str] = None
-        # What the caller changes later in its own lists does not change the layout.
+        # The caller may change its own lists later without changing the layout.
         self.axes = tuple(_fixed(axis, f"axis {number}") for number, axis in enumerate(self.axes))
         described = [_described(axis) for axis in self.axes]
         dimensions, along = self._dimensions(described)

@@ -34,7 +34,7 @@ class Private:
     def __init__(self, comm: Intracomm) -> None:
         from mpi4py import MPI
 
-        # Calls of each run would spend longer on an import of their own than on what they do with it.
+        # An import inside the methods that each run calls would take longer than the rest of them.
         self.comm, self.mpi = comm, MPI
         self.beside = Beside(comm)
         # The number of the last run. It is the same on all ranks, because they start the same runs in the same order.

@@ -266,7 +266,7 @@ in_pieces: list[Running] = []
 
 def advance(own: Running) -> bool:
     """Moves pieces of all runs until it would have to wait. Returns true if any has moved. Another run whose elements
-    are converted is left alone: its own wait raises the errors of the conversion, and what interrupts it."""
+    are converted is left alone: its own wait raises the errors and the interruptions of the conversion."""
     moved = False
     for run in tuple(in_pieces):
         if run is not own and run.moving.converts:

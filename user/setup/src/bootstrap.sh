@@ -1,4 +1,4 @@
-# The first program that runs on a site's machine: it reports what the machine has, receives files, and becomes one of
+# The first program that runs on a site's machine: it reports the machine's facts, receives files, and becomes one of
 # them.
 # Standard input carries data and a few words, never shell text. Variables set before this: mark, folder, id.
 # shellcheck shell=sh disable=SC2154

@@ -428,7 +428,7 @@ void case_confirmation(void) {
             if (form == 0) EQUAL(fi_tsend(a.ep, &out, sizeof out, NULL, a.peer, 1, &in[form]), 0);
             if (form == 1) EQUAL(fi_send(a.ep, &out, sizeof out, NULL, a.peer, &in[form]), 0);
             if (form == 2) EQUAL(fi_tsenddata(a.ep, &out, sizeof out, NULL, 5, a.peer, 1, &in[form]), 0);
-            /* Who asks for this one's is told, whatever the setting. */
+            /* A message that asks for a completion gets one with any setting. */
             if (form == 3) EQUAL(fi_sendmsg(a.ep, &message, FI_COMPLETION | FI_DELIVERY_COMPLETE), 0);
             bool waits = confirmed || form == 3;
             if (waits)

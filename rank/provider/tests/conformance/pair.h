@@ -63,7 +63,7 @@ struct node {
     fi_addr_t peer; /* the other node of a pair */
 };
 
-/* One completion, whatever its format had. */
+/* One completion, with the fields of all formats. */
 struct done {
     struct fi_cq_tagged_entry entry;
     struct fi_cq_err_entry error; /* error.err != 0: it failed */

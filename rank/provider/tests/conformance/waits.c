@@ -27,7 +27,7 @@ static double cpu(void) {
     return usage.ru_utime.tv_sec + usage.ru_stime.tv_sec + (usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) * 1e-6;
 }
 
-/* What a program with a descriptor does until `fid` has something; `has` says whether it does. */
+/* Waits on a descriptor until `fid` has something, as a program does. `has` returns true if it has. */
 static int wait_for(struct node *node, struct fid *fid, int fd, bool (*has)(struct node *), double seconds) {
     int rounds = 0;
     for (double end = now() + seconds; now() < end; rounds++) {
