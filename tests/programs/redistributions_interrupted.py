@@ -260,6 +260,32 @@ def several_threads(count):
         assert not wrong, (turn, wrong[:2])
 
 
+def requests_kept_once():
+    """A wait is struck after the plan has kept the run's requests. They are freed when other arrays take their place,
+    and the next wait does not bring them back."""
+    count, blocks = 4096, lb.Layout(4096 * comm.size, lb.Block(comm.size))
+    plan = lb.plan(blocks, blocks, "f8", comm, dst_ranks=[(of + 1) % comm.size for of in range(comm.size)])
+    mine, arrays = (rank - 1) % comm.size, [(np.full(count, float(rank)), np.zeros(count)) for _ in range(12)]
+    running, unpack = plan.start(arrays[0][0], into=arrays[0][1]), plan._unpack
+
+    def struck(*_):
+        plan._unpack = unpack
+        raise Struck
+
+    plan._unpack = struck
+    try:
+        running.wait()
+        raise SystemExit("the wait was not struck")
+    except Struck:
+        pass
+    for turn in range(3):
+        for a, into in arrays[1:]:
+            into[:] = 0
+            assert (plan.run(a, into=into) == mine).all()
+        assert (running.wait() == mine).all(), turn
+    note()
+
+
 def freed_in_flight(count):
     """A communicator is freed while runs of it are in flight: they end first, and their waits return the elements."""
     mine, index = np.arange(float(count)) + rank * count, np.arange(count * comm.size)
@@ -349,6 +375,7 @@ waits = waits_interrupted(300) + waits_interrupted(60_000)
 assert rank != 1 or waits > ROUNDS / 4, waits
 several_threads(3000)
 several_threads(100_000)
+requests_kept_once()
 freed_in_flight(60_000)
 freed_before_all_have_started(60_000)
 # On a busy machine some signals come before the run, or after it.

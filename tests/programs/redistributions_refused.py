@@ -387,5 +387,29 @@ if source is not None:
     source[...] = np.arange(24.0).reshape(6, 4)[2 * rank : 2 * rank + 2]
 got = lb.redistribute(source, rows, columns, comm)
 assert got is None if rank == 2 else np.array_equal(got, np.arange(24.0).reshape(6, 4)[:, 2 * rank : 2 * rank + 2])
+
+# A communicator that is freed.
+freed = comm.Dup()
+freed.Free()
+try:
+    lb.plan(rows, columns, "f8", freed)
+    raise SystemExit("a plan without a communicator")
+except ValueError as error:
+    assert "freed" in str(error), error
+
+# Bytes are a buffer like others, though a text to NumPy.
+letters = lb.Layout(3 * 4, lb.Block(3))
+assert lb.redistribute(b"abcd", letters, letters, comm).tobytes() == b"abcd"
+
+# A run that is not over when MPI ends.
+late = lb.plan(rows, rows, "f8", comm).start(right)
+comm.Barrier()
+MPI.Finalize()
+for ask in (late.wait, late.test, lambda: late.wait(timeout=1)):
+    try:
+        ask()
+        raise SystemExit("a run ended after MPI")
+    except RuntimeError as error:
+        assert "MPI was finalized" in str(error), error
 if rank == 0:
     print("all are refused")

@@ -43,6 +43,8 @@ def taken(array: Any, name: str = "a") -> np.ndarray:
     _refuse_units(array, name)
     if hasattr(array, "__dlpack__"):
         return _imported(array, name)
+    if isinstance(array, bytes):  # a text to NumPy, unlike other buffers of bytes
+        return np.frombuffer(array, np.uint8)
     try:
         return np.asarray(array)
     except Exception as error:

@@ -173,6 +173,8 @@ def private(comm: Intracomm) -> Private:
 
     if not isinstance(comm, MPI.Intracomm):
         raise TypeError(f"comm is {comm!r}: it must be an intracommunicator of mpi4py")
+    if not comm:
+        raise ValueError("comm is MPI.COMM_NULL, or has been freed")
     global _key
     if _key is None:
         _key = MPI.Comm.Create_keyval(delete_fn=_freed)

@@ -388,13 +388,16 @@ class Plan:
         else:
             begins, requests, statuses = [partial(MPI.Prequest.Startall, ready[0])], list(ready[0]), ready[1]
 
+        # Emptied when the requests are kept, so that a repeated finish does not keep those of a later run once more.
+        unkept = [] if ready is None else [ready]
+
         def finish() -> tuple[Any, Optional[BaseException]]:
             # The messages of a rank that cannot take part are empty.
             absent = {rank for at, rank in receives if statuses[at].count == 0}
             if moving is not None:
                 absent.update(moving.absent)
-            if ready is not None:
-                self._keep_ready(key, ready)
+            if unkept:
+                self._keep_ready(key, unkept)
                 self._last = LastRun.of(given, casting, key, ready)
             failure = self._unpack(arriving, into, absent)
             if moving is not None and moving.failure is not None:
@@ -470,15 +473,13 @@ class Plan:
             ready.append(self.comm.Send_init(sends[at].at(_core.address_of(a)), peer, TAG))
         return ready, [MPI.Status() for _ in ready]
 
-    def _keep_ready(self, key, ready) -> None:
-        """Keeps requests for the next run with these arrays. Frees those of the least recently used pair of arrays if
-        there are too many."""
-        if self._ready.get(key) is ready:
-            return
+    def _keep_ready(self, key, unkept: list) -> None:
+        """Takes requests off `unkept`, and keeps them for the next run with these arrays. Frees those of the least
+        recently used pair of arrays if there are too many. If an exception comes between, requests stay in memory."""
         _free(self._ready.pop(key, ([],))[0])
         if len(self._ready) >= MOST_READY:
             _free(self._ready.pop(next(iter(self._ready)))[0])
-        self._ready[key] = ready
+        self._ready[key] = unkept.pop()
 
     def _check(self, a, into, casting):
         # An unknown rule is an error without `into` too.

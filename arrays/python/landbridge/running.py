@@ -213,13 +213,16 @@ class Running(Awaited[Result]):
 
     def test(self) -> bool:
         """Returns true once the run is over, so that `wait` returns or raises at once. Moves data, as all MPI calls
-        do."""
+        do. Raises RuntimeError if MPI was finalized before."""
+        self._expect_mpi()
         advance(self)
         return self._is_over()
 
     def wait(self, timeout: Optional[float] = None) -> Result:
         """Waits until the run is over, for at most `timeout` seconds; None: without a limit. Raises TimeoutError if the
-        run takes longer. The run then goes on, and `wait` may be called again."""
+        run takes longer. The run then goes on, and `wait` may be called again. Raises RuntimeError if MPI was finalized
+        before the run was over."""
+        self._expect_mpi()
         if timeout is not None:
             deadline, pauses = time.monotonic() + timeout, naps()
             while not self.test():
@@ -229,6 +232,10 @@ class Running(Awaited[Result]):
         else:
             self._wait()
         return self._over()
+
+    def _expect_mpi(self) -> None:
+        if self in _in_flight and self._private.mpi.Is_finalized():
+            raise RuntimeError("MPI was finalized before this run was over")
 
     def _over(self) -> Result:
         # An exception may come between any two steps: the next wait goes on there.
