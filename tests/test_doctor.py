@@ -77,6 +77,19 @@ def test_a_sites_file_that_cannot_be_read_is_named_with_its_line(workshop):
     assert str(sites) in done.out and "nonsense" in done.out, str(done)
 
 
+@pytest.mark.parametrize("key", [None, "other.key"], ids=["no key", "another key"])
+def test_a_machine_with_no_usable_key_and_no_way_over_ssh_is_told(workshop, key):
+    sites = workshop.folder / "sites.toml"
+    workshop.run([LANDBRIDGE, "key", workshop.folder / "other.key"]).check()
+    lines = ["[[site]]", 'name = "lyon"', f'fingerprint = "sha256:{"0" * 64}"']
+    lines += [f'key = "{key}"'] if key else []
+    lines += ["[[site.gateway]]", 'name = "gw1"', 'advertise = "192.0.2.1:7700"', "[[site.node]]", 'name = "n1"', ""]
+    sites.write_text("\n".join(lines))
+    done, text = doctor(workshop, "--sites", sites)
+    assert done.code == 1 and [part.strip() for part in failures(text)] == ["site"], str(done)
+    assert "no site's key can be used here" in done.out and "lyon" in done.out, str(done)
+
+
 def test_a_file_that_cannot_be_written_is_named(workshop):
     home = {"HOME": str(workshop.folder), "LANDBRIDGE_SITES": ""}
     done = workshop.run([LANDBRIDGE, "doctor", "--output", "/proc/no/report.txt"], environment=home)

@@ -62,6 +62,16 @@ def test_a_command_finds_its_own_site_though_it_has_the_keys_of_all(workshop, is
     assert len(typed) == 10 and all(at == found for at, found in typed), str(done)
 
 
+def test_a_lost_gateway_does_not_make_a_machine_another_sites(workshop, isolated):
+    """Both sites use the same addresses. Another gateway proves the site; if none can, the message says so."""
+    check = f"{LANDBRIDGE} lab enter b-n1 -- {LANDBRIDGE} sites check --quick"
+    script = f"{LANDBRIDGE} lab unplug b-gw1; {check} | head -n 1; {LANDBRIDGE} lab unplug b-gw2; {check}; true"
+    options = ("--same-range", "--gateways", "2")
+    done = workshop.lab(["bash", "-c", script], nodes=1, options=options).finish().check()
+    assert re.search(r"from site b\b", done.out.splitlines()[0]), str(done)
+    assert "this machine was taken for one of site" in done.out and "--from" in done.out, str(done)
+
+
 def test_two_labs_at_once_know_nothing_of_each_other(workshop, mpich_only, isolated):
     program = [mpich_only.python, "-m", "mpi4py.bench", "helloworld"]
     both = [workshop.across(mpich_only, 4, program, json=False) for _ in range(2)]

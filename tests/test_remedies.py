@@ -55,6 +55,7 @@ REMEDIES = {
     "chmod 600 {}": (HERE, "test_what_is_printed_about_a_site_that_joined"),
     "chmod 600 {typed}": (HERE, "test_a_key_that_others_can_read"),
     "chmod o-w {}": (HERE, "test_a_sites_file_that_everybody_can_write"),
+    "landbridge gateway --site {name}": (HERE, "test_a_gateway_made_by_hand"),
     "landbridge gateway --site {name}{sites}": (HERE, "test_a_gateway_made_by_hand"),
     "landbridge sites add {}": (HERE, "test_what_is_printed_about_a_gateway"),
     "landbridge sites add {name} --advertise HOST": (HERE, "test_what_is_printed_about_firewalls"),

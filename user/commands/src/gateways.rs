@@ -10,6 +10,7 @@ use tokio::time::timeout;
 
 use crate::error::{Context, Result, refuse};
 use crate::runtime::runtime;
+use crate::sites_file;
 
 /// Time limit for a gateway's answer after a failed job. Better advice is not worth a longer wait.
 const ADVICE: Duration = Duration::from_secs(1);
@@ -41,19 +42,32 @@ async fn unread(sites: &Sites, home: &str) -> Option<String> {
     client.standing(false).await.ok()?.stale
 }
 
+/// The command that starts the gateway of the user's own site again. `from`: the site, if the user has named it.
+///
+/// # Errors
+/// There is no such site.
+pub fn repair(file: &Path, sites: &Sites, home: &str, from: Option<&str>) -> Result<String> {
+    let doubt = sites_file::doubt(sites, from, home).map_or(String::new(), |doubt| format!("; {doubt}"));
+    Ok(remedy(sites.site(home)?, file) + &doubt)
+}
+
 /// After a failed job: the command to type if a gateway that is down may be the cause.
-pub fn advice(file: &Path, sites: &Sites, home: &str, failure: &Failure) -> Option<String> {
+///
+/// `doubt`: see [`sites_file::doubt`](crate::sites_file::doubt).
+pub fn advice(file: &Path, sites: &Sites, home: &str, doubt: Option<&str>, failure: &Failure) -> Option<String> {
     if failure.node.is_some() || failure.rank.is_some() {
         return None;
     }
-    let own = sites.site(home).ok()?;
+    // Without its key, starting a gateway does not help.
+    let own = sites.site(home).ok().filter(|own| sites.client_secret(own).is_ok())?;
     let standing = async {
         let (mut client, _) = sites.connect(own).await.ok()?;
         client.standing(false).await.ok()
     };
     let answer = async { timeout(ADVICE, standing).await.ok().flatten() };
     let Some(standing) = runtime().ok()?.block_on(answer) else {
-        return Some(format!("if the gateway of site {home} does not run, {}", remedy(own, file)));
+        let doubt = doubt.map_or(String::new(), |doubt| format!("; {doubt}"));
+        return Some(format!("if the gateway of site {home} does not run, {}{doubt}", remedy(own, file)));
     };
     let lost = failure.site.as_deref()?;
     let down = standing.trunks.iter().any(|trunk| trunk.site == lost && !trunk.up);

@@ -5,12 +5,14 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, ToSocketAddrs,
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use client::ClientError;
-use launcher::{SessionError, Sites};
+use client::{Client, ClientError, Role};
+use launcher::Sites;
+use launcher::session::dialled;
 use setup::here::folders::{Folders, read_sites};
+use tokio::task::JoinSet;
 use tokio::time::timeout;
 use types::SitesFile;
-use types::sites::Site;
+use types::sites::{Fingerprint, Site};
 
 use crate::error::{CommandError, Context, Result, refusal, refuse};
 
@@ -64,7 +66,7 @@ const PROOF: Duration = Duration::from_secs(2);
 
 /// The site of this machine: the one given by the user, else the only one whose key is readable. Of several, the first
 /// one with a gateway on this machine; else the first whose gateway's machine answers, or at least is in a network that
-/// this machine reaches. Sites may use the same addresses, so a gateway that holds another site's key does not count.
+/// this machine reaches. Of sites that use the same addresses, the one of whose key a gateway proves to hold.
 pub fn own_site(sites: &Sites, from: Option<&str>) -> Result<String> {
     let named = from.map(str::to_owned).or_else(named_site);
     if let Some(name) = named {
@@ -79,11 +81,16 @@ pub fn own_site(sites: &Sites, from: Option<&str>) -> Result<String> {
     // If none answers, connecting to the best one reports the problem.
     let mut own: Option<(Nearness, &Site)> = None;
     for site in usable.iter().copied() {
-        let mut found = best(site.gateways.iter().map(|gateway| nearness(&gateway.inside)));
         let is_shared = usable.iter().any(|other| other.name != site.name && have_an_address_in_common(site, other));
-        if found == Nearness::Answers && is_shared && holds_another_key(sites, site) {
-            found = Nearness::Other;
-        }
+        let found = match if is_shared { holder(sites, site) } else { Holder::Unknown } {
+            Holder::Site => Nearness::Answers,
+            Holder::Another => Nearness::Other,
+            Holder::Unknown => {
+                let found = best(site.gateways.iter().map(|gateway| nearness(&gateway.inside)));
+                // A machine that answers at an address of two sites shows nothing.
+                if is_shared { found.max(Nearness::Silent) } else { found }
+            }
+        };
         if own.is_none_or(|(best, _)| found < best) {
             own = Some((found, site));
         }
@@ -98,6 +105,21 @@ pub fn own_site(sites: &Sites, from: Option<&str>) -> Result<String> {
     let problems = problems.map(|e| e.to_string()).collect::<Vec<_>>().join("; ");
     Err(refusal!(
         "at which site is this? No site's key can be used here: {problems}. Correct that, or name the site with --from or {OWN_SITE}"
+    ))
+}
+
+/// The reason why another site than this machine's may have been taken for its own: the user has named none, and the
+/// sites file has several. `None`: there is no doubt.
+pub fn doubt(sites: &Sites, from: Option<&str>, own: &str) -> Option<String> {
+    if from.is_some() || named_site().is_some() || sites.file.sites.len() < 2 {
+        return None;
+    }
+    let problem = |site: &Site| sites.client_secret(site).err().map(|error| error.to_string());
+    let others = sites.file.sites.iter().filter(|site| site.name != own);
+    let problems: Vec<String> = others.filter(|site| site.key.is_some()).filter_map(problem).collect();
+    let because = if problems.is_empty() { String::new() } else { format!(" ({})", problems.join("; ")) };
+    Some(format!(
+        "this machine was taken for one of site {own}{because}: if it is another site's, name that with --from or {OWN_SITE}"
     ))
 }
 
@@ -149,15 +171,50 @@ fn have_an_address_in_common(one: &Site, other: &Site) -> bool {
     one.gateways.iter().any(|gateway| other.gateways.iter().any(|of_other| of_other.inside == gateway.inside))
 }
 
-/// True if a gateway proves that it holds the key of another site. One that proves nothing in time may be frozen.
-fn holds_another_key(sites: &Sites, site: &Site) -> bool {
-    let connect = || {
+/// The owner of the key that a site's gateways prove to hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Holder {
+    Site,
+    /// Another site of the sites file.
+    Another,
+    /// None has proved anything in time: they may be frozen, or other programs.
+    Unknown,
+}
+
+/// Asks all gateways of a site side by side to prove their key. The first one that proves the key of any site decides.
+fn holder(sites: &Sites, site: &Site) -> Holder {
+    let Ok(secret) = sites.client_secret(site) else { return Holder::Unknown };
+    let prove = || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().ok()?;
-        runtime.block_on(async { timeout(PROOF, sites.connect(site)).await }).ok()?.err()
+        let mut attempts = JoinSet::new();
+        let role = Role::Client { secret };
+        let gateways = site.gateways.iter().map(|gateway| dialled(site, gateway));
+        runtime.block_on(async {
+            for gateway in gateways {
+                let role = role.clone();
+                attempts.spawn(async move { Client::connect(&gateway, &role).await.map(drop) });
+            }
+            let first = async {
+                while let Some(attempt) = attempts.join_next().await {
+                    match attempt {
+                        Ok(Ok(())) => return Some(Holder::Site),
+                        Ok(Err(ClientError::OtherKey { shown, .. })) if is_anothers(sites, site, shown) => {
+                            return Some(Holder::Another);
+                        }
+                        Ok(Err(_)) | Err(_) => {}
+                    }
+                }
+                None
+            };
+            timeout(PROOF, first).await.ok().flatten()
+        })
     };
     // The caller may be a task of a runtime.
-    let failed = std::thread::scope(|scope| scope.spawn(connect).join().ok().flatten());
-    matches!(failed, Some(SessionError::Gateway { source: ClientError::OtherKey { .. }, .. }))
+    std::thread::scope(|scope| scope.spawn(prove).join().ok().flatten()).unwrap_or(Holder::Unknown)
+}
+
+fn is_anothers(sites: &Sites, site: &Site, key: Fingerprint) -> bool {
+    sites.file.sites.iter().any(|other| other.name != site.name && other.keys().accept(Some(key)))
 }
 
 /// The best of these. Tries none after one that answers.

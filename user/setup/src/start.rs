@@ -16,7 +16,10 @@ pub async fn start(site: &Site, asking: bool, progress: &mut dyn Progress) -> Re
     let Some(place) = whereabouts(site)? else {
         return Err(SetupError::site(
             name,
-            format!("cannot be reached from here: type `landbridge sites start {name}` on its own machine"),
+            format!(
+                "cannot be reached from here: type `landbridge sites start {name}` on its own machine, or \
+                 `landbridge gateway --site {name}` there, if `sites add` did not make the site"
+            ),
         ));
     };
     let mut company = Company::new(Release::read(None)?, asking);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Result, anyhow};
 use commands::carried::destination;
 use commands::runtime::runtime;
-use commands::sites_file;
+use commands::{gateways, sites_file};
 use tokio::time::{Instant, sleep};
 use watching::links::{How, Links, PairFigures, measure_stale};
 use watching::watch::Watch;
@@ -25,7 +25,7 @@ pub(crate) fn links(args: &LinksArgs) -> Result<i32> {
         return carried::command(&sites, site, &["sites", "links"], carried::typed_after("links"));
     }
     let home = sites_file::own_site(&sites, args.from.as_deref())?;
-    let repair = setup::remedy::remedy(sites.site(&home)?, &path);
+    let repair = gateways::repair(&path, &sites, &home, args.from.as_deref())?;
     let mut watch = Watch::new(&sites, &home, EVERY)?;
     let shown = runtime()?.block_on(async {
         let mut until = None;

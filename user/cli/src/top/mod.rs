@@ -13,7 +13,7 @@ use std::io::Write;
 use anyhow::{Context, Result, anyhow};
 use commands::carried::destination;
 use commands::runtime::runtime;
-use commands::sites_file;
+use commands::{gateways, sites_file};
 use job::message::Stream;
 use tokio::sync::mpsc;
 use watching::watch::{Round, Watch};
@@ -33,7 +33,7 @@ pub(crate) fn top(args: &TopArgs) -> Result<i32> {
     let home = sites_file::own_site(&sites, args.from.as_deref())?;
     let watch = Watch::new(&sites, &home, args.interval)?;
     let live = !args.once && !args.json && is_screen(Stream::Out);
-    let repair = setup::remedy::remedy(sites.site(&home)?, &path);
+    let repair = gateways::repair(&path, &sites, &home, args.from.as_deref())?;
     runtime()?.block_on(async {
         let rounds = watch.follow(args.interval);
         if live {

@@ -48,7 +48,17 @@ pub(super) async fn examine(question: &Question, report: &mut Report) {
     ssh(report, &logins).await;
     match &question.home {
         Some(home) => from_site(question, sites, home, report).await,
-        None => report.add("site", Verdict::Note, "no site's key is here, so jobs go to a site over ssh"),
+        None if sites.file.sites.iter().any(|site| site.ssh.is_some()) => {
+            report.add("site", Verdict::Note, "no site's key is here, so jobs go to a site over ssh");
+        }
+        None => {
+            let problems = sites.file.sites.iter().filter_map(|site| sites.client_secret(site).err());
+            let problems: Vec<String> = problems.map(|problem| problem.to_string()).collect();
+            let remedy = format!(
+                "correct `key` in {path}, or type the command at a site or on a machine that reaches one by ssh"
+            );
+            report.failed("site", format!("no site's key can be used here: {}", problems.join("; ")), remedy);
+        }
     }
     gateways(question, sites, report).await;
 }
