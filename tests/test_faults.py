@@ -101,6 +101,15 @@ class Departure(Absence):
         self.lasting = True
 
 
+class Alone(Round):
+    """Sites have one gateway each. A connection to one is reset, up to four times."""
+
+    def __init__(self, seed):
+        super().__init__(seed)
+        self.fault, self.gateways = "reset", 1
+        self.victim = ["rank to gateway", "agent to gateway", "launcher to gateway", "trunk"][seed % 4]
+
+
 @dataclass
 class Blow:
     """The struck process or host, and the permitted consequences."""
@@ -394,6 +403,12 @@ def test_a_round(labs, isolated, seed):
 @pytest.mark.parametrize("seed", seeds(BROADCAST_SEEDS), ids=name)
 def test_a_round_of_broadcasts(labs, isolated, seed):
     play_in(labs, Round(seed, broadcasts=True))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", seeds(range(8)))
+def test_a_reset_at_an_only_gateway(labs, isolated, seed):
+    play_in(labs, Alone(seed))
 
 
 @pytest.mark.slow

@@ -41,6 +41,9 @@ use cutting::{Cutter, Items, KeptFrame};
 const MOMENT: Duration = Duration::from_secs(1);
 /// Time limit for a gateway that is dialled again.
 const REDIAL: Duration = Duration::from_secs(5);
+/// Maximum number of attempts to dial the last gateway again after its connection broke. Attempts are counted rather
+/// than seconds, because a rank dials only while its program calls MPI.
+const ATTEMPTS_ALONE: u32 = 3;
 type Talk = Conversations<PeerId, KeptFrame, Items>;
 
 pub(crate) struct GatewayLink {
@@ -56,6 +59,15 @@ pub(crate) struct GatewayLink {
     buffered: u64,
     /// The reason for the loss of the last gateway, if it fell silent.
     trouble: Option<String>,
+    /// The last connection broke, which a single reset can do. While its gateway is dialled again, peers are not lost.
+    broken: Option<LastBroken>,
+}
+
+struct LastBroken {
+    /// Index of the connection.
+    at: usize,
+    reason: String,
+    attempts: u32,
 }
 
 impl GatewayLink {
@@ -113,6 +125,7 @@ impl GatewayLink {
             looked_ns: 0,
             buffered: 0,
             trouble: None,
+            broken: None,
         })
     }
 
@@ -172,7 +185,7 @@ impl GatewayLink {
 
     fn receive(&mut self, at: usize, now_ns: u64, sink: &mut dyn Sink) -> bool {
         if !self.connections[at].is_open() {
-            return self.revive(at, now_ns);
+            return self.revive(at, now_ns, sink);
         }
         let mut frames = GatewayFrames {
             own: &self.own,
@@ -200,14 +213,14 @@ impl GatewayLink {
         }
     }
 
-    /// Dials a lost gateway again if another one is connected: without any, all peers are lost already. Returns true if
-    /// the lost gateway is connected now.
-    fn revive(&mut self, at: usize, now_ns: u64) -> bool {
-        let alone = !self.any_is_open();
+    /// Dials a lost gateway again if another one is connected, or if the last connection has just broken: otherwise all
+    /// peers are lost already. Returns true if the lost gateway is connected now.
+    fn revive(&mut self, at: usize, now_ns: u64, sink: &mut dyn Sink) -> bool {
+        let may_dial = self.broken.is_some() || (self.any_is_open() && !self.leaving);
         let connection = &mut self.connections[at];
         let result = if connection.is_dialling() {
             connection.shake_hands(&self.epoll, at)
-        } else if alone || self.leaving || !connection.is_due(Instant::now()) {
+        } else if !may_dial || !connection.is_due(Instant::now()) {
             return false;
         } else {
             connection.dial(&self.own, &self.epoll, at, REDIAL).map(|()| false)
@@ -215,24 +228,42 @@ impl GatewayLink {
         match result {
             Ok(true) => {
                 connection.begin(now_ns);
+                self.broken = None;
                 self.talk.route_open(Route(at as u8));
                 true
             }
             Ok(false) => false,
             Err(broken) => {
                 connection.lose(broken.to_string());
+                self.failed_again(at, &broken, sink);
                 false
             }
         }
     }
 
-    /// Handles a broken connection to a gateway. Other gateways take over its frames; without any, all peers are lost.
+    /// Handles a failed attempt to dial the last gateway again: after a refusal, or the last attempt, all peers are
+    /// lost.
+    fn failed_again(&mut self, at: usize, broken: &Broken, sink: &mut dyn Sink) {
+        let Some(last) = self.broken.as_mut().filter(|last| last.at == at) else { return };
+        last.attempts += 1;
+        let refused = !broken.is_break() || last.attempts >= ATTEMPTS_ALONE;
+        if refused && let Some(last) = self.broken.take() {
+            self.lose_all(&last.reason, sink);
+        }
+    }
+
+    /// Handles a broken connection to a gateway. Other gateways take over its frames. Without any, the gateway is
+    /// dialled again if a reset may have broken the connection; otherwise all peers are lost.
     fn lose_connection(&mut self, at: usize, broken: &Broken, sink: &mut dyn Sink) {
         let connection = &mut self.connections[at];
         let reason = format!("gateway {}: {broken}", connection.gateway.address);
         connection.lose(reason.clone());
         self.talk.route_lost(Route(at as u8));
-        if !self.any_is_open() {
+        if !self.any_is_open() && broken.is_break() {
+            self.connections[at].dial_soon();
+            let reason = format!("this process has lost its last gateway: {reason}");
+            self.broken = Some(LastBroken { at, reason, attempts: 0 });
+        } else if !self.any_is_open() {
             // A gateway that closes the connection may do so on request, or the agent reports its end.
             if let Broken::Silent(_) = broken {
                 self.trouble.get_or_insert_with(|| reason.clone());
@@ -242,10 +273,14 @@ impl GatewayLink {
                 Broken::Refused(_) => reason,
                 _ => format!("this process has lost its last gateway: {reason}"),
             };
-            let peers: Vec<PeerId> = self.talk.iter().map(|(peer, _)| peer).collect();
-            for peer in peers {
-                lose(&mut self.talk, &mut self.buffered, peer, Some(reason.clone()), sink);
-            }
+            self.lose_all(&reason, sink);
+        }
+    }
+
+    fn lose_all(&mut self, reason: &str, sink: &mut dyn Sink) {
+        let peers: Vec<PeerId> = self.talk.iter().map(|(peer, _)| peer).collect();
+        for peer in peers {
+            lose(&mut self.talk, &mut self.buffered, peer, Some(reason.to_owned()), sink);
         }
     }
 
@@ -343,7 +378,9 @@ impl Link for GatewayLink {
         let Some(address) = sink.address(to) else { return };
         let lost = match self.connections.last() {
             None => Some("this rank has no gateway (LANDBRIDGE_GATEWAYS is empty)".to_owned()),
-            Some(last) if !self.any_is_open() => Some(last.lost().unwrap_or("no gateway is left").to_owned()),
+            Some(last) if !self.any_is_open() && self.broken.is_none() => {
+                Some(last.lost().unwrap_or("no gateway is left").to_owned())
+            }
             Some(_) => None,
         };
         if lost.is_some() {

@@ -56,6 +56,18 @@ pub(crate) enum Broken {
     Lane(String),
 }
 
+impl Broken {
+    /// True if the connection broke for a reason that does not mean that the other end is down: a single reset, or an
+    /// end without a goodbye.
+    pub(crate) fn is_break(&self) -> bool {
+        match self {
+            Broken::Closed => true,
+            Broken::Io(error) => error.kind() != io::ErrorKind::ConnectionRefused,
+            _ => false,
+        }
+    }
+}
+
 impl From<Misbehaved> for Broken {
     fn from(misbehaved: Misbehaved) -> Broken {
         match misbehaved {

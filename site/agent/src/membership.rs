@@ -115,6 +115,7 @@ impl Membership {
             News::Open => self.post.route_open(route),
             News::Back(_) => {}
             News::Failed(error) => tracing::debug!(%error, "gateway not used"),
+            News::Broken(_) => self.post.route_lost(route),
             News::Lost(error) => {
                 self.post.route_lost(route);
                 if self.connections.open().next().is_none() {

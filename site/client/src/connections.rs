@@ -11,7 +11,7 @@ use member::pulse::{GATEWAY_SILENCE_S, LINK_SILENCE_S, LOOK_NS, Nod};
 use member::{Beat, Pulse};
 use tcp_info::Machine;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
-use tokio::time::{Instant, Interval, MissedTickBehavior, interval, sleep, timeout};
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval, sleep, sleep_until, timeout};
 use types::patience::CoreTime;
 use types::{Identity, JobId, Slot};
 use wire::{Control, FrameHeader, FrameKind};
@@ -27,6 +27,8 @@ const EXPLAINS: Duration = Duration::from_secs(10);
 /// Delays before dialling a gateway again: after its connection broke, and after it could not be reached.
 const SOON: Duration = Duration::from_millis(100);
 const AGAIN: Duration = Duration::from_secs(1);
+/// Time limit for dialling the last gateway again after its connection broke. Gateways wait as long for its members.
+const RETURN: Duration = Duration::from_secs(2);
 
 /// A change of a connection's state, or a frame that arrived on it.
 #[derive(Debug)]
@@ -39,6 +41,9 @@ pub enum News {
     Back(u64),
     /// The connection was up and is lost.
     Lost(ClientError),
+    /// The last connection broke, which a single reset can do, and its gateway is dialled again. `Open` follows if it
+    /// still runs, otherwise `Lost`. Frames in flight are lost. With the reason.
+    Broken(String),
     /// The gateway could not be reached. Reported once; the task keeps trying.
     Failed(ClientError),
 }
@@ -51,6 +56,22 @@ pub struct Entry {
     pub role: Role,
     /// The first message to send to it.
     pub opening: Option<Control>,
+}
+
+/// A task's report.
+#[derive(Debug)]
+enum TaskReport {
+    News(News),
+    /// The gateway could not be reached after a loss.
+    Gone(ClientError),
+}
+
+/// The last connection that was up, which broke.
+#[derive(Debug)]
+struct LastBroken {
+    number: usize,
+    error: ClientError,
+    until: Instant,
 }
 
 /// Commands for a task. Flow-control windows limit the number queued.
@@ -66,6 +87,8 @@ enum Errand {
 struct GatewayConnection {
     errands: UnboundedSender<Errand>,
     open: bool,
+    /// True if this member belongs to its job on a new connection to this gateway too.
+    returns: bool,
     silent: Arc<AtomicBool>,
 }
 
@@ -73,9 +96,10 @@ struct GatewayConnection {
 #[derive(Debug)]
 pub struct Connections {
     me: Identity,
-    news: UnboundedReceiver<(usize, News)>,
-    sink: UnboundedSender<(usize, News)>,
+    reports: UnboundedReceiver<(usize, TaskReport)>,
+    sink: UnboundedSender<(usize, TaskReport)>,
     connections: Vec<GatewayConnection>,
+    broken: Option<LastBroken>,
     tasks: tokio::task::JoinSet<()>,
     standing_by: Arc<AtomicBool>,
     impatient: Arc<AtomicBool>,
@@ -84,10 +108,11 @@ pub struct Connections {
 impl Connections {
     /// Starts with the connection over which this member joined.
     pub fn new(me: Identity, first: Client, entry: Entry) -> Connections {
-        let (sink, news) = unbounded_channel();
+        let (sink, reports) = unbounded_channel();
         let (connections, tasks) = (Vec::new(), tokio::task::JoinSet::new());
         let (standing_by, impatient) = (Arc::default(), Arc::default());
-        let mut all = Connections { me, news, sink, connections, tasks, standing_by, impatient };
+        let broken = None;
+        let mut all = Connections { me, reports, sink, connections, broken, tasks, standing_by, impatient };
         all.begin(Some(first), entry);
         all.connections[0].open = true;
         all
@@ -101,25 +126,73 @@ impl Connections {
     fn begin(&mut self, client: Option<Client>, entry: Entry) -> usize {
         let number = self.connections.len();
         let (errands, list) = unbounded_channel();
-        let (news, standing_by, impatient) = (self.sink.clone(), self.standing_by.clone(), self.impatient.clone());
+        let (reports, standing_by, impatient) = (self.sink.clone(), self.standing_by.clone(), self.impatient.clone());
         let (me, silent) = (self.me, Arc::<AtomicBool>::default());
         let reported = silent.clone();
-        let task = Task { number, entry, me, errands: list, news, told: false, standing_by, impatient, silent };
+        let returns = matches!(entry.role, Role::Member { .. });
+        let task = Task { number, entry, me, errands: list, reports, told: false, standing_by, impatient, silent };
         self.tasks.spawn(task.run(client));
-        self.connections.push(GatewayConnection { errands, open: false, silent: reported });
+        self.connections.push(GatewayConnection { errands, open: false, returns, silent: reported });
         number
     }
 
     /// Returns the next event and the number of its connection. Cancel-safe.
     pub async fn next(&mut self) -> (usize, News) {
-        // The channel does not end, because this struct holds its other end.
-        let Some((number, news)) = self.news.recv().await else { return std::future::pending().await };
-        match news {
-            News::Open => self.connections[number].open = true,
-            News::Lost(_) => self.connections[number].open = false,
-            _ => {}
+        loop {
+            let until = self.broken.as_ref().map(|broken| broken.until);
+            let late = async {
+                match until {
+                    Some(until) => sleep_until(until).await,
+                    None => std::future::pending().await,
+                }
+            };
+            let report = tokio::select! {
+                report = self.reports.recv() => report,
+                () = late => None,
+            };
+            // The channel does not end, because this struct holds its other end.
+            let Some((number, report)) = report else {
+                match self.broken.take() {
+                    Some(LastBroken { number, error, .. }) => return (number, News::Lost(error)),
+                    None => continue,
+                }
+            };
+            if let Some(news) = self.judge(number, report) {
+                return news;
+            }
         }
-        (number, news)
+    }
+
+    /// The event that a task's report means. `None`: nothing has changed.
+    fn judge(&mut self, number: usize, report: TaskReport) -> Option<(usize, News)> {
+        match report {
+            TaskReport::News(News::Open) => {
+                self.connections[number].open = true;
+                if let Some(LastBroken { number: broken, error, .. }) =
+                    self.broken.take().filter(|broken| broken.number != number)
+                {
+                    // Another gateway has been reached meanwhile. Its event comes first.
+                    let _ = self.sink.send((broken, TaskReport::News(News::Lost(error))));
+                }
+                Some((number, News::Open))
+            }
+            TaskReport::News(News::Lost(error)) => {
+                let was_open = std::mem::replace(&mut self.connections[number].open, false);
+                let is_last = was_open && self.open().next().is_none();
+                if is_last && self.connections[number].returns && error.is_break() {
+                    let reason = error.to_string();
+                    self.broken = Some(LastBroken { number, error, until: Instant::now() + RETURN });
+                    return Some((number, News::Broken(reason)));
+                }
+                Some((number, News::Lost(error)))
+            }
+            TaskReport::News(news) => Some((number, news)),
+            TaskReport::Gone(reason) => {
+                let LastBroken { number, error, .. } =
+                    self.broken.take_if(|broken| broken.number == number && !reason.is_break())?;
+                Some((number, News::Lost(error)))
+            }
+        }
     }
 
     /// Numbers of all connections.
@@ -151,6 +224,12 @@ impl Connections {
     /// Sets the first message to send when a gateway is dialled again.
     pub fn reopen_with(&self, number: usize, opening: impl Into<Control>) {
         self.give(number, Errand::Opening(opening.into()));
+    }
+
+    /// From now on, this client belongs to its job on a new connection to this gateway too, by the opening message: if
+    /// the last connection breaks, [`News::Broken`] comes first. Members of jobs return anyway.
+    pub fn returns(&mut self, number: usize) {
+        self.connections[number].returns = true;
     }
 
     /// Sets whether gateways on this machine may be stopped, in which case their silence is no failure. If one has
@@ -186,7 +265,7 @@ struct Task {
     entry: Entry,
     me: Identity,
     errands: UnboundedReceiver<Errand>,
-    news: UnboundedSender<(usize, News)>,
+    reports: UnboundedSender<(usize, TaskReport)>,
     told: bool,
     standing_by: Arc<AtomicBool>,
     impatient: Arc<AtomicBool>,
@@ -299,6 +378,7 @@ impl Vigil {
 
 impl Task {
     async fn run(mut self, mut client: Option<Client>) {
+        let mut lost = false;
         loop {
             let mut again = AGAIN;
             let connected = match client.take() {
@@ -313,12 +393,13 @@ impl Task {
                     match self.serve(&mut receiver, &mut sender).await {
                         Err(error) => {
                             // A single reset does not mean that the gateway is down.
-                            again = SOON;
+                            (lost, again) = (true, SOON);
                             self.tell(News::Lost(error));
                         }
                         Ok(()) => return,
                     }
                 }
+                Err(error) if lost => self.report(TaskReport::Gone(error)),
                 Err(error) if !std::mem::replace(&mut self.told, true) => self.tell(News::Failed(error)),
                 Err(_) => {}
             }
@@ -451,8 +532,12 @@ impl Task {
     }
 
     fn tell(&self, news: News) {
+        self.report(TaskReport::News(news));
+    }
+
+    fn report(&self, report: TaskReport) {
         // The receiver may be gone.
-        let _ = self.news.send((self.number, news));
+        let _ = self.reports.send((self.number, report));
     }
 }
 

@@ -108,3 +108,14 @@ pub enum ClientError {
     #[error("{0}")]
     Probe(String),
 }
+
+impl ClientError {
+    /// True if a connection broke, which does not mean that its gateway is down: a single reset is enough.
+    pub fn is_break(&self) -> bool {
+        match self {
+            ClientError::Io { .. } => true,
+            ClientError::Paused { source, .. } => source.is_break(),
+            _ => false,
+        }
+    }
+}

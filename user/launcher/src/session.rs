@@ -123,6 +123,11 @@ impl Session {
         self.connections.control(lead, open.clone());
         // After a restart, the lead is only one more relaying gateway.
         self.connections.reopen_with(lead, open.clone());
+        if self.others.is_empty() {
+            // An only gateway that was restarted does not know the job, and refuses it. One of several would relay the
+            // job, though nobody leads it any longer.
+            self.connections.returns(lead);
+        }
         for gateway in std::mem::take(&mut self.others) {
             self.named.push(gateway.name.clone());
             self.connections.add(Entry { gateway, role: self.role.clone(), opening: Some(open.clone().into()) });
@@ -225,6 +230,13 @@ impl Session {
                 let text = format!("site {site}: gateway {gateway} is not used: {error}");
                 self.silent.retain(|silent| *silent != gateway);
                 Ok(vec![Incoming::Note(text)])
+            }
+            News::Broken(_) => {
+                self.post.route_lost(route);
+                self.unaware.remove(&gateway);
+                // The gateway's reports of losses may have been lost with the connection.
+                self.call_the_roll_soon();
+                Ok(Vec::new())
             }
             News::Lost(error) => {
                 self.post.route_lost(route);

@@ -202,6 +202,13 @@ impl GatewayConnection {
         (self.queued, self.written) = (0, 0);
     }
 
+    /// Has the lost connection dialled again at once.
+    pub(super) fn dial_soon(&mut self) {
+        if let DialState::Lost { again, .. } = &mut self.state {
+            *again = Instant::now();
+        }
+    }
+
     /// Sends a goodbye and closes for writing. A gateway that does not read the goodbye sees the connection close.
     pub(super) fn close(&mut self, goodbye: Arc<Vec<u8>>) {
         self.push(goodbye);

@@ -31,6 +31,8 @@ pub(crate) enum JobError {
     NoSuchNode { site: String, node: u32, nodes: usize },
     #[error("this gateway knows no service #{0} of a job")]
     NoSuchService(u32),
+    #[error("this gateway does not know the job: it was restarted meanwhile, and the site has no other")]
+    Forgotten,
     #[error("only the connection that opens the job is its launcher")]
     Launcher,
     #[error("a gateway cannot be a member of a job")]

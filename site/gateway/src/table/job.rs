@@ -113,11 +113,6 @@ impl<M> Job<M> {
         led.filter(|_| self.leads()).map(|site| site.phase)
     }
 
-    /// Returns true for an agent that this gateway has started and that has not ended.
-    pub(crate) fn has_agent(&self, slot: Slot) -> bool {
-        matches!(slot.kind(), SlotKind::Agent(node) if self.agents.contains(&node))
-    }
-
     /// Returns true if gateways watch for this member's signs of life. In a job with agents, the agents watch the
     /// ranks, which are heard only while their programs call MPI.
     pub(crate) fn watches(&self, slot: Slot) -> bool {
@@ -190,6 +185,9 @@ impl<M: Clone + PartialEq> Table<M> {
             self.tell_what_is_away(id, &launcher);
             self.open_relays(id);
             return Ok(identity);
+        }
+        if !part.leads() && !self.siblings && !self.jobs.contains_key(&id) {
+            return Err(Refused { site: self.site.clone(), why: JobError::Forgotten });
         }
         let own = self.enter(id, secret, roster, part, &Asker::Launcher(launcher.clone()))?;
         let launcher_identity = Identity { site: own, slot: Slot::LAUNCHER };

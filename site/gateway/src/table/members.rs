@@ -5,7 +5,7 @@ use types::{Identity, JobId, NodeId, SiteId, Slot};
 use wire::Passage;
 use wire::control::JobMessage;
 
-use super::{CAUSE, Effect, Leave, RETURN, Table, Timer, TrunkId};
+use super::{Effect, Leave, RETURN, Table, Timer, TrunkId};
 use crate::table::error::JobError;
 use crate::table::job::is_rank;
 
@@ -71,15 +71,10 @@ impl<M: Clone + PartialEq> Table<M> {
                 }
                 reason
             }
-            // The member is connected to other gateways of the site, and reconnects to this one.
-            Leave::Lost(reason) if self.siblings && job.watches(slot) && !job.closing && !job.waits() => {
+            // The member reconnects if a reset broke its connection. Other gateways of the site may have it too.
+            Leave::Lost(reason) if job.watches(slot) && !job.closing && !job.waits() => {
                 job.lost.insert(slot, reason);
                 return self.effects.push(Effect::Timer(id, job.epoch, Timer::Return(slot), RETURN));
-            }
-            // The agent's starter reports its end, and the reason, a moment later.
-            Leave::Lost(reason) if job.has_agent(slot) && !job.closing => {
-                job.lost.insert(slot, reason);
-                return self.effects.push(Effect::Timer(id, job.epoch, Timer::Return(slot), CAUSE));
             }
             Leave::Lost(reason) => reason,
         };

@@ -40,10 +40,9 @@ pub(crate) const OPENING: Duration = Duration::from_millis(3000);
 pub(crate) const OPENING_ASKED: Duration = Duration::from_millis(2200);
 /// Time limit for agents to end by themselves.
 pub(crate) const GRACE: Duration = Duration::from_secs(2);
-/// Time limit for reconnecting, for a launcher or an agent whose connection broke, if the site has other gateways.
+/// Time limit for reconnecting, for a launcher or an agent whose connection broke. If the agent has ended, its starter
+/// reports that earlier.
 pub(crate) const RETURN: Duration = Duration::from_secs(2);
-/// Time limit for the report that an agent's process has ended, after its connection broke.
-pub(crate) const CAUSE: Duration = Duration::from_millis(500);
 /// Time for which the home site waits for the other sites' last messages.
 pub(crate) const FAREWELL: Duration = Duration::from_secs(4);
 

@@ -50,8 +50,8 @@ impl Session {
     /// Turns a message about the job into events, unless it reports a loss that must be verified first.
     pub(super) fn job_message(&mut self, gateway: usize, message: JobMessage) -> Vec<Incoming> {
         match message {
-            // All sites already take part. A lost gateway has come back and cannot relay.
-            JobMessage::Refused { site, reason, .. } if self.relayed => {
+            // All sites already take part. A lost gateway has come back and cannot relay. Without others, the job ends.
+            JobMessage::Refused { site, reason, .. } if self.relayed && !self.named.is_empty() => {
                 let gateway = self.name_of(gateway);
                 vec![Incoming::Note(format!("site {site}: gateway {gateway} is not used: {reason}"))]
             }

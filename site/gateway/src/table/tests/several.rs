@@ -88,6 +88,7 @@ fn a_gateway_that_does_not_lead_is_one_more_way() {
 #[test]
 fn the_launcher_hears_when_a_site_that_was_lost_is_reached_again() {
     let (mut table, first, second) = second();
+    table.siblings = true;
     let roster: Roster = "b:n1*2;a:n1*2".parse().unwrap();
     table.open(JOB, secret(), roster, "b", RELAYS, LAUNCHER).unwrap();
     let here = |whole| JobMessage::Here { job: JOB, whole };
@@ -152,6 +153,7 @@ fn while_the_partner_is_away_the_others_share_what_it_carried() {
 #[test]
 fn at_home_every_gateway_of_the_other_sites_is_asked_now_or_when_it_can_be_reached() {
     let (mut table, first, second) = second();
+    table.siblings = true;
     table.trunks[first.0].up = false;
     let roster: Roster = "b:n1*2;a:n1*2".parse().unwrap();
     table.open(JOB, secret(), roster, "b", RELAYS, LAUNCHER).unwrap();
@@ -241,6 +243,7 @@ fn gateways_that_were_suspended_in_turn_are_asked_for_the_job_by_both() {
 #[test]
 fn a_late_answer_to_an_earlier_end_leaves_no_job_open_elsewhere() {
     let (mut table, first, second) = second();
+    table.siblings = true;
     let roster: Roster = "b:n1*2;a:n1*2".parse().unwrap();
     let closed = || JobMessage::Closed { job: JOB, site: "a".into(), traffic: Default::default(), led: true };
     let close = |trunk| Effect::ToTrunk(trunk, Control::Job(JobMessage::left(JOB)));
