@@ -110,6 +110,16 @@ class FaultLab:
         assert done.returncode == 0, f"landbridge lab {words}: {done.stderr}"
         return done.stdout.strip()
 
+    @contextlib.contextmanager
+    def no_resets_from(self, host):
+        """Nobody hears that connections of this host are reset."""
+        rule = ["OUTPUT", "-p", "tcp", "--tcp-flags", "RST", "RST", "-j", "DROP"]
+        self.ask("enter", host, "--", "/usr/sbin/iptables", "-A", *rule)
+        try:
+            yield
+        finally:
+            self.ask("enter", host, "--", "/usr/sbin/iptables", "-D", *rule)
+
     def start_gateways(self):
         """Starts the gateways that are not running; returns once all trunks are up."""
         for host, running in self.gateways.items():

@@ -9,6 +9,7 @@ mod connection;
 mod cutting;
 mod links;
 
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -43,7 +44,7 @@ const MOMENT: Duration = Duration::from_secs(1);
 const REDIAL: Duration = Duration::from_secs(5);
 /// Maximum number of attempts to dial the last gateway again after its connection broke. Attempts are counted rather
 /// than seconds, because a rank dials only while its program calls MPI.
-const ATTEMPTS_ALONE: u32 = 3;
+const ATTEMPTS_ALONE: u32 = 4;
 type Talk = Conversations<PeerId, KeptFrame, Items>;
 
 pub(crate) struct GatewayLink {
@@ -241,13 +242,16 @@ impl GatewayLink {
         }
     }
 
-    /// Handles a failed attempt to dial the last gateway again: after a refusal, or the last attempt, all peers are
-    /// lost.
+    /// Handles a failed attempt to dial the last gateway again. If nothing listens there, or after the last attempt,
+    /// all peers are lost. A gateway that has not noticed yet that the old connection broke refuses the new one for a
+    /// second.
     fn failed_again(&mut self, at: usize, broken: &Broken, sink: &mut dyn Sink) {
         let Some(last) = self.broken.as_mut().filter(|last| last.at == at) else { return };
         last.attempts += 1;
-        let refused = !broken.is_break() || last.attempts >= ATTEMPTS_ALONE;
-        if refused && let Some(last) = self.broken.take() {
+        let is_down = matches!(broken, Broken::Io(error) if error.kind() == io::ErrorKind::ConnectionRefused);
+        if (is_down || last.attempts >= ATTEMPTS_ALONE)
+            && let Some(last) = self.broken.take()
+        {
             self.lose_all(&last.reason, sink);
         }
     }

@@ -60,11 +60,7 @@ impl Broken {
     /// True if the connection broke for a reason that does not mean that the other end is down: a single reset, or an
     /// end without a goodbye.
     pub(crate) fn is_break(&self) -> bool {
-        match self {
-            Broken::Closed => true,
-            Broken::Io(error) => error.kind() != io::ErrorKind::ConnectionRefused,
-            _ => false,
-        }
+        matches!(self, Broken::Closed | Broken::Io(_))
     }
 }
 

@@ -189,7 +189,7 @@ impl Connections {
             TaskReport::News(news) => Some((number, news)),
             TaskReport::Gone(reason) => {
                 let LastBroken { number, error, .. } =
-                    self.broken.take_if(|broken| broken.number == number && !reason.is_break())?;
+                    self.broken.take_if(|broken| broken.number == number && reason.is_down())?;
                 Some((number, News::Lost(error)))
             }
         }

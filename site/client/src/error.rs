@@ -118,4 +118,10 @@ impl ClientError {
             _ => false,
         }
     }
+
+    /// True if nothing listens at the gateway's address, or nothing leads there. Other errors do not mean that it is
+    /// lost: a gateway that has not noticed yet that a connection broke refuses the next one for a second.
+    pub fn is_down(&self) -> bool {
+        matches!(self, ClientError::Connect { .. })
+    }
 }

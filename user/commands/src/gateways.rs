@@ -53,7 +53,7 @@ pub fn repair(file: &Path, sites: &Sites, home: &str, from: Option<&str>) -> Res
 
 /// After a failed job: the command to type if a gateway that is down may be the cause.
 ///
-/// `doubt`: see [`sites_file::doubt`](crate::sites_file::doubt).
+/// `doubt`: see [`sites_file::doubt`].
 pub fn advice(file: &Path, sites: &Sites, home: &str, doubt: Option<&str>, failure: &Failure) -> Option<String> {
     if failure.node.is_some() || failure.rank.is_some() {
         return None;
