@@ -545,6 +545,68 @@ impl Task {
 mod tests {
     use super::*;
 
+    /// Connections that are up, without tasks. `returns`: for each, true if the member belongs to its job on a new one.
+    fn up(returns: &[bool]) -> Connections {
+        let (sink, reports) = unbounded_channel();
+        let connection = |returns: &bool| GatewayConnection {
+            errands: unbounded_channel().0,
+            open: true,
+            returns: *returns,
+            silent: Arc::default(),
+        };
+        let connections = returns.iter().map(connection).collect();
+        let (standing_by, impatient) = (Arc::default(), Arc::default());
+        let me = Identity { site: types::SiteId(0), slot: Slot::LAUNCHER };
+        Connections { me, reports, sink, connections, broken: None, tasks: Default::default(), standing_by, impatient }
+    }
+
+    fn reset() -> ClientError {
+        ClientError::Io { address: "g:1".to_owned(), source: std::io::ErrorKind::ConnectionReset.into() }
+    }
+
+    async fn after(all: &mut Connections, number: usize, report: TaskReport) -> (usize, News) {
+        all.sink.send((number, report)).unwrap();
+        all.next().await
+    }
+
+    #[tokio::test]
+    async fn the_last_connection_that_breaks_is_lost_once_its_gateway_cannot_be_reached() {
+        let lost = || TaskReport::News(News::Lost(reset()));
+        let mut all = up(&[true]);
+        assert!(matches!(after(&mut all, 0, lost()).await, (0, News::Broken(reason)) if reason.contains("reset")));
+        assert!(matches!(after(&mut all, 0, TaskReport::News(News::Open)).await, (0, News::Open)));
+        assert!(all.broken.is_none() && all.open().eq([0]));
+        // The gateway has not noticed the reset yet, and then its port is closed.
+        after(&mut all, 0, lost()).await;
+        all.sink.send((0, TaskReport::Gone(reset()))).unwrap();
+        let source = std::io::ErrorKind::ConnectionRefused.into();
+        let closed = ClientError::Connect { address: "g:1".to_owned(), source };
+        let news = after(&mut all, 0, TaskReport::Gone(closed)).await;
+        assert!(matches!(news, (0, News::Lost(ClientError::Io { .. }))), "the first reason counts: {news:?}");
+        // Time has passed.
+        let mut all = up(&[true]);
+        after(&mut all, 0, lost()).await;
+        all.broken.as_mut().unwrap().until = Instant::now();
+        assert!(matches!(all.next().await, (0, News::Lost(_))));
+    }
+
+    #[tokio::test]
+    async fn other_losses_are_reported_at_once() {
+        let silent = ClientError::Silent { address: "g:1".to_owned(), seconds: 5 };
+        assert!(matches!(after(&mut up(&[true]), 0, TaskReport::News(News::Lost(silent))).await, (0, News::Lost(_))));
+        let lost = || TaskReport::News(News::Lost(reset()));
+        assert!(
+            matches!(after(&mut up(&[false]), 0, lost()).await, (0, News::Lost(_))),
+            "it would be a stranger there"
+        );
+        // Another gateway is left, then none, and then the other one is reached first.
+        let mut all = up(&[true, true]);
+        assert!(matches!(after(&mut all, 0, lost()).await, (0, News::Lost(_))));
+        assert!(matches!(after(&mut all, 1, lost()).await, (1, News::Broken(_))));
+        assert!(matches!(after(&mut all, 0, TaskReport::News(News::Open)).await, (0, News::Open)));
+        assert!(matches!(all.next().await, (1, News::Lost(_))));
+    }
+
     #[tokio::test]
     async fn a_loss_after_a_pause_of_this_process_names_the_pause() {
         let left = || ClientError::Left { address: "g:1".to_owned() };
