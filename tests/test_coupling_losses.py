@@ -52,6 +52,18 @@ def assert_all_came(pair):
     assert f"fetched {VERSIONS - 1}" in done[1].out, str(done[1])
 
 
+def test_a_programs_own_limit_holds_while_its_gateway_is_frozen(workshop):
+    """The helper has a longer limit to reach a gateway, but the program has set its own."""
+    coupled = Coupled(workshop)
+    os.kill(coupled.gateways["a", 1].child.pid, signal.SIGSTOP)
+    try:
+        text = "import landbridge as lb; lb.join('pair@b', timeout=2)"
+        done = coupled.python(mpich(), "a", text).finish(within=60)
+    finally:
+        os.kill(coupled.gateways["a", 1].child.pid, signal.SIGCONT)
+    assert "no coupling within 2 s: no gateway of site a has answered yet" in done.err, str(done)
+
+
 @pytest.mark.parametrize("site", "ab")
 def test_a_third_side_leaves_a_pair_at_two_gateways_alone(workshop, site):
     """The exporter is on the board of one of its site's gateways, the fetcher on both boards."""

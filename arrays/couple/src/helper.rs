@@ -96,12 +96,11 @@ impl Helper {
         move |reason| input.iter().for_each(|input| tell(input, &Told::Leave(reason.to_owned())))
     }
 
-    /// Returns the helper's next message.
+    /// Returns the helper's next message. `begun`: the time from which the caller's limit counts.
     ///
     /// # Errors
     /// The helper has ended, the caller has stopped, or its time limit has passed.
-    pub(crate) fn next(&self, patience: &mut Patience<'_>) -> Result<Said, JoinError> {
-        let begun = Instant::now();
+    pub(crate) fn next(&self, patience: &mut Patience<'_>, begun: Instant) -> Result<Said, JoinError> {
         loop {
             let left = patience.limit.map_or(LOOK, |limit| limit.saturating_sub(begun.elapsed()).min(LOOK));
             match self.said.recv_timeout(left) {
@@ -121,7 +120,8 @@ impl Helper {
                     return Ok(said);
                 }
                 let waiting = lock(&self.watched).waiting.clone();
-                let waiting = waiting.unwrap_or_else(|| "its helper has not started".to_owned());
+                let waiting =
+                    waiting.unwrap_or_else(|| "its helper has not reached a gateway of its own site yet".to_owned());
                 return Err(JoinError::Slow { seconds: limit.as_secs_f64(), waiting });
             }
         }

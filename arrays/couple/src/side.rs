@@ -9,7 +9,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs, UdpSocket};
 use std::path::PathBuf;
 use std::sync::Mutex;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use endpoint::JobConfig;
 use endpoint::config::SiteGateway;
@@ -147,8 +147,9 @@ impl Side {
         patience: &mut Patience<'_>,
         helper: &mut Option<Helper>,
     ) -> Result<Side, JoinError> {
-        let first = ranks.rank() == 0;
-        let home: Home = passed_on(ranks, first.then(|| start(request, patience, helper)))?;
+        // The caller's limit is for the whole call.
+        let (first, begun) = (ranks.rank() == 0, Instant::now());
+        let home: Home = passed_on(ranks, first.then(|| start(request, patience, begun, helper)))?;
         let opened = open(&home);
         let own = SecretReceiver::new().map_err(|_| RankFailure::new(NO_RANDOM));
         let told = match (&opened, &own) {
@@ -163,7 +164,7 @@ impl Side {
                 let (processes, keys): (Vec<Process>, Vec<Vec<u8>>) = told.map_err(over)?.into_iter().unzip();
                 let helper = helper.as_mut().ok_or_else(|| over("there is no helper"))?;
                 helper.tell(&Told::Processes(processes.clone()));
-                match helper.next(patience)? {
+                match helper.next(patience, begun)? {
                     Said::Coupled(mut coupled) => {
                         let secret = std::mem::take(&mut coupled.secret);
                         let sealed = keys.iter().map(|key| Sealed::new(&secret, key));
@@ -237,11 +238,17 @@ fn gathered<T: Serialize, U: DeserializeOwned>(ranks: &mut dyn Ranks, own: &T) -
     all.iter().map(|bytes| serde_json::from_slice(bytes).map_err(over)).collect()
 }
 
-fn start(request: &JoinRequest, patience: &mut Patience<'_>, place: &mut Option<Helper>) -> Result<Home, JoinError> {
+fn start(
+    request: &JoinRequest,
+    patience: &mut Patience<'_>,
+    begun: Instant,
+    place: &mut Option<Helper>,
+) -> Result<Home, JoinError> {
     name_and_site(&request.name).map_err(over)?;
     let command = request.command.as_ref().map_err(over)?;
     let helper = Helper::start(command, &request.name, request.site.as_deref()).map_err(over)?;
-    let said = place.insert(helper).next(&mut Patience { limit: Some(HOME), stop: &mut *patience.stop })?;
+    let limit = Some(patience.limit.map_or(HOME, |limit| limit.min(HOME)));
+    let said = place.insert(helper).next(&mut Patience { limit, stop: &mut *patience.stop }, begun)?;
     match said {
         Said::Home { site, sites } => Ok(Home { site, sites }),
         said => Err(over(format_args!("bad line from its helper: {said:?}"))),

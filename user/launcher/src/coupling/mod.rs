@@ -102,7 +102,13 @@ pub async fn run<R: AsyncBufRead + Unpin>(
     let mut input = input.lines();
     let said = |result: io::Result<()>| result.map_err(|e| CouplingError::Input(e.to_string()));
     said(say(Said::Waiting(format!("no gateway of site {} has answered yet", request.home))))?;
-    let gateways = Gateways::connect(&request).await?;
+    let gateways = tokio::select! {
+        gateways = Gateways::connect(&request) => gateways?,
+        line = next(&mut input) => match line? {
+            Some(Told::Leave(_)) | None => return Ok(()),
+            Some(Told::Processes(_)) => return Err(CouplingError::Input("processes before they were asked for".into())),
+        },
+    };
     said(say(home(&request)))?;
     let processes = match next(&mut input).await? {
         Some(Told::Processes(processes)) => processes,
