@@ -231,7 +231,10 @@ impl<N: FnMut(String)> Open<N> {
     /// Fails when no gateway of the own site reaches the target's site. No third site takes part.
     fn check_reached(&self, reason: String) -> Result<(), ForwardError> {
         match self.gateways.unreached() {
-            Some(site) => Err(ForwardError::Site { site: site.to_owned(), reason }),
+            Some(site) => {
+                let reason = format!("all routes to it were lost: {reason}");
+                Err(ForwardError::Site { site: site.to_owned(), reason })
+            }
             None => Ok(()),
         }
     }
