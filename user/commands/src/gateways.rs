@@ -53,8 +53,8 @@ pub fn repair(file: &Path, sites: &Sites, home: &str, from: Option<&str>) -> Res
 
 /// After a failed job: the command to type if a gateway that is down may be the cause.
 ///
-/// `doubt`: see [`sites_file::doubt`].
-pub fn advice(file: &Path, sites: &Sites, home: &str, doubt: Option<&str>, failure: &Failure) -> Option<String> {
+/// `from`: the own site, if the user has named it.
+pub fn advice(file: &Path, sites: &Sites, home: &str, from: Option<&str>, failure: &Failure) -> Option<String> {
     if failure.node.is_some() || failure.rank.is_some() {
         return None;
     }
@@ -66,8 +66,8 @@ pub fn advice(file: &Path, sites: &Sites, home: &str, doubt: Option<&str>, failu
     };
     let answer = async { timeout(ADVICE, standing).await.ok().flatten() };
     let Some(standing) = runtime().ok()?.block_on(answer) else {
-        let doubt = doubt.map_or(String::new(), |doubt| format!("; {doubt}"));
-        return Some(format!("if the gateway of site {home} does not run, {}{doubt}", remedy(own, file)));
+        let repair = repair(file, sites, home, from).ok()?;
+        return Some(format!("if the gateway of site {home} does not run, {repair}"));
     };
     let lost = failure.site.as_deref()?;
     let down = standing.trunks.iter().any(|trunk| trunk.site == lost && !trunk.up);

@@ -340,8 +340,7 @@ impl RunPlan {
         let beside = beside::start(&request.beside, file.as_deref().map(|file| (file, home.as_str())), &places)?;
         let job =
             Request { sites, home: home.clone(), wish, held, wait: request.wait, timeout: request.timeout, typed };
-        let doubt = sites_file::doubt(&whole, request.from.as_deref(), &home);
-        Ok(StartedRun { job, file, whole, home, doubt, gateway, beside, runtime })
+        Ok(StartedRun { job, file, whole, home, from: request.from, gateway, beside, runtime })
     }
 }
 
@@ -370,8 +369,8 @@ pub struct StartedRun {
     file: Option<PathBuf>,
     whole: Sites,
     home: String,
-    /// See [`sites_file::doubt`].
-    doubt: Option<String>,
+    /// The own site, if the user has named it.
+    from: Option<String>,
     /// The gateway of this machine, without a sites file.
     gateway: Option<Running>,
     beside: Option<Beside>,
@@ -384,12 +383,12 @@ impl StartedRun {
     /// # Errors
     /// The gateway of this machine has failed.
     pub fn run(self, input: Option<Box<dyn Read + Send>>, observer: impl Observer) -> Result<FinishedRun> {
-        let StartedRun { job, file, whole, home, doubt, gateway, beside, runtime } = self;
+        let StartedRun { job, file, whole, home, from, gateway, beside, runtime } = self;
         let summary = runtime.block_on(launcher::run(job, input, observer));
         gateway.map_or(Ok(()), Running::end)?;
         // A single line, because the last line names the failure.
         let problem = summary.failure.as_ref().map(|failure| {
-            let advice = file.and_then(|file| gateways::advice(&file, &whole, &home, doubt.as_deref(), failure));
+            let advice = file.and_then(|file| gateways::advice(&file, &whole, &home, from.as_deref(), failure));
             let advice = advice.map_or(String::new(), |advice| format!("; {advice}"));
             format!("{failure}{advice}")
         });

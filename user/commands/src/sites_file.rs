@@ -101,8 +101,7 @@ pub fn own_site(sites: &Sites, from: Option<&str>) -> Result<String> {
     if let Some((_, own)) = own {
         return Ok(own.name.clone());
     }
-    let problems = sites.file.sites.iter().filter_map(|site| sites.client_secret(site).err());
-    let problems = problems.map(|e| e.to_string()).collect::<Vec<_>>().join("; ");
+    let problems = sites.key_problems();
     Err(refusal!(
         "at which site is this? No site's key can be used here: {problems}. Correct that, or name the site with --from or {OWN_SITE}"
     ))

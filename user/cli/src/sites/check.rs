@@ -6,7 +6,7 @@ use std::path::Path;
 use anyhow::Result;
 use commands::carried::destination;
 use commands::runtime::runtime;
-use commands::sites_file;
+use commands::{gateways, sites_file};
 use launcher::Sites;
 use setup::Progress;
 use setup::remedy::remedy;
@@ -31,8 +31,7 @@ pub(crate) fn check(args: CheckArgs) -> Result<i32> {
         let (mut bar, job) = (Bar::new(), args.job.then_some(args.wait));
         let mut news = |site: &str, state: &str| bar.step(site, state);
         let mut findings = check_with(&sites, &home, &program, job, &mut news).await;
-        let doubt = sites_file::doubt(&sites, args.from.as_deref(), &home);
-        advise(&mut findings, &sites, &home, doubt.as_deref(), &path);
+        advise(&mut findings, &sites, &home, args.from.as_deref(), &path);
         let measured = measure(&sites, &home, !args.quick, progress).await;
         // Measuring needs the own site's gateway. If that is down, the findings already report it.
         (findings, measured.unwrap_or_default())
@@ -54,16 +53,15 @@ pub(crate) fn check(args: CheckArgs) -> Result<i32> {
     Ok(i32::from(failed > 0))
 }
 
-/// Adds the command that restarts a gateway to findings about gateways that do not answer, and to those of the own site
-/// the `doubt` whether it is this machine's.
-fn advise(findings: &mut [Finding], sites: &Sites, home: &str, doubt: Option<&str>, file: &Path) {
+/// Adds the command that restarts a gateway to findings about gateways that do not answer. `from`: the own site, if the
+/// user has named it.
+fn advise(findings: &mut [Finding], sites: &Sites, home: &str, from: Option<&str>, file: &Path) {
     for finding in findings.iter_mut().filter(|finding| !finding.ok) {
         let is_gateway = finding.part.starts_with("gateway ") || finding.part == format!("trunk from {home}");
         if let Some(site) = sites.site(&finding.site).ok().filter(|_| is_gateway) {
-            finding.detail += &format!("; if the gateway of site {} does not run, {}", site.name, remedy(site, file));
-            if let Some(doubt) = doubt.filter(|_| finding.site == home) {
-                finding.detail += &format!("; {doubt}");
-            }
+            let repair = if site.name == home { gateways::repair(file, sites, home, from).ok() } else { None };
+            let repair = repair.unwrap_or_else(|| remedy(site, file));
+            finding.detail += &format!("; if the gateway of site {} does not run, {repair}", site.name);
         }
     }
 }

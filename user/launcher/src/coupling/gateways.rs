@@ -15,7 +15,7 @@ pub(super) struct Gateways {
     pub(super) site: String,
     pub(super) connections: Connections,
     /// Time since which none is connected, and why the last one was lost.
-    lost: Option<(Instant, String)>,
+    lost: Option<(Instant, ClientError)>,
     /// The last time when none was connected, since the coupling began: why the last one was lost.
     pub(super) outage: Option<String>,
 }
@@ -61,7 +61,7 @@ impl Gateways {
             let (_, news) = tokio::select! {
                 next = self.connections.next() => next,
                 () = until(given_up) => {
-                    let reason = self.lost.take().map(|(_, reason)| reason).unwrap_or_default();
+                    let reason = self.lost.take().map(|(_, error)| error.to_string()).unwrap_or_default();
                     let reason = format!("the gateway is lost: {reason}");
                     return Err(CouplingError::Site { site: self.site.clone(), reason });
                 }
@@ -77,19 +77,14 @@ impl Gateways {
                     if let ClientError::Wire { source, .. } = error {
                         return Err(CouplingError::Refused(source.to_string()));
                     }
-                    return Ok(self.are_lost(error.to_string()));
+                    self.outage = Some(error.to_string());
+                    self.lost.get_or_insert((Instant::now(), error));
+                    return Ok(None);
                 }
-                News::Broken(reason) => return Ok(self.are_lost(reason)),
-                News::Lost(_) | News::Failed(_) | News::Back(_) => {}
+                // A helper does not return by itself: its losses are reported at once.
+                News::Lost(_) | News::Broken(_) | News::Failed(_) | News::Back(_) => {}
             }
         }
-    }
-
-    /// Notes that no gateway is connected.
-    fn are_lost(&mut self, reason: String) -> Option<CouplingMessage> {
-        self.outage = Some(reason.clone());
-        self.lost.get_or_insert((Instant::now(), reason));
-        None
     }
 }
 

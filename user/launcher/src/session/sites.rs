@@ -58,6 +58,12 @@ impl Sites {
         Ok(key.client_secret())
     }
 
+    /// The reasons why sites' keys cannot be used here, as one text.
+    pub fn key_problems(&self) -> String {
+        let problems = self.file.sites.iter().filter_map(|site| self.client_secret(site).err());
+        problems.map(|problem| problem.to_string()).collect::<Vec<_>>().join("; ")
+    }
+
     /// Connects to the first gateway of the user's own site that answers, and returns its name too. Dials them in their
     /// order; the next one after a failure or 2 s without an answer.
     ///

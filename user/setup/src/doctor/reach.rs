@@ -52,12 +52,10 @@ pub(super) async fn examine(question: &Question, report: &mut Report) {
             report.add("site", Verdict::Note, "no site's key is here, so jobs go to a site over ssh");
         }
         None => {
-            let problems = sites.file.sites.iter().filter_map(|site| sites.client_secret(site).err());
-            let problems: Vec<String> = problems.map(|problem| problem.to_string()).collect();
             let remedy = format!(
                 "correct `key` in {path}, or type the command at a site or on a machine that reaches one by ssh"
             );
-            report.failed("site", format!("no site's key can be used here: {}", problems.join("; ")), remedy);
+            report.failed("site", format!("no site's key can be used here: {}", sites.key_problems()), remedy);
         }
     }
     gateways(question, sites, report).await;
