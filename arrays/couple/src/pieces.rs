@@ -9,8 +9,8 @@
 //! A piece for a rank that can read this process's memory ([`Beside`]) need not be sent: it is packed into a slot where
 //! that rank unpacks it, and the message names the slot. If no slot is free while other ranks hold lent pieces of this
 //! run, the run waits: those pieces have lower numbers and steps than the remaining ones. A run that must not wait
-//! sends the elements instead, and so does one that has waited for long: a rank that has begun this run and now waits
-//! for something else gives nothing back.
+//! sends the elements instead. So does one that has waited for long, one piece at a time: a rank that has begun this
+//! run and now waits for something else gives nothing back.
 //!
 //! [`Beside`]: crate::beside::Beside
 
@@ -247,16 +247,15 @@ impl Pieces {
         let mut lent = None;
         if let Some(lender) = self.lender.as_ref().filter(|_| sends) {
             self.lent.retain(|lent| lender.is_lent(*lent));
-            let held = if self.expects_nothing_back { 0 } else { self.lent.len() };
-            if self.most.is_some_and(|most| held + end.in_flight >= most) {
-                return None;
-            }
+            let mut has_room = self.most.is_none_or(|most| self.lent.len() + end.in_flight < most);
             let may_be_lent = matches!(flow.way, Way::Lent) && local.is_some();
-            if may_be_lent && (self.buffers.least..=lender.bytes()).contains(&bytes) {
+            if has_room && may_be_lent && (self.buffers.least..=lender.bytes()).contains(&bytes) {
                 lent = lender.take().map(|lent| (lent, lender.place(lent)));
-                if lent.is_none() && self.most.is_some() && held > 0 {
-                    return None;
-                }
+                has_room = lent.is_some() || self.most.is_none() || self.lent.is_empty();
+            }
+            let goes_on = has_room || (self.expects_nothing_back && end.in_flight == 0);
+            if !goes_on {
+                return None;
             }
         }
         end.free.pop();
@@ -401,7 +400,7 @@ impl Pieces {
     }
 
     /// From now on, the run goes on without the pieces that other ranks have not given back: these may wait for
-    /// something else first. They are no longer part of the budget, and MPI moves what cannot be lent.
+    /// something else first. MPI moves the others, one at a time while the budget has no room.
     pub fn expect_nothing_back(&mut self) {
         self.expects_nothing_back = true;
     }

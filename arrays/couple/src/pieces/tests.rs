@@ -85,9 +85,9 @@ fn a_run_goes_on_with_room_for_one_piece() {
         let budget = (chance.below(8) > 0).then_some(20 * chance.below(8) as usize);
         let is_away = chance.below(4) == 0;
         let piece = 10 + 15 * chance.below(3) as usize;
-        let besides: Vec<Arc<Beside>> = (0..all).map(|_| Arc::new(Beside::of(1 + chance.below(3), 40))).collect();
+        let besides: Vec<Arc<Beside>> = (0..all).map(|_| Arc::new(Beside::of(1 + chance.below(6), 40))).collect();
         for (from, to) in (0..all).flat_map(|from| (0..all).map(move |to| (from, to))) {
-            if seed % 8 == 0
+            if seed % 4 == 0
                 && chance.below(2) == 0
                 && besides[to as usize].open(from, &besides[from as usize].address())
             {
@@ -154,6 +154,9 @@ fn run(processes: &mut [Process], chance: &mut Chance, seed: u64, mut is_away: b
             {
                 enter(&mut begun, own, next);
                 moved = true;
+                let (held, most) = (pieces.lent.len(), pieces.most.unwrap_or(usize::MAX));
+                assert!(held <= most, "seed {seed}: {held} pieces are lent of at most {most}");
+                assert!(held + pieces.sends.in_flight <= most.saturating_add(1), "seed {seed}");
             }
             moved |= chance.below(2) == 0 && pieces.copy_own();
             while let Some(Ripe { slot, at, .. }) = pieces.ripe() {
