@@ -13,6 +13,7 @@ mod budget;
 mod conversation;
 mod conversations;
 pub mod handshake;
+pub mod last_route;
 mod post;
 pub mod pulse;
 mod routes;

@@ -14,6 +14,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use member::last_route::{LastRoute, Limit};
 use member::pulse::LOOK_NS;
 use member::{
     ATTEMPTS, ATTEMPTS_AT_A_LATE_PEER, Beat, Budget, Conversations, MAX_GATEWAYS, RANK_WINDOW, Route, Settings,
@@ -42,9 +43,8 @@ use cutting::{Cutter, Items, KeptFrame};
 const MOMENT: Duration = Duration::from_secs(1);
 /// Time limit for a gateway that is dialled again.
 const REDIAL: Duration = Duration::from_secs(5);
-/// Maximum number of attempts to dial the last gateway again after its connection broke. Attempts are counted rather
-/// than seconds, because a rank dials only while its program calls MPI.
-const ATTEMPTS_ALONE: u32 = 4;
+/// Limit for dialling the last gateway again after its connection broke.
+const RETURN: Limit = Limit::Attempts(4);
 type Talk = Conversations<PeerId, KeptFrame, Items>;
 
 pub(crate) struct GatewayLink {
@@ -60,15 +60,8 @@ pub(crate) struct GatewayLink {
     buffered: u64,
     /// The reason for the loss of the last gateway, if it fell silent.
     trouble: Option<String>,
-    /// The last connection broke, which a single reset can do. While its gateway is dialled again, peers are not lost.
-    broken: Option<LastBroken>,
-}
-
-struct LastBroken {
-    /// Index of the connection.
-    at: usize,
-    reason: String,
-    attempts: u32,
+    /// The last connection that was open, with the reason for its loss if it broke.
+    last: LastRoute<String>,
 }
 
 impl GatewayLink {
@@ -126,7 +119,7 @@ impl GatewayLink {
             looked_ns: 0,
             buffered: 0,
             trouble: None,
-            broken: None,
+            last: LastRoute::new(RETURN),
         })
     }
 
@@ -217,7 +210,7 @@ impl GatewayLink {
     /// Dials a lost gateway again if another one is connected, or if the last connection has just broken: otherwise all
     /// peers are lost already. Returns true if the lost gateway is connected now.
     fn revive(&mut self, at: usize, now_ns: u64, sink: &mut dyn Sink) -> bool {
-        let may_dial = self.broken.is_some() || (self.any_is_open() && !self.leaving);
+        let may_dial = self.last.is_broken() || (self.any_is_open() && !self.leaving);
         let connection = &mut self.connections[at];
         let result = if connection.is_dialling() {
             connection.shake_hands(&self.epoll, at)
@@ -229,30 +222,20 @@ impl GatewayLink {
         match result {
             Ok(true) => {
                 connection.begin(now_ns);
-                self.broken = None;
+                // Peers go by this route, whichever broke.
+                self.last.opened(Route(at as u8));
                 self.talk.route_open(Route(at as u8));
                 true
             }
             Ok(false) => false,
             Err(broken) => {
                 connection.lose(broken.to_string());
-                self.failed_again(at, &broken, sink);
+                let is_down = matches!(&broken, Broken::Io(error) if error.kind() == io::ErrorKind::ConnectionRefused);
+                if let Some(reason) = self.last.failed(Route(at as u8), is_down) {
+                    self.lose_all(&reason, sink);
+                }
                 false
             }
-        }
-    }
-
-    /// Handles a failed attempt to dial the last gateway again. If nothing listens there, or after the last attempt,
-    /// all peers are lost. A gateway that has not noticed yet that the old connection broke refuses the new one for a
-    /// second.
-    fn failed_again(&mut self, at: usize, broken: &Broken, sink: &mut dyn Sink) {
-        let Some(last) = self.broken.as_mut().filter(|last| last.at == at) else { return };
-        last.attempts += 1;
-        let is_down = matches!(broken, Broken::Io(error) if error.kind() == io::ErrorKind::ConnectionRefused);
-        if (is_down || last.attempts >= ATTEMPTS_ALONE)
-            && let Some(last) = self.broken.take()
-        {
-            self.lose_all(&last.reason, sink);
         }
     }
 
@@ -263,20 +246,22 @@ impl GatewayLink {
         let reason = format!("gateway {}: {broken}", connection.gateway.address);
         connection.lose(reason.clone());
         self.talk.route_lost(Route(at as u8));
-        if !self.any_is_open() && broken.is_break() {
+        if self.any_is_open() {
+            return;
+        }
+        // A gateway that closes the connection may do so on request, or the agent reports its end.
+        if let Broken::Silent(_) = broken {
+            self.trouble.get_or_insert_with(|| reason.clone());
+        }
+        // The peers are not to blame, nor is a gateway that gives a reason.
+        let reason = match broken {
+            Broken::Refused(_) => reason,
+            _ => format!("this process has lost its last gateway: {reason}"),
+        };
+        if broken.is_break() {
             self.connections[at].dial_soon();
-            let reason = format!("this process has lost its last gateway: {reason}");
-            self.broken = Some(LastBroken { at, reason, attempts: 0 });
-        } else if !self.any_is_open() {
-            // A gateway that closes the connection may do so on request, or the agent reports its end.
-            if let Broken::Silent(_) = broken {
-                self.trouble.get_or_insert_with(|| reason.clone());
-            }
-            // The peers are not to blame, nor is a gateway that gives a reason.
-            let reason = match broken {
-                Broken::Refused(_) => reason,
-                _ => format!("this process has lost its last gateway: {reason}"),
-            };
+            self.last.broke(Route(at as u8), reason, self.now_ns());
+        } else {
             self.lose_all(&reason, sink);
         }
     }
@@ -382,7 +367,7 @@ impl Link for GatewayLink {
         let Some(address) = sink.address(to) else { return };
         let lost = match self.connections.last() {
             None => Some("this rank has no gateway (LANDBRIDGE_GATEWAYS is empty)".to_owned()),
-            Some(last) if !self.any_is_open() && self.broken.is_none() => {
+            Some(last) if !self.any_is_open() && !self.last.is_broken() => {
                 Some(last.lost().unwrap_or("no gateway is left").to_owned())
             }
             Some(_) => None,

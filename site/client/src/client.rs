@@ -17,8 +17,8 @@ use wire::handshake::{Hello, Purpose, Welcome};
 use wire::token::{Audience, TOKEN_LEN};
 use wire::{Control, FrameHeader, FrameKind, Secret};
 
-use crate::ClientError;
 use crate::dial::dial;
+use crate::error::ClientError;
 use crate::handshake::{admission_token, initiate};
 use crate::patience::patiently_here;
 use crate::tls::{self, Session, TlsStream, sealed_len};

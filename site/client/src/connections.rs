@@ -1,34 +1,25 @@
 //! A member's connections to the gateways of its site: which are up, and which frames arrive on any of them.
 //!
-//! Each connection has its own task, which reconnects when it is lost. The first connection is the one over which the
-//! member joined its job.
+//! Each connection has its own task ([`task`]), which reconnects when it is lost. The first connection is the one over
+//! which the member joined its job.
+
+mod task;
+mod vigil;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use member::pulse::{GATEWAY_SILENCE_S, LINK_SILENCE_S, LOOK_NS, Nod};
-use member::{Beat, Pulse};
-use tcp_info::Machine;
+use member::Route;
+use member::last_route::{LastRoute, Limit, RETURN};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
-use tokio::time::{Instant, Interval, MissedTickBehavior, interval, sleep, sleep_until, timeout};
-use types::patience::CoreTime;
-use types::{Identity, JobId, Slot};
-use wire::{Control, FrameHeader, FrameKind};
+use tokio::time::{Instant, sleep_until, timeout};
+use types::{Identity, JobId};
+use wire::{Control, FrameHeader};
 
-use crate::patience::{core_time, slowness_in};
-use crate::{Client, ClientError, Frame, Gateway, Receiver, Role, Sender};
-
-/// A gateway that has sent nothing for this many seconds counts as silent: it sends a frame each second.
-const SILENT_S: u64 = 2;
-/// Least time between two checks that counts as a pause of this process, and the time for which it explains a loss.
-const PAUSE: Duration = Duration::from_secs(3);
-const EXPLAINS: Duration = Duration::from_secs(10);
-/// Delays before dialling a gateway again: after its connection broke, and after it could not be reached.
-const SOON: Duration = Duration::from_millis(100);
-const AGAIN: Duration = Duration::from_secs(1);
-/// Time limit for dialling the last gateway again after its connection broke. Gateways wait as long for its members.
-const RETURN: Duration = Duration::from_secs(2);
+use self::task::{Errand, Task, TaskReport};
+use crate::client::{Client, Frame, Gateway, Role};
+use crate::error::ClientError;
 
 /// A change of a connection's state, or a frame that arrived on it.
 #[derive(Debug)]
@@ -58,31 +49,6 @@ pub struct Entry {
     pub opening: Option<Control>,
 }
 
-/// A task's report.
-#[derive(Debug)]
-enum TaskReport {
-    News(News),
-    /// The gateway could not be reached after a loss.
-    Gone(ClientError),
-}
-
-/// The last connection that was up, which broke.
-#[derive(Debug)]
-struct LastBroken {
-    number: usize,
-    error: ClientError,
-    until: Instant,
-}
-
-/// Commands for a task. Flow-control windows limit the number queued.
-#[derive(Debug)]
-enum Errand {
-    Frame(FrameHeader, Vec<u8>),
-    Control(Control),
-    Opening(Control),
-    Goodbye(JobId),
-}
-
 #[derive(Debug)]
 struct GatewayConnection {
     errands: UnboundedSender<Errand>,
@@ -99,7 +65,9 @@ pub struct Connections {
     reports: UnboundedReceiver<(usize, TaskReport)>,
     sink: UnboundedSender<(usize, TaskReport)>,
     connections: Vec<GatewayConnection>,
-    broken: Option<LastBroken>,
+    /// The last connection that was open, with the error if it broke.
+    last: LastRoute<ClientError>,
+    began: Instant,
     tasks: tokio::task::JoinSet<()>,
     standing_by: Arc<AtomicBool>,
     impatient: Arc<AtomicBool>,
@@ -111,8 +79,8 @@ impl Connections {
         let (sink, reports) = unbounded_channel();
         let (connections, tasks) = (Vec::new(), tokio::task::JoinSet::new());
         let (standing_by, impatient) = (Arc::default(), Arc::default());
-        let broken = None;
-        let mut all = Connections { me, reports, sink, connections, broken, tasks, standing_by, impatient };
+        let (last, began) = (LastRoute::new(Limit::Time(RETURN)), Instant::now());
+        let mut all = Connections { me, reports, sink, connections, last, began, tasks, standing_by, impatient };
         all.begin(Some(first), entry);
         all.connections[0].open = true;
         all
@@ -139,10 +107,10 @@ impl Connections {
     /// Returns the next event and the number of its connection. Cancel-safe.
     pub async fn next(&mut self) -> (usize, News) {
         loop {
-            let until = self.broken.as_ref().map(|broken| broken.until);
+            let due = self.last.due_ns().map(|due_ns| self.began + Duration::from_nanos(due_ns));
             let late = async {
-                match until {
-                    Some(until) => sleep_until(until).await,
+                match due {
+                    Some(due) => sleep_until(due).await,
                     None => std::future::pending().await,
                 }
             };
@@ -152,8 +120,8 @@ impl Connections {
             };
             // The channel does not end, because this struct holds its other end.
             let Some((number, report)) = report else {
-                match self.broken.take() {
-                    Some(LastBroken { number, error, .. }) => return (number, News::Lost(error)),
+                match self.last.expired(self.now_ns()) {
+                    Some((route, error)) => return (route.0.into(), News::Lost(error)),
                     None => continue,
                 }
             };
@@ -165,14 +133,13 @@ impl Connections {
 
     /// The event that a task's report means. `None`: nothing has changed.
     fn judge(&mut self, number: usize, report: TaskReport) -> Option<(usize, News)> {
+        let route = Route(number as u8);
         match report {
             TaskReport::News(News::Open) => {
                 self.connections[number].open = true;
-                if let Some(LastBroken { number: broken, error, .. }) =
-                    self.broken.take().filter(|broken| broken.number != number)
-                {
+                if let Some((broken, error)) = self.last.opened(route) {
                     // Another gateway has been reached meanwhile. Its event comes first.
-                    let _ = self.sink.send((broken, TaskReport::News(News::Lost(error))));
+                    let _ = self.sink.send((broken.0.into(), TaskReport::News(News::Lost(error))));
                 }
                 Some((number, News::Open))
             }
@@ -181,18 +148,20 @@ impl Connections {
                 let is_last = was_open && self.open().next().is_none();
                 if is_last && self.connections[number].returns && error.is_break() {
                     let reason = error.to_string();
-                    self.broken = Some(LastBroken { number, error, until: Instant::now() + RETURN });
+                    self.last.broke(route, error, self.now_ns());
                     return Some((number, News::Broken(reason)));
                 }
                 Some((number, News::Lost(error)))
             }
             TaskReport::News(news) => Some((number, news)),
             TaskReport::Gone(reason) => {
-                let LastBroken { number, error, .. } =
-                    self.broken.take_if(|broken| broken.number == number && reason.is_down())?;
-                Some((number, News::Lost(error)))
+                self.last.failed(route, reason.is_down()).map(|error| (number, News::Lost(error)))
             }
         }
+    }
+
+    fn now_ns(&self) -> u64 {
+        self.began.elapsed().as_nanos() as u64
     }
 
     /// Numbers of all connections.
@@ -260,290 +229,13 @@ impl Connections {
     }
 }
 
-struct Task {
-    number: usize,
-    entry: Entry,
-    me: Identity,
-    errands: UnboundedReceiver<Errand>,
-    reports: UnboundedSender<(usize, TaskReport)>,
-    told: bool,
-    standing_by: Arc<AtomicBool>,
-    impatient: Arc<AtomicBool>,
-    /// Set if the gateway is silent.
-    silent: Arc<AtomicBool>,
-}
-
-/// Heartbeats in both directions.
-struct Vigil {
-    began: Instant,
-    looks: Interval,
-    pulse: Pulse,
-    nod: Nod,
-    heard_ns: u64,
-    asked: bool,
-    /// The gateway's machine.
-    machine: Machine,
-    /// The core time at the first check of the current silence.
-    before: CoreTime,
-    /// True if something arrived since the last check.
-    heard: bool,
-    /// Time of the last check.
-    looked: Instant,
-    /// The last pause of this process: its end and its length.
-    pause: Option<(Instant, Duration)>,
-}
-
-impl Vigil {
-    fn new() -> Vigil {
-        let mut looks = interval(Duration::from_nanos(LOOK_NS));
-        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let (pulse, nod) = (Pulse::new(GATEWAY_SILENCE_S, 0), Nod::new(0));
-        let (machine, before, now) = (Machine::default(), core_time(), Instant::now());
-        Vigil {
-            began: now,
-            looks,
-            pulse,
-            nod,
-            heard_ns: 0,
-            asked: false,
-            machine,
-            before,
-            heard: false,
-            looked: now,
-            pause: None,
-        }
-    }
-
-    /// Notes the time since the last check if this process did not run in it.
-    fn note_pause(&mut self, now: Instant) {
-        let pause = now - std::mem::replace(&mut self.looked, now);
-        if pause >= PAUSE {
-            self.pause = Some((now, pause));
-        }
-    }
-
-    /// The error of a lost connection. If this process did not run shortly before, that is part of it.
-    fn explained(&mut self, error: ClientError, now: Instant) -> ClientError {
-        self.note_pause(now);
-        match self.pause {
-            Some((end, pause)) if now - end < EXPLAINS => {
-                ClientError::Paused { seconds: pause.as_secs(), source: Box::new(error) }
-            }
-            _ => error,
-        }
-    }
-
-    fn now_ns(&self) -> u64 {
-        self.began.elapsed().as_nanos() as u64
-    }
-
-    /// A frame of this kind arrived.
-    fn heard(&mut self, kind: FrameKind) {
-        self.heard_ns = self.now_ns();
-        self.pulse.heard(self.heard_ns);
-        self.heard = true;
-        self.asked |= kind == FrameKind::Ping;
-    }
-
-    /// Waits until the next check is due. Cancel-safe.
-    async fn due(&mut self) {
-        self.looks.tick().await;
-    }
-
-    /// Checks for silence. A gateway whose machine answers gets a longer limit if this machine is busy, because both
-    /// may be the same machine, unless `impatient`. `stopped`: a gateway on this machine may be stopped.
-    fn beat(&mut self, receiver: &Receiver, stopped: bool, impatient: bool) -> Beat {
-        self.note_pause(Instant::now());
-        let now_ns = self.now_ns();
-        if stopped && receiver.is_on_this_machine() {
-            self.pulse.heard(now_ns);
-        }
-        let answers = self.machine.answers(receiver.arrived(), now_ns);
-        if std::mem::take(&mut self.heard) {
-            self.before = core_time();
-        }
-        let before = self.before;
-        let stretch =
-            |limit, silent| if answers && !impatient { slowness_in(silent, before).stretch(limit) } else { limit };
-        self.pulse.look_patiently(now_ns, stretch)
-    }
-
-    /// Returns true, once per occasion, if the gateway asked for a sign of life or is due one.
-    fn owes_a_word(&mut self) -> bool {
-        let now_ns = self.now_ns();
-        let due = self.nod.is_due(self.heard_ns, now_ns);
-        std::mem::take(&mut self.asked) || due
-    }
-}
-
-impl Task {
-    async fn run(mut self, mut client: Option<Client>) {
-        let mut lost = false;
-        loop {
-            let mut again = AGAIN;
-            let connected = match client.take() {
-                Some(client) => Ok(client),
-                None => Client::connect(&self.entry.gateway, &self.entry.role).await,
-            };
-            match connected {
-                Ok(client) => {
-                    self.silent.store(false, Ordering::Relaxed);
-                    self.tell(News::Open);
-                    let (mut receiver, mut sender) = client.split();
-                    match self.serve(&mut receiver, &mut sender).await {
-                        Err(error) => {
-                            // A single reset does not mean that the gateway is down.
-                            (lost, again) = (true, SOON);
-                            self.tell(News::Lost(error));
-                        }
-                        Ok(()) => return,
-                    }
-                }
-                Err(error) if lost => self.report(TaskReport::Gone(error)),
-                Err(error) if !std::mem::replace(&mut self.told, true) => self.tell(News::Failed(error)),
-                Err(_) => {}
-            }
-            if self.pause(again).await.is_err() {
-                return;
-            }
-        }
-    }
-
-    /// Waits before the next attempt; returns an error if there will be none.
-    async fn pause(&mut self, again: Duration) -> Result<(), ()> {
-        let until = sleep(again);
-        tokio::pin!(until);
-        loop {
-            tokio::select! {
-                () = &mut until => return Ok(()),
-                errand = self.errands.recv() => match errand {
-                    None | Some(Errand::Goodbye(_)) => return Err(()),
-                    Some(Errand::Opening(opening)) => self.entry.opening = Some(opening),
-                    // Frames for the previous connection are useless now: the component that keeps them retransmits
-                    // them.
-                    Some(Errand::Frame(..) | Errand::Control(_)) => {}
-                },
-            }
-        }
-    }
-
-    /// Serves a connection until this member is done or the connection is lost.
-    async fn serve(&mut self, receiver: &mut Receiver, sender: &mut Sender) -> Result<(), ClientError> {
-        let mut vigil = Vigil::new();
-        let served = self.serve_watched(receiver, sender, &mut vigil).await;
-        served.map_err(|error| vigil.explained(error, Instant::now()))
-    }
-
-    async fn serve_watched(
-        &mut self,
-        receiver: &mut Receiver,
-        sender: &mut Sender,
-        vigil: &mut Vigil,
-    ) -> Result<(), ClientError> {
-        if let Some(opening) = &self.entry.opening {
-            sender.send_control(self.me, opening.clone()).await?;
-        }
-        loop {
-            let mut word = None;
-            tokio::select! {
-                frame = receiver.receive() => self.heard(frame, vigil)?,
-                () = vigil.due() => match self.beat(vigil, receiver) {
-                    Beat::Quiet => {}
-                    Beat::Ping => word = Some(FrameKind::Ping),
-                    Beat::Lost(seconds) => return Err(self.silent(seconds)),
-                },
-                errand = self.errands.recv() => match errand {
-                    Some(Errand::Frame(header, payload)) => {
-                        self.while_listening(sender.send(header, &payload), receiver, vigil).await?;
-                    }
-                    Some(Errand::Opening(opening)) => self.entry.opening = Some(opening),
-                    Some(Errand::Control(message)) => {
-                        self.while_listening(sender.send_control(self.me, message), receiver, vigil).await?;
-                    }
-                    Some(Errand::Goodbye(job)) => {
-                        if sender.goodbye(job, self.me).await.is_ok() {
-                            while let Ok(Some(_)) = receiver.receive().await {}
-                        }
-                        return Ok(());
-                    }
-                    None => return Ok(()),
-                },
-            }
-            if let Some(kind) = word.or_else(|| vigil.owes_a_word().then_some(FrameKind::Pong)) {
-                let sending = sender.send(self.about_life(kind), &[]);
-                self.while_listening(sending, receiver, vigil).await?;
-            }
-        }
-    }
-
-    /// Completes a send, and listens meanwhile: a live gateway sends signs of life even while it does not read; a hung
-    /// one does neither.
-    async fn while_listening(
-        &self,
-        sending: impl Future<Output = Result<(), ClientError>>,
-        receiver: &mut Receiver,
-        vigil: &mut Vigil,
-    ) -> Result<(), ClientError> {
-        tokio::pin!(sending);
-        loop {
-            tokio::select! {
-                done = &mut sending => return done,
-                frame = receiver.receive() => self.heard(frame, vigil)?,
-                () = vigil.due() => if let Beat::Lost(seconds) = self.beat(vigil, receiver) {
-                    return Err(self.silent(seconds));
-                },
-            }
-        }
-    }
-
-    /// Handles an arrived frame, or the end of the stream.
-    fn heard(&self, frame: Result<Option<Frame>, ClientError>, vigil: &mut Vigil) -> Result<(), ClientError> {
-        let Some(frame) = frame? else { return Err(self.closed()) };
-        let silent_s = vigil.pulse.silent_s();
-        vigil.heard(frame.header.kind);
-        self.silent.store(false, Ordering::Relaxed);
-        if silent_s >= LINK_SILENCE_S {
-            self.tell(News::Back(silent_s));
-        }
-        if !matches!(frame.header.kind, FrameKind::Ping | FrameKind::Pong) {
-            self.tell(News::Frame(frame));
-        }
-        Ok(())
-    }
-
-    fn beat(&self, vigil: &mut Vigil, receiver: &Receiver) -> Beat {
-        let (stopped, impatient) = (self.standing_by.load(Ordering::Relaxed), self.impatient.load(Ordering::Relaxed));
-        let beat = vigil.beat(receiver, stopped, impatient);
-        self.silent.store(vigil.pulse.silent_s() >= SILENT_S, Ordering::Relaxed);
-        beat
-    }
-
-    fn silent(&self, seconds: u64) -> ClientError {
-        ClientError::Silent { address: self.entry.gateway.address.clone(), seconds }
-    }
-
-    fn about_life(&self, kind: FrameKind) -> FrameHeader {
-        let to = Identity { site: self.me.site, slot: Slot::GATEWAY };
-        FrameHeader::plain(kind, JobId::default(), self.me, to)
-    }
-
-    fn closed(&self) -> ClientError {
-        ClientError::Left { address: self.entry.gateway.address.clone() }
-    }
-
-    fn tell(&self, news: News) {
-        self.report(TaskReport::News(news));
-    }
-
-    fn report(&self, report: TaskReport) {
-        // The receiver may be gone.
-        let _ = self.reports.send((self.number, report));
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use types::Slot;
+
     use super::*;
+
+    const LIMIT: Duration = Duration::from_millis(20);
 
     /// Connections that are up, without tasks. `returns`: for each, true if the member belongs to its job on a new one.
     fn up(returns: &[bool]) -> Connections {
@@ -557,7 +249,8 @@ mod tests {
         let connections = returns.iter().map(connection).collect();
         let (standing_by, impatient) = (Arc::default(), Arc::default());
         let me = Identity { site: types::SiteId(0), slot: Slot::LAUNCHER };
-        Connections { me, reports, sink, connections, broken: None, tasks: Default::default(), standing_by, impatient }
+        let (last, began, tasks) = (LastRoute::new(Limit::Time(LIMIT)), Instant::now(), Default::default());
+        Connections { me, reports, sink, connections, last, began, tasks, standing_by, impatient }
     }
 
     fn reset() -> ClientError {
@@ -575,7 +268,7 @@ mod tests {
         let mut all = up(&[true]);
         assert!(matches!(after(&mut all, 0, lost()).await, (0, News::Broken(reason)) if reason.contains("reset")));
         assert!(matches!(after(&mut all, 0, TaskReport::News(News::Open)).await, (0, News::Open)));
-        assert!(all.broken.is_none() && all.open().eq([0]));
+        assert!(!all.last.is_broken() && all.open().eq([0]));
         // The gateway has not noticed the reset yet, and then its port is closed.
         after(&mut all, 0, lost()).await;
         all.sink.send((0, TaskReport::Gone(reset()))).unwrap();
@@ -586,7 +279,6 @@ mod tests {
         // Time has passed.
         let mut all = up(&[true]);
         after(&mut all, 0, lost()).await;
-        all.broken.as_mut().unwrap().until = Instant::now();
         assert!(matches!(all.next().await, (0, News::Lost(_))));
     }
 
@@ -605,22 +297,5 @@ mod tests {
         assert!(matches!(after(&mut all, 1, lost()).await, (1, News::Broken(_))));
         assert!(matches!(after(&mut all, 0, TaskReport::News(News::Open)).await, (0, News::Open)));
         assert!(matches!(all.next().await, (1, News::Lost(_))));
-    }
-
-    #[tokio::test]
-    async fn a_loss_after_a_pause_of_this_process_names_the_pause() {
-        let left = || ClientError::Left { address: "g:1".to_owned() };
-        let mut vigil = Vigil::new();
-        let begun = vigil.looked;
-        let after = |seconds| begun + Duration::from_secs(seconds);
-        assert_eq!(vigil.explained(left(), after(2)).to_string(), "gateway at g:1 closed the connection");
-        let text = "gateway at g:1 closed the connection; this process did not run for 8 s before, so the gateway may \
-                    have given it up";
-        assert_eq!(vigil.explained(left(), after(10)).to_string(), text);
-        // Checks each second, after the pause.
-        (11..=19).for_each(|second| vigil.note_pause(after(second)));
-        assert_eq!(vigil.explained(left(), after(19)).to_string(), text);
-        vigil.note_pause(after(20));
-        assert_eq!(vigil.explained(left(), after(20)).to_string(), "gateway at g:1 closed the connection");
     }
 }

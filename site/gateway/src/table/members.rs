@@ -1,11 +1,12 @@
 //! Members of a job: joining, leaving, and the news that others get.
 
+use member::last_route::RETURN;
 use types::id::SlotKind;
 use types::{Identity, JobId, NodeId, SiteId, Slot};
 use wire::Passage;
 use wire::control::JobMessage;
 
-use super::{Effect, Leave, RETURN, Table, Timer, TrunkId};
+use super::{Effect, Leave, Table, Timer, TrunkId};
 use crate::table::error::JobError;
 use crate::table::job::is_rank;
 

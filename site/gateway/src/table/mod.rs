@@ -40,9 +40,6 @@ pub(crate) const OPENING: Duration = Duration::from_millis(3000);
 pub(crate) const OPENING_ASKED: Duration = Duration::from_millis(2200);
 /// Time limit for agents to end by themselves.
 pub(crate) const GRACE: Duration = Duration::from_secs(2);
-/// Time limit for reconnecting, for a launcher or an agent whose connection broke. If the agent has ended, its starter
-/// reports that earlier.
-pub(crate) const RETURN: Duration = Duration::from_secs(2);
 /// Time for which the home site waits for the other sites' last messages.
 pub(crate) const FAREWELL: Duration = Duration::from_secs(4);
 

@@ -3,6 +3,7 @@
 mod several;
 
 use gateway_hooks::StartError;
+use member::last_route::RETURN;
 
 use super::*;
 use crate::table::error::{JobError, Violation};
