@@ -460,7 +460,7 @@ def test_a_rank_that_leaves_alone_takes_all_others_with_it(workshop, mpi, leaver
         done = run.finish(within=40)
         assert done.code != 0 and done.err.count("ValueError: a mistake") >= 2, str(done)
         others = 3 - (leaver[0] == str(side))
-        assert done.err.count("landbridge.coupling.CouplingError: ") == others, str(done)
+        assert done.err.count("landbridge.CouplingError: ") == others, str(done)
 
 
 def test_mismatches_are_errors_on_both_sides(workshop):

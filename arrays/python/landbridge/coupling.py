@@ -12,7 +12,6 @@ from __future__ import annotations
 import ast
 import contextlib
 import shutil
-import time
 import zlib
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Optional, Union, overload
@@ -22,9 +21,9 @@ import numpy as np
 from . import _core, arrays, directory, scattered
 from .arrays import Into
 from .layout import Layout, Spread
-from .private import LOOK, private
+from .ranks import CouplingError, Ranks, error_of, text_of
 from .redistribution import PlanError, expect
-from .running import Awaited, Result, described, naps
+from .running import Awaited, Result
 from .selection import Index, Select, picks
 
 if TYPE_CHECKING:
@@ -34,14 +33,8 @@ __all__ = ["Coupling", "CouplingError", "Fetching", "join"]
 
 # Default limit of the exported versions that a rank holds until they are fetched, in bytes.
 BUDGET = 1 << 30
-# Seconds after which a collective operation gives up, once a rank has left: the rank may have done its part before.
-GRACE = 2.0
 # The dtype of a part whose rank does not know it.
 UNKNOWN = np.dtype(np.void)
-
-
-class CouplingError(ConnectionError):
-    """Raised if there is no coupling, or it has ended: the same error on all ranks of a side."""
 
 
 def join(
@@ -62,7 +55,7 @@ def join(
 
     Raises `CouplingError` on all ranks if the coupling fails, `TimeoutError` if the other program does not join in
     time."""
-    ranks = _Ranks(comm)
+    ranks = Ranks(comm)
     command: tuple[Optional[str], str] = (None, "")
     if ranks.rank == 0:
         try:
@@ -136,7 +129,7 @@ class Coupling:
         try:
             self._open.export(name, version, layout._core, text, kind.itemsize, address, strides)
         except ValueError as error:
-            _raise(_text(error), self.name)
+            raise error_of(text_of(error), self.name) from error
 
     @overload
     def fetch(
@@ -385,11 +378,11 @@ class Coupling:
             wanted = self._ranks.allgather(what)
             rank = next(rank for rank, each in enumerate(wanted) if each != wanted[0])
             raise PlanError(f"ranks want different things: rank 0 {wanted[0]}; rank {rank} {wanted[rank]}")
-        texts = self._ranks.allgather(None if problem is None else _text(problem))
+        texts = self._ranks.allgather(None if problem is None else text_of(problem))
         rank, text = next((rank, text) for rank, text in enumerate(texts) if text)
         if self._ranks.size > 1:
             text = (text[0], f"rank {rank}: {text[1]}")
-        raise _error_of(text, self.name)
+        raise error_of(text, self.name)
 
 
 class Fetching(Awaited[Result]):
@@ -539,90 +532,6 @@ def _variable(name: str, version: int) -> tuple[str, int]:
     if not 0 <= version < 1 << 64:
         raise ValueError(f"version is {version}: it can be 0 to 2^64 - 1")
     return name, version.__index__()
-
-
-def _text(problem: Optional[BaseException]) -> Optional[tuple[str, str]]:
-    if problem is None:
-        return None
-    kind = "timeout" if isinstance(problem, TimeoutError) else "value"
-    if isinstance(problem, ConnectionError):
-        kind = "over"
-    # The text of any other error does not name its kind.
-    is_known = isinstance(problem, (ValueError, TypeError, TimeoutError, ConnectionError))
-    return kind, str(problem) if is_known else described(problem)
-
-
-def _raise(problem: Optional[tuple[str, str]], name: Optional[str] = None) -> None:
-    if problem is not None:
-        raise _error_of(problem, name)
-
-
-def _error_of(problem: tuple[str, str], name: Optional[str]) -> Exception:
-    kind, text = problem
-    text = text if name is None or name in text else f"{name}: {text}"
-    if kind == "timeout":
-        return TimeoutError(text)
-    return PlanError(text) if kind == "value" and name is not None else CouplingError(text)
-
-
-class _Ranks:
-    """The ranks of a side: those of a communicator, or this process alone."""
-
-    def __init__(self, comm: Optional[Intracomm]) -> None:
-        self._comm = None if comm is None else private(comm).comm
-        self.left: Callable[[], Optional[str]] = lambda: None
-        """Returns the reason if a rank has left without the others, so that collective operations can no longer
-        complete."""
-        self.rank = 0 if self._comm is None else self._comm.Get_rank()
-        self.size = 1 if self._comm is None else self._comm.Get_size()
-
-    def broadcast(self, data: bytes) -> bytes:
-        """Sends the first rank's bytes to all ranks. The first rank may take long to join in."""
-        if self._comm is None:
-            return data
-        length = np.array([len(data)], np.int64)
-        self._wait(self._comm.Ibcast(length))
-        buffer = np.frombuffer(data, np.uint8) if self.rank == 0 else np.empty(int(length[0]), np.uint8)
-        self._wait(self._comm.Ibcast(buffer))
-        return buffer.tobytes()
-
-    def gather(self, own: bytes) -> list[bytes]:
-        """Returns the bytes of each rank."""
-        if self._comm is None:
-            return [own]
-        lengths = np.empty(self.size, np.int64)
-        self._wait(self._comm.Iallgather(np.array([len(own)], np.int64), lengths))
-        longest = int(lengths.max())
-        padded, each = np.frombuffer(own.ljust(longest), np.uint8), np.empty((self.size, longest), np.uint8)
-        self._wait(self._comm.Iallgather(padded, each))
-        return [row[:length].tobytes() for row, length in zip(each, lengths)]
-
-    def allgather(self, value: Any) -> list:
-        return [value] if self._comm is None else self._comm.allgather(value)
-
-    def most(self, numbers: list) -> list[int]:
-        """The maximum of each number over all ranks. When this returns, all ranks have called it."""
-        own = np.array(numbers, np.int64)
-        if self._comm is None:
-            return own.tolist()
-        from mpi4py import MPI
-
-        greatest = np.empty_like(own)
-        self._wait(self._comm.Iallreduce(own, greatest, MPI.MAX))
-        return greatest.tolist()
-
-    def _wait(self, request: Any) -> None:
-        # Sleep between polls: other ranks may still be copying on this core, and a waiting MPI library would occupy it.
-        pauses, look, end = naps(), time.monotonic() + LOOK, None
-        while not request.Test():
-            time.sleep(next(pauses))
-            if (now := time.monotonic()) < look:
-                continue
-            look, reason = now + LOOK, self.left()
-            if reason is not None:
-                end = end or now + GRACE
-                if now > end:
-                    raise CouplingError(reason)
 
 
 def _command() -> str:

@@ -13,16 +13,15 @@ import socket
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from math import prod
 from typing import TYPE_CHECKING, Any, Optional, Union, overload
 
 import numpy as np
 
 from . import _core, arrays, directory
 from .arrays import Into, Labelled
-from .datatypes import made
 from .last_run import LastRun, key_of
 from .layout import Layout, Spread, natural, whole
+from .messages import MessageList, free
 from .private import TAG, private
 from .running import PlanError, Running, described, in_pieces, is_own, joined
 from .selection import Index, Select, picks
@@ -182,14 +181,11 @@ class Plan:
         self._where = [place for *_, place in told]
         if self._core is None:
             self._core = self._found()
-        # This rank's messages (peer and number of elements of each), their order by step, and for each message whether
-        # MPI moves it from array to array. They are the same in every run.
-        self._sends, self._order, self._straight, self._step_count = self._messages(True)
-        self._receives, self._come_order, self._come_straight, _ = self._messages(False)
+        self._sends, self._receives = self._messages(True), self._messages(False)
+        own = self.comm.Get_rank()
         self._buffers = _core.Buffers(self._private.beside.core)
-        self._private.beside.agree(self._beside(True), self._beside(False))
-        self._straight_receives = [(at, self.src_ranks[peer]) for at, (peer, _) in enumerate(self._receives)]
-        self._bound: dict[tuple, list] = {}
+        self._private.beside.agree(self._sends.beside(own, self._where), self._receives.beside(own, self._where))
+        self._straight_receives = [(at, rank) for at, (rank, _) in enumerate(self._receives)]
         self._last: Optional[LastRun] = None
         self._ready: dict[tuple, tuple[list, list]] = {}
         weakref.finalize(self, _free_all, self._ready)
@@ -225,28 +221,14 @@ class Plan:
             raise PlanError(problems[0])
         return found
 
-    def _messages(self, sends: bool) -> tuple[list, list[int], list[bool], int]:
-        process = self._source if sends else self._target
-        if process is None:
-            return [], [], [], 0
-        steps, count = self._core.steps(process, sends)
-        straight = self._core.straight(process, sends, self.dtype.itemsize, self._mpi.Get_library_version())
-        messages = self._core.sends(process) if sends else self._core.receives(process)
-        return messages, sorted(range(len(steps)), key=steps.__getitem__), straight, count
-
-    def _beside(self, sends: bool) -> list[int]:
-        """Other ranks of this node with which this one exchanges messages in pieces that are long enough for lending
-        memory."""
-        messages, straight, ranks = self._receives, self._come_straight, self.src_ranks
-        if sends:
-            messages, straight, ranks = self._sends, self._straight, self.dst_ranks
-        own, least = self.comm.Get_rank(), _core.WORTH // self.dtype.itemsize
-        cut = ((ranks[peer], count) for (peer, count), at_once in zip(messages, straight) if not at_once)
-        return [rank for rank, count in cut if rank != own and count >= least and self._where[rank] == self._where[own]]
-
-    def _local_shape(self, sends: bool) -> tuple[int, ...]:
+    def _messages(self, sends: bool) -> MessageList:
         layout, process = (self.src, self._source) if sends else (self.dst, self._target)
-        return layout.local_shape(process) if isinstance(layout, Layout) else self._sides[not sends].local_shape
+        shape: tuple[int, ...] = ()
+        if process is not None:
+            is_known = isinstance(layout, Layout)
+            shape = layout.local_shape(process) if is_known else self._sides[not sends].local_shape
+        ranks, library = self.dst_ranks if sends else self.src_ranks, self._mpi.Get_library_version()
+        return MessageList(self._core, sends, process, ranks, shape, self.dtype.itemsize, library)
 
     def _agree(self, told) -> np.dtype:
         problems = [(rank, problem) for rank, (problem, *_) in enumerate(told) if problem]
@@ -280,8 +262,8 @@ class Plan:
         on the rank's own connection. `routes`: bytes that it sends inside its node, to other nodes of its site, and to
         other sites."""
         size, own = self.dtype.itemsize, self.comm.Get_rank()
-        out = {self.dst_ranks[peer]: count * size for peer, count in self._sends}
-        come = {self.src_ranks[peer]: count * size for peer, count in self._receives}
+        out = {rank: count * size for rank, count in self._sends}
+        come = {rank: count * size for rank, count in self._receives}
         keeps, _ = out.pop(own, 0), come.pop(own, 0)
         routes = dict.fromkeys(("node", "site", "sites"), 0)
         (site, node), where = self._where[own], self._where
@@ -291,7 +273,7 @@ class Plan:
             "sends": out,
             "receives": come,
             "keeps": keeps,
-            "steps": self._step_count if self._sends else 0,
+            "steps": self._sends.steps if self._sends.peers else 0,
             "degree": max(len(out), len(come)),
             "bound": max(sum(out.values()), sum(come.values())),
             "routes": routes,
@@ -459,26 +441,24 @@ class Plan:
         aliased = a is not None and into is not None and np.may_share_memory(a, into)
         if None in key[:2] or aliased or (into is not None and into.dtype != self.dtype):
             return None
-        if not all(self._straight) or not all(self._come_straight):
+        if not self._sends.all_straight or not self._receives.all_straight:
             return None
-        receives = [] if self._target is None else self._places(into, False)
-        sends = [] if self._source is None else self._places(a, True)
+        receives, sends = self._receives.places(into), self._sends.places(a)
         if None in receives or None in sends:
             return None
         ready = []
-        for (peer, _), place in zip(self._receives, receives):
-            ready.append(self.comm.Recv_init(place.at(_core.address_of(into)), self.src_ranks[peer], TAG))
-        for at in self._order:
-            peer = self.dst_ranks[self._sends[at][0]]
-            ready.append(self.comm.Send_init(sends[at].at(_core.address_of(a)), peer, TAG))
+        for (rank, _), place in zip(self._receives, receives):
+            ready.append(self.comm.Recv_init(place.at(_core.address_of(into)), rank, TAG))
+        for at in self._sends.order:
+            ready.append(self.comm.Send_init(sends[at].at(_core.address_of(a)), self._sends.peers[at][0], TAG))
         return ready, [MPI.Status() for _ in ready]
 
     def _keep_ready(self, key, unkept: list) -> None:
         """Takes requests off `unkept`, and keeps them for the next run with these arrays. Frees those of the least
         recently used pair of arrays if there are too many. If an exception comes between, requests stay in memory."""
-        _free(self._ready.pop(key, ([],))[0])
+        free(self._ready.pop(key, ([],))[0])
         if len(self._ready) >= MOST_READY:
-            _free(self._ready.pop(next(iter(self._ready)))[0])
+            free(self._ready.pop(next(iter(self._ready)))[0])
         self._ready[key] = unkept.pop()
 
     def _check(self, a, into, casting):
@@ -488,7 +468,7 @@ class Plan:
             if a is not None:
                 raise ValueError("a is an array, but this rank is no process of src: it must be None")
         else:
-            shape = self._local_shape(True)
+            shape = self._sends.shape
             if a is None and 0 not in shape:
                 raise ValueError(f"a is None, but this rank is process {self._source} of src: its part is {shape}")
             a = np.empty(shape, self.dtype) if a is None else a
@@ -499,7 +479,7 @@ class Plan:
             if into is not None:
                 raise ValueError("into is an array, but this rank is no process of dst: it must be None")
             return a, into
-        shape = self._local_shape(False)
+        shape = self._receives.shape
         if into is None:
             return a, np.zeros(shape, self.dtype, getattr(self.dst, "order", "C"))
         expect("into", into, shape)
@@ -513,13 +493,12 @@ class Plan:
         itself. Returns the calls that begin them, and for each receiving one its index and the sending rank."""
         MPI, begins = self._mpi, []
         come: list = []
-        if into is not None and any(self._come_straight):
+        if into is not None and any(self._receives.straight):
             as_is = not shared and into.dtype == self.dtype
-            places = self._places(into, False) if as_is else [None] * len(self._receives)
+            places = self._receives.places(into) if as_is else [None] * len(self._receives.peers)
             for at, ((peer, count), place) in enumerate(zip(self._receives, places)):
-                if not self._come_straight[at]:
+                if not self._receives.straight[at]:
                     continue
-                peer = self.src_ranks[peer]
                 come.append((len(begins), peer))
                 if place is not None:
                     begins.append(partial(self.comm.Irecv, place.at(_core.address_of(into)), peer, TAG))
@@ -527,16 +506,16 @@ class Plan:
                 buffer = np.empty(count * self.dtype.itemsize, np.uint8)
                 arriving.append((at, buffer))
                 begins.append(partial(self.comm.Irecv, [buffer, MPI.BYTE], peer, TAG))
-        if a is not None and any(self._straight):
-            places = [None] * len(self._sends) if shared else self._places(a, True)
-            for at in self._order:
-                if not self._straight[at]:
+        if a is not None and any(self._sends.straight):
+            places = [None] * len(self._sends.peers) if shared else self._sends.places(a)
+            for at in self._sends.order:
+                if not self._sends.straight[at]:
                     continue
-                peer = self.dst_ranks[self._sends[at][0]]
-                if places[at] is not None:
-                    begins.append(partial(self.comm.Isend, places[at].at(_core.address_of(a)), peer, TAG))
+                peer, place = self._sends.peers[at][0], places[at]
+                if place is not None:
+                    begins.append(partial(self.comm.Isend, place.at(_core.address_of(a)), peer, TAG))
                     continue
-                packing = self._packings(a, True)[at]
+                packing = self._sends.packings(a)[at]
                 buffer = np.empty(packing.bytes, np.uint8)
                 packing.pack(_core.address_of(a), _core.address_of(buffer))
                 packed.append(buffer)
@@ -546,10 +525,10 @@ class Plan:
     def _moving(self, a, into, shared: bool, budget: Optional[int]) -> Any:
         """The messages that are packed at both ends, in pieces. Without arrays, sent messages are empty and received
         elements are discarded."""
-        if all(self._straight) and all(self._come_straight):
+        if self._sends.all_straight and self._receives.all_straight:
             return None
         own, converts = self.comm.Get_rank(), into is not None and into.dtype != self.dtype
-        sends, receives = self._flows(a, True), self._flows(into, False)
+        sends, receives = self._sends.flows(a), self._receives.flows(into)
         kept = None
         if not shared and not converts:
             mine = [[at for at, (rank, _) in enumerate(flows) if rank == own] for flows in (sends, receives)]
@@ -567,15 +546,6 @@ class Plan:
 
         return _core.Moving(pieces, self.comm, self._mpi, TAG, convert if converts else None)
 
-    def _flows(self, array, sends: bool) -> list:
-        """Ranks and packings of the messages that are packed at both ends, in the order of their steps."""
-        straight, order = (self._straight, self._order) if sends else (self._come_straight, self._come_order)
-        if all(straight):
-            return []
-        packings = self._packings(array, sends)
-        messages, ranks = (self._sends, self.dst_ranks) if sends else (self._receives, self.src_ranks)
-        return [(ranks[messages[at][0]], packings[at]) for at in order if not straight[at]]
-
     def _excuse(self, number: int, problem: str, packed: list) -> list:
         """Begins the messages of a rank that cannot take part: sends empty ones, receives and discards those of other
         ranks, and notifies its peers of the reason. Returns the calls that begin them."""
@@ -583,15 +553,15 @@ class Plan:
 
         begins: list[Callable[[], Any]] = []
         size, own = self.dtype.itemsize, self.comm.Get_rank()
-        for (peer, count), straight in zip(self._receives, self._come_straight):
+        for (peer, count), straight in zip(self._receives, self._receives.straight):
             if straight:
                 buffer = np.empty(count * size, np.uint8)
                 packed.append(buffer)
-                begins.append(partial(self.comm.Irecv, [buffer, MPI.BYTE], self.src_ranks[peer], TAG))
-        for at in self._order:
-            if self._straight[at]:
-                begins.append(partial(self.comm.Isend, [None, 0, MPI.BYTE], self.dst_ranks[self._sends[at][0]], TAG))
-        peers = {self.src_ranks[peer] for peer, _ in self._receives} | {self.dst_ranks[peer] for peer, _ in self._sends}
+                begins.append(partial(self.comm.Irecv, [buffer, MPI.BYTE], peer, TAG))
+        for at in self._sends.order:
+            if self._sends.straight[at]:
+                begins.append(partial(self.comm.Isend, [None, 0, MPI.BYTE], self._sends.peers[at][0], TAG))
+        peers = {rank for messages in (self._receives, self._sends) for rank, _ in messages}
         begins.append(partial(self._private.refuse, number, peers - {own}, problem))
         return begins
 
@@ -599,7 +569,7 @@ class Plan:
         """Unpacks messages that arrived whole. Returns the first error of a conversion."""
         failure = None
         for at, buffer in arriving:
-            if self.src_ranks[self._receives[at][0]] in absent:
+            if self._receives.peers[at][0] in absent:
                 continue
             if into.dtype != self.dtype:
                 try:
@@ -607,30 +577,8 @@ class Plan:
                 except Exception as error:  # the run's own, which each wait raises
                     failure = failure or error
                     continue
-            self._packings(into, False)[at].unpack(_core.address_of(buffer), _core.address_of(into))
+            self._receives.packings(into)[at].unpack(_core.address_of(buffer), _core.address_of(into))
         return failure
-
-    def _places(self, array, sends: bool) -> list:
-        """For each message, the places of its elements in arrays of these strides, in the form that MPI takes. None:
-        the message is packed, because it has too many runs or is too long to be sent at once."""
-        key = ("places", sends, array.strides)
-        if key not in self._bound:
-            process, library = self._source if sends else self._target, self._mpi.Get_library_version()
-            found = self._core.places(process, sends, list(array.strides), self.dtype.itemsize, library)
-            self._bound[key] = places = [None if place is None else made(*place) for place in found]
-            types = [place.datatype for place in places if place is not None and place.datatype is not None]
-            weakref.finalize(self, _free, types)
-        return self._bound[key]
-
-    def _packings(self, array, sends: bool) -> list:
-        """The packing of each message, kept for arrays of the same strides. Without an array, those of a dense one."""
-        size = (self if array is None else array).dtype.itemsize
-        strides = _dense(self._local_shape(sends), size) if array is None else array.strides
-        key = (sends, strides, size)
-        if key not in self._bound:
-            process = self._source if sends else self._target
-            self._bound[key] = self._core.packings(process, sends, list(strides), size)
-        return self._bound[key]
 
 
 plan = Plan
@@ -641,23 +589,9 @@ def _place() -> tuple[str, str]:
     return os.environ.get("LANDBRIDGE_SITE_NAME", ""), os.environ.get("LANDBRIDGE_NODE_NAME") or socket.gethostname()
 
 
-def _free(objects: list) -> None:
-    """Frees datatypes or requests of MPI."""
-    from mpi4py import MPI
-
-    if not MPI.Is_finalized():
-        for each in objects:
-            each.Free()
-
-
 def _free_all(kept: dict) -> None:
     for requests, _ in kept.values():
-        _free(requests)
-
-
-def _dense(shape: Sequence[int], size: int) -> tuple[int, ...]:
-    """The strides, in bytes, of a dense array in C order with elements of `size` bytes."""
-    return tuple(size * prod(shape[axis + 1 :]) for axis in range(len(shape)))
+        free(requests)
 
 
 def expect(name: str, array: np.ndarray, shape: tuple[int, ...]) -> None:

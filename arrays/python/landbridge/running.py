@@ -28,6 +28,9 @@ MOST_NAMED = 8
 class PlanError(ValueError):
     """Raised if a rank cannot take part. Its text names the rank and the problem there."""
 
+    # Tracebacks show the name by which programs import it.
+    __module__ = "landbridge"
+
 
 def described(error: BaseException) -> str:
     """The kind and the text of an error, for other ranks."""
