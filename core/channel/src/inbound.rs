@@ -70,8 +70,9 @@ impl<F> Inbound<F> {
         let after = self.unacknowledged + self.early_bytes + u64::from(bytes);
         self.largest = self.largest.max(bytes);
         // With less than a quarter of the window in flight, the sender may send one more frame of any size, and that
-        // frame may overtake the others.
-        if after > u64::from(self.window) && after - u64::from(self.largest) >= quarter(self.window) {
+        // frame may overtake the others. It may be acknowledged while one that overtook it is kept: then it is longer
+        // than all that counts now.
+        if after > u64::from(self.window) && after.saturating_sub(self.largest.into()) >= quarter(self.window) {
             return Err(ChannelError::WindowExceeded { bytes: after, window: self.window });
         }
         if ahead > 0 {

@@ -238,6 +238,16 @@ fn storm(seed: u64) {
 }
 
 #[test]
+fn a_long_frame_that_is_acknowledged_leaves_room_for_those_around_it() {
+    let mut inn = Inbound::new(191);
+    assert_eq!(inn.received(2, 1), Ok(Arrival::Early));
+    inn.keep(2, 1, 1);
+    assert_eq!(inn.received(0, 743), Ok(Arrival::Next));
+    assert_eq!((inn.next_early(), inn.acknowledge()), (None, 1));
+    assert_eq!(inn.received(1, 191), Ok(Arrival::Next));
+}
+
+#[test]
 fn storms_of_five_thousand_seeds() {
     (0..5000).for_each(storm);
 }
