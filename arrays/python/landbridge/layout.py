@@ -24,8 +24,49 @@ __all__ = ["Along", "Block", "Copies", "Cyclic", "Layout", "Lists", "Runs", "Spr
 MOST_LISTED = 64
 
 
+@dataclass
+class _AxisOf:
+    """An axis in the form that the compiled part takes."""
+
+    kind: str
+    over: int
+    block: int = 1
+    first: int = 0
+    sizes: Optional[list[int]] = None
+    lists: Optional[list[list[int]]] = None
+    before: int = 0
+    after: int = 0
+    periodic: bool = False
+
+
+class _Kind:
+    """A kind of axis: a class below with these methods, and an entry of `KINDS`."""
+
+    over: int
+    """Number of processes along the axis."""
+
+    def _fixed(self, name: str) -> Axis:
+        """The axis with parameters of its own, which nobody else can change. Raises ValueError or TypeError, which
+        names the parameter and the value, if they describe no axis."""
+        raise NotImplementedError
+
+    def _described(self) -> _AxisOf:
+        """The axis in the form that the compiled part takes. Its parameters are checked."""
+        raise NotImplementedError
+
+    def _text(self) -> str:
+        """The axis as text, the same for the same axes on all ranks, and different for different ones."""
+        return repr(self)
+
+    def _fixed_over(self, name: str) -> int:
+        over = _processes(self.over, f"{name}: over")
+        if over == 0:
+            raise ValueError(f"{name} is {self!r}: it must be spread over 1 process or more")
+        return over
+
+
 @dataclass(frozen=True)
-class Whole:
+class Whole(_Kind):
     """One process along the axis, which owns all of it.
 
     `halo`: number of copies of neighbouring indices that it keeps, before and after its own, or one number for both.
@@ -35,9 +76,16 @@ class Whole:
     periodic: bool = False
     over = 1
 
+    def _fixed(self, name: str) -> Whole:
+        return Whole(*_fixed_edges(self, name))
+
+    def _described(self) -> _AxisOf:
+        before, after = _widths(self.halo)
+        return _AxisOf("whole", 1, before=before, after=after, periodic=self.periodic)
+
 
 @dataclass(frozen=True)
-class Block:
+class Block(_Kind):
     """Consecutive indices for each of `over` processes. `sizes`: number of indices of each process; by default
     `ceil(n / over)` for all but the last ones, as in High Performance Fortran and MPI's darray.
 
@@ -48,9 +96,27 @@ class Block:
     halo: Union[int, tuple[int, int]] = 0
     periodic: bool = False
 
+    def _fixed(self, name: str) -> Block:
+        over, edges, sizes = self._fixed_over(name), _fixed_edges(self, name), self.sizes
+        if sizes is not None:
+            sizes = _sequence(sizes, f"{name}: sizes", "whole numbers")
+            sizes = tuple(natural(size, f"{name}: sizes[{at}]") for at, size in enumerate(sizes))
+        return Block(over, sizes, *edges)
+
+    def _described(self) -> _AxisOf:
+        before, after = _widths(self.halo)
+        sizes = None if self.sizes is None else list(self.sizes)
+        return _AxisOf("block", self.over, sizes=sizes, before=before, after=after, periodic=self.periodic)
+
+    def _text(self) -> str:
+        if self.sizes is None or len(self.sizes) <= MOST_LISTED:
+            return repr(self)
+        short = f"{len(self.sizes)} sizes, hash {_hash([self.sizes])}"
+        return f"Block(over={self.over}, {short}, halo={self.halo}, periodic={self.periodic})"
+
 
 @dataclass(frozen=True)
-class Cyclic:
+class Cyclic(_Kind):
     """Blocks of `block` indices, dealt out to `over` processes in turn, the first to process `first`. A process stores
     its blocks one after the other, as in ScaLAPACK."""
 
@@ -58,9 +124,16 @@ class Cyclic:
     block: int = 1
     first: int = 0
 
+    def _fixed(self, name: str) -> Cyclic:
+        over, block = self._fixed_over(name), natural(self.block, f"{name}: block")
+        return Cyclic(over, block, _processes(self.first, f"{name}: first"))
+
+    def _described(self) -> _AxisOf:
+        return _AxisOf("cyclic", self.over, self.block, self.first)
+
 
 @dataclass(frozen=True, eq=False)
-class Lists:
+class Lists(_Kind):
     """The indices that each process owns, in the order in which it stores them."""
 
     lists: Sequence[Sequence[int]]
@@ -74,8 +147,22 @@ class Lists:
         return hash(tuple(map(len, self.lists)))
 
     @property
-    def over(self) -> int:
+    def over(self) -> int:  # type: ignore[override]
         return len(self.lists)
+
+    def _fixed(self, name: str) -> Lists:
+        lists = _sequence(self.lists, f"{name}: lists", "lists of indices")
+        return Lists(tuple(_fixed_list(each, rank, name) for rank, each in enumerate(lists)))
+
+    def _described(self) -> _AxisOf:
+        lists = [each.tolist() if isinstance(each, np.ndarray) else list(each) for each in self.lists]
+        return _AxisOf("lists", len(lists), lists=lists)
+
+    def _text(self) -> str:
+        count = sum(map(len, self.lists))
+        if count > MOST_LISTED or len(self.lists) > MOST_LISTED:
+            return f"Lists({len(self.lists)} lists of {count} indices, hash {_hash(self.lists)})"
+        return repr(Lists(tuple(tuple(map(int, each)) for each in self.lists)))
 
     @staticmethod
     def by_owner(owners: Iterable[int], over: int) -> Lists:
@@ -107,6 +194,8 @@ class Along:
 
 
 Axis = Union[Whole, Block, Cyclic, Lists]
+KINDS = (Whole, Block, Cyclic, Lists)
+KIND_NAMES = " or ".join((", ".join(kind.__name__ for kind in KINDS[:-1]), KINDS[-1].__name__))
 
 
 class Spread(Protocol):
@@ -138,21 +227,6 @@ class Runs:
         return self.own
 
 
-@dataclass
-class _AxisOf:
-    """An axis in the form that the compiled part takes."""
-
-    kind: str
-    over: int
-    block: int = 1
-    first: int = 0
-    sizes: Optional[list[int]] = None
-    lists: Optional[list[list[int]]] = None
-    before: int = 0
-    after: int = 0
-    periodic: bool = False
-
-
 class Layout:
     """The distribution of an array of `shape` over processes.
 
@@ -181,8 +255,7 @@ class Layout:
     ) -> None:
         extents = (shape,) if hasattr(shape, "__index__") else _sequence(shape, "shape", "whole numbers")
         self.shape = tuple(natural(extent, f"shape[{axis}]") for axis, extent in enumerate(extents))
-        one = isinstance(axes, (Whole, Block, Cyclic, Lists))
-        self.axes = (axes,) if one else _sequence(axes, "axes", "Whole, Block, Cyclic or Lists")
+        self.axes = (axes,) if isinstance(axes, KINDS) else _sequence(axes, "axes", KIND_NAMES)
         if len(self.axes) != len(self.shape):
             raise ValueError(f"{len(self.axes)} axes are described, but the array has {len(self.shape)}")
         if order not in ("C", "F"):
@@ -193,7 +266,7 @@ class Layout:
         self._text: Optional[str] = None
         # The caller may change its own lists later without changing the layout.
         self.axes = tuple(_fixed(axis, f"axis {number}") for number, axis in enumerate(self.axes))
-        described = [_described(axis) for axis in self.axes]
+        described = [axis._described() for axis in self.axes]
         dimensions, along = self._dimensions(described)
         self._core = _core.Layout(list(self.shape), described, order == "F", dimensions, along)
 
@@ -295,7 +368,7 @@ class Layout:
 
     def __repr__(self) -> str:
         if self._text is None:
-            text = f"Layout({self.shape}, [{', '.join(map(_text_of, self.axes))}]"
+            text = f"Layout({self.shape}, [{', '.join(axis._text() for axis in self.axes)}]"
             if self.order != "C":
                 text += f", order={self.order!r}"
             if self.grid != tuple(range(len(self.axes))):
@@ -348,29 +421,22 @@ def _grid_entry(entry: Any, name: str) -> Union[int, Along, Copies]:
     return natural(entry, name)
 
 
-def _fixed(axis: Axis, name: str) -> Axis:
-    """The axis with parameters of its own, which nobody else can change. Raises ValueError or TypeError, which names
-    the parameter and the value, if they describe no axis."""
-    if isinstance(axis, Lists):
-        lists = _sequence(axis.lists, f"{name}: lists", "lists of indices")
-        return Lists(tuple(_fixed_list(each, rank, name) for rank, each in enumerate(lists)))
-    if not isinstance(axis, (Whole, Block, Cyclic)):
-        raise TypeError(f"{name} is {axis!r}: it can be Whole, Block, Cyclic or Lists")
-    over = _processes(axis.over, f"{name}: over")
-    if over == 0:
-        raise ValueError(f"{name} is {axis!r}: it must be spread over 1 process or more")
-    if isinstance(axis, Cyclic):
-        return Cyclic(over, natural(axis.block, f"{name}: block"), _processes(axis.first, f"{name}: first"))
+def _fixed(axis: Any, name: str) -> Axis:
+    if not isinstance(axis, KINDS):
+        raise TypeError(f"{name} is {axis!r}: it can be {KIND_NAMES}")
+    return axis._fixed(name)
+
+
+def _fixed_edges(axis: Union[Whole, Block], name: str) -> tuple[Union[int, tuple[int, int]], bool]:
+    """The halo of an axis, and true if the axis is periodic."""
     if not isinstance(axis.periodic, (bool, np.bool_)):
         raise TypeError(f"{name}: periodic is {axis.periodic!r}: it must be True or False")
-    halo, periodic = _fixed_halo(axis.halo, f"{name}: halo"), bool(axis.periodic)
-    if isinstance(axis, Whole):
-        return Whole(halo, periodic)
-    sizes = axis.sizes
-    if sizes is not None:
-        sizes = _sequence(sizes, f"{name}: sizes", "whole numbers")
-        sizes = tuple(natural(size, f"{name}: sizes[{at}]") for at, size in enumerate(sizes))
-    return Block(over, sizes, halo, periodic)
+    return _fixed_halo(axis.halo, f"{name}: halo"), bool(axis.periodic)
+
+
+def _widths(halo: Union[int, tuple[int, int]]) -> tuple[int, int]:
+    """The numbers of indices before and after, of a checked halo."""
+    return halo if isinstance(halo, tuple) else (halo, halo)
 
 
 def _fixed_halo(halo: Any, what: str) -> Union[int, tuple[int, int]]:
@@ -393,32 +459,6 @@ def _fixed_list(indices: Any, rank: int, name: str) -> Union[tuple[int, ...], np
         indices = indices.tolist()
     indices = _sequence(indices, f"{name}: the list of process {rank}", "indices")
     return tuple(natural(at, f"{name}: an index of process {rank}") for at in indices)
-
-
-def _described(axis: Axis) -> _AxisOf:
-    if isinstance(axis, Lists):
-        lists = [each.tolist() if isinstance(each, np.ndarray) else list(each) for each in axis.lists]
-        return _AxisOf("lists", len(lists), lists=lists)
-    if isinstance(axis, Cyclic):
-        return _AxisOf("cyclic", axis.over, axis.block, axis.first)
-    before, after = axis.halo if isinstance(axis.halo, tuple) else (axis.halo, axis.halo)
-    if isinstance(axis, Whole):
-        return _AxisOf("whole", 1, before=before, after=after, periodic=axis.periodic)
-    sizes = None if axis.sizes is None else list(axis.sizes)
-    return _AxisOf("block", axis.over, sizes=sizes, before=before, after=after, periodic=axis.periodic)
-
-
-def _text_of(axis: Axis) -> str:
-    """The axis as text, the same for the same axes on all ranks, and different for different ones."""
-    if isinstance(axis, Lists):
-        count = sum(map(len, axis.lists))
-        if count > MOST_LISTED or len(axis.lists) > MOST_LISTED:
-            return f"Lists({len(axis.lists)} lists of {count} indices, hash {_hash(axis.lists)})"
-        return repr(Lists(tuple(tuple(map(int, each)) for each in axis.lists)))
-    if isinstance(axis, Block) and axis.sizes is not None and len(axis.sizes) > MOST_LISTED:
-        short = f"{len(axis.sizes)} sizes, hash {_hash([axis.sizes])}"
-        return f"Block(over={axis.over}, {short}, halo={axis.halo}, periodic={axis.periodic})"
-    return repr(axis)
 
 
 def _hash(lists: Iterable[Sequence[int]]) -> str:
