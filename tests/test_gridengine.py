@@ -108,7 +108,7 @@ def test_outside_a_job_the_site_has_no_nodes(workshop, mpich_only, cell):
 def test_a_check_with_a_job_says_that_it_made_none(workshop, cell):
     words = [LANDBRIDGE, "sites", "check", "--quick", "--job"]
     done = start(workshop, {"a": grid_engine_site("a")}, words, host="a-gw1").finish().check()
-    assert "no job was tried: Landbridge makes jobs only with Slurm" in " ".join(done.out.split()), str(done)
+    assert "no job was tried: Landbridge submits jobs only to Slurm" in " ".join(done.out.split()), str(done)
 
 
 def test_a_job_without_a_parallel_environment_has_one_node(workshop, mpich_only, cell):

@@ -79,11 +79,11 @@ def test_the_node_service_does_nothing_for_whom_munge_does_not_vouch(workshop, p
         (["changed", nothing], "nvalid credential"),
         (["munge", "--ttl=1", "wait=2.5", nothing], "expired: it is too old"),
         (["munge", request(removal("/tmp/none"), node="n2")], "the order is for node n2, and this is n1"),
-        (["munge", request(removal("/tmp/none"), release=1)], "release 1"),
+        (["munge", request(removal("/tmp/none"), release=1)], "version 1"),
         (["munge", request(removal("/tmp/none")) | {"nonce": "0"}], "32 hexadecimal digits"),
-        (["munge", "hello"], "not one for this service"),
+        (["munge", "hello"], "unknown request"),
         (["munge", request({"shell": {"words": ["id"]}})], "unknown variant `shell`"),
-        (["munge", request(removal("/tmp/../etc"))], "cannot be looked at or removed"),
+        (["munge", request(removal("/tmp/../etc"))], "cannot examine or remove /tmp/../etc"),
         (["munge", request({"agent": {"order": "{}"}})], "unreadable order"),
         (["raw", "MUNGE:AwQDAAD" + "A" * 200 + ":"], "refuses the credential"),
         (["raw", "GET / HTTP/1.1"], "nvalid credential"),
@@ -327,4 +327,4 @@ def test_an_impostor_at_the_services_port_is_not_believed(workshop, people, slur
         time.sleep(0.05)
     done = running.finish().check()
     assert "BELIEVED" not in done.out and "BACK" in done.out, str(done)
-    assert done.err.count("does not prove to be the node service") >= 3, str(done)
+    assert done.err.count("has not proved that it is the node service") >= 3, str(done)

@@ -468,5 +468,5 @@ def test_install_shows_what_it_changes_and_uninstall_undoes_it(workshop):
         refused.fails_naming("systemd does not run", "--no-start", "nothing was changed")
         assert not list(units.iterdir()), "files without anything that starts the service"
     (workshop.folder / "burst_buffer.lua").write_text("-- the centre's own\n")
-    slurm("install", "--controller", "--yes").fails_naming("burst_buffer.lua is there, and not ours")
+    slurm("install", "--controller", "--yes").fails_naming("burst_buffer.lua exists and Landbridge did not write it")
     assert conf.read_text() == before

@@ -25,9 +25,9 @@ const LONG: usize = 256 << 10;
 const AT_ONCE: usize = 512 << 10;
 /// Trials of each method.
 const TRIES: u32 = 4;
-/// Direct writes are chosen if they cost at most this share of the processor time of the other method,
+/// Most processor time of direct writes, as a part of that of the other method, at which they are chosen.
 const CHEAPER: f64 = 0.9;
-/// and if their waiting for the disk takes at most this share of the time.
+/// Most time that direct writes wait for the disk, as a part of the whole time, at which they are chosen.
 const WAITING: f64 = 0.5;
 
 /// Method of writing.

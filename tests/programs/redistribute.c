@@ -335,7 +335,7 @@ static void refuse(int rank, int ranks) {
         if (forgets && rank == 1)
             expect(code, LB_INVALID, "rank 1: a is NULL");
         else if (forgets && rank == 0)
-            expect(code, LB_INVALID, "rank 1 has not taken part");
+            expect(code, LB_INVALID, "rank 1 did not take part");
         else
             expect(code, LB_OK, NULL);
         /* Rank 0 holds columns 0, 1, 4 and 5: three rows from each rank. */

@@ -480,7 +480,7 @@ static inline int lb_run_wait(lb_run **run) {
     }
     if (over->absent >= 0 && !over->code) {
         char text[LB_MPI_TEXT];
-        snprintf(text, sizeof text, "rank %d has not taken part: its own error says why", over->absent);
+        snprintf(text, sizeof text, "rank %d did not take part: its own error gives the reason", over->absent);
         over->code = LB_INVALID;
         over->text = lb_mpi_copy(text);
     }

@@ -360,7 +360,7 @@ mod tests {
 
     #[test]
     fn a_negative_number_of_processes_is_refused_for_every_kind() {
-        for kind in 0..4 {
+        for kind in (0..).take_while(|kind| AxisKind::numbered(*kind).is_some()) {
             let (sizes, indices) = (std::ptr::null(), std::ptr::null());
             let axis = AxisOf { kind, over: -1, block: 1, first: 0, periodic: 0, before: 0, after: 0, sizes, indices };
             // SAFETY: its pointers are null.

@@ -45,7 +45,7 @@ pub enum AskError {
 }
 
 /// A rank's letter to a keeper: for each side, its process and the bytes of the elements the process has or wants.
-type Told = [Option<(u32, Vec<u8>)>; 2];
+type Letter = [Option<(u32, Vec<u8>)>; 2];
 
 /// A keeper's answer to a rank as a process of one side: elements, and the process at the other end of each.
 #[derive(Clone, Debug, Default)]
@@ -58,7 +58,7 @@ impl Directory {
     /// `parts`: this rank's process of the source and of the target, with the elements it has or wants. `ranks`: ranks
     /// of the processes of source and target, out of `size`.
     pub fn new(parts: [Option<(u32, Part)>; 2], ranks: [Vec<u32>; 2], size: u32) -> Directory {
-        let mut told: Vec<Told> = vec![[None, None]; size as usize];
+        let mut told: Vec<Letter> = vec![[None, None]; size as usize];
         for (at, part) in parts.iter().enumerate() {
             let Some((process, part)) = part else { continue };
             for (told, spans) in told.iter_mut().zip(part.spans_of_keepers(size)) {
@@ -103,7 +103,7 @@ impl Directory {
     fn matches(&self, letters: &[&[u8]]) -> Result<Vec<[Found; 2]>, AskError> {
         let mut sides: [Vec<(u32, Spans)>; 2] = Default::default();
         for (rank, letter) in letters.iter().enumerate() {
-            for (at, told) in letter_of::<Told>(rank, letter)?.into_iter().enumerate() {
+            for (at, told) in letter_of::<Letter>(rank, letter)?.into_iter().enumerate() {
                 let Some((process, bytes)) = told else { continue };
                 if self.ranks[at].get(process as usize).is_none_or(|of| *of as usize != rank) {
                     return Err(AskError::Letter { rank, text: format!("it is not process {process}") });

@@ -98,7 +98,7 @@ pub struct Variable {
 pub enum ExchangeError {
     #[error("{name}: exported before as {before}, now as {now}")]
     Changed { name: String, before: String, now: String },
-    #[error("{name}: version {version} was exported before, or a later one: versions must increase")]
+    #[error("{name}: version {version} is not above the last exported version: versions must increase")]
     Old { name: String, version: u64 },
     #[error("{name}: a layout for {processes} processes, but this side has {size}")]
     TooMany { name: String, processes: u32, size: u32 },

@@ -12,7 +12,7 @@ use std::thread::{JoinHandle, sleep};
 use std::time::{Duration, Instant};
 
 use rustix::net::{SendFlags, send};
-use types::coupling::{Said, Told};
+use types::coupling::{HelperOrder, HelperReport};
 
 use crate::call::{Patience, SETTLE};
 use crate::side::JoinError;
@@ -49,7 +49,7 @@ pub(crate) struct Helper {
     child: Child,
     /// A socket, not a pipe: a program that does not ignore SIGPIPE must survive the end of its helper.
     input: Option<UnixStream>,
-    said: Receiver<Said>,
+    said: Receiver<HelperReport>,
     watched: Arc<Mutex<HelperWatch>>,
     listener: Option<JoinHandle<()>>,
 }
@@ -86,21 +86,21 @@ impl Helper {
     }
 
     /// Sends a line to the helper.
-    pub(crate) fn tell(&mut self, told: &Told) {
+    pub(crate) fn tell(&mut self, told: &HelperOrder) {
         self.input.iter().for_each(|input| tell(input, told));
     }
 
     /// Returns a function that ends the coupling for a reason; it may outlive this value.
     pub(crate) fn leaving(&self) -> impl FnOnce(&str) + Send + use<> {
         let input = self.input.as_ref().and_then(|input| input.try_clone().ok());
-        move |reason| input.iter().for_each(|input| tell(input, &Told::Leave(reason.to_owned())))
+        move |reason| input.iter().for_each(|input| tell(input, &HelperOrder::Leave(reason.to_owned())))
     }
 
     /// Returns the helper's next message. `begun`: the time from which the caller's limit counts.
     ///
     /// # Errors
     /// The helper has ended, the caller has stopped, or its time limit has passed.
-    pub(crate) fn next(&self, patience: &mut Patience<'_>, begun: Instant) -> Result<Said, JoinError> {
+    pub(crate) fn next(&self, patience: &mut Patience<'_>, begun: Instant) -> Result<HelperReport, JoinError> {
         loop {
             let left = patience.limit.map_or(LOOK, |limit| limit.saturating_sub(begun.elapsed()).min(LOOK));
             match self.said.recv_timeout(left) {
@@ -154,12 +154,12 @@ impl Helper {
     /// Ends the coupling for this reason.
     pub(crate) fn leave(mut self, reason: &str) {
         lock(&self.watched).watcher = None;
-        self.tell(&Told::Leave(reason.to_owned()));
+        self.tell(&HelperOrder::Leave(reason.to_owned()));
     }
 }
 
 /// Sends a line to a helper. Errors are ignored: if the helper has ended, its last line states the reason.
-fn tell(input: &UnixStream, told: &Told) {
+fn tell(input: &UnixStream, told: &HelperOrder) {
     let Ok(mut line) = serde_json::to_vec(told) else { return };
     line.push(b'\n');
     let mut rest = &line[..];
@@ -199,13 +199,13 @@ fn lock(watched: &Mutex<HelperWatch>) -> std::sync::MutexGuard<'_, HelperWatch> 
     watched.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn listen(lines: impl BufRead, sink: &Sender<Said>, watched: &Mutex<HelperWatch>) {
+fn listen(lines: impl BufRead, sink: &Sender<HelperReport>, watched: &Mutex<HelperWatch>) {
     for line in lines.lines() {
         let said =
             line.map_err(|e| e.to_string()).and_then(|line| serde_json::from_str(&line).map_err(|e| e.to_string()));
         match said {
-            Ok(Said::Waiting(what)) => lock(watched).waiting = Some(what),
-            Ok(Said::Over(reason)) => end(watched, HelperEnd { reason, is_lost: false }),
+            Ok(HelperReport::Waiting(what)) => lock(watched).waiting = Some(what),
+            Ok(HelperReport::Over(reason)) => end(watched, HelperEnd { reason, is_lost: false }),
             // The send fails only if nobody reads the channel any more; the line is then not needed.
             Ok(said) => _ = sink.send(said),
             Err(problem) => return end(watched, HelperEnd::lost(&format!("bad line from its helper: {problem}"))),

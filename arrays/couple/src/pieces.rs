@@ -237,29 +237,18 @@ impl Pieces {
 
     fn next_of(&mut self, sends: bool) -> Option<NextPiece> {
         let (end, local) = match sends {
-            true => (&mut self.sends, self.array.map(<*const u8>::cast_mut)),
-            false => (&mut self.receives, self.into),
+            true => (&self.sends, self.array.map(<*const u8>::cast_mut)),
+            false => (&self.receives, self.into),
         };
-        let number = *end.left.front()?;
-        let slot = *end.free.last()?;
-        let flow = &mut end.flows[number];
+        let (number, slot) = (*end.left.front()?, *end.free.last()?);
+        let flow = &end.flows[number];
         let bytes = flow.piece.min(flow.length - flow.begun);
-        let mut lent = None;
-        if let Some(lender) = self.lender.as_ref().filter(|_| sends) {
-            self.lent.retain(|lent| lender.is_lent(*lent));
-            let mut has_room = self.most.is_none_or(|most| self.lent.len() + end.in_flight < most);
-            let may_be_lent = matches!(flow.way, Way::Lent) && local.is_some();
-            if has_room && may_be_lent && (self.buffers.least..=lender.bytes()).contains(&bytes) {
-                lent = lender.take().map(|lent| (lent, lender.place(lent)));
-                has_room = lent.is_some() || self.most.is_none() || self.lent.is_empty();
-            }
-            let goes_on = has_room || (self.expects_nothing_back && end.in_flight == 0);
-            if !goes_on {
-                return None;
-            }
-        }
+        let may_be_lent = matches!(flow.way, Way::Lent) && local.is_some();
+        let lent = if sends { self.lend(bytes, may_be_lent)? } else { None };
+        let end = if sends { &mut self.sends } else { &mut self.receives };
+        let flow = &mut end.flows[number];
         end.free.pop();
-        let at = flow.begun;
+        let (rank, at) = (flow.flow.rank, flow.begun);
         flow.begun += bytes;
         end.in_flight += 1;
         if !sends {
@@ -270,13 +259,12 @@ impl Pieces {
             end.left.push_back(number);
         }
         if let Some(held) = &self.slots[slot] {
-            return Some(NextPiece { slot, sends, rank: flow.flow.rank, at: held.at, bytes: held.bytes });
+            return Some(NextPiece { slot, sends, rank, at: held.at, bytes: held.bytes });
         }
         // SAFETY: the caller's promise: all elements of the message are in the array.
         let straight = |array: *mut u8, offset: i64| unsafe { array.offset(offset as isize).add(at) };
         let moving = match (local, flow.straight, lent) {
             (Some(array), offset, Some((lent, room))) => {
-                self.lent.push(lent);
                 // SAFETY: the caller's promise; the slot has room for the piece.
                 unsafe {
                     match offset {
@@ -284,9 +272,8 @@ impl Pieces {
                         None => flow.flow.packing.pack_next(&mut flow.cursor, array, room, bytes),
                     }
                 }
-                let mut told = Vec::from(lent.to_bytes());
-                let place = told.as_mut_ptr();
-                Moving { flow: number, buffer: Some(told), at: place, bytes: Lent::BYTES, arrived: None }
+                let mut named = Vec::from(lent.to_bytes());
+                Moving { flow: number, at: named.as_mut_ptr(), buffer: Some(named), bytes: Lent::BYTES, arrived: None }
             }
             (Some(array), Some(offset), None) => {
                 Moving { flow: number, buffer: None, at: straight(array, offset), bytes, arrived: None }
@@ -304,9 +291,26 @@ impl Pieces {
                 Moving { flow: number, buffer: Some(buffer), at: place, bytes, arrived: None }
             }
         };
-        let next = NextPiece { slot, sends, rank: flow.flow.rank, at: moving.at, bytes: moving.bytes };
+        let next = NextPiece { slot, sends, rank, at: moving.at, bytes: moving.bytes };
         self.slots[slot] = Some(moving);
         Some(next)
+    }
+
+    /// The memory that is lent for the next piece to be sent, which has this many bytes, with its address.
+    /// `Some(None)`: MPI sends the piece. `None`: it waits, because the budget has no room for it.
+    fn lend(&mut self, bytes: usize, may_be_lent: bool) -> Option<Option<(Lent, *mut u8)>> {
+        let Some(lender) = &self.lender else { return Some(None) };
+        self.lent.retain(|lent| lender.is_lent(*lent));
+        let in_flight = self.sends.in_flight;
+        let mut has_room = self.most.is_none_or(|most| self.lent.len() + in_flight < most);
+        let mut lent = None;
+        if has_room && may_be_lent && (self.buffers.least..=lender.bytes()).contains(&bytes) {
+            lent = lender.take().map(|lent| (lent, lender.place(lent)));
+            has_room = lent.is_some() || self.most.is_none() || self.lent.is_empty();
+        }
+        let goes_on = has_room || (self.expects_nothing_back && in_flight == 0);
+        self.lent.extend(lent.map(|(lent, _)| lent));
+        goes_on.then_some(lent)
     }
 
     /// The piece in this slot has been sent, or has arrived with this many bytes: 0 from a process that cannot take

@@ -17,7 +17,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use types::Rank;
-use types::coupling::{Coupled, CouplingSite, Process, Said, Told, name_and_site};
+use types::coupling::{Coupled, CouplingSite, HelperOrder, HelperReport, Process, name_and_site};
 use types::id::is_link_local;
 use types::sites::Keys;
 
@@ -163,9 +163,9 @@ impl Side {
                 let told = told.into_iter().collect::<Result<Vec<(Process, Vec<u8>)>, RankFailure>>();
                 let (processes, keys): (Vec<Process>, Vec<Vec<u8>>) = told.map_err(over)?.into_iter().unzip();
                 let helper = helper.as_mut().ok_or_else(|| over("there is no helper"))?;
-                helper.tell(&Told::Processes(processes.clone()));
+                helper.tell(&HelperOrder::Processes(processes.clone()));
                 match helper.next(patience, begun)? {
-                    Said::Coupled(mut coupled) => {
+                    HelperReport::Coupled(mut coupled) => {
                         let secret = std::mem::take(&mut coupled.secret);
                         let sealed = keys.iter().map(|key| Sealed::new(&secret, key));
                         let sealed = sealed.collect::<Result<_, _>>().map_err(|_| over(NO_RANDOM))?;
@@ -250,7 +250,7 @@ fn start(
     let limit = Some(patience.limit.map_or(HOME, |limit| limit.min(HOME)));
     let said = place.insert(helper).next(&mut Patience { limit, stop: &mut *patience.stop }, begun)?;
     match said {
-        Said::Home { site, sites } => Ok(Home { site, sites }),
+        HelperReport::Home { site, sites } => Ok(Home { site, sites }),
         said => Err(over(format_args!("bad line from its helper: {said:?}"))),
     }
 }

@@ -25,8 +25,8 @@ pub fn name_and_site(text: &str) -> Result<(&str, &str), NameError> {
 /// A line from the helper to the process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Said {
-    /// Before [`Said::Coupled`]: the sites at which processes may be.
+pub enum HelperReport {
+    /// Before [`HelperReport::Coupled`]: the sites at which processes may be.
     Home { site: String, sites: Vec<CouplingSite> },
     /// The reason why the coupling is still waiting, for the user.
     Waiting(String),
@@ -67,7 +67,7 @@ pub struct Coupled {
 /// A line from the process to the helper.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Told {
+pub enum HelperOrder {
     /// First: its side's processes.
     Processes(Vec<Process>),
     /// Last: the process ends the coupling, for this reason. The end of the helper's input has the same effect.

@@ -4,9 +4,6 @@ use std::ffi::{c_char, c_int, c_void};
 
 use endpoint::Endpoint;
 
-/// Version of this interface. The layer and the provider of one release have the same.
-pub const INTERFACE: u32 = 4;
-
 /// Returned by a function of [`crate::FunctionTable`] that does not handle the call: the layer then calls the MPI
 /// library's own function. No MPI library has this error code.
 pub const PASS: c_int = c_int::MIN;

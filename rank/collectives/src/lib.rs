@@ -27,7 +27,6 @@ mod datatype;
 mod door;
 mod gather;
 mod group;
-mod lanes;
 mod leaders;
 mod mpi;
 mod nodes;
@@ -39,14 +38,19 @@ mod scatter;
 mod shares;
 mod span;
 mod state;
+mod strips;
 mod trees;
 mod world;
 
-pub use door::{BufferArguments, INTERFACE, LibraryLookup, PASS, Sides, Transport};
+pub use door::{BufferArguments, LibraryLookup, PASS, Sides, Transport};
 
 use std::ffi::{c_int, c_void};
 
 use state::{prepare, running};
+
+/// Version of the interface between the layer and this crate, to be raised with each change of [`FunctionTable`] and of
+/// the types in its functions. Both of one release have the same.
+pub const INTERFACE: u32 = 4;
 
 /// Covered functions, with 64-bit counts. A handle is passed as the register that holds it: a pointer, or an `int`
 /// whose upper half is undefined.
@@ -136,5 +140,17 @@ pub unsafe fn table(
 unsafe extern "C" fn finalize() {
     if let Some(state) = running() {
         state.end();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_change_of_the_table_raises_the_version() {
+        let words = |bytes: usize| bytes / size_of::<usize>();
+        let sizes = [size_of::<FunctionTable>(), size_of::<LibraryLookup>(), size_of::<Sides>()].map(words);
+        assert_eq!((INTERFACE, sizes), (4, [15, 3, 5]), "raise INTERFACE, and write the new sizes here");
     }
 }

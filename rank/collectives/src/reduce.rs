@@ -10,14 +10,14 @@ use crate::abi::Handle;
 use crate::calls::Elements;
 use crate::communicator::{Plan, plan_for};
 use crate::door::PASS;
-use crate::lanes::in_lanes;
 use crate::leaders::Leaders;
 use crate::mpi::{Fault, Mpi};
 use crate::span::Span;
 use crate::state::{CollectivesState, running};
+use crate::strips::in_strips;
 
-/// Minimum length in bytes for lanes to carry the elements.
-const IN_LANES: u64 = 64 << 10;
+/// Minimum length in bytes for strips to carry the elements.
+const IN_STRIPS: u64 = 64 << 10;
 
 /// A reduction as requested by the program.
 struct ReductionCall {
@@ -64,8 +64,8 @@ impl ReductionCall {
     }
 
     /// Returns true if several ranks of each site carry the elements, after each node has combined its own.
-    fn suits_lanes(&self, mpi: &Mpi, plan: &Plan) -> Result<bool, Fault> {
-        Ok(self.bytes >= IN_LANES && (plan.layout.nodes.is_ordered() || mpi.is_commutative(self.operation)?))
+    fn suits_strips(&self, mpi: &Mpi, plan: &Plan) -> Result<bool, Fault> {
+        Ok(self.bytes >= IN_STRIPS && (plan.layout.nodes.is_ordered() || mpi.is_commutative(self.operation)?))
     }
 }
 
@@ -88,8 +88,8 @@ fn planned(
         if asked.bytes == 0 || !allows(plan, in_place) || !asked.suits(&state.mpi, plan)? {
             return Ok(PASS);
         }
-        // Only lanes can divide more elements than an `int` can count.
-        if c_int::try_from(asked.count).is_err() && !asked.suits_lanes(&state.mpi, plan)? {
+        // Only strips can divide more elements than an `int` can count.
+        if c_int::try_from(asked.count).is_err() && !asked.suits_strips(&state.mpi, plan)? {
             return Ok(PASS);
         }
         if in_place {
@@ -146,9 +146,9 @@ fn is_root(plan: &Plan, root: c_int) -> bool {
 /// `asked` is as MPI demands.
 unsafe fn to_root(mpi: &Mpi, plan: &Plan, asked: &ReductionCall, root: u32) -> Result<(), Fault> {
     let (from, to, operation) = (asked.elements(), asked.to, asked.operation);
-    if asked.suits_lanes(mpi, plan)? {
+    if asked.suits_strips(mpi, plan)? {
         // SAFETY: the caller's promise.
-        return unsafe { in_lanes(mpi, plan, from, to, operation, Some(root)) };
+        return unsafe { in_strips(mpi, plan, from, to, operation, Some(root)) };
     }
     let leaders = Leaders::new(mpi, plan, Some(root));
     let mut own = Span::new(mpi, if leaders.leads() { from.count } else { 0 }, from.datatype)?;
@@ -170,9 +170,9 @@ unsafe fn to_root(mpi: &Mpi, plan: &Plan, asked: &ReductionCall, root: u32) -> R
 /// `asked` is as MPI demands.
 unsafe fn to_all(mpi: &Mpi, plan: &Plan, asked: &ReductionCall) -> Result<(), Fault> {
     let (from, to, operation) = (asked.elements(), asked.to, asked.operation);
-    if asked.suits_lanes(mpi, plan)? {
+    if asked.suits_strips(mpi, plan)? {
         // SAFETY: the caller's promise.
-        return unsafe { in_lanes(mpi, plan, from, to, operation, None) };
+        return unsafe { in_strips(mpi, plan, from, to, operation, None) };
     }
     let leaders = Leaders::new(mpi, plan, None);
     let mut own = Span::new(mpi, if leaders.leads() { from.count } else { 0 }, from.datatype)?;

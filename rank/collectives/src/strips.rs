@@ -1,8 +1,8 @@
-//! Large reductions: each lane carries a part of the elements across trunks.
+//! Large reductions: each strip carries a part of the elements across trunks.
 //!
 //! The ranks of a node share its network card, so each node first combines its own elements in memory. The first rank
-//! of each node at a site, its head, takes part in the rest: the heads divide the elements into lanes. Each lane's
-//! carrier combines its part from all nodes, exchanges it with the carriers of the same lane at other sites, and sends
+//! of each node at a site, its head, takes part in the rest: the heads divide the elements into strips. Each strip's
+//! carrier combines its part from all nodes, exchanges it with the carriers of the same strip at other sites, and sends
 //! the result to the other heads. So with n bytes, k nodes a site and two sites, a card carries n (k - 1) / k to its
 //! own site, n / k to the other one and n (k - 1) / k back: as little as reduce-scatter and allgather over all nodes
 //! (Rabenseifner, "Optimization of Collective Reduction Operations", 2004), with one trip between sites instead of two.
@@ -19,10 +19,10 @@ use crate::reduce::combined;
 use crate::requests::Requests;
 use crate::span::Span;
 
-/// Maximum number of lanes. More gain little, and each costs a message to each other site.
-const MOST_LANES: usize = 8;
-/// Limits of the length of one lane's part of a chunk, in bytes. Within them it is 1/`CHUNKS` of the lane's part of all
-/// elements. Each part costs every head some 50 µs a message.
+/// Maximum number of strips. More gain little, and each costs a message to each other site.
+const MOST_STRIPS: usize = 8;
+/// Limits of the length of one strip's part of a chunk, in bytes. Within them it is 1/`CHUNKS` of the strip's part of
+/// all elements. Each part costs every head some 50 µs a message.
 const SHORTEST_PART: i64 = 64 << 10;
 const LONGEST_PART: i64 = 512 << 10;
 const CHUNKS: i64 = 4;
@@ -33,12 +33,12 @@ const MOST_AT_ONCE: i64 = 32 << 20;
 const SHARED: i64 = 16 << 10;
 
 /// The ranks' roles in one call.
-struct Lanes<'a> {
+struct Strips<'a> {
     mpi: &'a Mpi,
     plan: &'a Plan,
     /// The head of each node of each site.
     heads: Vec<Vec<u32>>,
-    lanes: usize,
+    strips: usize,
     own_site: usize,
     /// The only rank that wants the result, in `MPI_Reduce`.
     root: Option<u32>,
@@ -49,9 +49,9 @@ struct Lanes<'a> {
     size: i64,
 }
 
-/// The part of a chunk that this rank carries in one lane.
-struct LanePart<'a> {
-    lane: usize,
+/// The part of a chunk that this rank carries in one strip.
+struct StripPart<'a> {
+    strip: usize,
     /// Memory for the result; before, it holds this node's combined elements.
     place: Elements,
     /// This site's combined elements.
@@ -71,7 +71,7 @@ enum Stage {
     Site,
     /// The shares of the result that other sites' carriers combine.
     Others,
-    /// The result, of all lanes.
+    /// The result, of all strips.
     Result,
 }
 
@@ -79,8 +79,8 @@ enum Stage {
 struct Chunk<'a> {
     /// Memory for the result.
     place: Elements,
-    parts: Vec<LanePart<'a>>,
-    /// Messages of lanes with other carriers.
+    parts: Vec<StripPart<'a>>,
+    /// Messages of strips with other carriers.
     requests: Requests<'a>,
 }
 
@@ -88,7 +88,7 @@ struct Chunk<'a> {
 ///
 /// # Safety
 /// Both are as MPI demands; they may be the same.
-pub(crate) unsafe fn in_lanes(
+pub(crate) unsafe fn in_strips(
     mpi: &Mpi,
     plan: &Plan,
     from: Elements,
@@ -96,47 +96,47 @@ pub(crate) unsafe fn in_lanes(
     operation: Handle,
     root: Option<u32>,
 ) -> Result<(), Fault> {
-    let lanes = Lanes::new(mpi, plan, from.datatype, operation, root)?;
-    let at_once = elements_in(MOST_AT_ONCE, lanes.size);
+    let strips = Strips::new(mpi, plan, from.datatype, operation, root)?;
+    let at_once = elements_in(MOST_AT_ONCE, strips.size);
     let mut room = None;
-    if root.is_some_and(|root| root != plan.rank) && lanes.leads() {
+    if root.is_some_and(|root| root != plan.rank) && strips.leads() {
         room = Some(Span::new(mpi, at_once.min(from.count), from.datatype)?);
     }
     for (first, count) in divided(from.count, at_once) {
-        let some = lanes.slice(from, first, count);
+        let some = strips.slice(from, first, count);
         let to = match &mut room {
             Some(room) => Elements { count, ..room.elements() },
-            None => lanes.slice(Elements { start: to, ..from }, first, count),
+            None => strips.slice(Elements { start: to, ..from }, first, count),
         };
         // SAFETY: the caller's promise; a head that keeps no result has room of its own.
-        unsafe { lanes.reduce(some, to) }?;
+        unsafe { strips.reduce(some, to) }?;
     }
     Ok(())
 }
 
-impl<'a> Lanes<'a> {
+impl<'a> Strips<'a> {
     fn new(
         mpi: &'a Mpi,
         plan: &'a Plan,
         datatype: Handle,
         operation: Handle,
         root: Option<u32>,
-    ) -> Result<Lanes<'a>, Fault> {
+    ) -> Result<Strips<'a>, Fault> {
         let head = |ranks: &Vec<u32>| root.filter(|root| ranks.contains(root)).or(ranks.first().copied());
         let heads = plan.layout.nodes.members.iter().map(|nodes| nodes.iter().filter_map(head).collect()).collect();
-        let (own_site, lanes) =
-            (usize::from(plan.layout.sites[plan.rank as usize]), plan.layout.nodes.most().min(MOST_LANES));
+        let (own_site, strips) =
+            (usize::from(plan.layout.sites[plan.rank as usize]), plan.layout.nodes.most().min(MOST_STRIPS));
         let (extent, size) = (mpi.extent(datatype)?.1, mpi.type_size(datatype)?.max(1));
-        Ok(Lanes { mpi, plan, heads, lanes, own_site, root, operation, extent, size })
+        Ok(Strips { mpi, plan, heads, strips, own_site, root, operation, extent, size })
     }
 
     /// Reduces `from` into `to`, which has room for as many elements at every head.
     ///
     /// # Safety
-    /// As [`in_lanes`].
+    /// As [`in_strips`].
     unsafe fn reduce(&self, from: Elements, to: Elements) -> Result<(), Fault> {
-        let each = (to.count * self.size / self.lanes as i64 / CHUNKS).clamp(SHORTEST_PART, LONGEST_PART);
-        let most = elements_in(each * self.lanes as i64, self.size);
+        let each = (to.count * self.size / self.strips as i64 / CHUNKS).clamp(SHORTEST_PART, LONGEST_PART);
+        let most = elements_in(each * self.strips as i64, self.size);
         let mut chunks = Vec::new();
         let pieces: Vec<(i64, i64)> = divided(to.count, most).collect();
         for (first, count) in pieces.iter().copied() {
@@ -165,7 +165,7 @@ impl<'a> Lanes<'a> {
     /// each stage chunks keep their order, which is the same at all heads, so each stage needs only one tag.
     ///
     /// # Safety
-    /// As [`Lanes::divide`].
+    /// As [`Strips::divide`].
     unsafe fn advance(
         &self,
         chunks: &mut [Chunk<'a>],
@@ -214,7 +214,7 @@ impl<'a> Lanes<'a> {
     /// Combines the elements of this rank's node at its head.
     ///
     /// # Safety
-    /// As [`in_lanes`].
+    /// As [`in_strips`].
     unsafe fn add_up_node(&self, from: Elements, to: Elements) -> Result<(), Fault> {
         let kept = from.start == to.start;
         let Some(node) = self.node()? else {
@@ -225,16 +225,16 @@ impl<'a> Lanes<'a> {
         unsafe { node.reduce(from, to.start, self.operation) }
     }
 
-    /// Begins to send each lane's part to its carrier at this site.
+    /// Begins to send each strip's part to its carrier at this site.
     ///
     /// # Safety
     /// `place` holds this node's combined elements.
     unsafe fn divide(&self, place: Elements) -> Result<Chunk<'a>, Fault> {
         let sites = self.heads.len();
-        let mut requests = Requests::new(self.mpi, 2 * self.lanes);
+        let mut requests = Requests::new(self.mpi, 2 * self.strips);
         let mut parts = Vec::new();
-        for lane in 0..self.lanes {
-            let (own, carrier) = (self.share(place, lane, self.lanes), self.carrier(self.own_site, lane));
+        for strip in 0..self.strips {
+            let (own, carrier) = (self.share(place, strip, self.strips), self.carrier(self.own_site, strip));
             if carrier != self.plan.rank {
                 // SAFETY: the caller's promise.
                 unsafe { self.send(&mut requests, Stage::Node, own, carrier) }?;
@@ -248,7 +248,7 @@ impl<'a> Lanes<'a> {
                 // SAFETY: our own memory.
                 unsafe { self.receive(&mut part_requests, Stage::Node, span.elements(), *head) }?;
             }
-            parts.push(LanePart { lane, place: own, total: own, near, far: Vec::new(), requests: part_requests });
+            parts.push(StripPart { strip, place: own, total: own, near, far: Vec::new(), requests: part_requests });
         }
         Ok(Chunk { place, parts, requests })
     }
@@ -256,13 +256,13 @@ impl<'a> Lanes<'a> {
     /// Combines the elements of this site's nodes, and begins to exchange the result with the other sites.
     ///
     /// # Safety
-    /// As [`Lanes::divide`].
+    /// As [`Strips::divide`].
     unsafe fn cross(&self, chunk: &mut Chunk<'a>) -> Result<(), Fault> {
-        for lane in 0..self.lanes {
-            let carrier = self.carrier(self.own_site, lane);
+        for strip in 0..self.strips {
+            let carrier = self.carrier(self.own_site, strip);
             let awaited = self.root.is_none_or(|root| root == self.plan.rank) && carrier != self.plan.rank;
             if awaited {
-                let place = self.share(chunk.place, lane, self.lanes);
+                let place = self.share(chunk.place, strip, self.strips);
                 // SAFETY: this place's old content has been sent.
                 unsafe { self.receive(&mut chunk.requests, Stage::Result, place, carrier) }?;
             }
@@ -278,19 +278,19 @@ impl<'a> Lanes<'a> {
         Ok(())
     }
 
-    /// Begins to exchange a part with the lane's carriers at other sites.
+    /// Begins to exchange a part with the strip's carriers at other sites.
     ///
     /// # Safety
     /// The part's total is complete.
-    unsafe fn exchange(&self, part: &mut LanePart<'a>) -> Result<(), Fault> {
+    unsafe fn exchange(&self, part: &mut StripPart<'a>) -> Result<(), Fault> {
         let total = part.total;
         let shared = self.shares(total);
         if let Some(home) = self.home().filter(|home| *home != self.own_site) {
             // SAFETY: the caller's promise.
-            return unsafe { self.send(&mut part.requests, Stage::Site, total, self.carrier(home, part.lane)) };
+            return unsafe { self.send(&mut part.requests, Stage::Site, total, self.carrier(home, part.strip)) };
         }
         let mine = if shared { self.share(total, self.own_site, self.heads.len()) } else { total };
-        for (site, carrier) in self.other_carriers(part.lane) {
+        for (site, carrier) in self.other_carriers(part.strip) {
             let mut span = Span::new(self.mpi, mine.count, mine.datatype)?;
             // SAFETY: our own memory.
             unsafe { self.receive(&mut part.requests, Stage::Site, span.elements(), carrier) }?;
@@ -307,7 +307,7 @@ impl<'a> Lanes<'a> {
     /// Combines the elements received from other sites.
     ///
     /// # Safety
-    /// As [`Lanes::divide`].
+    /// As [`Strips::divide`].
     unsafe fn combine_sites(&self, chunk: &mut Chunk<'a>) -> Result<(), Fault> {
         for part in &mut chunk.parts {
             if part.far.is_empty() {
@@ -327,7 +327,7 @@ impl<'a> Lanes<'a> {
             if !shared {
                 continue;
             }
-            for (site, carrier) in self.other_carriers(part.lane) {
+            for (site, carrier) in self.other_carriers(part.strip) {
                 // SAFETY: this place's old content has been sent.
                 unsafe { self.receive(&mut part.requests, Stage::Others, of_site(part.place, site), carrier) }?;
                 // SAFETY: the result, which no longer changes.
@@ -340,7 +340,7 @@ impl<'a> Lanes<'a> {
     /// Begins to send the result to the other heads of this site, or to the root.
     ///
     /// # Safety
-    /// As [`Lanes::divide`].
+    /// As [`Strips::divide`].
     unsafe fn spread(&self, chunk: &mut Chunk<'a>) -> Result<(), Fault> {
         if self.home().is_some_and(|home| home != self.own_site) {
             return Ok(());
@@ -386,10 +386,10 @@ impl<'a> Lanes<'a> {
         self.root.map(|root| usize::from(self.plan.layout.sites[root as usize]))
     }
 
-    /// The carrier of a lane at a site. Lanes are spread over the site's nodes.
-    fn carrier(&self, site: usize, lane: usize) -> u32 {
+    /// The carrier of a strip at a site. Strips are spread over the site's nodes.
+    fn carrier(&self, site: usize, strip: usize) -> u32 {
         let heads = &self.heads[site];
-        heads[lane * heads.len() / self.lanes]
+        heads[strip * heads.len() / self.strips]
     }
 
     /// The other heads of this site, by node.
@@ -397,10 +397,10 @@ impl<'a> Lanes<'a> {
         self.heads[self.own_site].iter().copied().enumerate().filter(|(_, head)| *head != self.plan.rank)
     }
 
-    /// A lane's carriers at the other sites.
-    fn other_carriers(&self, lane: usize) -> impl Iterator<Item = (usize, u32)> + '_ {
+    /// A strip's carriers at the other sites.
+    fn other_carriers(&self, strip: usize) -> impl Iterator<Item = (usize, u32)> + '_ {
         let others = (0..self.heads.len()).filter(|site| *site != self.own_site);
-        others.map(move |site| (site, self.carrier(site, lane)))
+        others.map(move |site| (site, self.carrier(site, strip)))
     }
 
     fn slice(&self, all: Elements, first: i64, count: i64) -> Elements {

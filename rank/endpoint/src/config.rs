@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use libfabric::{Fault, FindError, Library, Port};
+use libfabric::{Fault, FindError, Libfabric, Port};
 use thiserror::Error;
 use types::id::{is_link_local, plain};
 use types::settings::{self, SettingError};
@@ -207,7 +207,7 @@ pub enum NativeError {
 impl NativeConfig {
     /// Opens a port on the network, at this address if it has several.
     pub(crate) fn open(&self, address: IpAddr) -> Result<Port, NativeError> {
-        let found = Library::offering(&self.provider, self.library.as_deref(), Some(address));
+        let found = Libfabric::offering(&self.provider, self.library.as_deref(), Some(address));
         let (library, offer) = found?;
         Port::open(&library, offer, FRAME, RECEIVES)
             .map_err(|fault| NativeError::Port { library: format!("{library:?}"), fault })

@@ -1,9 +1,9 @@
 //! libfabric's C interface, for both sides.
 //!
 //! [`abi`] is the binary layout, which our provider implements and a consumer calls. The rest is that consumer: it
-//! finds a libfabric ([`Library`]) that offers the provider chosen by a site ([`Offer`]) and opens an endpoint on it
-//! ([`Port`]) that carries frames. It knows nothing about the content of frames, nor about MPI. Start reading at
-//! [`port`].
+//! finds a libfabric ([`Libfabric`]) that offers the provider chosen by a site ([`ProviderOffer`]) and opens an
+//! endpoint on it ([`Port`]) that carries frames. It knows nothing about the content of frames, nor about MPI. Start
+//! reading at [`port`].
 //!
 //! This code itself runs inside a libfabric provider, called by an MPI library that uses libfabric. Two rules follow.
 //! [`library`] decides which libfabric to use. And we change no environment variable to choose a provider: the process
@@ -20,6 +20,6 @@ pub mod offer;
 pub mod port;
 
 pub use call::Fault;
-pub use library::{FindError, Library};
-pub use offer::Offer;
-pub use port::{Event, PeerAddress, Port, Posted, Staged};
+pub use library::{FindError, Libfabric};
+pub use offer::ProviderOffer;
+pub use port::{PeerAddress, Port, PortEvent, Posted, Staged};

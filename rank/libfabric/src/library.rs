@@ -19,7 +19,7 @@ use thiserror::Error;
 use crate::abi::info::{fi_fabric_attr, fi_info};
 use crate::abi::objects::fid_fabric;
 use crate::call::{Fault, function};
-use crate::offer::{self, Offer};
+use crate::offer::{self, ProviderOffer};
 
 /// The oldest version whose structures begin like ours.
 const OLDEST: (u32, u32) = (1, 9);
@@ -39,7 +39,7 @@ type GetInfo = unsafe extern "C" fn(u32, *const c_char, *const c_char, u64, *con
 
 /// A libfabric in this process.
 #[derive(Clone)]
-pub struct Library {
+pub struct Libfabric {
     path: String,
     version: (u32, u32),
     pub(crate) getinfo: GetInfo,
@@ -49,7 +49,7 @@ pub struct Library {
     strerror: unsafe extern "C" fn(c_int) -> *const c_char,
 }
 
-impl fmt::Debug for Library {
+impl fmt::Debug for Libfabric {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} ({}.{})", self.path, self.version.0, self.version.1)
     }
@@ -87,7 +87,7 @@ enum Unusable {
     Old(String),
 }
 
-impl Library {
+impl Libfabric {
     /// Returns the first libfabric that offers `provider`, and its offer. `named`: only this file is tried. `address`
     /// (an IP address of this node) decides between several networks of one provider.
     ///
@@ -97,10 +97,10 @@ impl Library {
         provider: &str,
         named: Option<&Path>,
         address: Option<std::net::IpAddr>,
-    ) -> Result<(Library, Offer), FindError> {
+    ) -> Result<(Libfabric, ProviderOffer), FindError> {
         let mut seen = Vec::new();
         for candidate in candidates(named) {
-            let library = match Library::open(&candidate) {
+            let library = match Libfabric::open(&candidate) {
                 Ok(Some(library)) => library,
                 Ok(None) => continue,
                 Err(unusable) => {
@@ -108,7 +108,7 @@ impl Library {
                     continue;
                 }
             };
-            match Offer::find(&library, provider, address) {
+            match ProviderOffer::find(&library, provider, address) {
                 Ok(offer) => return Ok((library, offer)),
                 Err(fault) => {
                     let names = offer::names(&library);
@@ -129,7 +129,7 @@ impl Library {
     }
 
     /// Opens a library. `None`: there is no such library.
-    fn open(candidate: &Candidate) -> Result<Option<Library>, Unusable> {
+    fn open(candidate: &Candidate) -> Result<Option<Libfabric>, Unusable> {
         let (name, flags) = match candidate {
             Candidate::Loaded => (SONAME.to_owned(), libc::RTLD_NOW | libc::RTLD_NOLOAD),
             Candidate::File(path) => {
@@ -150,7 +150,7 @@ impl Library {
         let library = unsafe {
             let version = symbol::<unsafe extern "C" fn() -> u32>(handle, c"fi_version", &shown)?();
             let getinfo: GetInfo = symbol(handle, c"fi_getinfo", &shown)?;
-            Library {
+            Libfabric {
                 path: file_of(getinfo as *const c_void).unwrap_or(shown.clone()),
                 version: (version >> 16, version & 0xFFFF),
                 getinfo,

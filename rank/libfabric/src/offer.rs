@@ -17,7 +17,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use crate::abi::constants::*;
 use crate::abi::info::{fi_domain_attr, fi_ep_attr, fi_fabric_attr, fi_info};
 use crate::call::Fault;
-use crate::library::{Library, text};
+use crate::library::{Libfabric, text};
 
 /// The API version that this code is written for.
 pub(crate) const API: u32 = version(1, 9);
@@ -32,18 +32,18 @@ pub fn mpis_choice(fabric: &str) -> String {
 
 /// A provider's offer: a reliable datagram endpoint that keeps messages in order and queues messages that do not fit.
 #[derive(Debug)]
-pub struct Offer {
-    library: Library,
+pub struct ProviderOffer {
+    library: Libfabric,
     info: *mut fi_info,
 }
 
 // SAFETY: the structures belong to the offer alone; nothing in libfabric ties them to a thread.
-unsafe impl Send for Offer {}
+unsafe impl Send for ProviderOffer {}
 
-impl Offer {
+impl ProviderOffer {
     /// The best offer of a provider: prefers, among several networks, the one that has `address`, then the provider
     /// itself over one layered over it (`verbs` before `verbs;ofi_rxm`).
-    pub(crate) fn find(library: &Library, provider: &str, address: Option<IpAddr>) -> Result<Offer, Fault> {
+    pub(crate) fn find(library: &Libfabric, provider: &str, address: Option<IpAddr>) -> Result<ProviderOffer, Fault> {
         let all = List::get(library, Some(provider))?;
         let rank = |info: &fi_info| {
             // SAFETY: an answer of libfabric, whose attributes are not null (`List::iter`).
@@ -63,7 +63,7 @@ impl Offer {
         if info.is_null() {
             return Err(library.fault("fi_dupinfo", -i64::from(libc::ENOMEM)));
         }
-        Ok(Offer { library: library.clone(), info })
+        Ok(ProviderOffer { library: library.clone(), info })
     }
 
     /// The provider's full name, such as `verbs;ofi_rxm`.
@@ -88,7 +88,7 @@ impl Offer {
     }
 }
 
-impl Drop for Offer {
+impl Drop for ProviderOffer {
     fn drop(&mut self) {
         // SAFETY: made by this library, and freed once.
         unsafe { (self.library.freeinfo)(self.info) };
@@ -96,7 +96,7 @@ impl Drop for Offer {
 }
 
 /// Names of the providers that this library offers on this machine, for messages.
-pub(crate) fn names(library: &Library) -> Vec<String> {
+pub(crate) fn names(library: &Libfabric) -> Vec<String> {
     let Ok(list) = List::get(library, None) else { return Vec::new() };
     // SAFETY: answers of libfabric.
     let names = list.iter().filter_map(|info| unsafe { provider_of(info) });
@@ -108,12 +108,12 @@ pub(crate) fn names(library: &Library) -> Vec<String> {
 
 /// A list returned by `fi_getinfo`.
 struct List<'a> {
-    library: &'a Library,
+    library: &'a Libfabric,
     first: *mut fi_info,
 }
 
 impl List<'_> {
-    fn get<'a>(library: &'a Library, provider: Option<&str>) -> Result<List<'a>, Fault> {
+    fn get<'a>(library: &'a Libfabric, provider: Option<&str>) -> Result<List<'a>, Fault> {
         // SAFETY: with null it allocates an empty structure.
         let hints = unsafe { (library.dupinfo)(std::ptr::null()) };
         if hints.is_null() {

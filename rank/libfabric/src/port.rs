@@ -18,8 +18,8 @@ use crate::abi::events::{fi_av_attr, fi_cq_attr, fi_cq_err_entry, fi_cq_err_entr
 use crate::abi::objects::*;
 use crate::call::{AGAIN, ERROR_AVAILABLE, Fault, entry};
 use crate::frames::{Block, Control};
-use crate::library::Library;
-use crate::offer::Offer;
+use crate::library::Libfabric;
+use crate::offer::ProviderOffer;
 
 /// Send frames per block; more blocks are added as needed.
 const BLOCK: usize = 16;
@@ -47,9 +47,9 @@ pub enum Posted {
     Again(Staged),
 }
 
-/// Event found by polling.
+/// An event found by polling.
 #[derive(Debug)]
-pub enum Event<'a> {
+pub enum PortEvent<'a> {
     /// A frame has arrived.
     Received(&'a [u8]),
     /// A frame with this ticket has been sent.
@@ -60,8 +60,8 @@ pub enum Event<'a> {
 
 /// An open endpoint. Closes when dropped; frames in flight may then be lost.
 pub struct Port {
-    library: Library,
-    offer: Offer,
+    library: Libfabric,
+    offer: ProviderOffer,
     name: Vec<u8>,
     frame: usize,
     inject: usize,
@@ -93,7 +93,7 @@ impl Port {
     ///
     /// # Errors
     /// The call that failed.
-    pub fn open(library: &Library, offer: Offer, frame: usize, receives: usize) -> Result<Port, Fault> {
+    pub fn open(library: &Libfabric, offer: ProviderOffer, frame: usize, receives: usize) -> Result<Port, Fault> {
         let (info, ep_attr, _) = offer.parts();
         // SAFETY: an offer's attributes are there.
         let (tx, rx) = unsafe { (&*info.tx_attr, &*info.rx_attr) };
@@ -256,7 +256,7 @@ impl Port {
     ///
     /// # Errors
     /// The port is broken.
-    pub fn poll(&mut self, tell: &mut dyn FnMut(Event<'_>)) -> Result<bool, Fault> {
+    pub fn poll(&mut self, tell: &mut dyn FnMut(PortEvent<'_>)) -> Result<bool, Fault> {
         let nothing = fi_cq_msg_entry { op_context: null_mut(), flags: 0, len: 0 };
         let mut entries = [nothing; BATCH];
         let cq = self.objects.cq;
@@ -285,7 +285,7 @@ impl Port {
     }
 
     /// An operation has ended; its context identifies the frame.
-    fn complete(&mut self, context: *mut c_void, result: Result<usize, Fault>, tell: &mut dyn FnMut(Event<'_>)) {
+    fn complete(&mut self, context: *mut c_void, result: Result<usize, Fault>, tell: &mut dyn FnMut(PortEvent<'_>)) {
         if context.is_null() {
             return;
         }
@@ -294,19 +294,19 @@ impl Port {
         if let Some(receives) = self.receives.as_ref().filter(|receives| receives.holds(context, number)) {
             if let Ok(length) = result {
                 // SAFETY: the receive is complete: the provider no longer holds the frame.
-                tell(Event::Received(unsafe { receives.bytes(number, length) }));
+                tell(PortEvent::Received(unsafe { receives.bytes(number, length) }));
             }
             self.unposted.push(number);
             return;
         }
         self.free.push(number);
         tell(match result {
-            Ok(_) => Event::Sent(ticket),
-            Err(fault) => Event::Failed(ticket, fault),
+            Ok(_) => PortEvent::Sent(ticket),
+            Err(fault) => PortEvent::Failed(ticket, fault),
         });
     }
 
-    fn take_error(&mut self, tell: &mut dyn FnMut(Event<'_>)) -> Result<(), Fault> {
+    fn take_error(&mut self, tell: &mut dyn FnMut(PortEvent<'_>)) -> Result<(), Fault> {
         // SAFETY: numbers and null pointers: no buffer for more data. A library that knows a longer structure writes
         // only the fields of the API version that we requested; room for the next field is there anyway.
         let mut error: fi_cq_err_entry_1_20 = unsafe { std::mem::zeroed() };

@@ -7,7 +7,7 @@ use std::time::Duration;
 use channel::Route;
 use client::dial::resolve;
 use client::{Client, Connections, Entry, Frame, News, Role};
-use gateway_hooks::GatewayAddress;
+use gateway_tasks::GatewayAddress;
 use member::Post;
 use serde::Serialize;
 use serde::de::DeserializeOwned;

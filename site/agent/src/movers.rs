@@ -87,7 +87,15 @@ impl Runs {
             settings: Vec::from_iter(limit),
             otherwise: Otherwise::default(),
         };
-        Ok(Program { parts: vec![part], environment: Vec::new(), modules: Vec::new(), ..program.clone() })
+        // Each field is listed, so that a new one does not reach movers before somebody decides it.
+        Ok(Program {
+            parts: vec![part],
+            environment: Vec::new(),
+            modules: Vec::new(),
+            mpi: program.mpi,
+            input: program.input,
+            raw: program.raw,
+        })
     }
 }
 
@@ -140,7 +148,7 @@ mod tests {
         let order = job::order::example(types::sites::Memory::Off, 0);
         assert_eq!(Runs::OnlyMovers.check(&order), Ok(()));
         let fabric = types::sites::Fabric { provider: "cxi".into(), library: Some("/home/u/evil.so".into()) };
-        let with = Order(gateway_hooks::AgentOrder { fabric: Some(fabric), ..order.0.clone() });
+        let with = Order(gateway_tasks::AgentOrder { fabric: Some(fabric), ..order.0.clone() });
         assert!(Runs::OnlyMovers.check(&with).is_err() && Runs::Anything.check(&with).is_ok());
     }
 }

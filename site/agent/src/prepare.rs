@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use gateway_hooks::GatewayAddress;
+use gateway_tasks::GatewayAddress;
 use thiserror::Error;
 use types::id::is_link_local;
 use types::sites::Inside;

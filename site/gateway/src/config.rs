@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use client::key::{self, KeyError, SiteKey};
-use gateway_hooks::AgentStarter;
-use gateway_hooks::{Doorkeeper, Tunneller};
+use gateway_tasks::AgentStarter;
+use gateway_tasks::{Doorkeeper, Tunneller};
 use types::sites::{Gateway, Site, SitesFile};
 
 use crate::counters::Counters;

@@ -8,7 +8,7 @@ use std::convert::Infallible;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
-use gateway_hooks::AgentStarter;
+use gateway_tasks::AgentStarter;
 use tokio::net::TcpListener;
 use tokio::time::{Instant, sleep};
 use types::roster::FORWARDER;

@@ -2,7 +2,7 @@
 //! trunks.
 //!
 //! Owns admission, the identity table, forwarding, trunks and counters. Never interprets the traffic it relays: it
-//! reads frame headers, never the payload of a `Data` frame. A [`gateway_hooks::AgentStarter`] starts the agents.
+//! reads frame headers, never the payload of a `Data` frame. A [`gateway_tasks::AgentStarter`] starts the agents.
 //!
 //! One thread, one task per connection. Each part uses only the parts above it in this list:
 //! - `table`: admission to jobs, routes of frames, the life of a job. It decides and performs no I/O;

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use gateway_hooks::AgentStarter;
+use gateway_tasks::AgentStarter;
 use tokio::net::TcpListener;
 use tokio::task::LocalSet;
 use tokio::time::{sleep, timeout};
@@ -29,7 +29,7 @@ const STOP_GRACE: Duration = Duration::from_millis(2000);
 /// # Errors
 /// The gateway cannot start: see [`GatewayError`].
 pub fn serve(config: GatewayConfig, starter: Arc<dyn AgentStarter>) -> Result<(), GatewayError> {
-    gateway_hooks::open_files::raise();
+    gateway_tasks::open_files::raise();
     let (site, gateway) = (config.own_site().name.clone(), config.own().name.clone());
     let what = "signal handler";
     let system = move |source| GatewayError::System { site: site.clone(), gateway: gateway.clone(), what, source };
@@ -75,7 +75,7 @@ pub fn serve_on(
     starter: Arc<dyn AgentStarter>,
     stop: impl Future<Output = ()>,
 ) -> Result<(), GatewayError> {
-    gateway_hooks::open_files::raise();
+    gateway_tasks::open_files::raise();
     let bind = move |config: &GatewayConfig| {
         let taken_over = port.set_nonblocking(true).and_then(|()| TcpListener::from_std(port));
         taken_over.map_err(|source| system(config, "port", source))

@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use client::key::{KeyError, SiteKey};
 use client::tls::{self, TlsConfig};
-use gateway_hooks::GatewayAddress;
+use gateway_tasks::GatewayAddress;
 use types::sites::{Fingerprint, Site, SitesFile};
 use wire::Secret;
 

@@ -4,7 +4,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use client::key::SiteKey;
-use gateway_hooks::{AgentHandle, AgentOrder, AgentStarter, AllocationHandle, AllocationOrder, StartError};
+use gateway_tasks::{AgentHandle, AgentOrder, AgentStarter, AllocationHandle, AllocationOrder, StartError};
 use types::sites::SitesFile;
 
 use crate::config::GatewayConfig;

@@ -10,7 +10,7 @@ use std::time::Duration;
 use client::key::SiteKey;
 use client::{Client, ClientError, Gateway, Invitation, Role, join};
 use gateway::{GatewayConfig, serve_until};
-use gateway_hooks::{Doorkeeper, NotTaken};
+use gateway_tasks::{Doorkeeper, NotTaken};
 use support::*;
 use tokio::sync::oneshot;
 use types::sites::{Fingerprint, Keys};

@@ -100,7 +100,7 @@ impl Drop for Crowd {
 
 #[tokio::test]
 async fn a_crowd_at_ones_own_address_that_returns_at_once_keeps_no_user_agent_or_rank_out() {
-    gateway_hooks::open_files::raise();
+    gateway_tasks::open_files::raise();
     let sites = start(&Plan::default());
     let first = open(&sites[0], "a", 1, ROSTER).await;
     let user = Role::Client { secret: sites[0].client_secret.clone() };

@@ -1,7 +1,7 @@
 //! The soft limit on open files of ranks: the user's own limit on the node. Gateways and agents raise theirs, but ranks
 //! must not inherit the raised limit, because a program that calls `select` breaks above 1024.
 
-use gateway_hooks::open_files;
+use gateway_tasks::open_files;
 use rustix::process::Rlimit;
 use tokio::process::Command;
 

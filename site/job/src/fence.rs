@@ -39,7 +39,7 @@ impl Fence {
 #[non_exhaustive]
 pub enum FenceError {
     /// The group has ranks that this job does not have.
-    #[error("a fence of ranks that this job does not have")]
+    #[error("the fence names ranks that are not in this job")]
     Group,
     /// The member does not take part.
     #[error("a fence from a member that does not take part")]

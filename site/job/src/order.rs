@@ -6,7 +6,7 @@
 use std::io::BufRead;
 use std::ops::Deref;
 
-use gateway_hooks::AgentOrder;
+use gateway_tasks::AgentOrder;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use types::{Identity, Slot};
@@ -102,7 +102,7 @@ pub fn example(memory: types::sites::Memory, node: u32) -> Order {
         node_address: None,
         fabric: None,
         inside: types::sites::Inside::Clear,
-        gateways: vec![gateway_hooks::GatewayAddress { name: "gw1".into(), address: "gw:7700".into() }],
+        gateways: vec![gateway_tasks::GatewayAddress { name: "gw1".into(), address: "gw:7700".into() }],
         keys: types::sites::Keys { current: types::sites::Fingerprint([7; 32]), next: None },
         allocation: None,
         memory,

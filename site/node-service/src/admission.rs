@@ -21,19 +21,19 @@ pub enum Refusal {
     Credential(#[from] CredentialError),
     #[error(transparent)]
     Account(#[from] AccountError),
-    #[error("the order is not one for this service: {0}: are both landbridge of the same release?")]
+    #[error("unknown request: {0}: install the same Landbridge release on both machines")]
     Order(UntrustedText),
-    #[error("the order is of release {theirs} of this conversation, and this node has {VERSION}: update the older one")]
+    #[error("the caller speaks version {theirs} of the protocol, this node {VERSION}: update the older Landbridge")]
     Release { theirs: u32 },
     #[error("the order is for node {theirs}, and this is {ours}")]
     Node { theirs: UntrustedText, ours: String },
-    #[error("{running} orders of user id {user} are running here, which is the limit: wait for one to end")]
+    #[error("this node already runs {running} orders of user id {user}, the most it permits: wait for one to end")]
     TooMany { user: u32, running: u32 },
-    #[error("{0} orders are running here, which is the limit: wait for one to end")]
+    #[error("this node already runs {0} orders, the most it permits: wait for one to end")]
     Full(u32),
-    #[error("{0} callers are connected that have not proved who they are, which is the limit: try again")]
+    #[error("too many connections ({0}) that are not authenticated yet: try again")]
     Crowded(usize),
-    #[error("{path} cannot be looked at or removed: a path is absolute, without `..`, and not the root")]
+    #[error("cannot examine or remove {path}: a path is absolute, without `..`, and not the root")]
     Path { path: UntrustedText },
     #[error("user id {0} is neither root nor Slurm's user: only they may ask here")]
     Stranger(u32),
@@ -203,15 +203,15 @@ mod tests {
         assert_eq!(judged(7, agent).unwrap(), Work::Agent { order: "{}".into() });
         assert!(refused(0, agent).contains("nothing is done as root"));
         assert!(refused(7, &agent.replace("n1", "n2")).contains("for node n2, and this is n1"));
-        assert!(refused(7, &agent.replace(":2,", ":1,")).contains("release 1"));
-        assert!(refused(7, r#"{"landbridge_node_service":1,"node":"n1","work":"x"}"#).contains("release 1"));
+        assert!(refused(7, &agent.replace(":2,", ":1,")).contains("version 1"));
+        assert!(refused(7, r#"{"landbridge_node_service":1,"node":"n1","work":"x"}"#).contains("version 1"));
         assert!(refused(7, &agent.replace("0f", "0g")).contains("32 hexadecimal digits"));
         assert!(refused(7, &agent.replace("agent", "shell")).contains("unknown variant `shell`"));
         assert!(refused(7, &agent.replace("\"{}\"", "\"a\\nb\"")).contains("several lines"));
         for other in
             ["", "{", "null", "{\"node\":\"n1\"}", "a credential for Slurm", &agent.replace("}}}", "}},\"x\":1}")]
         {
-            assert!(refused(7, other).contains("not one for this service"), "{other}");
+            assert!(refused(7, other).contains("unknown request"), "{other}");
         }
         assert!(request(&OpenedCredential { user: 7, payload: vec![0xff; 9] }).is_err());
     }

@@ -83,12 +83,12 @@ pub enum ProgramError {
 
 /// Builds the command of a task for a user. The tests have another implementation, because they need not be root.
 pub trait Programs: Send + Sync {
-    fn command(&self, account: &Account, task: &Task, memory: &Memory) -> Command;
+    fn command(&self, account: &Account, task: &Task, memory: &MemoryLimits) -> Command;
 }
 
-/// Memory limits of a task.
+/// MemoryLimits limits of a task.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Memory {
+pub struct MemoryLimits {
     /// Limit on each process's own memory, in bytes.
     pub of_process: u64,
     /// The control group of all its processes.
@@ -179,7 +179,7 @@ fn safe(file: &Path) -> Result<(), ProgramError> {
 }
 
 impl Programs for OwnProgram {
-    fn command(&self, account: &Account, task: &Task, memory: &Memory) -> Command {
+    fn command(&self, account: &Account, task: &Task, memory: &MemoryLimits) -> Command {
         let mut command = Command::new(&self.file);
         command.args(["slurm", "supervise"]);
         if let Some(group) = &memory.group {
@@ -241,11 +241,11 @@ mod tests {
         let account = Account { user: 7, group: 8, name: "anna".into(), home: "/home/anna".into() };
         let task = Task::Node(Work::Agent { order: "{}".into() });
         let words_with = |group: Option<PathBuf>| {
-            let command = own.command(&account, &task, &Memory { of_process: 1 << 30, group });
+            let command = own.command(&account, &task, &MemoryLimits { of_process: 1 << 30, group });
             command.get_args().map(|word| word.to_str().unwrap().to_owned()).collect::<Vec<_>>()
         };
         assert_eq!(words_with(Some("/g/o".into()))[..4], ["slurm", "supervise", "--group", "/g/o"]);
-        let command = own.command(&account, &task, &Memory { of_process: 1 << 30, group: None });
+        let command = own.command(&account, &task, &MemoryLimits { of_process: 1 << 30, group: None });
         let words = words_with(None);
         let first =
             ["--reuid=7", "--regid=8", "--init-groups", "--no-new-privs", "--inh-caps=-all", "--bounding-set=-all"];

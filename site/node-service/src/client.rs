@@ -52,9 +52,9 @@ pub enum CallError {
     Refused { address: String, reason: UntrustedText },
     #[error("{address}: the connection to the node service is lost: {problem}")]
     Lost { address: String, problem: LineError },
-    #[error("{address} answers something else than a node service does: {problem}: {REMEDY}")]
+    #[error("{address}: not a Landbridge node service: {problem}: {REMEDY}")]
     Answer { address: String, problem: UntrustedText },
-    #[error("{address} does not prove to be the node service ({problem}), so its answer is not believed: {REMEDY}")]
+    #[error("{address} has not proved that it is the node service ({problem}), so its answer is ignored: {REMEDY}")]
     Unproven { address: String, problem: UntrustedText },
 }
 

@@ -118,7 +118,7 @@ pub enum HookError {
     )]
     Occupied { nodes: Vec<String>, path: String },
     /// Transfers could not begin; each reason names its place.
-    #[error("{}: mend this, `scancel {job}` and submit it again", joined(.reasons))]
+    #[error("{}: correct the script, `scancel {job}` and submit it again", joined(.reasons))]
     Unusable { job: u32, reasons: Vec<UntrustedText> },
     #[error("{}: none has {path}", .nodes.join(","))]
     NoOutput { nodes: Vec<String>, path: String },

@@ -41,7 +41,9 @@ pub struct File {
 #[derive(Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum InstallError {
-    #[error("{path} is there, and not ours: move it away, or merge both by hand (`--dry-run` shows ours)")]
+    #[error(
+        "{path} exists and Landbridge did not write it: move it away, or merge both by hand (`--dry-run` shows ours)"
+    )]
     Foreign { path: String },
     #[error("{path}, line {line}: `{text}`: Slurm has one burst buffer, and this cluster has another one already")]
     Other { path: String, line: usize, text: String },
@@ -229,7 +231,7 @@ mod tests {
         machine = Machine::new("");
         machine.0.insert("/etc/slurm/burst_buffer.lua".into(), "-- mine\n".into());
         let error = install(&paths(), MachineRole::Controller, machine.read()).unwrap_err().to_string();
-        assert!(error.contains("burst_buffer.lua is there, and not ours"), "{error}");
+        assert!(error.contains("burst_buffer.lua exists and Landbridge did not write it"), "{error}");
         assert_eq!(uninstall(&paths(), machine.read()), Ok(vec![]));
         machine = Machine::new(&format!("{BEGIN}\nX=1\n"));
         assert!(matches!(uninstall(&paths(), machine.read()), Err(InstallError::Torn { .. })));

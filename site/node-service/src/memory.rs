@@ -76,8 +76,9 @@ impl Bound {
         match self {
             Bound::Groups(groups) => groups.enter(user).map(MemoryShare::Group),
             Bound::Turns(turns) => turns.enter(user, PATIENCE).map(MemoryShare::Turn).ok_or_else(|| {
-                let problem =
-                    format!("{TURNS} movers of user id {user} run here, which is the limit: wait for one to end");
+                let problem = format!(
+                    "this node already runs {TURNS} movers of user id {user}, the most it permits: wait for one to end"
+                );
                 std::io::Error::new(std::io::ErrorKind::TimedOut, problem)
             }),
         }

@@ -19,7 +19,7 @@ use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 
 use crate::account::{Account, Accounts};
 use crate::admission::{CallerLimits, CallerSeat, Counts, Refusal, judge, judge_hook, request};
-use crate::child::{Memory, Programs, Task};
+use crate::child::{MemoryLimits, Programs, Task};
 use crate::credential::{BEGIN, CredentialError, Credentials};
 use crate::log;
 use crate::memory::{Bound, MemoryShare};
@@ -231,7 +231,7 @@ impl Service {
         let Admitted { account, task, .. } = order;
         let share = self.share(account.user, task).map_err(Refusal::Memory)?;
         let group = share.as_ref().and_then(MemoryShare::group).map(Path::to_owned);
-        let memory = Memory { of_process: self.memory.of_process(self.user_memory), group };
+        let memory = MemoryLimits { of_process: self.memory.of_process(self.user_memory), group };
         let mut command = self.programs.command(account, task, &memory);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().map_err(Refusal::Start)?;

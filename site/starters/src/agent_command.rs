@@ -1,6 +1,6 @@
 //! The command that starts an agent, and the line with its order.
 
-use gateway_hooks::{AgentHandle, AgentOrder, StartError};
+use gateway_tasks::{AgentHandle, AgentOrder, StartError};
 use job::order::Order;
 
 /// A started agent.

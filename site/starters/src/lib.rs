@@ -1,8 +1,9 @@
-//! Starters: the ways in which a gateway starts the agents of its site, one file for each kind in the sites file.
+//! Starters: the ways in which a gateway starts the agents of its site, one file or folder for each kind in the sites
+//! file.
 //!
 //! Every starter runs one program per node, which passes its standard input on to the node's agent. The input is first
-//! the agent's order and then its lifeline: it ends with the gateway, however the gateway ends, and the agent ends with
-//! it.
+//! the agent's order and then its lifeline: it ends with the gateway, however the gateway ends. The agent then ends
+//! too, unless it is connected to another gateway of the site.
 
 #![deny(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
@@ -20,7 +21,7 @@ pub mod tunnel;
 
 use std::path::Path;
 
-use gateway_hooks::AgentStarter;
+use gateway_tasks::AgentStarter;
 use types::sites::Starter;
 
 pub use self::slurm::give_back;

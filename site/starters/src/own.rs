@@ -6,7 +6,7 @@ use std::future::Future;
 use std::path::Path;
 use std::pin::Pin;
 
-use gateway_hooks::{AgentOrder, AgentStarter, AllocationHandle, AllocationNews, AllocationOrder, StartError};
+use gateway_tasks::{AgentOrder, AgentStarter, AllocationHandle, AllocationNews, AllocationOrder, StartError};
 use tokio::sync::Notify;
 use types::sites::Ssh;
 use wire::control::HeldAllocation;
@@ -50,8 +50,8 @@ impl AgentStarter for OwnJobStarter {
                 Ok(Box::new(Known { news: would_grant(answer), released: Notify::new() }))
             }
             None => Err(StartError(format!(
-                "its nodes are those of a {system} job, and Landbridge makes none: type `landbridge run` in the script \
-                 of one (qsub), at this site"
+                "its nodes are those of a {system} job, and Landbridge makes none: submit a script that types `landbridge \
+                 run` to {system} at this site"
             ))),
         }
     }

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::process::ExitStatus;
 
-use gateway_hooks::{StartError, Tunnel, TunnelOrder, Tunneller};
+use gateway_tasks::{StartError, Tunnel, TunnelOrder, Tunneller};
 use rustix::fs::{MemfdFlags, memfd_create};
 use tokio::process::{Child, Command};
 use types::shell;

@@ -22,7 +22,7 @@ pub enum MoverError {
     /// The connection to another mover is lost, perhaps because this one has lost its gateway.
     #[error("the connection to {place} is lost: {reason}; the same command continues")]
     Lost { place: String, reason: String },
-    #[error("{place} has ended its part before all was read, for a reason of its own")]
+    #[error("{place} stopped before all files were read; its own message gives the cause")]
     Ended { place: String },
     #[error("cannot begin to send or read: {0}")]
     Begin(endpoint::NotBegun),

@@ -1,7 +1,7 @@
 //! Before the order is sent: collects the nodes on which an application computes. Pure; time is an argument.
 //!
-//! If several nodes of a site get the same files, each feeds the next one, and the last one feeds nobody. So nodes
-//! without a computing application come first.
+//! If several nodes of a site get the same files, each forwards them to the next one, and the last one forwards
+//! nothing. So nodes without a computing application come first.
 
 use std::time::Duration;
 

@@ -115,8 +115,6 @@ struct LinkState {
     nanoseconds_per_byte: f64,
     /// The time at which the last packet that entered will have left.
     busy_until: Time,
-    /// Bytes that entered so far.
-    carried: u64,
 }
 
 #[derive(Clone, Debug)]
@@ -148,7 +146,7 @@ impl Network {
         let links = topology
             .links()
             .iter()
-            .map(|link| LinkState { nanoseconds_per_byte: 1e9 / link.cable.rate, busy_until: Time::ZERO, carried: 0 })
+            .map(|link| LinkState { nanoseconds_per_byte: 1e9 / link.cable.rate, busy_until: Time::ZERO })
             .collect();
         Network {
             topology,
@@ -315,15 +313,6 @@ impl Network {
         PacketCounts { in_flight: self.events.packets_in_flight(), ..self.counts }
     }
 
-    /// Bytes that entered a link so far.
-    ///
-    /// # Panics
-    /// If the link belongs to another topology.
-    #[must_use]
-    pub fn carried_bytes(&self, link: LinkId) -> u64 {
-        self.links[link.0 as usize].carried
-    }
-
     /// The number of events so far, the cost of a run.
     #[must_use]
     pub fn events(&self) -> u64 {
@@ -460,7 +449,6 @@ impl Network {
         }
         let sending = Time::from_nanoseconds((f64::from(packet.bytes) * link.nanoseconds_per_byte).round() as u64);
         link.busy_until = link.busy_until.max(self.now) + sending;
-        link.carried += u64::from(packet.bytes);
         if cable.loss > 0.0 && self.random.chance(cable.loss) {
             self.counts.lost += 1;
             return;

@@ -106,7 +106,7 @@ pub(crate) enum Command {
         #[arg(last = true, required = true)]
         program: Vec<OsString>,
     },
-    /// Started by gateways: like the previous one, until the program reports that it has started
+    /// Started by gateways: runs a program that ends with the gateway until it reports its start
     #[command(hide = true, name = starters::leash::HOLD)]
     Hold {
         /// Process id of the gateway

@@ -6,8 +6,8 @@ use anyhow::Result;
 use clap::Args;
 use commands::runtime::runtime;
 use commands::sites_file;
-use launcher::coupling::{Request, run};
-use types::coupling::{NameError, Said, name_and_site};
+use launcher::coupling::{CouplingRequest, run};
+use types::coupling::{HelperReport, NameError, name_and_site};
 use wire::control::Coupling;
 
 use crate::sites::file::SitesFileArgs;
@@ -37,7 +37,7 @@ fn coupling(text: &str) -> Result<Coupling, NameError> {
 
 /// Couples until this or the other program ends it; returns the exit code.
 pub(crate) fn couple(args: CoupleArgs) -> Result<i32> {
-    let say = |said: Said| {
+    let say = |said: HelperReport| {
         let mut line = serde_json::to_string(&said)?;
         line.push('\n');
         let mut out = crate::output::stdout();
@@ -48,17 +48,17 @@ pub(crate) fn couple(args: CoupleArgs) -> Result<i32> {
     match try_to(args, say) {
         Ok(()) => Ok(0),
         Err(error) => {
-            say(Said::Over(crate::error::whole(&error)))?;
+            say(HelperReport::Over(crate::error::whole(&error)))?;
             Ok(1)
         }
     }
 }
 
-fn try_to(args: CoupleArgs, say: impl FnMut(Said) -> std::io::Result<()>) -> Result<()> {
+fn try_to(args: CoupleArgs, say: impl FnMut(HelperReport) -> std::io::Result<()>) -> Result<()> {
     let (_, sites) = args.sites.read()?;
     let home = sites_file::own_site(&sites, args.from.as_deref())?;
     sites.site(&args.coupling.site)?;
-    let request = Request { sites, home, coupling: args.coupling };
+    let request = CouplingRequest { sites, home, coupling: args.coupling };
     let runtime = runtime()?;
     let input = tokio::io::BufReader::new(tokio::io::stdin());
     let result = runtime.block_on(run(request, input, say));

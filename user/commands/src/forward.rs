@@ -3,7 +3,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 
 use launcher::Sites;
-use launcher::forward::{ForwardError, Near, Request, run};
+use launcher::forward::{ForwardError, ForwardRequest, Near, run};
 use serde::Deserialize;
 use setup::Progress;
 use setup::tunnel::Tunnel;
@@ -56,7 +56,7 @@ pub fn forward(
             }
         };
         let ready = || place.into_iter().for_each(&ready);
-        let request = Request { sites, home, site: to.site.clone(), target: to.target.clone() };
+        let request = ForwardRequest { sites, home, site: to.site.clone(), target: to.target.clone() };
         match run(request, near, ready, note).await {
             Ok(()) => Ok(0),
             Err(ForwardError::Interrupted(signal)) => Ok(128 + signal),

@@ -295,8 +295,8 @@ impl RunPlan {
         };
         match places.iter().find(in_no_job) {
             Some(place) => Err(CommandError::Request(format!(
-                "site {}: its nodes are those of a batch job, and Landbridge makes none there: type `landbridge run` in the \
-                 script of one (qsub)",
+                "site {}: its nodes are those of a batch job, and Landbridge makes none there: submit a \
+                 script that types `landbridge run` to that site's batch system",
                 place.name
             ))),
             None => Ok(places),

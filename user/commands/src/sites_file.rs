@@ -66,7 +66,7 @@ const PROOF: Duration = Duration::from_secs(2);
 
 /// The site of this machine: the one given by the user, else the only one whose key is readable. Of several, the first
 /// one with a gateway on this machine; else the first whose gateway's machine answers, or at least is in a network that
-/// this machine reaches. Of sites that use the same addresses, the one of whose key a gateway proves to hold.
+/// this machine reaches. If sites use the same addresses, the first one whose key a gateway proves to hold.
 pub fn own_site(sites: &Sites, from: Option<&str>) -> Result<String> {
     let named = from.map(str::to_owned).or_else(named_site);
     if let Some(name) = named {

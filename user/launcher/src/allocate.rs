@@ -17,7 +17,7 @@ use crate::spread::{Wish, counts, spread};
 use starters::held::as_nodes;
 
 /// Time after a site's limit in which its own message about the limit may still arrive.
-const GRACE: Duration = Duration::from_secs(10);
+pub const REPLY_GRACE: Duration = Duration::from_secs(10);
 
 /// A request for nodes of one site.
 pub(super) struct Ask {
@@ -115,7 +115,7 @@ pub(super) async fn allocate(
     }
     let mut file = file.clone();
     let mut early = Early::new();
-    let deadline = Instant::now() + Duration::from_secs(longest.into()) + GRACE;
+    let deadline = Instant::now() + Duration::from_secs(longest.into()) + REPLY_GRACE;
     while let Some((first, _)) = waiting.first() {
         teller.progress(Some(format!("waiting for nodes: {}", states(&waiting))));
         let control = tokio::select! {

@@ -13,6 +13,7 @@ use types::sites::Target;
 use types::{Identity, NodeId, NodeRoster, Roster, SiteId, SiteRoster, Slot};
 use wire::control::{JobMessage, Part};
 
+use crate::deadline::{CLOSE, OPEN};
 use crate::own_gateways::OwnGateways;
 use crate::session::{Connection, Incoming, Session};
 use crate::{SessionError, Sites};
@@ -21,14 +22,9 @@ use job::forward::{MOST, Piece};
 use job::message::{Down, Up};
 use job::signals::{self, Signals};
 
-/// Time limit for opening a forward, on a machine that is not overloaded.
-const OPEN: Duration = Duration::from_secs(10);
-/// Time limit for gateways to close the forward.
-const CLOSE: Duration = Duration::from_secs(2);
-
 /// The port to reach.
 #[derive(Clone, Debug)]
-pub struct Request {
+pub struct ForwardRequest {
     pub sites: Sites,
     /// The user's own site.
     pub home: String,
@@ -69,7 +65,7 @@ pub enum ForwardError {
 /// # Errors
 /// [`ForwardError`].
 pub async fn run(
-    request: Request,
+    request: ForwardRequest,
     near: Near,
     ready: impl FnOnce(),
     note: impl FnMut(String),

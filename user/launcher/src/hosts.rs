@@ -41,7 +41,7 @@ pub enum HostError {
     #[error("host {0} is given twice: give it once, as {0}:N")]
     Twice(String),
     #[error(
-        "the hosts have room for {}, but {ranks} are asked for: name more hosts, or more slots, as SITE/NODE:N",
+        "the hosts have room for {}, not for {ranks}: name more hosts, or more slots, as SITE/NODE:N",
         counted(*room, "rank")
     )]
     Full { room: u64, ranks: u32 },
@@ -241,7 +241,7 @@ mod tests {
             ("c/n1", None, "give --site c=N"),
             ("d/n1", None, "give --site d=N"),
             ("a/n1,a/n1", None, "host a/n1 is given twice"),
-            ("a/n1:2", Some(3), "room for 2 ranks, but 3"),
+            ("a/n1:2", Some(3), "room for 2 ranks, not for 3"),
             ("n1", None, "`n1` is not SITE/NODE"),
             ("a/n1:0", None, "is not SITE/NODE"),
         ] {

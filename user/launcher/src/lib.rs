@@ -31,6 +31,7 @@ use tokio::time::Instant;
 use types::{Roster, SitesFile};
 use wire::control::{HeldAllocation, Part};
 
+pub use allocate::REPLY_GRACE;
 pub use cause::LOST_CODE;
 pub use observer::Observer;
 pub use outcome::{Failure, SiteSummary, Summary};
@@ -39,7 +40,7 @@ pub use session::{SessionError, Sites};
 use self::deadline::until;
 use self::input::Source;
 use self::lifecycle::{Action, Job};
-use self::observer::{Teller, Told};
+use self::observer::{Teller, WriterReport};
 use self::session::{Connection, Session};
 use crate::spread::{Wish, spread};
 use crate::tailor::Typed;
@@ -280,13 +281,13 @@ fn carry_out(action: Action, session: &mut Session, job: &mut Job, teller: &mut 
 }
 
 /// The observer has passed on output, or cannot.
-fn observed(told: Told, session: &mut Session, job: &mut Job, teller: &mut Teller) {
+fn observed(told: WriterReport, session: &mut Session, job: &mut Job, teller: &mut Teller) {
     match told {
-        Told::Gone { agent, bytes } => {
+        WriterReport::Gone { agent, bytes } => {
             session.release(agent, bytes);
             teller.pending = teller.pending.saturating_sub(bytes);
         }
-        Told::Failed(error) => job.output_failed(&error, Instant::now()),
+        WriterReport::Failed(error) => job.output_failed(&error, Instant::now()),
     }
 }
 

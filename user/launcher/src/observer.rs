@@ -42,7 +42,7 @@ enum Telling {
 
 /// Reports of the observer's thread.
 #[derive(Debug)]
-pub(super) enum Told {
+pub(super) enum WriterReport {
     /// This many bytes of an agent's output have been passed on.
     Gone { agent: Identity, bytes: u64 },
     /// Output could not be passed on.
@@ -52,7 +52,7 @@ pub(super) enum Told {
 /// The observer's thread.
 pub(super) struct Teller {
     sender: Option<std_mpsc::Sender<Telling>>,
-    pub told: mpsc::UnboundedReceiver<Told>,
+    pub told: mpsc::UnboundedReceiver<WriterReport>,
     thread: Option<JoinHandle<()>>,
     /// Bytes of output that the observer has not passed on yet.
     pub pending: u64,
@@ -72,9 +72,9 @@ impl Teller {
                     Ok(Telling::Note(text)) => observer.note(&text),
                     Ok(Telling::Output { agent, rank, stream, bytes }) => {
                         if let Err(e) = observer.output(rank, stream, &bytes) {
-                            let _ = report.send(Told::Failed(e));
+                            let _ = report.send(WriterReport::Failed(e));
                         }
-                        let _ = report.send(Told::Gone { agent, bytes: bytes.len() as u64 });
+                        let _ = report.send(WriterReport::Gone { agent, bytes: bytes.len() as u64 });
                     }
                 }
             }

@@ -45,11 +45,11 @@ pub enum SpreadError {
     #[error("-n {ranks} is not the sum of the --site options, which is {sum}: leave -n out or correct one of them")]
     Sum { ranks: u32, sum: u64 },
     /// A site has too few slots.
-    #[error("site {site} has room for {} on its {}{limit}, but {ranks} are asked of it: {advice}",
+    #[error("site {site} has room for {} on its {}{limit}, not for {ranks}: {advice}",
         counted(*room, "rank"), counted(*nodes, "node"))]
     Full { site: String, room: u64, nodes: usize, limit: String, ranks: u32, advice: &'static str },
     /// All sites together have too few slots.
-    #[error("all sites together have room for {} ({detail}), but {ranks} are asked for: {advice}", counted(*room, "rank"))]
+    #[error("all sites together have room for {} ({detail}), not for {ranks}: {advice}", counted(*room, "rank"))]
     AllFull { room: u64, detail: String, ranks: u32, advice: &'static str },
     /// Nodes must be filled, but the sites file does not give the slots of one.
     #[error(
@@ -257,7 +257,9 @@ mod tests {
     fn ranks_per_node_fills_nodes_in_order() {
         let file = two_by_two();
         assert_eq!(text(&file, Wish { ranks_per_node: Some(2), ..n(4) }), "a:n1*2;b:n1*2");
-        assert!(text(&file, Wish { ranks_per_node: Some(2), ..n(9) }).contains("room for 8 ranks (a 4, b 4), but 9"));
+        assert!(
+            text(&file, Wish { ranks_per_node: Some(2), ..n(9) }).contains("room for 8 ranks (a 4, b 4), not for 9")
+        );
     }
 
     #[test]
@@ -273,7 +275,7 @@ mod tests {
         assert!(text(&file, of(&[("a", 1), ("a", 1)])).contains("given twice"));
         assert!(text(&file, Wish { ranks: Some(4), ..of(&[("a", 1)]) }).contains("-n 4 is not the sum"));
         let full = text(&file, Wish { ranks_per_node: Some(1), ..of(&[("a", 3)]) });
-        assert!(full.contains("site a has room for 2 ranks on its 2 nodes (--ranks-per-node 1), but 3"), "{full}");
+        assert!(full.contains("site a has room for 2 ranks on its 2 nodes (--ranks-per-node 1), not for 3"), "{full}");
     }
 
     #[test]

@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 
 use client::Invitation;
-use gateway_hooks::{Doorkeeper, NotTaken};
+use gateway_tasks::{Doorkeeper, NotTaken};
 use types::sites::Fingerprint;
 
 use crate::add::{Outcome, Wish};

@@ -14,7 +14,7 @@ use crate::start::start;
 use crate::{Progress, SetupError};
 
 /// Time limit for a trunk to come up after a gateway was started.
-const TRUNK: Duration = Duration::from_secs(12);
+pub(crate) const TRUNK: Duration = Duration::from_secs(12);
 const POLL: Duration = Duration::from_millis(200);
 
 /// Starts gateways that have ended. A site whose gateway cannot be started is reported and skipped: the job will report

@@ -186,7 +186,7 @@ impl Machine {
 
     async fn open(way: &Way<'_>, id: &str, progress: &mut dyn Progress) -> Result<Machine, SetupError> {
         match Machine::try_open(way, id, false).await {
-            Err(ssh::Refusal { asks: true, problem }) if way.asking => {
+            Err(ssh::Unreachable { asks: true, problem }) if way.asking => {
                 progress.step(way.site, &format!("ssh needs you ({problem}); it asks once"));
                 Machine::try_open(way, id, true).await
             }
@@ -202,20 +202,20 @@ impl Machine {
         })
     }
 
-    async fn try_open(way: &Way<'_>, id: &str, asking: bool) -> Result<Machine, ssh::Refusal> {
+    async fn try_open(way: &Way<'_>, id: &str, asking: bool) -> Result<Machine, ssh::Unreachable> {
         let mut random = [0; 8];
-        getrandom::fill(&mut random).map_err(|e| ssh::Refusal::new(format!("no random numbers: {e}")))?;
+        getrandom::fill(&mut random).map_err(|e| ssh::Unreachable::new(format!("no random numbers: {e}")))?;
         let mark = format!("landbridge-{:016x}", u64::from_le_bytes(random));
         let folder = literal(way.folder.unwrap_or(FOLDER));
         let script = format!("mark={mark}\nid={}\nfolder={folder}\n{SCRIPT}", literal(id));
         let line = ssh::reading_script(&mark, script.len());
         let mut command = ssh::command(way.place, &line, asking);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
-        let started = command.spawn().map_err(|e| ssh::Refusal::new(format!("cannot start a shell: {e}")));
+        let started = command.spawn().map_err(|e| ssh::Unreachable::new(format!("cannot start a shell: {e}")));
         let mut child = started?;
         let (Some(input), Some(output), Some(errors)) = (child.stdin.take(), child.stdout.take(), child.stderr.take())
         else {
-            return Err(ssh::Refusal::new("no pipes"));
+            return Err(ssh::Unreachable::new("no pipes"));
         };
         let (heard, hears) = oneshot::channel();
         let words = Arc::new(Mutex::new(Tail::default()));
@@ -372,11 +372,11 @@ impl Machine {
         SetupError::site(&self.site, format!("{}: the connection is lost: {}", self.place, refusal.problem))
     }
 
-    async fn refusal(mut self, problem: String) -> ssh::Refusal {
+    async fn refusal(mut self, problem: String) -> ssh::Unreachable {
         self.end(problem).await
     }
 
-    async fn end(&mut self, problem: String) -> ssh::Refusal {
+    async fn end(&mut self, problem: String) -> ssh::Unreachable {
         let code = match timeout(Duration::from_millis(500), self.child.wait()).await {
             Ok(Ok(status)) => status.code(),
             _ => None,
@@ -385,7 +385,7 @@ impl Machine {
         let _ = self.child.start_kill();
         let _ = timeout(LINGER, &mut self.reading).await;
         let words = self.words.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        ssh::Refusal::judge(problem, code, &words, &self.printed)
+        ssh::Unreachable::judge(problem, code, &words, &self.printed)
     }
 }
 

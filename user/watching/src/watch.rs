@@ -24,7 +24,7 @@ pub struct Round {
     pub gateways: Vec<Look>,
 }
 
-/// One look at one gateway.
+/// The result of one status request to a gateway.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Look {
     pub gateway: String,

@@ -471,7 +471,7 @@ fn wrong_use_is_named() {
     assert_eq!(export(&mut exchange, 1, &blocks(10, 3), 32), "v: a layout for 3 processes, but this side has 2");
     exchange.export("v", 5, exported(&layout), Content::Part(vec![0; 40])).unwrap();
     let old = export(&mut exchange, 5, &layout, 40);
-    assert!(old.starts_with("v: version 5 was exported before"), "{old}");
+    assert!(old.starts_with("v: version 5 is not above the last exported version"), "{old}");
     let changed = export(&mut exchange, 6, &whole(10), 80);
     assert_eq!(changed, "v: exported before as [10] of <u8 over 2 processes, now as [10] of <u8 over 1 processes");
 }

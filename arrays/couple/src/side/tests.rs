@@ -48,8 +48,8 @@ impl Ranks for Threads {
 /// A helper that announces a job with this secret, and then reads its input.
 fn helper(secret: &str) -> PathBuf {
     let place = CouplingSite { name: "lyon".into(), gateways: vec![("g".into(), "127.0.0.1:9".into())], keys: vec![] };
-    let home = Said::Home { site: "lyon".into(), sites: vec![place] };
-    let coupled = Said::Coupled(Box::new(Coupled {
+    let home = HelperReport::Home { site: "lyon".into(), sites: vec![place] };
+    let coupled = HelperReport::Coupled(Box::new(Coupled {
         job: "00".repeat(16),
         secret: secret.into(),
         roster: "lyon:1".into(),

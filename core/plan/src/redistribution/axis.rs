@@ -34,8 +34,9 @@ pub enum AxisKind {
 }
 
 impl AxisKind {
-    /// The kinds with their names in Python and in texts; the place of each is its number in `landbridge.h`.
-    const ALL: [(&str, AxisKind); 4] = [
+    /// The kinds with their names in Python and in texts; the place of each is its number in `landbridge.h`,
+    /// so a new one is the last.
+    pub(crate) const ALL: [(&str, AxisKind); 4] = [
         ("whole", AxisKind::Whole),
         ("block", AxisKind::Block),
         ("cyclic", AxisKind::Cyclic),

@@ -1,5 +1,6 @@
 //! Random layouts and redistributions, for tests here and in the crates that execute redistributions.
 
+use crate::redistribution::axis::AxisKind;
 use crate::redistribution::{Axis, Grid, Halo, Layout, Mapping, MemoryOrder, Pick, Transfer};
 
 /// A seeded random number generator (xorshift, Marsaglia 2003), so a failure can report its seed.
@@ -29,21 +30,22 @@ impl Chance {
     /// A random axis of this extent.
     pub fn axis(&mut self, extent: u64) -> Axis {
         let over = 1 + self.below(4) as u32;
-        match self.below(5) {
-            0 => Axis::Whole,
-            1 => Axis::Block { over, sizes: None },
-            2 => {
+        let (_, kind) = AxisKind::ALL[self.below(AxisKind::ALL.len() as u64) as usize];
+        match kind {
+            AxisKind::Whole => Axis::Whole,
+            AxisKind::Block if self.below(2) == 0 => Axis::Block { over, sizes: None },
+            AxisKind::Block => {
                 let mut cuts: Vec<u64> = (1..over).map(|_| self.below(extent + 1)).collect();
                 cuts.sort_unstable();
                 let ends = cuts.iter().copied().chain([extent]);
                 let starts = [0].into_iter().chain(cuts.iter().copied());
                 Axis::Block { over, sizes: Some(ends.zip(starts).map(|(end, start)| end - start).collect()) }
             }
-            3 => {
+            AxisKind::Cyclic => {
                 let first = self.below(over.into()) as u32;
                 Axis::Cyclic { over, block: 1 + self.below(4) + self.below(2) * self.below(20), first }
             }
-            _ => {
+            AxisKind::Lists => {
                 let mut lists = vec![Vec::new(); over as usize];
                 for index in self.shuffled(extent as usize) {
                     lists[self.below(over.into()) as usize].push(index as u64);

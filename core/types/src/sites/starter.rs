@@ -24,19 +24,25 @@ pub enum Starter {
 impl Starter {
     /// Returns true if the site's nodes come from a batch job, so the sites file does not list them.
     pub fn allocates(&self) -> bool {
-        matches!(self, Starter::Slurm(_) | Starter::Pbs(_) | Starter::GridEngine(_))
+        match self {
+            Starter::Slurm(_) | Starter::Pbs(_) | Starter::GridEngine(_) => true,
+            Starter::Local | Starter::Ssh(_) | Starter::Template(_) => false,
+        }
     }
 
     /// Returns true if Landbridge can request jobs; otherwise `run` must be typed in a job of the user's own.
     pub fn makes_jobs(&self) -> bool {
-        matches!(self, Starter::Slurm(_))
+        match self {
+            Starter::Slurm(_) => true,
+            Starter::Local | Starter::Ssh(_) | Starter::Template(_) | Starter::Pbs(_) | Starter::GridEngine(_) => false,
+        }
     }
 
     /// The port of the service that starts movers on nodes outside the user's jobs.
     pub fn node_service(&self) -> Option<u16> {
         match self {
             Starter::Slurm(slurm) => slurm.node_service,
-            _ => None,
+            Starter::Local | Starter::Ssh(_) | Starter::Template(_) | Starter::Pbs(_) | Starter::GridEngine(_) => None,
         }
     }
 }

@@ -147,6 +147,10 @@ fn the_nodes_of_a_batch_system_are_not_in_the_file() {
     let sites = SitesFile::parse(&text, "x.toml").unwrap();
     let slurm = Slurm { partition: Some("p".into()), options: vec!["--exclusive".into()], ..Slurm::default() };
     assert_eq!(sites.sites[0].starter, Starter::Slurm(slurm));
-    let text = file(&nodeless) + "[site.starter]\nkind = \"pbs\"\nuser = \"u\"\n";
-    assert!(SitesFile::parse(&text, "x.toml").unwrap().sites[0].starter.allocates());
+    for kind in ["pbs", "gridengine"] {
+        let starter = format!("[site.starter]\nkind = \"{kind}\"\nuser = \"u\"\n");
+        assert!(SitesFile::parse(&(file(&nodeless) + &starter), "x.toml").unwrap().sites[0].starter.allocates());
+        let error = SitesFile::parse(&(file(REST) + &starter), "x.toml").unwrap_err().to_string();
+        assert!(error.contains("node"), "{kind}: {error}");
+    }
 }

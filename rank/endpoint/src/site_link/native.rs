@@ -10,7 +10,7 @@
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
-use libfabric::{Event, Fault, Port, Posted};
+use libfabric::{Fault, Port, PortEvent, Posted};
 use rustc_hash::FxHashMap;
 use slab::Slab;
 use wire::Introduction;
@@ -235,7 +235,7 @@ impl Native {
     ) -> Result<bool, Broken> {
         let Native { port, provider, tokens, under_way, .. } = self;
         let result = port.poll(&mut |event| match event {
-            Event::Received(frame) => {
+            PortEvent::Received(frame) => {
                 let key = token_of(frame).and_then(|token| tokens.get(&token).copied());
                 let Some((key, connection)) = key.and_then(|key| Some((key, connections.get_mut(key)?))) else {
                     return;
@@ -254,7 +254,7 @@ impl Native {
                     Err(misbehaved) => broken.push((key, misbehaved.into())),
                 }
             }
-            Event::Sent(ticket) | Event::Failed(ticket, _) => {
+            PortEvent::Sent(ticket) | PortEvent::Failed(ticket, _) => {
                 // The connection may already be gone.
                 let Some(key) = tokens.get(&ticket).copied() else { return };
                 let Some(lane) = connections.get_mut(key).and_then(|connection| connection.lane.as_mut()) else {
@@ -262,7 +262,7 @@ impl Native {
                 };
                 lane.under_way -= 1;
                 *under_way -= 1;
-                if let Event::Failed(_, fault) = event {
+                if let PortEvent::Failed(_, fault) = event {
                     broken.push((key, lost(provider, &fault)));
                 }
             }

@@ -11,23 +11,23 @@ use super::info::fi_info;
 use super::transfers::{fi_ioc, fi_msg, fi_msg_atomic, fi_msg_rma, fi_msg_tagged, iovec};
 
 /// Return value of an operation that is not implemented.
-trait Refusal {
+trait NotImplemented {
     const REFUSED: Self;
 }
 
-impl Refusal for c_int {
+impl NotImplemented for c_int {
     const REFUSED: c_int = -libc::ENOSYS;
 }
 
-impl Refusal for isize {
+impl NotImplemented for isize {
     const REFUSED: isize = -(libc::ENOSYS as isize);
 }
 
-impl Refusal for u64 {
+impl NotImplemented for u64 {
     const REFUSED: u64 = 0;
 }
 
-impl Refusal for *const c_char {
+impl NotImplemented for *const c_char {
     const REFUSED: *const c_char = c"not supported".as_ptr();
 }
 
@@ -42,7 +42,7 @@ macro_rules! tables {
         impl $table {
             pub const REFUSING: $table = {
                 $(unsafe extern "C" fn $entry($(_: $argument),*) -> $result {
-                    <$result as Refusal>::REFUSED
+                    <$result as NotImplemented>::REFUSED
                 })*
                 $table { size: size_of::<$table>(), $($entry),* }
             };

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 /// Opens a port with the system's libfabric, or the one that `LANDBRIDGE_LIBFABRIC` names.
 fn port(provider: &str, frame: usize, receives: usize) -> Port {
     let named = std::env::var_os("LANDBRIDGE_LIBFABRIC").map(std::path::PathBuf::from);
-    let (library, offer) = Library::offering(provider, named.as_deref(), None).unwrap();
+    let (library, offer) = Libfabric::offering(provider, named.as_deref(), None).unwrap();
     Port::open(&library, offer, frame, receives).unwrap()
 }
 
@@ -46,12 +46,12 @@ fn frames_arrive_whole(provider: &str) {
             }
         }
         a.poll(&mut |event| match event {
-            Event::Sent(_) => left += 1,
+            PortEvent::Sent(_) => left += 1,
             other => panic!("{other:?}"),
         })
         .unwrap();
         b.poll(&mut |event| {
-            let Event::Received(bytes) = event else { panic!("{event:?}") };
+            let PortEvent::Received(bytes) = event else { panic!("{event:?}") };
             let number = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
             assert_eq!(bytes.len(), lengths[number % lengths.len()].max(8));
             assert!(bytes[8..] == pattern(bytes.len(), number)[8..], "frame {number}");
@@ -88,14 +88,14 @@ fn a_slow_receiver_is_not_overrun() {
             Some(_) => sent += 1,
             None => refused += 1,
         }
-        a.poll(&mut |event| assert!(matches!(event, Event::Sent(_)), "{event:?}")).unwrap();
+        a.poll(&mut |event| assert!(matches!(event, PortEvent::Sent(_)), "{event:?}")).unwrap();
     }
     assert!(sent > 4, "{sent}");
     let deadline = Instant::now() + Duration::from_secs(20);
     while seen < sent {
         assert!(Instant::now() < deadline, "{seen} of {sent}");
         a.poll(&mut |_| {}).unwrap();
-        b.poll(&mut |event| seen += u32::from(matches!(event, Event::Received(_)))).unwrap();
+        b.poll(&mut |event| seen += u32::from(matches!(event, PortEvent::Received(_)))).unwrap();
     }
 }
 
@@ -116,14 +116,14 @@ fn names_of_another_shape_are_refused() {
 
 #[test]
 fn what_is_not_offered_is_named_with_what_is() {
-    let error = Library::offering("cxi", None, None).unwrap_err().to_string();
+    let error = Libfabric::offering("cxi", None, None).unwrap_err().to_string();
     assert!(error.contains("no provider `cxi` here"), "{error}");
     assert!(error.contains("tcp") && error.contains("shm"), "{error}");
     let missing = std::path::Path::new("/nowhere/libfabric.so.1");
-    let error = Library::offering("tcp", Some(missing), None).unwrap_err().to_string();
+    let error = Libfabric::offering("tcp", Some(missing), None).unwrap_err().to_string();
     assert!(error.contains("/nowhere/libfabric.so.1"), "{error}");
     let other = std::path::Path::new("/usr/lib/x86_64-linux-gnu/libm.so.6");
-    let error = Library::offering("tcp", Some(other), None).unwrap_err().to_string();
+    let error = Libfabric::offering("tcp", Some(other), None).unwrap_err().to_string();
     assert!(error.contains("is not a libfabric"), "{error}");
 }
 

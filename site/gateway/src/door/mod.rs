@@ -3,7 +3,7 @@
 use std::rc::Rc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use gateway_hooks::open_files;
+use gateway_tasks::open_files;
 use types::sites::Inside;
 
 use crate::door::hellos::Hellos;

@@ -11,7 +11,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use gateway_hooks::{AgentHandle, AgentOrder, AgentStarter, StartError};
+use gateway_tasks::{AgentHandle, AgentOrder, AgentStarter, StartError};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout};
 use types::roster::FORWARDER;

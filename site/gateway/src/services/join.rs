@@ -3,7 +3,7 @@
 //! A user of a site (who has proved the site's key) makes a ticket and carries it to the new site by hand. The
 //! gateway's address and fingerprint in it let the newcomer verify the gateway. The number and the secret in it let the
 //! gateway verify that the newcomer was invited. The newcomer presents its own key by TLS. A ticket is valid once and
-//! for a limited time; a gateway forgets its tickets when it ends. A [`gateway_hooks::Doorkeeper`] checks the new
+//! for a limited time; a gateway forgets its tickets when it ends. A [`gateway_tasks::Doorkeeper`] checks the new
 //! entry.
 
 use std::cell::RefCell;
@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use client::handshake::{self, HandshakeError};
 use client::tls::TlsStream;
-use gateway_hooks::{Doorkeeper, NotTaken};
+use gateway_tasks::{Doorkeeper, NotTaken};
 use thiserror::Error;
 use tokio::io::AsyncWriteExt;
 use tokio::time::Instant;

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use gateway_hooks::AgentStarter;
+use gateway_tasks::AgentStarter;
 use tokio::sync::Notify;
 
 use crate::config::GatewayConfig;

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use gateway_hooks::{AgentStarter, AllocationHandle, AllocationNews, AllocationOrder};
+use gateway_tasks::{AgentStarter, AllocationHandle, AllocationNews, AllocationOrder};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until, timeout};
 use types::JobId;

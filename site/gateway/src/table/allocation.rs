@@ -5,7 +5,7 @@
 //! allocation is given back if its asker is lost. From then on the nodes belong to the job: a gateway that stops leaves
 //! them to the job, together with its agents.
 
-use gateway_hooks::{AllocationNews, AllocationOrder};
+use gateway_tasks::{AllocationNews, AllocationOrder};
 use types::JobId;
 use wire::Control;
 use wire::control::{AllocatedNode, AllocationMessage, HeldAllocation, JobMessage, NodeAsk, Traffic};

@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
-use gateway_hooks::StartError;
+use gateway_tasks::StartError;
 use types::id::SlotKind;
 use types::{Identity, JobId, NodeId, Roster, SiteId, Slot};
 use wire::control::{JobMessage, Part, Traffic};

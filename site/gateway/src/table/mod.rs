@@ -19,7 +19,7 @@ pub(crate) mod window;
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::time::Duration;
 
-use gateway_hooks::AllocationOrder;
+use gateway_tasks::AllocationOrder;
 use types::{JobId, NodeId, SiteId, Slot};
 use wire::control::JobMessage;
 use wire::{Control, FrameHeader, Passage, Secret};

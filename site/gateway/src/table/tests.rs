@@ -2,7 +2,7 @@
 
 mod several;
 
-use gateway_hooks::StartError;
+use gateway_tasks::StartError;
 use member::last_route::RETURN;
 
 use super::*;

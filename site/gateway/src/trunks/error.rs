@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use client::handshake::HandshakeError;
-use gateway_hooks::StartError;
+use gateway_tasks::StartError;
 use thiserror::Error;
 use types::sites::{Fingerprint, Keys, Login};
 use wire::WireError;
@@ -130,7 +130,7 @@ pub(crate) enum MeetingError {
     NotConnected { site: String, gateway: String },
     #[error("you asked a moment ago")]
     Hasty,
-    #[error("{0} links already meet there, and its `memory` allows no more")]
+    #[error("that gateway already relays {0} links, the most that its `memory` permits")]
     Full(usize),
     #[error("its sites file does not let others meet there")]
     NotLet,

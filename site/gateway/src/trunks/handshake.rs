@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use client::handshake::{self, Accepting, HandshakeError, initiate};
 use client::tls::TlsStream;
-use gateway_hooks::Tunnel;
+use gateway_tasks::Tunnel;
 use tokio::net::TcpStream;
 use types::id::NOWHERE;
 use types::sites::Fingerprint;

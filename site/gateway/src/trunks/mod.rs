@@ -8,7 +8,7 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use gateway_hooks::Tunneller;
+use gateway_tasks::Tunneller;
 
 use crate::config::GatewayConfig;
 use crate::path::Path;

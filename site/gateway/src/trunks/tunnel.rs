@@ -9,7 +9,7 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use std::rc::Rc;
 use std::time::Duration;
 
-use gateway_hooks::{Tunnel, TunnelOrder, Tunneller};
+use gateway_tasks::{Tunnel, TunnelOrder, Tunneller};
 use socket2::SockRef;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::time::timeout;

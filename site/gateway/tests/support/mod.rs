@@ -19,7 +19,7 @@ use client::patience::{Wait, patiently_here};
 use client::{Client, ClientError, Frame, Gateway, Role};
 use gateway::counters::Counters;
 use gateway::{GatewayConfig, serve_until};
-use gateway_hooks::{
+use gateway_tasks::{
     AgentHandle, AgentOrder, AgentStarter, AllocationHandle, AllocationNews, AllocationOrder, StartError,
 };
 use tokio::sync::{Notify, mpsc, oneshot};

@@ -439,7 +439,7 @@ fn places_at_sites_are_checked_before_the_job_waits() {
     let job = FakeJob::new(words).predicts(&[&["n1"]]);
     job.world.unusable.borrow_mut().push("lyon:to/o-{node}".into());
     let error = job.hook(|hook| hook.data_in()).unwrap_err().to_string();
-    assert_eq!(error, "lyon:to/o-{node}: bad: mend this, `scancel 5` and submit it again");
+    assert_eq!(error, "lyon:to/o-{node}: bad: correct the script, `scancel 5` and submit it again");
     assert_eq!(*job.world.checks.borrow(), ["lyon:/d", "lyon:to/o-{node}"]);
     assert!(job.moves().is_empty(), "nothing is moved for a job that cannot end well");
 }

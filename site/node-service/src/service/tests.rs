@@ -10,16 +10,16 @@ use crate::credential::{CredentialError, OpenedCredential};
 use crate::memory::Turns;
 use crate::message::{HookRequest, Request, VERSION};
 
-/// A credential is `MUNGE:MAKER:READER:payload` in hexadecimal digits, and can be opened once.
+/// Stands for munge: a credential is `MUNGE:MAKER:READER:payload` in hexadecimal digits, and can be opened once.
 #[derive(Default)]
-struct Purse(Mutex<Vec<Vec<u8>>>);
+struct Munge(Mutex<Vec<Vec<u8>>>);
 
 fn credential(maker: u32, reader: u32, payload: &[u8]) -> Vec<u8> {
     let digits: String = payload.iter().map(|byte| format!("{byte:02x}")).collect();
     format!("MUNGE:{maker}:{reader}:{digits}").into_bytes()
 }
 
-impl Credentials for Purse {
+impl Credentials for Munge {
     fn open(&self, credential: &[u8]) -> Result<OpenedCredential, CredentialError> {
         let refused = |problem: &str| CredentialError::Refused(problem.into());
         let mut used = self.0.lock().unwrap();
@@ -56,7 +56,7 @@ impl Accounts for Everybody {
 struct Echo;
 
 impl Programs for Echo {
-    fn command(&self, account: &Account, _: &Task, _: &Memory) -> Command {
+    fn command(&self, account: &Account, _: &Task, _: &MemoryLimits) -> Command {
         let mut command = Command::new("sh");
         command.args(["-c", "read -r line; echo \"$0 $line\"; echo oh >&2; cat; exit 3", &account.name]);
         command
@@ -68,7 +68,7 @@ fn service() -> Arc<Service> {
         node: "n1".into(),
         slurm: rustix::process::getuid().as_raw(),
         limits: CallerLimits { strangers: 3, per_user: 1, orders: 3 },
-        credentials: Box::<Purse>::default(),
+        credentials: Box::<Munge>::default(),
         accounts: Box::new(Everybody),
         programs: Box::new(Echo),
         counts: Counts::default(),
@@ -113,7 +113,7 @@ impl Caller {
             return Some((None, serde_json::from_str(line).ok()?));
         }
         let reader = line.split(':').nth(2).unwrap().parse().unwrap();
-        let opened = Purse::default().open(line.as_bytes()).unwrap();
+        let opened = Munge::default().open(line.as_bytes()).unwrap();
         let reply: Reply = serde_json::from_slice(&opened.payload).unwrap();
         Some((Some(reader), reply.answer))
     }
@@ -146,7 +146,7 @@ fn what_was_started_ends_when_the_caller_is_gone_and_its_place_is_free_again() {
     let mut first = Caller::calls(address, &agent(7, "1"));
     assert_eq!(first.hears(), Some(Answer::Started));
     let refused = Caller::calls(address, &agent(7, "2")).is_refused();
-    assert!(refused.contains("1 orders of user id 7 are running"), "{refused}");
+    assert!(refused.contains("already runs 1 orders of user id 7"), "{refused}");
     assert_eq!(Caller::calls(address, &agent(8, "3")).hears(), Some(Answer::Started), "others have their own places");
     drop(first);
     let begin = Instant::now();
@@ -173,7 +173,7 @@ fn callers_without_a_good_credential_get_a_reason_and_nothing_is_started() {
         (&line_of(7, &elsewhere), "for node n2"),
         ("hello\n", "Invalid credential"),
         ("MUNGE:hello\n", "Invalid credential"),
-        (&hello, "not one for this service"),
+        (&hello, "unknown request"),
         ("\n", "Invalid credential"),
     ] {
         let refused = Caller::calls(address, line).is_refused();
@@ -199,7 +199,7 @@ fn callers_that_say_nothing_keep_nobody_out() {
         silent.extend((0..50).map(|_| Caller::calls(address, "")));
     }
     assert!(threads() < before + 50, "{} threads for {} callers", threads() - before, silent.len());
-    assert!(silent[0].is_refused().contains("3 callers are connected that have not proved who they are"));
+    assert!(silent[0].is_refused().contains("too many connections (3)"));
     let mut last = Caller::calls(address, "7:");
     assert!(last.is_refused().contains("no whole line came within 5 s"));
 }
@@ -209,7 +209,7 @@ fn orders_of_all_users_together_are_limited() {
     let address = started();
     let mut running: Vec<Caller> = (1..=3).map(|user| Caller::calls(address, &agent(user, "x"))).collect();
     assert!(running.iter_mut().all(|caller| caller.hears() == Some(Answer::Started)));
-    assert!(Caller::calls(address, &agent(4, "x")).is_refused().contains("3 orders are running here"));
+    assert!(Caller::calls(address, &agent(4, "x")).is_refused().contains("already runs 3 orders"));
 }
 
 #[test]
@@ -262,7 +262,7 @@ fn an_answer_counts_only_if_root_has_made_it_for_this_request() {
     let plain = |answer: &Answer| serde_json::to_vec(answer).unwrap();
     let started = credential(0, 7, &reply(&request, Answer::Started));
     let refused = |lines: Vec<Vec<u8>>| {
-        let error = crate::client::order(&answers(lines), &Purse::default(), &request, std::io::empty()).unwrap_err();
+        let error = crate::client::order(&answers(lines), &Munge::default(), &request, std::io::empty()).unwrap_err();
         error.to_string()
     };
     for lines in [
@@ -278,10 +278,10 @@ fn an_answer_counts_only_if_root_has_made_it_for_this_request() {
         vec![credential(0, 7, &plain(&over))],
     ] {
         let error = refused(lines);
-        assert!(error.contains("does not prove to be the node service") && !error.contains('\u{1b}'), "{error}");
+        assert!(error.contains("has not proved that it is the node service") && !error.contains('\u{1b}'), "{error}");
     }
     let lines = vec![started, credential(0, 7, &reply(&request, over))];
-    let ended = crate::client::order(&answers(lines), &Purse::default(), &request, std::io::empty()).unwrap();
+    let ended = crate::client::order(&answers(lines), &Munge::default(), &request, std::io::empty()).unwrap();
     assert_eq!(ended.code, 0);
 }
 
@@ -332,7 +332,7 @@ fn a_caller_learns_what_answers_instead_of_a_service() {
         }
     });
     let request = HookRequest { landbridge_node_service: VERSION, user: 7, step: "step".into() };
-    for problem in ["is lost: the connection ended", "something else", "started twice", "something else"] {
+    for problem in ["is lost: the connection ended", "not a Landbridge", "started twice", "not a Landbridge"] {
         let error = crate::client::hook(&path, &request, std::io::empty()).unwrap_err().to_string();
         assert!(error.contains(problem), "{problem}: {error}");
     }

@@ -1,6 +1,6 @@
 //! `local`: agents as children of the gateway, for a site whose nodes are the gateway's machine.
 
-use gateway_hooks::{AgentOrder, AgentStarter};
+use gateway_tasks::{AgentOrder, AgentStarter};
 use tokio::process::Command;
 
 use super::process::{AgentProcess, Manner};

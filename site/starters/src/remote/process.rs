@@ -7,7 +7,7 @@ use std::pin::Pin;
 use std::process::Stdio;
 use std::time::Duration;
 
-use gateway_hooks::{AgentHandle, StartError};
+use gateway_tasks::{AgentHandle, StartError};
 use rustix::fs::{MemfdFlags, OFlags, fcntl_setfl, memfd_create};
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::io::AsyncWriteExt;
@@ -211,7 +211,7 @@ async fn due(next: Option<(Instant, Signal)>) -> Signal {
 
 #[cfg(test)]
 mod tests {
-    use gateway_hooks::AgentHandle;
+    use gateway_tasks::AgentHandle;
 
     use super::*;
 

@@ -5,7 +5,7 @@
 
 use std::path::Path;
 
-use gateway_hooks::{AgentOrder, AgentStarter, StartError};
+use gateway_tasks::{AgentOrder, AgentStarter, StartError};
 use tokio::process::Command;
 use types::shell;
 use types::sites::Ssh;

@@ -1,7 +1,7 @@
 //! `template`: agents started with any command of the site that runs another command on a node, such as `rsh` or a
 //! batch system's own.
 
-use gateway_hooks::{AgentOrder, AgentStarter, StartError};
+use gateway_tasks::{AgentOrder, AgentStarter, StartError};
 use tokio::process::Command;
 use types::shell;
 use types::sites::Template;

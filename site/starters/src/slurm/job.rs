@@ -23,7 +23,7 @@ pub(super) enum SlurmJobError {
     #[error("SLURM_HET_SIZE=`{0}` is not the number of components of a heterogeneous job")]
     Components(String),
     /// srun started a launcher in every task of a step.
-    #[error("srun started several of this: type `landbridge run` once, in the job's script")]
+    #[error("srun started several copies of `landbridge run`: type it once, in the job's script")]
     Several,
     /// The numbers of tasks do not fit the nodes.
     #[error("SLURM_TASKS_PER_NODE=`{tasks}` does not fit its {nodes} nodes")]

@@ -10,7 +10,7 @@ mod trial;
 pub(crate) use self::job::SlurmJobs;
 use std::process::Stdio;
 
-use gateway_hooks::{AgentOrder, AgentStarter, AllocationHandle, AllocationOrder, StartError};
+use gateway_tasks::{AgentOrder, AgentStarter, AllocationHandle, AllocationOrder, StartError};
 use types::sites::Slurm;
 use wire::control::{HeldAllocation, NodeAsk};
 

@@ -5,7 +5,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::time::Duration;
 
-use gateway_hooks::{AllocationHandle, AllocationNews};
+use gateway_tasks::{AllocationHandle, AllocationNews};
 use tokio::time::timeout;
 
 use super::salloc::Salloc;

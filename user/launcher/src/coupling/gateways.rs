@@ -5,7 +5,7 @@ use tokio::time::Instant;
 use wire::control::coupling::CouplingMessage;
 use wire::{Control, FrameKind};
 
-use super::{CouplingError, NOBODY, RETURN, Request};
+use super::{CouplingError, CouplingRequest, NOBODY, RETURN};
 use crate::SessionError;
 use crate::deadline::until;
 use crate::session::dialled;
@@ -22,7 +22,7 @@ pub(super) struct Gateways {
 
 impl Gateways {
     /// Connects to the first gateway that answers, and then to the others.
-    pub(super) async fn connect(request: &Request) -> Result<Gateways, SessionError> {
+    pub(super) async fn connect(request: &CouplingRequest) -> Result<Gateways, SessionError> {
         let site = request.sites.site(&request.home)?;
         let (client, name) = request.sites.connect(site).await?;
         let role = Role::Client { secret: request.sites.client_secret(site)? };

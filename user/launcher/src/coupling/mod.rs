@@ -18,7 +18,7 @@ use client::patience::core_time;
 use thiserror::Error;
 use tokio::io::{AsyncBufRead, AsyncBufReadExt, Lines};
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
-use types::coupling::{CouplingSite, Said, Told};
+use types::coupling::{CouplingSite, HelperOrder, HelperReport};
 use types::patience::CoreTime;
 use types::sites::Inside;
 use types::untrusted::UntrustedText;
@@ -27,16 +27,13 @@ use wire::control::coupling::{Coupling, RENEW_S};
 
 use self::pairing::{Action, Pairing};
 use self::side::{About, SideError, matched};
+use crate::deadline::CLOSE;
 use crate::{SessionError, Sites};
 use gateways::Gateways;
 use opening::{Opened, Opening, open, opened_next, opening_done, overdue};
 
-/// Time limit for opening the job at all sites, on a machine that is not overloaded.
-const OPEN: Duration = Duration::from_secs(10);
 /// Time limit for processes to connect to gateways once the sides are coupled, on a machine that is not overloaded.
 const CONNECT: Duration = Duration::from_secs(8);
-/// Time limit for gateways to close the job.
-const CLOSE: Duration = Duration::from_secs(2);
 /// Time for the partner to appear on a board, for a side that leaves.
 const LINGER: Duration = Duration::from_secs(4);
 /// Longest time in which a helper need not run: boards have forgotten its side after 8 s, and its partner has given it
@@ -49,7 +46,7 @@ const LONGEST: usize = 64 << 20;
 
 /// A request to join a coupling.
 #[derive(Clone, Debug)]
-pub struct Request {
+pub struct CouplingRequest {
     pub sites: Sites,
     /// The user's own site.
     pub home: String,
@@ -95,24 +92,24 @@ pub enum CouplingError {
 /// # Errors
 /// The reason why the coupling ended, unless the process ended it.
 pub async fn run<R: AsyncBufRead + Unpin>(
-    request: Request,
+    request: CouplingRequest,
     input: R,
-    mut say: impl FnMut(Said) -> io::Result<()>,
+    mut say: impl FnMut(HelperReport) -> io::Result<()>,
 ) -> Result<(), CouplingError> {
     let mut input = input.lines();
     let said = |result: io::Result<()>| result.map_err(|e| CouplingError::Input(e.to_string()));
-    said(say(Said::Waiting(format!("no gateway of site {} has answered yet", request.home))))?;
+    said(say(HelperReport::Waiting(format!("no gateway of site {} has answered yet", request.home))))?;
     let gateways = tokio::select! {
         gateways = Gateways::connect(&request) => gateways?,
         line = next(&mut input) => match line? {
-            Some(Told::Leave(_)) | None => return Ok(()),
-            Some(Told::Processes(_)) => return Err(CouplingError::Input("processes before they were asked for".into())),
+            Some(HelperOrder::Leave(_)) | None => return Ok(()),
+            Some(HelperOrder::Processes(_)) => return Err(CouplingError::Input("processes before they were asked for".into())),
         },
     };
     said(say(home(&request)))?;
     let processes = match next(&mut input).await? {
-        Some(Told::Processes(processes)) => processes,
-        Some(Told::Leave(_)) | None => return Ok(()),
+        Some(HelperOrder::Processes(processes)) => processes,
+        Some(HelperOrder::Leave(_)) | None => return Ok(()),
     };
     let side = getrandom::u64().map_err(|e| CouplingError::Random(e.to_string()))?;
     let about = About::new(&request.home, &processes);
@@ -124,7 +121,7 @@ pub async fn run<R: AsyncBufRead + Unpin>(
         Ok(reason) => reason.clone(),
         Err(error) => {
             // The process need not wait until the partner has been told. It may have ended.
-            let _ = say(Said::Over(error.to_string()));
+            let _ = say(HelperReport::Over(error.to_string()));
             error.to_string()
         }
     };
@@ -133,7 +130,7 @@ pub async fn run<R: AsyncBufRead + Unpin>(
     result.map(drop)
 }
 
-fn home(request: &Request) -> Said {
+fn home(request: &CouplingRequest) -> HelperReport {
     let place = |site: &types::sites::Site| CouplingSite {
         name: site.name.clone(),
         gateways: site.gateways.iter().map(|gateway| (gateway.name.clone(), gateway.inside.clone())).collect(),
@@ -145,11 +142,11 @@ fn home(request: &Request) -> Said {
             _ => Vec::new(),
         },
     };
-    Said::Home { site: request.home.clone(), sites: request.sites.file.sites.iter().map(place).collect() }
+    HelperReport::Home { site: request.home.clone(), sites: request.sites.file.sites.iter().map(place).collect() }
 }
 
 /// The process's next line; `None` at its end.
-pub(super) async fn next<R: AsyncBufRead + Unpin>(input: &mut Lines<R>) -> Result<Option<Told>, CouplingError> {
+pub(super) async fn next<R: AsyncBufRead + Unpin>(input: &mut Lines<R>) -> Result<Option<HelperOrder>, CouplingError> {
     match input.next_line().await {
         Ok(None) => Ok(None),
         Ok(Some(line)) if line.len() > LONGEST => Err(CouplingError::Input(format!("a line of {} bytes", line.len()))),
@@ -159,7 +156,7 @@ pub(super) async fn next<R: AsyncBufRead + Unpin>(input: &mut Lines<R>) -> Resul
 }
 
 struct Helper {
-    request: Request,
+    request: CouplingRequest,
     gateways: Gateways,
     pairing: Pairing,
     opening: Option<Opening>,
@@ -176,7 +173,7 @@ impl Helper {
     async fn couple<R: AsyncBufRead + Unpin>(
         &mut self,
         input: &mut Lines<R>,
-        say: &mut impl FnMut(Said) -> Result<(), CouplingError>,
+        say: &mut impl FnMut(HelperReport) -> Result<(), CouplingError>,
     ) -> Result<String, CouplingError> {
         let mut renew = interval(Duration::from_secs(RENEW_S));
         renew.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -188,8 +185,8 @@ impl Helper {
             let actions = tokio::select! {
                 biased;
                 told = next(input) => match told? {
-                    Some(Told::Leave(reason)) => return Ok(reason),
-                    Some(Told::Processes(_)) => return Err(CouplingError::Input("processes again".into())),
+                    Some(HelperOrder::Leave(reason)) => return Ok(reason),
+                    Some(HelperOrder::Processes(_)) => return Err(CouplingError::Input("processes again".into())),
                     None => return Ok("its first process has ended".into()),
                 },
                 message = self.gateways.next() => match message? {
@@ -242,7 +239,7 @@ impl Helper {
     async fn act(
         &mut self,
         action: Action,
-        say: &mut impl FnMut(Said) -> Result<(), CouplingError>,
+        say: &mut impl FnMut(HelperReport) -> Result<(), CouplingError>,
     ) -> Result<(), CouplingError> {
         match action {
             Action::Post => self.gateways.post(&self.pairing.post()),
@@ -259,7 +256,7 @@ impl Helper {
             }
             Action::Abandon => self.abandon().await,
             Action::Say(line) => {
-                if let (Said::Coupled(_), Some(opened)) = (&line, &mut self.opened) {
+                if let (HelperReport::Coupled(_), Some(opened)) = (&line, &mut self.opened) {
                     opened.session.question_ranks(CONNECT);
                 }
                 say(line)?;

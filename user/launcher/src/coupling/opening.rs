@@ -12,7 +12,8 @@ use types::{Identity, Roster};
 use wire::control::{JobMessage, Part};
 
 use super::side::Offer;
-use super::{CouplingError, OPEN, Request};
+use super::{CouplingError, CouplingRequest};
+use crate::deadline::OPEN;
 use crate::own_gateways::OwnGateways;
 use crate::session::{Connection, Incoming, Session};
 
@@ -77,7 +78,11 @@ impl Opened {
 }
 
 /// Opens the job of both sides.
-pub(super) async fn open(request: &Request, roster: &Roster, to: u64) -> Result<(Opened, Offer), CouplingError> {
+pub(super) async fn open(
+    request: &CouplingRequest,
+    roster: &Roster,
+    to: u64,
+) -> Result<(Opened, Offer), CouplingError> {
     let connection = Connection::new(&request.sites, &request.home).await?;
     let session = connection.open(roster, Part::LeadWithoutAgents).await?;
     let mut opened = Opened { session, roster: roster.clone(), gateways: OwnGateways::new(&request.home) };

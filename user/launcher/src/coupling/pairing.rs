@@ -3,19 +3,19 @@
 //!
 //! A board has room for two sides, so sides that join at the same time may see different others. A pair needs two
 //! posts: the side with the lower number *offers* a job to one other side at a time, and that one *accepts* it, once.
-//! Either of a pair refuses any third side; only a side without a partner believes that, if the pair lasts.
+//! Both sides of a pair refuse a third side. A side without a partner accepts the refusal only if the pair persists.
 
 use std::collections::HashMap;
 use std::time::Duration;
 
 use tokio::time::Instant;
 use types::Roster;
-use types::coupling::{Coupled, Said};
+use types::coupling::{Coupled, HelperReport};
 use types::untrusted::{UntrustedText, printable};
 use wire::control::coupling::{Coupling, CouplingMessage, Posted, SILENCE_S};
 
 use super::CouplingError;
-use super::side::{About, Offer, Refusal, matched};
+use super::side::{About, Offer, RefusedSide, matched};
 
 /// Time for which the other side may be missing from all boards that knew it.
 const ABSENT: Duration = Duration::from_secs(4);
@@ -41,7 +41,7 @@ pub(super) enum Action {
     /// End the job that is open or being opened.
     Abandon,
     /// Pass a line to the process.
-    Say(Said),
+    Say(HelperReport),
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -252,7 +252,7 @@ impl Pairing {
             CouplingMessage::Unreached { reason, .. } => {
                 let site = &self.coupling.site;
                 let text = format!("no trunk to site {site} is up: {reason}");
-                Ok(if self.is_seen() { Vec::new() } else { vec![Action::Say(Said::Waiting(text))] })
+                Ok(if self.is_seen() { Vec::new() } else { vec![Action::Say(HelperReport::Waiting(text))] })
             }
             CouplingMessage::Refused { board, silent_ms, reason, .. } => {
                 if let Some(board) = board {
@@ -264,7 +264,7 @@ impl Pairing {
                 }
                 match &self.refused {
                     None => {
-                        actions.push(Action::Say(Said::Waiting(reason.clone())));
+                        actions.push(Action::Say(HelperReport::Waiting(reason.clone())));
                         self.refused = Some((now, reason));
                     }
                     // The two at that board have renewed themselves since: they exist.
@@ -353,7 +353,7 @@ impl Pairing {
         let left = self.left.as_deref().unwrap_or_default();
         match self.state {
             State::Looking => {
-                vec![Action::Say(Said::Waiting(format!("nobody else has joined {}{left}", self.coupling)))]
+                vec![Action::Say(HelperReport::Waiting(format!("nobody else has joined {}{left}", self.coupling)))]
             }
             _ => Vec::new(),
         }
@@ -409,7 +409,7 @@ impl Pairing {
             }
             let pair = [about.home, refusal.partner.clone()];
             self.turned_down = Some(TurnedDown { by: side, since: now, pair });
-            return Ok(vec![Action::Say(Said::Waiting(self.refusal().to_string()))]);
+            return Ok(vec![Action::Say(HelperReport::Waiting(self.refusal().to_string()))]);
         }
         let offered = about.offer.as_ref().filter(|offer| offer.to == self.side).map(|offer| offer.job);
         match self.state {
@@ -461,7 +461,7 @@ impl Pairing {
         };
         self.state = State::Coupled { with: side };
         (self.refused, self.turned_down) = (None, None);
-        let mut actions = vec![Action::Say(Said::Coupled(Box::new(coupled))), Action::Post];
+        let mut actions = vec![Action::Say(HelperReport::Coupled(Box::new(coupled))), Action::Post];
         actions.extend(self.refuse_thirds());
         Ok(actions)
     }
@@ -477,7 +477,7 @@ impl Pairing {
             return Vec::new();
         }
         self.change(|about| {
-            about.refused.extend(news.into_iter().map(|side| Refusal { side, partner: partner.clone() }));
+            about.refused.extend(news.into_iter().map(|side| RefusedSide { side, partner: partner.clone() }));
             let beyond = about.refused.len().saturating_sub(REFUSALS);
             about.refused.drain(..beyond);
         });

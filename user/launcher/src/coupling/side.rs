@@ -31,12 +31,12 @@ pub(crate) struct About {
     /// The reason why this side has ended the coupling.
     pub ended: Option<String>,
     /// Third sides that came although this one has a partner.
-    pub refused: Vec<Refusal>,
+    pub refused: Vec<RefusedSide>,
 }
 
 /// The refusal of a third side.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Refusal {
+pub(crate) struct RefusedSide {
     /// The refused side.
     pub side: u64,
     /// The partner's site.

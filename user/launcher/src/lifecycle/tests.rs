@@ -241,7 +241,7 @@ fn fences_go_once_to_each_site() {
     assert_eq!(play.sent(), [(agent(0), out.clone()), (agent(1), out)]);
     play.up(1, Up::FenceIn { fence: Fence::plain(Group::all(5)), data: vec![] });
     let failure = play.job.summary(0.0).failure.unwrap().to_string();
-    assert_eq!(failure, "site b, node n1: a fence of ranks that this job does not have");
+    assert_eq!(failure, "site b, node n1: the fence names ranks that are not in this job");
 }
 
 #[test]

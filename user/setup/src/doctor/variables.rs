@@ -12,8 +12,19 @@ use super::report::{Question, Report, Verdict};
 use super::secrets::is_secret;
 
 /// Prefixes of the variables that matter to Landbridge, libfabric or an MPI library.
-const OURS: &[&str] =
-    &["LANDBRIDGE_", "FI_", "MPIR_CVAR_", "I_MPI_", "OMPI_MCA_", "UCX_", "SLURM_JOB", "PBS_JOBID", "PBS_NODEFILE"];
+const OURS: &[&str] = &[
+    "LANDBRIDGE_",
+    "FI_",
+    "MPIR_CVAR_",
+    "I_MPI_",
+    "OMPI_MCA_",
+    "UCX_",
+    "SLURM_JOB",
+    "PBS_JOBID",
+    "PBS_NODEFILE",
+    "PE_HOSTFILE",
+    "SGE_TASK_ID",
+];
 const OTHERS: &[&str] = &["PATH", "LD_LIBRARY_PATH", "LD_PRELOAD", "VIRTUAL_ENV", "CONDA_PREFIX", "LOADEDMODULES"];
 
 pub(super) fn examine(question: &Question, report: &mut Report) {

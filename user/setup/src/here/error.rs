@@ -38,7 +38,7 @@ pub enum HereError {
     #[error("ssh-keygen: {0}: trunks through ssh need a key of their own")]
     Keygen(io::Error),
     /// The key that another site sent is not a public key, or the target is not an address.
-    #[error("site {of}: `{key}` for `{to}` is no public key and address that could be let in")]
+    #[error("site {of}: `{key}` for `{to}` is not a valid public key and address")]
     NoPublicKey {
         of: String,
         /// The invalid key.

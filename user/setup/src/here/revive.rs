@@ -1,16 +1,13 @@
 //! Restarts of an ended background gateway by a command that needs it, if this account may start it.
 
 use std::path::Path;
-use std::time::Duration;
 
 use super::background::{Background, lives_here};
 use super::error::HereError;
 use super::folders::Folders;
 use crate::Progress;
+use crate::lift::TRUNK;
 use crate::remedy::same;
-
-/// Time limit for its trunks to come up after that.
-const TRUNKS: Duration = Duration::from_secs(12);
 
 /// Starts the gateway of a site of this account if it ran in the background and has ended. Returns true if it was
 /// started.
@@ -29,9 +26,9 @@ pub async fn revive(file: &Path, site: &str, progress: &mut dyn Progress) -> Res
     let background = Background::new(&folders, site);
     let (started, note) = background.start_if_ended().await?;
     if started {
-        let seconds = TRUNKS.as_secs();
+        let seconds = TRUNK.as_secs();
         progress.step(site, &format!("its gateway had ended: {note}; waiting for its trunks, at most {seconds} s"));
-        background.await_trunks(TRUNKS).await;
+        background.await_trunks(TRUNK).await;
     }
     Ok(started)
 }

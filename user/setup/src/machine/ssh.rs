@@ -48,21 +48,21 @@ pub(crate) fn reading_script(mark: &str, length: usize) -> String {
 
 /// The reason why a machine could not be reached.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Refusal {
+pub(crate) struct Unreachable {
     /// The error from ssh or from the machine.
     pub problem: String,
     /// ssh requests an answer that a user could give.
     pub asks: bool,
 }
 
-impl Refusal {
-    pub(super) fn new(problem: impl Into<String>) -> Refusal {
-        Refusal { problem: problem.into(), asks: false }
+impl Unreachable {
+    pub(super) fn new(problem: impl Into<String>) -> Unreachable {
+        Unreachable { problem: problem.into(), asks: false }
     }
 
     /// Interprets the end of ssh. `problem`: the error that the other end reported. `words`: the standard error of ssh.
     /// `printed`: the login's standard output.
-    pub(super) fn judge(problem: String, code: Option<i32>, words: &Tail, printed: &Tail) -> Refusal {
+    pub(super) fn judge(problem: String, code: Option<i32>, words: &Tail, printed: &Tail) -> Unreachable {
         // Greetings come before the error. A refusal by the login itself may come on either stream.
         let said = [words.last_lines(), printed.last_lines()];
         let said = said.iter().find(|text| !text.is_blank()).map(UntrustedText::to_string).unwrap_or_default();
@@ -79,7 +79,7 @@ impl Refusal {
                 None => "the connection closed".to_owned(),
             },
         };
-        Refusal { problem, asks }
+        Unreachable { problem, asks }
     }
 
     /// The problem and its remedy for the user.

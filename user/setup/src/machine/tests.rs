@@ -89,7 +89,7 @@ fn refusals_of_ssh_are_understood() {
         tail.push(text.as_bytes());
         tail
     };
-    let judge = |code, words: &str| ssh::Refusal::judge(String::new(), Some(code), &tail(words), &Tail::default());
+    let judge = |code, words: &str| ssh::Unreachable::judge(String::new(), Some(code), &tail(words), &Tail::default());
     let place: MachinePlace = "me@host:2222".parse().unwrap();
     let denied = judge(255, "Welcome!\nme@host: Permission denied (publickey,password).\n");
     assert!(denied.asks);
@@ -101,7 +101,7 @@ fn refusals_of_ssh_are_understood() {
     assert!(judge(127, "").problem.contains("install an ssh client"));
     // The login's own messages come on standard output.
     let printed =
-        |text: &str| ssh::Refusal::judge(String::new(), Some(1), &Tail::default(), &tail(text)).advice(&place);
+        |text: &str| ssh::Unreachable::judge(String::new(), Some(1), &Tail::default(), &tail(text)).advice(&place);
     assert!(printed("This account is currently not available.\n").contains("currently not available"));
     assert!(printed("\u{1b}]0;x\u{7}").contains("\\u{1b}]0"));
     let expired = "WARNING: Your password has expired.\nPassword change required but no TTY available.\n";

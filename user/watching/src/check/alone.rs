@@ -5,7 +5,7 @@ use std::io;
 use std::time::Duration;
 
 use client::dial;
-use gateway_hooks::{AgentHandle, AgentOrder, AgentStarter, AllocationNews, AllocationOrder};
+use gateway_tasks::{AgentHandle, AgentOrder, AgentStarter, AllocationNews, AllocationOrder};
 use tokio::time::{Instant, timeout, timeout_at};
 use types::sites::{Gateway, Node, Site};
 use types::{JobId, NodeId, SiteId};

@@ -10,16 +10,14 @@ use wire::Control;
 use wire::control::{AllocatedNode, AllocationMessage, JobMessage, NodeAsk};
 
 use super::{AGENTS, CheckError, Finding, News, nodes};
-use launcher::Sites;
 use launcher::session::Connection;
 use launcher::tailor::Typed;
+use launcher::{REPLY_GRACE, Sites};
 
 /// Time limit for a job's agent to start and reply, once the job has its node.
 const IN_JOB: Duration = Duration::from_secs(60);
-/// Time after a site's time limit in which its reply may still arrive.
-const GRACE: Duration = Duration::from_secs(10);
-/// What a finding about a batch system says where a job was asked for, but Landbridge makes none.
-const NO_JOB: &str = "; no job was tried: Landbridge makes jobs only with Slurm, so type `run` in a job of your own";
+/// Added to a finding if a job was asked for, but Landbridge cannot submit one to this batch system.
+const NO_JOB: &str = "; no job was tried: Landbridge submits jobs only to Slurm, so type `run` in a job of your own";
 
 /// Checks all these sites at once. `job`: makes a job at each site, which may wait this long; `None`: only asks.
 pub(super) async fn check(
@@ -105,7 +103,7 @@ async fn run_job(
     let allocated = async {
         let mut connection = Connection::new(sites, home).await?;
         connection.ask(site, ask(1, wait)).await?;
-        match granted(&mut connection, site, wait + GRACE, state).await {
+        match granted(&mut connection, site, wait + REPLY_GRACE, state).await {
             Ok(granted) => Ok((connection, granted)),
             Err(error) => {
                 connection.give_back(Duration::from_secs(2)).await;

@@ -164,7 +164,7 @@ fn no_more_pairs_than_memory_allows() {
     place.arrives(first, "a", "a").unwrap();
     place.arrives(first, "b", "b").unwrap();
     place.ask(A, &wish("b", "gw1", 1)).unwrap();
-    place.refuses(A, &wish("b", "gw2", 0), "2 links already meet there");
+    place.refuses(A, &wish("b", "gw2", 0), "already relays 2 links");
     // A pair that has a meeting may ask again.
     place.ask(A, &wish("b", "gw1", 0)).unwrap();
     place.meetings.over(first);

@@ -180,7 +180,7 @@ impl World {
                     self.at(opened, at, SideEvent::Opened { opening: self.openings, to });
                 }
                 Action::Abandon => self.sides[at].opening = None,
-                Action::Say(Said::Coupled(coupled)) => {
+                Action::Say(HelperReport::Coupled(coupled)) => {
                     assert_eq!(self.sides[at].outcome, SideOutcome::Waits, "coupled twice");
                     self.sides[at].outcome = SideOutcome::Coupled { job: coupled.job, first: coupled.first };
                 }
@@ -393,9 +393,12 @@ fn a_side_that_left_without_a_pair_explains_a_wait() {
     assert_eq!(high.heard(report("gw1", 8, "lyon", &low), now).unwrap(), [], "it will offer a job");
     low.end("no memory".into());
     let text = "nobody else has joined ocean@lyon; another side (1 processes at lyon) has left: no memory";
-    assert_eq!(high.heard(report("gw1", 8, "lyon", &low), now).unwrap(), [Action::Say(Said::Waiting(text.into()))]);
+    assert_eq!(
+        high.heard(report("gw1", 8, "lyon", &low), now).unwrap(),
+        [Action::Say(HelperReport::Waiting(text.into()))]
+    );
     let nobody = CouplingMessage::Other { coupling: coupling(), side: 8, board: "gw1".into(), other: None };
-    assert_eq!(high.heard(nobody, now).unwrap(), [Action::Say(Said::Waiting(text.into()))]);
+    assert_eq!(high.heard(nobody, now).unwrap(), [Action::Say(HelperReport::Waiting(text.into()))]);
 }
 
 #[test]
@@ -427,13 +430,13 @@ fn only_a_side_without_a_partner_believes_a_refusal() {
     let now = Instant::now();
     let (mut one, two) = coupled(now);
     let mut stranger = side(9, "lyon");
-    stranger.change(|about| about.refused.push(Refusal { side: 7, partner: "osaka".into() }));
+    stranger.change(|about| about.refused.push(RefusedSide { side: 7, partner: "osaka".into() }));
     let actions = one.heard(report("gw2", 7, "lyon", &stranger), now).unwrap();
     assert_eq!(actions, [Action::Post], "it refuses the stranger");
     assert_eq!(one.heard(report("gw2", 7, "lyon", &stranger), now).unwrap(), [], "once");
     let text = "ocean@lyon already has two sides, from lyon and kyoto: take another name";
     let actions = stranger.heard(report("gw2", 9, "lyon", &one), now).unwrap();
-    assert_eq!(actions, [Action::Say(Said::Waiting(text.into()))]);
+    assert_eq!(actions, [Action::Say(HelperReport::Waiting(text.into()))]);
     assert_eq!(stranger.refused(), Some((now, OCCUPIED)));
     assert_eq!(stranger.refusal().to_string(), text);
     drop(two);
@@ -463,7 +466,7 @@ fn a_partner_that_accepts_and_leaves_at_once_was_one() {
     two.heard(report("gw1", 8, "lyon", &one), now).unwrap();
     two.end("it is done".into());
     let last = || report("gw1", 7, "kyoto", &two);
-    assert!(matches!(&one.heard(last(), now).unwrap()[..], [Action::Say(Said::Coupled(_)), Action::Post]));
+    assert!(matches!(&one.heard(last(), now).unwrap()[..], [Action::Say(HelperReport::Coupled(_)), Action::Post]));
     let error = one.heard(last(), now).unwrap_err().to_string();
     assert_eq!(error, "the other side (1 processes at kyoto) has left: it is done");
 }
