@@ -156,8 +156,12 @@ UNBOUNDED_FILES = {"user/setup/src/release.rs"}
 EAGER = r"\.(?:then_some|unwrap_or|or|map_or|ok_or)\(\s*(?:Some\(|Ok\()?\s*(\w+)\s*(?:\(|\{|::)"
 DROPS = r"\bimpl(?:<[^>]*>)?\s+Drop\s+for\s+(\w+)"
 MOST_LINES = 700
+# Lines of a function from its head to its last brace: the most, and the number of functions that may have more than
+# LONG_FUNCTION.
+LONGEST_FUNCTION, LONG_FUNCTION, MOST_LONG_FUNCTIONS = 100, 60, 15
+FUNCTION = re.compile(r"( *)(?:pub(?:\([a-z ]+\))? )?(?:(?:const|async|unsafe|extern \S*) )*fn (\w+)")
 # A type name means one thing in the workspace. Names with this many definitions are overused; the rate of overused
-# names among all type names has a limit. Names in `libfabric` are those of C headers, and `fuzz` has targets only.
+# names among all type names has a limit. Names in `abi` are those of C headers, and `fuzz` has targets only.
 OVERUSED = 4
 MOST_OVERUSED = 0.002
 TYPE = re.compile(
@@ -165,7 +169,7 @@ TYPE = re.compile(
     r"|(?:pub(?:\([a-z ]+\))? )?type) (\w+)",
     re.MULTILINE,
 )
-NOT_COUNTED = {"libfabric", "fuzz", "tests", "benches", "examples"}
+NOT_COUNTED = {"abi", "fuzz", "tests", "benches", "examples"}
 
 
 def without_comments_and_strings(text):
@@ -285,8 +289,38 @@ def overused_names():
             yield f"type {name} is defined {len(places)} times: {', '.join(places)}"
 
 
+def functions(path):
+    """Name, first line and number of lines of each function of a formatted Rust file, without its tests."""
+    lines = production(path).splitlines()
+    for at, line in enumerate(lines):
+        head = FUNCTION.match(line)
+        if not head or line.rstrip().endswith(("}", ";")):
+            continue
+        for end in range(at + 1, len(lines)):
+            if lines[end].startswith(head[1] + "}") or (
+                lines[end].endswith(";") and lines[end].startswith(head[1] + ")")
+            ):
+                yield head[2], at + 1, end - at + 1
+                break
+
+
+def long_functions():
+    found = []
+    for path in tracked("*.rs"):
+        if crate_of(path) and not is_test(path) and not NOT_COUNTED & set(path.relative_to(ROOT).parts):
+            found += [(count, f"{path.relative_to(ROOT)}:{at}: {name}") for name, at, count in functions(path)]
+    found = sorted((each for each in found if each[0] > LONG_FUNCTION), reverse=True)
+    for count, place in found:
+        if count > LONGEST_FUNCTION:
+            yield f"{place} has {count} lines: at most {LONGEST_FUNCTION}"
+    if len(found) > MOST_LONG_FUNCTIONS:
+        listed = "; ".join(f"{place} {count}" for count, place in found)
+        yield f"{len(found)} functions have over {LONG_FUNCTION} lines: at most {MOST_LONG_FUNCTIONS}: {listed}"
+
+
 def breaches():
     yield from dependency_direction()
+    yield from long_functions()
     yield from eager_drops()
     yield from overused_names()
     for crate in IN_RANK:

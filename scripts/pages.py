@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Checks the Markdown pages: links and anchors resolve, lines end at 120 characters, and the messages that
-docs/troubleshooting.md explains still exist in the source. Prints one line for each fault; exit code 1 if there is any.
-Needs no network."""
+"""Checks the Markdown pages: links and anchors resolve, lines end at 120 characters, the messages that
+docs/troubleshooting.md explains still exist in the source, and the commits that docs/decisions names exist. Prints one
+line for each fault; exit code 1 if there is any. Needs no network."""
 
 import re
 import subprocess
@@ -109,12 +109,28 @@ def message_faults(text):
                     yield f"{TROUBLE}:{number}: no message has `{part}`: quote it as the source has it now"
 
 
+def commit_faults(texts):
+    """Names of commits that do not exist. A shallow clone cannot tell."""
+
+    def git(*words):
+        return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True)
+
+    if git("rev-parse", "--is-shallow-repository").stdout.strip() != "false":
+        return
+    for path, text in texts.items():
+        for number, line in prose(text) if path.startswith("docs/decisions/") else ():
+            for name in re.findall(r"`([0-9a-f]{7,40})`", line):
+                if git("cat-file", "-e", f"{name}^{{commit}}").returncode:
+                    yield f"{path}:{number}: there is no commit `{name}`"
+
+
 def main():
     texts = {path: (ROOT / path).read_text() for path in markdown_files()}
     faults = []
     for path, text in texts.items():
         faults += [*link_faults(path, text, texts), *length_faults(path, text)]
     faults += message_faults(texts[TROUBLE])
+    faults += commit_faults(texts)
     print("\n".join(faults) if faults else f"pages: {len(texts)} pages, no fault")
     return 1 if faults else 0
 
