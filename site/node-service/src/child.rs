@@ -86,7 +86,7 @@ pub trait Programs: Send + Sync {
     fn command(&self, account: &Account, task: &Task, memory: &MemoryLimits) -> Command;
 }
 
-/// MemoryLimits limits of a task.
+/// Limits of the memory that a task may take.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemoryLimits {
     /// Limit on each process's own memory, in bytes.
