@@ -28,17 +28,22 @@ pub use self::slurm::give_back;
 
 use self::batch::BatchSystem;
 use self::own::OwnJobStarter;
-use self::remote::{local, ssh, template};
+use self::remote::ssh::SshStarter;
+use self::remote::{local, template};
 
 /// The starter of a site. `folder`: the sites file's folder.
 pub fn starter(site: &Starter, folder: &Path) -> Box<dyn AgentStarter> {
+    let own_job = |system, ssh, in_job| {
+        let submits = site.submits_with().unwrap_or_default();
+        Box::new(OwnJobStarter::new((system, submits), SshStarter::new(ssh, folder), in_job))
+    };
     match site {
         Starter::Local => Box::new(local::LocalStarter),
-        Starter::Ssh(ssh) => Box::new(ssh::SshStarter::new(ssh, folder)),
+        Starter::Ssh(ssh) => Box::new(SshStarter::new(ssh, folder)),
         Starter::Template(template) => Box::new(template::TemplateStarter::new(template)),
         Starter::Slurm(slurm) => Box::new(slurm::SlurmStarter::new(slurm)),
-        Starter::Pbs(ssh) => Box::new(OwnJobStarter::new("PBS", ssh, folder, Some(pbs::in_job))),
-        Starter::GridEngine(ssh) => Box::new(OwnJobStarter::new("Grid Engine", ssh, folder, None)),
+        Starter::Pbs(ssh) => own_job("PBS", ssh, Some(pbs::in_job)),
+        Starter::GridEngine(ssh) => own_job("Grid Engine", ssh, None),
     }
 }
 

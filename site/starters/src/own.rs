@@ -3,12 +3,10 @@
 
 use std::collections::VecDeque;
 use std::future::Future;
-use std::path::Path;
 use std::pin::Pin;
 
 use gateway_tasks::{AgentOrder, AgentStarter, AllocationHandle, AllocationNews, AllocationOrder, StartError};
 use tokio::sync::Notify;
-use types::sites::Ssh;
 use wire::control::HeldAllocation;
 
 use crate::agent_command::Started;
@@ -23,13 +21,20 @@ pub(crate) struct OwnJobStarter {
     ssh: SshStarter,
     /// Name of the batch system.
     system: &'static str,
+    /// Its command for submitting a script.
+    submits: &'static str,
     /// `None`: the batch system takes no process of another program into a job.
     in_job: Option<InJob>,
 }
 
 impl OwnJobStarter {
-    pub(crate) fn new(system: &'static str, ssh: &Ssh, folder: &Path, in_job: Option<InJob>) -> OwnJobStarter {
-        OwnJobStarter { ssh: SshStarter::new(ssh, folder), system, in_job }
+    /// `system`: the batch system's name, and its command for submitting a script.
+    pub(crate) fn new(
+        (system, submits): (&'static str, &'static str),
+        ssh: SshStarter,
+        in_job: Option<InJob>,
+    ) -> OwnJobStarter {
+        OwnJobStarter { ssh, system, submits, in_job }
     }
 }
 
@@ -40,7 +45,7 @@ impl AgentStarter for OwnJobStarter {
     }
 
     fn allocate(&self, order: AllocationOrder) -> Result<Box<dyn AllocationHandle>, StartError> {
-        let system = self.system;
+        let (system, submits) = (self.system, self.submits);
         match order.ask.held {
             Some(held) => Ok(Box::new(Held::new(held))),
             None if order.ask.ranks == 0 => {
@@ -51,7 +56,7 @@ impl AgentStarter for OwnJobStarter {
             }
             None => Err(StartError(format!(
                 "its nodes are those of a {system} job, and Landbridge makes none: submit a script that types `landbridge \
-                 run` to {system} at this site"
+                 run` at this site ({submits})"
             ))),
         }
     }

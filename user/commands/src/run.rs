@@ -289,15 +289,15 @@ impl RunPlan {
     /// The number of ranks is missing, the job does not fit, or a site's nodes exist only in a batch job of the user's.
     pub fn placement(&self) -> Result<Vec<SitePlacement>> {
         let places = place(&self.sites.file, &self.wish, &self.typed).map_err(CommandError::option)?;
-        let in_no_job = |place: &&SitePlacement| {
-            let site = self.sites.file.site(&place.name).map(|(_, site)| site);
-            place.nodes.is_none() && site.is_some_and(|site| !site.starter.makes_jobs())
+        let in_no_job = |place: &SitePlacement| {
+            let (_, site) = self.sites.file.site(&place.name).filter(|_| place.nodes.is_none())?;
+            let submits = site.starter.submits_with().filter(|_| !site.starter.makes_jobs())?;
+            Some((place.name.clone(), submits))
         };
-        match places.iter().find(in_no_job) {
-            Some(place) => Err(CommandError::Request(format!(
-                "site {}: its nodes are those of a batch job, and Landbridge makes none there: submit a \
-                 script that types `landbridge run` to that site's batch system",
-                place.name
+        match places.iter().find_map(in_no_job) {
+            Some((name, submits)) => Err(CommandError::Request(format!(
+                "site {name}: its nodes are those of a batch job, and Landbridge makes none there: submit a script that \
+                 types `landbridge run` there ({submits})"
             ))),
             None => Ok(places),
         }

@@ -38,6 +38,15 @@ impl Starter {
         }
     }
 
+    /// The command with which a user submits a job's script, if the nodes come from a batch system.
+    pub fn submits_with(&self) -> Option<&'static str> {
+        match self {
+            Starter::Slurm(_) => Some("sbatch"),
+            Starter::Pbs(_) | Starter::GridEngine(_) => Some("qsub"),
+            Starter::Local | Starter::Ssh(_) | Starter::Template(_) => None,
+        }
+    }
+
     /// The port of the service that starts movers on nodes outside the user's jobs.
     pub fn node_service(&self) -> Option<u16> {
         match self {
