@@ -21,7 +21,7 @@ pub struct Directory {
     size: u32,
     letters: Vec<Vec<u8>>,
     /// True once this rank has read the letters of the first round.
-    told: bool,
+    has_read: bool,
 }
 
 #[derive(Debug, Default)]
@@ -58,16 +58,16 @@ impl Directory {
     /// `parts`: this rank's process of the source and of the target, with the elements it has or wants. `ranks`: ranks
     /// of the processes of source and target, out of `size`.
     pub fn new(parts: [Option<(u32, Part)>; 2], ranks: [Vec<u32>; 2], size: u32) -> Directory {
-        let mut told: Vec<Letter> = vec![[None, None]; size as usize];
+        let mut letters: Vec<Letter> = vec![[None, None]; size as usize];
         for (at, part) in parts.iter().enumerate() {
             let Some((process, part)) = part else { continue };
-            for (told, spans) in told.iter_mut().zip(part.spans_of_keepers(size)) {
-                told[at] = Some((*process, spans.bytes().to_vec()));
+            for (letter, spans) in letters.iter_mut().zip(part.spans_of_keepers(size)) {
+                letter[at] = Some((*process, spans.bytes().to_vec()));
             }
         }
-        let letters = told.iter().map(written).collect();
+        let letters = letters.iter().map(written).collect();
         let sides = parts.map(|own| DirectorySide { own, found: Vec::new() });
-        Directory { sides, ranks, size, letters, told: false }
+        Directory { sides, ranks, size, letters, has_read: false }
     }
 
     /// The letter to a rank in this round; empty: no round is left.
@@ -85,7 +85,7 @@ impl Directory {
             return Err(AskError::Letters(letters.len(), self.size));
         }
         self.letters = Vec::new();
-        if std::mem::replace(&mut self.told, true) {
+        if std::mem::replace(&mut self.has_read, true) {
             return self.learn(letters);
         }
         let answers = self.matches(letters);
@@ -103,8 +103,8 @@ impl Directory {
     fn matches(&self, letters: &[&[u8]]) -> Result<Vec<[Found; 2]>, AskError> {
         let mut sides: [Vec<(u32, Spans)>; 2] = Default::default();
         for (rank, letter) in letters.iter().enumerate() {
-            for (at, told) in letter_of::<Letter>(rank, letter)?.into_iter().enumerate() {
-                let Some((process, bytes)) = told else { continue };
+            for (at, part) in letter_of::<Letter>(rank, letter)?.into_iter().enumerate() {
+                let Some((process, bytes)) = part else { continue };
                 if self.ranks[at].get(process as usize).is_none_or(|of| *of as usize != rank) {
                     return Err(AskError::Letter { rank, text: format!("it is not process {process}") });
                 }

@@ -49,7 +49,7 @@ pub(crate) struct Helper {
     child: Child,
     /// A socket, not a pipe: a program that does not ignore SIGPIPE must survive the end of its helper.
     input: Option<UnixStream>,
-    said: Receiver<HelperReport>,
+    reports: Receiver<HelperReport>,
     watched: Arc<Mutex<HelperWatch>>,
     listener: Option<JoinHandle<()>>,
 }
@@ -73,7 +73,7 @@ impl Helper {
         }
         let mut child = words.spawn().map_err(|e| io::Error::new(e.kind(), format!("{}: {e}", command.display())))?;
         let watched = Arc::<Mutex<HelperWatch>>::default();
-        let (sink, said) = channel();
+        let (sink, reports) = channel();
         let (of_thread, output) = (watched.clone(), child.stdout.take());
         let builder = std::thread::Builder::new().name("landbridge".into());
         let listener = builder.spawn(move || {
@@ -82,12 +82,12 @@ impl Helper {
             }
             end(&of_thread, HelperEnd::lost(ENDED));
         })?;
-        Ok(Helper { child, input: Some(input), said, watched, listener: Some(listener) })
+        Ok(Helper { child, input: Some(input), reports, watched, listener: Some(listener) })
     }
 
     /// Sends a line to the helper.
-    pub(crate) fn tell(&mut self, told: &HelperOrder) {
-        self.input.iter().for_each(|input| tell(input, told));
+    pub(crate) fn tell(&mut self, order: &HelperOrder) {
+        self.input.iter().for_each(|input| tell(input, order));
     }
 
     /// Returns a function that ends the coupling for a reason; it may outlive this value.
@@ -103,8 +103,8 @@ impl Helper {
     pub(crate) fn next(&self, patience: &mut Patience<'_>, begun: Instant) -> Result<HelperReport, JoinError> {
         loop {
             let left = patience.limit.map_or(LOOK, |limit| limit.saturating_sub(begun.elapsed()).min(LOOK));
-            match self.said.recv_timeout(left) {
-                Ok(said) => return Ok(said),
+            match self.reports.recv_timeout(left) {
+                Ok(report) => return Ok(report),
                 Err(RecvTimeoutError::Disconnected) => {
                     let over = lock(&self.watched).over.clone();
                     return Err(JoinError::Over(over.map_or_else(|| ENDED.to_owned(), |over| over.reason)));
@@ -116,8 +116,8 @@ impl Helper {
             }
             if let Some(limit) = patience.limit.filter(|limit| begun.elapsed() >= *limit) {
                 // If this process was stopped, the thread that listens may not have run since.
-                if let Ok(said) = self.said.recv_timeout(LATE) {
-                    return Ok(said);
+                if let Ok(report) = self.reports.recv_timeout(LATE) {
+                    return Ok(report);
                 }
                 let waiting = lock(&self.watched).waiting.clone();
                 let waiting =
@@ -159,8 +159,8 @@ impl Helper {
 }
 
 /// Sends a line to a helper. Errors are ignored: if the helper has ended, its last line states the reason.
-fn tell(input: &UnixStream, told: &HelperOrder) {
-    let Ok(mut line) = serde_json::to_vec(told) else { return };
+fn tell(input: &UnixStream, order: &HelperOrder) {
+    let Ok(mut line) = serde_json::to_vec(order) else { return };
     line.push(b'\n');
     let mut rest = &line[..];
     while !rest.is_empty() {
@@ -201,13 +201,13 @@ fn lock(watched: &Mutex<HelperWatch>) -> std::sync::MutexGuard<'_, HelperWatch> 
 
 fn listen(lines: impl BufRead, sink: &Sender<HelperReport>, watched: &Mutex<HelperWatch>) {
     for line in lines.lines() {
-        let said =
+        let report =
             line.map_err(|e| e.to_string()).and_then(|line| serde_json::from_str(&line).map_err(|e| e.to_string()));
-        match said {
+        match report {
             Ok(HelperReport::Waiting(what)) => lock(watched).waiting = Some(what),
             Ok(HelperReport::Over(reason)) => end(watched, HelperEnd { reason, is_lost: false }),
             // The send fails only if nobody reads the channel any more; the line is then not needed.
-            Ok(said) => _ = sink.send(said),
+            Ok(report) => _ = sink.send(report),
             Err(problem) => return end(watched, HelperEnd::lost(&format!("bad line from its helper: {problem}"))),
         }
     }

@@ -8,6 +8,9 @@ use crate::Route;
 /// The time for which a gateway waits for a member whose connection broke, and for which the member tries to return.
 pub const RETURN: Duration = Duration::from_secs(2);
 
+/// Delay before a member dials a gateway again, unless a reset is likely and it dials sooner.
+pub const AGAIN: Duration = Duration::from_secs(1);
+
 /// When a member stops dialling its last gateway.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Limit {

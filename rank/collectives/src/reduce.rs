@@ -16,7 +16,7 @@ use crate::span::Span;
 use crate::state::{CollectivesState, running};
 use crate::strips::in_strips;
 
-/// Minimum length in bytes for strips to carry the elements.
+/// Minimum bytes of elements that are divided into strips.
 const IN_STRIPS: u64 = 64 << 10;
 
 /// A reduction as requested by the program.
@@ -88,7 +88,7 @@ fn planned(
         if asked.bytes == 0 || !allows(plan, in_place) || !asked.suits(&state.mpi, plan)? {
             return Ok(PASS);
         }
-        // Only strips can divide more elements than an `int` can count.
+        // Only in strips can there be more elements than an `int` can count.
         if c_int::try_from(asked.count).is_err() && !asked.suits_strips(&state.mpi, plan)? {
             return Ok(PASS);
         }

@@ -1,4 +1,4 @@
-//! Large reductions: each strip carries a part of the elements across trunks.
+//! Large reductions: the elements cross trunks in strips, each by the network card of another node.
 //!
 //! The ranks of a node share its network card, so each node first combines its own elements in memory. The first rank
 //! of each node at a site, its head, takes part in the rest: the heads divide the elements into strips. Each strip's

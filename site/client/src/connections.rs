@@ -98,7 +98,8 @@ impl Connections {
         let (me, silent) = (self.me, Arc::<AtomicBool>::default());
         let reported = silent.clone();
         let returns = matches!(entry.role, Role::Member { .. });
-        let task = Task { number, entry, me, errands: list, reports, told: false, standing_by, impatient, silent };
+        let task =
+            Task { number, entry, me, errands: list, reports, has_failed: false, standing_by, impatient, silent };
         self.tasks.spawn(task.run(client));
         self.connections.push(GatewayConnection { errands, open: false, returns, silent: reported });
         number

@@ -24,10 +24,7 @@ pub enum Starter {
 impl Starter {
     /// Returns true if the site's nodes come from a batch job, so the sites file does not list them.
     pub fn allocates(&self) -> bool {
-        match self {
-            Starter::Slurm(_) | Starter::Pbs(_) | Starter::GridEngine(_) => true,
-            Starter::Local | Starter::Ssh(_) | Starter::Template(_) => false,
-        }
+        self.submits_with().is_some()
     }
 
     /// Returns true if Landbridge can request jobs; otherwise `run` must be typed in a job of the user's own.

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use member::Pulse;
 use member::handshake::{Answer, Initiator};
+use member::last_route::AGAIN;
 use member::pulse::GATEWAY_SILENCE_S;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
@@ -24,9 +25,6 @@ use crate::stream::{Expected, Stream, family};
 /// Limit of queued bytes. Nothing more is queued beyond it until the socket has taken some.
 const QUEUED: usize = 96 << 10;
 const MAX_SLICES: usize = 16;
-
-/// Delay before a lost or unreachable gateway is dialled again.
-const AGAIN: Duration = Duration::from_secs(1);
 
 pub(super) struct GatewayConnection {
     pub gateway: SiteGateway,

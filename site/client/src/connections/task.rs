@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use member::Beat;
+use member::last_route::AGAIN;
 use member::pulse::LINK_SILENCE_S;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 use tokio::time::{Instant, sleep};
@@ -18,9 +19,8 @@ use crate::error::ClientError;
 
 /// A gateway that has sent nothing for this many seconds counts as silent: it sends a frame each second.
 const SILENT_S: u64 = 2;
-/// Delays before dialling a gateway again: after its connection broke, and after it could not be reached.
+/// Delay before dialling a gateway again whose connection broke.
 const SOON: Duration = Duration::from_millis(100);
-const AGAIN: Duration = Duration::from_secs(1);
 
 /// A task's report.
 #[derive(Debug)]
@@ -46,7 +46,8 @@ pub(super) struct Task {
     pub(super) me: Identity,
     pub(super) errands: UnboundedReceiver<Errand>,
     pub(super) reports: UnboundedSender<(usize, TaskReport)>,
-    pub(super) told: bool,
+    /// True once a failure to reach the gateway has been reported.
+    pub(super) has_failed: bool,
     pub(super) standing_by: Arc<AtomicBool>,
     pub(super) impatient: Arc<AtomicBool>,
     /// Set if the gateway is silent.
@@ -77,7 +78,7 @@ impl Task {
                     }
                 }
                 Err(error) if lost => self.report(TaskReport::Gone(error)),
-                Err(error) if !std::mem::replace(&mut self.told, true) => self.tell(News::Failed(error)),
+                Err(error) if !std::mem::replace(&mut self.has_failed, true) => self.tell(News::Failed(error)),
                 Err(_) => {}
             }
             if self.pause(again).await.is_err() {
