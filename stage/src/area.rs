@@ -8,7 +8,7 @@ use std::io::{self, Read};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use folder::Folder;
 use rustix::fs::{FileType, FlockOperation, Mode, OFlags};
@@ -25,6 +25,25 @@ const LOCK: &str = "lock";
 /// The target's name. It identifies the leftovers of the target's transfers.
 const NAME: &str = "name";
 const PRIVATE: Mode = Mode::from_raw_mode(0o600);
+
+/// Repeats an attempt on a folder of a transfer while another process holds its lock, for at most `patience`.
+///
+/// # Errors
+/// Those of the last attempt; [`StageError::Busy`] if the lock is still held.
+pub(crate) fn patiently<T>(
+    patience: Duration,
+    mut attempt: impl FnMut() -> Result<T, StageError>,
+) -> Result<T, StageError> {
+    /// Time between two attempts.
+    const LOOK: Duration = Duration::from_millis(100);
+    let deadline = Instant::now() + patience;
+    loop {
+        match attempt() {
+            Err(StageError::Busy { .. }) if Instant::now() < deadline => std::thread::sleep(LOOK),
+            result => return result,
+        }
+    }
+}
 
 /// Returns true for the name of a transfer's hidden folder. Such folders are never moved.
 pub(crate) fn is_area(name: &[u8]) -> bool {

@@ -12,9 +12,6 @@ use rustix::io::Errno;
 use crate::area::{self, Area, name_of_target};
 use crate::error::{At, StageError};
 
-/// Polling interval while a running transfer ends.
-const LOOK: Duration = Duration::from_millis(100);
-
 /// Removes a target, and the leftovers of transfers to it beside it. A transfer that is still writing there gets
 /// `patience` to end. A missing target is not an error, and links are not followed.
 ///
@@ -30,7 +27,7 @@ pub fn evict(target: &Path, patience: Duration) -> Result<(), StageError> {
     };
     let (folder, name) = (named.folder, named.name);
     let shown = target.parent().unwrap_or(Path::new("."));
-    let deadline = Instant::now() + patience;
+    let since = Instant::now();
     // A transfer may still put its contents in place, so the target is removed last.
     let names = match folder.names() {
         // No transfer ran in a folder that is writable but cannot be listed: it could not have found its own area.
@@ -38,12 +35,8 @@ pub fn evict(target: &Path, patience: Duration) -> Result<(), StageError> {
         names => names.at("list", shown)?,
     };
     for other in names {
-        let left = loop {
-            match Area::left(&folder, shown, &other, &name) {
-                Err(StageError::Busy { .. }) if Instant::now() < deadline => std::thread::sleep(LOOK),
-                left => break left?,
-            }
-        };
+        let rest = patience.saturating_sub(since.elapsed());
+        let left = area::patiently(rest, || Area::left(&folder, shown, &other, &name))?;
         if let Some((left, _lock)) = left {
             area::remove(&left, &folder, &other).at("remove", shown.join(OsStr::from_bytes(&other)))?;
         }

@@ -10,6 +10,7 @@ mod tree;
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use folder::Folder;
 use memory::Pages;
@@ -40,6 +41,10 @@ pub enum Check {
     /// Do not compare: the bytes have never left this process's memory, or the user wants no checksums.
     Needless,
 }
+
+/// Time for an earlier transfer to the same target to end. One whose `landbridge run` was killed ends within 4 s: its
+/// gateways wait for the launcher to return, and then for the agents to end.
+const ENDING: Duration = Duration::from_secs(6);
 
 /// Options for writing a target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,7 +112,8 @@ pub struct Target {
 impl Target {
     /// Prepares a target at `path`, whose folder must exist: finds the leftovers of an earlier transfer from `origin`,
     /// refuses impossible targets, and reserves the space. An existing copy of the manifest's folder counts as
-    /// complete. `source`: device and inode of the source, if it is on this machine.
+    /// complete. `source`: device and inode of the source, if it is on this machine. If another transfer is writing
+    /// there, waits some seconds for its end.
     ///
     /// # Errors
     /// [`StageError`]; nothing has been moved then.
@@ -128,7 +134,7 @@ impl Target {
         let before = before::look(&parent, &name, path, &manifest, owners)?;
         room::for_data(&parent, path, &manifest, options.kept)?;
         let blocks = Blocks::cut(&manifest, options.block)?;
-        let area = Area::open(&parent, shown, origin, &name)?;
+        let area = area::patiently(ENDING, || Area::open(&parent, shown, origin, &name))?;
         let prepared = look_again(&area, (&parent, &name, before), path, (&manifest, &blocks), owners);
         let (before, (left, tree, journal)) = match prepared {
             Ok(prepared) => prepared,

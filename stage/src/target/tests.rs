@@ -480,6 +480,21 @@ fn the_same_command_finds_what_it_has_put_in_place() {
     }
 }
 
+#[test]
+fn a_transfer_continues_one_that_is_just_ending() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    std::fs::write(at("from"), vec![7; 9000]).unwrap();
+    let (_, ending) = open(&at("from"), &at("to"), 4096).unwrap();
+    let end = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(300));
+        drop(ending);
+    });
+    moved(&at("from"), &at("to"), 4096).unwrap();
+    end.join().unwrap();
+    assert_eq!(names(folder.path()), ["from", "to"]);
+}
+
 /// Files by name, with the length and the seed of their contents.
 fn files() -> impl Strategy<Value = Vec<(u8, usize, u64)>> {
     prop::collection::vec((0u8..12, prop_oneof![0usize..200, 4000usize..20_000], 0u64..4), 1..12)
