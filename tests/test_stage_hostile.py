@@ -457,10 +457,12 @@ def test_sites_that_share_a_file_system_cannot_harm_a_source(workshop, isolated)
 @pytest.mark.parametrize("where", ["here", "between-sites"])
 def test_the_second_transfer_to_a_target_is_refused(workshop, where, request):
     source, target = workshop.folder / "source", workshop.folder / "to" / "target"
-    source.write_bytes(noise((6 if where == "here" else 40) * MIB))
+    source.write_bytes(noise(30 * MIB))
     target.parent.mkdir()
+    # The second one waits 6 s, because the first might be ending.
+    slowly = ["--rate", "2MB/s", *SLOWLY[2:]]
     if where == "here":
-        running = workshop.start(move(*SLOWLY, source, target))
+        running = workshop.start(move(*slowly, source, target))
         running.wait_for(lambda: arrived(target.parent) > 3, 30, "some blocks")
         second = workshop.run(move(source, target))
         second.fails_naming("is being written by another transfer, process ", f" of {os.uname().nodename}")
@@ -471,7 +473,7 @@ def test_the_second_transfer_to_a_target_is_refused(workshop, where, request):
         place = f"b/n1:{source} a/n2:{target}"
         done = in_lab(
             workshop,
-            f"{MOVE} --json {' '.join(SLOWLY)} {place} & first=$!",
+            f"{MOVE} --json {' '.join(slowly)} {place} & first=$!",
             f"until ls {target.parent}/.landbridge-stage-*/journal; do sleep 0.1; done 2>/dev/null >&2",
             f"{MOVE} {place} && exit 1 || true",
             "wait $first",
